@@ -104,7 +104,7 @@ DEVICE_FOLDERS = ("lib/backend/cuda", "lib/comm/nccl", "correctness/cuda")
 LAUNCHERS_SEE = ("lib/core", "lib/backend/kernels.h", "lib/tensor/view.h", "lib/recipe/recipe.h")
 
 LINES_WARN, LINES_FAIL = 400, 600
-FILES_OF_A_FOLDER = 30  # of lib/
+FILES_OF_A_FOLDER = 30
 
 HEADERS = {".h", ".cuh"}
 DEVICE_FILES = {".cu", ".cuh"}
@@ -137,7 +137,7 @@ PRAGMA = Rule("pragma-once", "every header starts with #pragma once", "add it as
 HERMETIC = Rule("hermetic", "lib/ below harness never exits, prints or reads the environment",
                 "throw through fail() or check(), return text, take a parameter")
 SIZE = Rule("size", f"files stay near {LINES_WARN} lines, {LINES_FAIL} at most", "split the file by subject")
-FOLDER = Rule("folder", f"a folder of lib/ holds at most {FILES_OF_A_FOLDER} files", "make a folder of those that belong together")
+FOLDER = Rule("folder", f"a folder holds at most {FILES_OF_A_FOLDER} files", "make a folder of those that belong together")
 WORDS = Rule("words", "the tree holds no unfinished work, no test that is off or proves nothing, no wait by the clock",
              "finish it, delete it, or wait for the event")
 
@@ -335,7 +335,7 @@ def check_cmake(tree):
 
 
 def check_folders(tree):
-    folders = collections.Counter(str(pathlib.PurePosixPath(path).parent) for path in tree.texts if within(path, "lib"))
+    folders = collections.Counter(str(pathlib.PurePosixPath(path).parent) for path in tree.texts)
     for folder, files in folders.items():
         if files > FILES_OF_A_FOLDER:
             yield Finding(FOLDER, folder, 1, f"{files} files")

@@ -189,6 +189,9 @@ class CheckLayers(unittest.TestCase):
         files = {f"lib/ops/a{i}.cpp": "int a;\n" for i in range(check_layers.FILES_OF_A_FOLDER - 1)}  # and ops.h
         self.assertEqual([], findings(files))
         self.expect_one({**files, "lib/ops/last.cpp": "int a;\n"}, "folder", "lib/ops", 1)
+        files = {f"scenarios/many/a{i}.yaml": "version: 1\n" for i in range(check_layers.FILES_OF_A_FOLDER)}
+        self.assertEqual([], findings(files))
+        self.expect_one({**files, "scenarios/many/last.yaml": "version: 1\n"}, "folder", "scenarios/many", 1)
 
     def test_cmake_must_reach_what_is_included(self):
         files = {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/cuda/attention/attention.h"
-#include "ops/attention_fixture.h"
+#include "ops/attention/attention_fixture.h"
 
 /// The kernels of attention on a GPU, each called directly, and measures of the difference between two results.
 namespace fp8lab::attention_test {

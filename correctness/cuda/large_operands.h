@@ -10,7 +10,7 @@
 #include "backend/device.h"
 #include "core/float16.h"
 #include "core/float8.h"
-#include "ops/gemm_operands.h"
+#include "ops/gemm/gemm_operands.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 #include "support/parallel.h"

@@ -193,7 +193,7 @@ class Timelines(sample.Case):
         return path
 
     def test_shortened_names_equal_those_of_the_program(self) -> None:
-        # TimelinePathsHaveNoSpecialCharacters of correctness/harness/results_test.cpp expects the same ones.
+        # TimelinePathsHaveNoSpecialCharacters of correctness/harness/results/results_test.cpp expects the same ones.
         long = "a/" + "x" * 1000
         cells = self.set_of(long, long + "é", long + "y")
         paths = [self.write(f"a/{'x' * 198}~{end}.before.json") for end in ("5a438b8357b318d9", "147633330a428165")]

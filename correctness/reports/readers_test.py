@@ -255,7 +255,7 @@ class Readers(sample.Case):
         self.assertEqual(loader.sets[0].cells[0].record["title"], "\\ud800 \\x1b[31m \\u202e <!--<script>")
 
     def test_markdown_is_escaped_as_the_program_does(self) -> None:
-        # Escape.Markdown_* of correctness/harness/escape_test.cpp expect the same.
+        # Escape.Markdown_* of correctness/harness/results/escape_test.cpp expect the same.
         for text, shown in (
             ("a|b", "a\\|b"),
             ("a\nb", "a b"),

@@ -1,0 +1,140 @@
+#include "comm/sockets/link.h"
+
+#include "comm/sockets/connecting.h"
+
+// A connection between two ranks; the test holds both ends.
+namespace fp8lab::sockets {
+namespace {
+
+struct Pair {
+  Pair() : outcomes(connect_all(all_of(2, free_port(), ""), 20)) {
+    for (Outcome& outcome : outcomes) EXPECT_EQ(outcome.error, "");
+    left().inbox().expect_shutdown(to_left.get());
+    right().inbox().expect_shutdown(to_right.get());
+  }
+  Link& left() { return *outcomes[0].mesh.links[1]; }
+  Link& right() { return *outcomes[1].mesh.links[0]; }
+  /// Waits until `done` is true, for some seconds at most.
+  template <class Done>
+  bool settle(const Done& done) {
+    const WaitLimit enough = wait_limit(10);
+    while (!done() && !enough.over())
+      for (Link* link : {&left(), &right()}) {
+        link->progress();
+        link->check_connection();
+      }
+    return done();
+  }
+
+  std::vector<Outcome> outcomes;
+  std::unique_ptr<ShutdownBytes> to_left = std::make_unique<ShutdownBytes>(),
+                                 to_right = std::make_unique<ShutdownBytes>();
+};
+
+std::vector<std::byte> test_bytes(std::size_t count) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < count; ++i) bytes.push_back(comm_test::test_byte(count, 0, static_cast<std::int64_t>(i)));
+  return bytes;
+}
+
+constexpr std::uint64_t kData = processes::Tag{.context = 3, .data = true}.number();
+constexpr std::uint64_t kShutdown = processes::Tag{}.number();
+constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and queues hold at once
+
+TEST(Link, CarriesMessagesOfEverySizeInBothDirectionsInOrder) {
+  Pair pair;
+  std::vector<std::vector<std::byte>> sent, to_left, to_right;
+  for (const std::size_t count :
+       {std::size_t{1}, std::size_t{0}, std::size_t{256}, std::size_t{257}, kChunkBytes, kChunkBytes + 1, kLarge})
+    sent.push_back(test_bytes(count));
+  for (const std::vector<std::byte>& message : sent) {
+    const auto count = static_cast<std::int64_t>(message.size());
+    to_right.emplace_back(message.size());
+    to_left.emplace_back(message.size());
+    pair.left().send(message.data(), count, kData);
+    pair.right().send(message.data(), count, kData);
+    pair.left().receive(to_left.back().data(), count, kData);
+    pair.right().receive(to_right.back().data(), count, kData);
+  }
+  EXPECT_FALSE(pair.left().finished());
+  EXPECT_TRUE(pair.settle([&] { return pair.left().finished() && pair.right().finished(); }));
+  EXPECT_TRUE(to_right == sent);
+  EXPECT_TRUE(to_left == sent);
+}
+
+TEST(Link, AbortedMessageIsNeverCompleteAndLaterOnesArrive) {
+  Pair pair;
+  {
+    const std::vector<std::byte> message(kLarge, std::byte{7});
+    std::vector<std::byte> received(kLarge);
+    const auto bytes = static_cast<std::int64_t>(kLarge);
+    pair.left().send(message.data(), bytes, kData);
+    pair.right().receive(received.data(), bytes, kData);
+    pair.left().progress();  // sends as much as the socket accepts
+    EXPECT_FALSE(pair.left().finished());
+    pair.left().abandon();
+    EXPECT_TRUE(pair.left().finished());
+    const ShutdownBytes shutdown{};
+    pair.left().send(shutdown.data(), sizeof shutdown, kShutdown);
+    EXPECT_TRUE(pair.settle([&] { return pair.right().inbox().shutdown_came(); }));
+    EXPECT_FALSE(pair.right().finished());
+    pair.right().abandon();
+  }
+  pair.right().inbox().expect_shutdown(pair.to_right.get());
+  const std::vector<std::byte> message = test_bytes(5000);
+  std::vector<std::byte> received(5000);
+  pair.left().send(message.data(), 5000, kData);
+  pair.right().receive(received.data(), 5000, kData);
+  EXPECT_TRUE(pair.settle([&] { return pair.right().finished(); }));
+  EXPECT_EQ(received, message);
+}
+
+// A process that is a rank and sends an impossible message loses its connection; nothing else is affected.
+TEST(Link, DropsAPeerWhoseShutdownMessageIsTooLong) {
+  for (const bool listens : {false, true}) {
+    Pair pair;
+    Link& hostile = listens ? pair.left() : pair.right();
+    Link& own = listens ? pair.right() : pair.left();
+    const std::vector<std::byte> message(std::size_t{1} << 20, std::byte{'x'});
+    hostile.send(message.data(), 1 << 20, kShutdown);
+    EXPECT_TRUE(pair.settle([&] { return !own.lost().empty(); }));
+    EXPECT_EQ(own.lost(), "it sent a shutdown message of 1048576 bytes, which has 2064");
+    EXPECT_FALSE(own.inbox().shutdown_came());
+  }
+}
+
+// Everything that a process sent before it ended is received, whichever side made the connection.
+TEST(Link, NoticesTheEndOfThePeerAfterItsLastMessage) {
+  for (const bool listens : {false, true}) {
+    Pair pair;
+    const std::size_t leaver = listens ? 0 : 1;
+    Link& leaving = listens ? pair.left() : pair.right();
+    Link& own = listens ? pair.right() : pair.left();
+    const std::vector<std::byte> message = test_bytes(3 * kChunkBytes);
+    std::vector<std::byte> received(message.size());
+    leaving.send(message.data(), static_cast<std::int64_t>(message.size()), kData);
+    leaving.progress();
+    EXPECT_TRUE(leaving.finished());
+    {
+      const Mesh gone = std::move(pair.outcomes[leaver].mesh);
+    }
+    // The message is not requested yet, so it waits in the inbox while the connection ends.
+    const auto later = steady_clock::now() + std::chrono::milliseconds(200);
+    while (steady_clock::now() < later) {
+      own.progress();
+      own.check_connection();
+    }
+    EXPECT_EQ(own.lost(), "");
+    own.receive(received.data(), static_cast<std::int64_t>(received.size()), kData);
+    const WaitLimit enough = wait_limit(10);
+    while (own.lost().empty() && !enough.over()) {
+      own.progress();
+      own.check_connection();
+    }
+    EXPECT_EQ(own.lost(), "its process has ended, or closed the connection");
+    EXPECT_TRUE(received == message);
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab::sockets

@@ -1,0 +1,188 @@
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "harness/run/fake_process.h"
+
+// Errors of mistyped command lines and of unusual files and streams.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+using sample::Ended;
+using sample::run;
+using sample::Scenarios;
+using sample::shell;
+
+struct Mistyped {
+  std::vector<std::string> arguments;
+  std::string error;
+};
+
+TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
+  const Mistyped cases[] = {
+      {{}, "a command is missing; give one of run, plan"},
+      {{"--json"}, "a command is missing; give one of run, plan"},
+      {{"--json", "rnu"}, "or completion, and options after it\n"},
+      {{"--verbose"}, "`--verbose` is no option of fp8lab. Allowed: --help or --version."},
+      {{"--versoin"}, "`--versoin` is no option of fp8lab. Did you mean `--version`?"},
+      {{"--json", "devices"}, "`--json` stands before the command; options go after it: `fp8lab devices --json`\n"},
+      {{"-j", "2", "run", "a"}, "`-j` stands before the command; options go after it: `fp8lab run -j 2 ...`\n"},
+      {{"-j2", "--list", "run", "a"}, "options go after it: `fp8lab run -j2 --list ...`\n"},
+      {{"--jobs=2", "run"}, "`--jobs=2` stands before the command; options go after it: `fp8lab run --jobs=2`\n"},
+      {{"--verbose", "run", "a"}, "`--verbose` is no option of run. Allowed: --help, --device"},
+      {{"devices", "--", "--json"}, "`--json` is one word too many for devices"},
+      {{"rnu", "scenarios"}, "`rnu` is no command. Did you mean `run`?"},
+      {{"run", "scenarios", "--tiemout", "3"}, "`--tiemout` is no option of run. Did you mean `--timeout`?"},
+      {{"run", "scenarios", "--rseume"}, "See fp8lab run --help."},
+      {{"run", "scenarios", "--out"}, "--out needs a value"},
+      {{"run", "scenarios", "-o", "a", "-o", "b"}, "--out is given more than once; it takes one value\n"},
+      {{"run", "scenarios", "-f", "a", "--filter=b"}, "--filter is given more than once; it takes one value\n"},
+      {{"run", "scenarios", "-j", "1", "-j", "2", "-j", "3"}, "--jobs is given more than once; it takes one value\n"},
+      {{"run", "scenarios", "-d", "cpu", "-d", "meta", "-d"}, "--device needs a value\n"},
+      {{"run", "scenarios", "--nosuch", "-o"}, "`--nosuch` is no option of run. Allowed: --help, --device"},
+      {{"run", "scenarios", "--jobs", "0"}, "--jobs: `0` is not an integer from 1 to 1024"},
+      {{"run", "scenarios", "--jobs", "1e3"}, "--jobs: `1e3` is not an integer from 1 to 1024"},
+      {{"run", "scenarios", "--timeout", "nan"}, "--timeout: `nan` is not a number from 0.001 to 86400"},
+      {{"run", "scenarios", "--timeout", "inf"}, "--timeout: `inf` is not a number from 0.001 to 86400"},
+      {{"validate", ""}, "``: no such file or directory; give a scenario file, or a directory"},
+      {{"validate", "/proc/self/mem/x"}, "; give a scenario file, or a directory"},
+  };
+  for (const Mistyped& c : cases) {
+    const Ended ended = run(c.arguments);
+    EXPECT_EQ(ended.code, 2) << c.error;
+    EXPECT_TRUE(contains(ended.errors, c.error)) << ended.errors;
+    EXPECT_EQ(ended.output, "");
+  }
+}
+
+TEST(Usage, UnknownInstructionSetIsRefusedWithTheKnownOnes) {
+  const std::string command =
+      "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";
+  EXPECT_EQ(shell(command), 0);
+  EXPECT_EQ(shell("FP8LAB_CPU_ISA=avx9 $P devices 2>/dev/null"), 2);
+  EXPECT_EQ(shell("FP8LAB_CPU_ISA=baseline $P devices >/dev/null"), 0);
+}
+
+TEST(Usage, EmptyListIsReported) {
+  const Scenarios scenarios({"one"});
+  const Ended ended = run(scenarios.run_arguments({"--list", "-f", "two"}));
+  EXPECT_EQ(ended.code, 5);
+  EXPECT_TRUE(contains(ended.errors, "no cell matches")) << ended.errors;
+}
+
+TEST(Usage, CountsOfOneAreSingular) {
+  const Scenarios scenarios({"one"});
+  EXPECT_EQ(run({"validate", scenarios.path()}).output, "1 file, 1 cell: all valid\n");
+  EXPECT_TRUE(contains(run(scenarios.run_arguments()).output, "\n1 cell in ")) << "and so does a run";
+}
+
+TEST(Usage, LinkToItselfIsOneError) {
+  const Scenarios scenarios({});
+  const std::string link = scenarios.file("loop").string();
+  std::filesystem::create_symlink("loop", link);
+  const Ended ended = run({"validate", link});
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_TRUE(ended.errors.starts_with("fp8lab: error: " + link + ": ")) << ended.errors;
+  const Ended compared = run({"compare", link, link});
+  EXPECT_EQ(compared.code, 2);
+  EXPECT_FALSE(contains(compared.errors, "no such file")) << compared.errors;
+}
+
+TEST(Usage, UnreadableFilesAreReportedWithTheReason) {
+  const Scenarios scenarios({"one"});
+  ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
+  sample::write(scenarios.file("out/results.jsonl"), scenarios.read("results.jsonl") + "garbage\n");
+  const Ended resumed = run(scenarios.run_arguments({"--resume"}));
+  EXPECT_EQ(resumed.code, 2);
+  EXPECT_TRUE(contains(resumed.errors, "results.jsonl:2: not a line of an earlier run")) << resumed.errors;
+  EXPECT_TRUE(contains(resumed.errors, "remove the line to go on")) << resumed.errors;
+  EXPECT_FALSE(contains(resumed.errors, "json.exception")) << resumed.errors;
+}
+
+TEST(Streams, PrintedOutputNeverGetsIntoResults) {
+  for (const char* closed : {">&-", "<&- >&- 2>&-", "<&- >&-"}) {
+    const Scenarios scenarios({"one", "two"});
+    ASSERT_EQ(shell("$P run " + scenarios.path() + " -o " + scenarios.out() + " " + closed), 0) << closed;
+    std::istringstream lines(scenarios.read("results.jsonl"));
+    int cells = 0;
+    for (std::string line; std::getline(lines, line); ++cells) EXPECT_TRUE(Json::accept(line)) << closed << line;
+    EXPECT_EQ(cells, 2) << closed;
+    EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0) << closed;
+  }
+}
+
+TEST(Streams, LostOutputDoesNotExitZero) {
+  const Scenarios scenarios({"one"});
+  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out();
+  const std::string quiet = " >/dev/full 2>/dev/null";
+  ASSERT_EQ(shell(command + " > /dev/null"), 0);  // leaves the results that `compare` reads below
+  const std::string run = scenarios.out();
+  for (const std::string& words :
+       {std::string("recipes"), std::string("devices"), std::string("env"), std::string("fixes"), std::string("--help"),
+        std::string("run --help"), std::string("--version"), std::string("completion bash"),
+        std::string("__complete run -"), "validate " + scenarios.path(), "plan " + scenarios.path(),
+        "compare " + run + " " + run})
+    EXPECT_EQ(shell("$P " + words + quiet), 2) << words;
+  for (const char* option : {" --list", " --dry-run", " --json", ""})
+    EXPECT_EQ(shell(command + option + quiet), 2) << option;
+  EXPECT_TRUE(std::filesystem::exists(run + "/results.json")) << "its results are files, and are there";
+  EXPECT_EQ(shell("[ $($P recipes 2>&1 >/dev/full | grep -c 'standard output cannot be written') = 1 ]"), 0);
+}
+
+TEST(Limits, FileThatCouldNotBeWrittenIsNotMentioned) {
+  const Scenarios scenarios({"one", "two"});
+  const std::string command = "$P run " + scenarios.path() + " -o " + scenarios.out(),
+                    output = scenarios.file("output").string();
+  ASSERT_EQ(shell(command + " > /dev/null"), 0);
+  // Blocks enough for the lines of all cells, but not for environment.json too. The seconds may have a digit or two
+  // more.
+  const std::size_t blocks = (scenarios.read("results.jsonl").size() + 100) / 512 + 1;
+  ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
+  EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + output + " 2>&1"), 2);
+  const std::string text = sample::read(output);
+  EXPECT_TRUE(contains(text, "results.json: cannot be written")) << text;
+  EXPECT_TRUE(contains(text, "exit 2: ")) << text;
+  EXPECT_FALSE(contains(text, "results: ")) << text;
+}
+
+TEST(Limits, FileDescriptors_TooFew_AreNamedWithTheNumberAndTheRemedy) {
+  const Scenarios scenarios({"one"});
+  const std::string run = "$P run -j 8 " + scenarios.path() + " -o " + scenarios.out() + " > " +
+                          scenarios.file("output").string() + " 2>&1";
+  EXPECT_EQ(shell("ulimit -n 16; " + run), 2);
+  EXPECT_EQ(sample::read(scenarios.file("output")),
+            "fp8lab: error: too few file descriptors: the limit on open files is 16 (`ulimit -n`), and 29 are needed; "
+            "raise it "
+            "(`ulimit -n 29`), or run fewer arms at a time (--jobs)\n");
+  EXPECT_EQ(shell("ulimit -Sn 16; " + run), 0) << "a soft limit is the program's own to raise";
+  EXPECT_EQ(shell("ulimit -n 29; " + run), 0) << "they are enough";
+}
+
+TEST(Limits, ProcessorTime_UsedUp_IsNamed) {
+  for (const char* limit : {"ulimit -t 1", "ulimit -St 1"}) {
+    const ArmResult arm = sample::before_arm(Scenarios({"before_spin"}), limit);
+    EXPECT_EQ(arm.status, "crashed");
+    EXPECT_TRUE(contains(arm.reason, "its processor time is used up; the limit is `ulimit -t`")) << arm.reason;
+  }
+}
+
+TEST(Limits, Threads_NotStarted_NameTheLimit) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NPROC, &before), 0);
+  const rlimit finite{std::min<rlim_t>(before.rlim_cur, 1000000), before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NPROC, &finite), 0);
+  const ArmResult arm = sample::before_arm(Scenarios({"before_threads"}), "");
+  ::setrlimit(RLIMIT_NPROC, &before);
+  EXPECT_EQ(arm.status, "error");
+  EXPECT_TRUE(contains(arm.reason, "Resource temporarily unavailable; the limit on processes and threads is "))
+      << arm.reason;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,248 @@
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backend/arch.h"
+#include "core/check.h"
+#include "fixes/fixes.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/predict/predict.h"
+#include "harness/predict/predicted.h"
+#include "harness/results/json_codec.h"
+#include "nn/layer_table.h"
+#include "recipe/recipe.h"
+
+// Closed forms of eight-bit weights and of models over ranks.
+namespace fp8lab {
+namespace {
+
+using predict_test::agrees;
+using predict_test::can_run;
+using predict_test::Draw;
+using predict_test::draw_sizes;
+using predict_test::measured;
+
+struct Ranks {
+  int ranks;
+  const char* mesh;
+};
+constexpr Ranks kRanks[] = {{1, ""}, {1, "1"}, {2, ""}, {3, ""}, {4, "4"}, {4, "2x2"}, {6, "2x3"}, {3, "3x1"}, {7, ""}};
+
+void draw_optimizer(Draw& draw, TrainingConfig& training) {
+  training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam"});
+  if (training.optimizer == "none") training.weight_average = false;
+  training.weight_decay = draw.chance() ? 0.0 : 0.1;
+  training.decoupled_decay = draw.chance();
+  training.master_weights = "none";
+  training.moments = "f32";
+  training.clip_norm = 0.0;
+  if (training.optimizer != "adam") return;
+  const bool bf16 = training.param_dtype == "bf16";
+  training.master_weights = draw.of({"f32", bf16 ? "remainder" : "f32"});
+  if (!training.quantized_weights && draw.chance()) training.master_weights = "none";
+  training.moments = draw.of({"f32", "bf16", "f16", "e4m3"});
+  training.clip_norm = draw.chance() ? 0.0 : 1.0;
+}
+
+/// Draws the keys of `cell` that do not follow from the arguments.
+void draw_rest(Draw& draw, CellConfig& cell) {
+  cell.device = "meta";
+  cell.model.form = draw.of({"gpt", "llama"});
+  cell.model.op_fuser = draw.of({"none", "mlp"});
+  cell.training.fp8_attention = draw.chance();
+  cell.training.fused_quantize = draw.chance();
+  cell.training.param_dtype = draw.of({"bf16", "f32"});
+  cell.training.steps = draw.upto(3);
+  cell.training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
+  cell.training.loss = draw.of({"sum", "mse"});
+  cell.training.keep_loss = draw.upto(4) > 1;
+  cell.training.validation_batches = is_sharded(cell) ? 0 : draw.of<std::int64_t>({0, 1, 2});
+  cell.training.cache_weights = !is_sharded(cell) && draw.chance();
+  cell.training.deferred_init.reset();
+  if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
+  cell.gather_ahead = is_sharded(cell) && draw.chance();
+  cell.training.weight_average = draw.upto(4) == 1;
+  draw_sizes(draw, cell.training.recipe, cell.model);
+  draw_optimizer(draw, cell.training);
+}
+
+void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {
+  cell.ranks = ranks.ranks;
+  cell.mesh = ranks.mesh;
+  cell.reshard_after_forward = reshard || !is_sharded(cell);
+}
+
+/// Visits every layer, recipe and architecture with weights in 16 and in 8 bits.
+template <class Visit>
+void for_each_kind(Visit visit) {
+  for (const LayerRow& layer : layer_table())
+    for (const RecipeRow& recipe : recipes())
+      for (const ArchProfile& arch : arch_profiles())
+        for (const bool quantized_weights : {false, true}) {
+          CellConfig cell;
+          cell.arch = arch.name;
+          cell.model.layer = layer.name;
+          cell.training.recipe = recipe.name;
+          cell.training.quantized_weights = quantized_weights;
+          if (!testing::Test::HasFailure()) visit(cell);
+        }
+}
+
+TEST(PredictSharded, EqualsTheMeasurementOfEveryConfiguration) {
+  Draw draw;
+  int runs = 0;
+  for_each_kind([&](CellConfig cell) {
+    for (const Ranks& ranks : kRanks)
+      for (const bool reshard : {true, false})
+        for (const char* checkpoint : {"none", "full"})
+          for (int i = 0; i < 2; ++i) {
+            cell.training.checkpoint = checkpoint;
+            set_ranks(cell, ranks, reshard);
+            draw_rest(draw, cell);
+            if (!can_run(cell)) continue;
+            ASSERT_TRUE(agrees(cell, Arm::kAfter));
+            ++runs;
+          }
+  });
+  EXPECT_GT(runs, 4000);
+}
+
+TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
+  Draw draw;
+  int runs = 0, stops = 0;
+  for_each_kind([&](CellConfig cell) {
+    for (const Fix& fix : fixes())
+      for (int i = 0; i < 4; ++i) {
+        cell.fix = fix.name;
+        cell.training.checkpoint = draw.of({"none", "full"});
+        set_ranks(cell, draw.of({kRanks[0], kRanks[2], kRanks[3], kRanks[5], kRanks[6]}), draw.chance());
+        draw_rest(draw, cell);
+        if (!can_run(cell)) continue;
+        if (predict(cell, Arm::kBefore).empty()) {
+          EXPECT_THROW(measured(cell, Arm::kBefore), Error) << cell_to_json(cell);
+          ++stops;
+        } else {
+          ASSERT_TRUE(agrees(cell, Arm::kBefore));
+          ++runs;
+        }
+      }
+  });
+  EXPECT_GT(runs + stops, 350 * static_cast<int>(fixes().size()));
+  EXPECT_GT(stops, 10);
+}
+
+CellConfig llama_3_8b(const char* recipe, const char* arch, bool quantized_weights) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.arch = arch;
+  cell.ranks = 8;
+  cell.model = {.layer = "transformer_layer",
+                .form = "llama",
+                .layers = 32,
+                .hidden = 4096,
+                .heads = 32,
+                .kv_heads = 8,
+                .ffn = 14336,
+                .seq = 8192};
+  cell.training.recipe = recipe;
+  cell.training.quantized_weights = quantized_weights;
+  return cell;
+}
+
+// A layer has 6144 + 4096 + 28672 rows of 4096 and 4096 rows of 14336, that is 27,262,976 weights on each of 8 ranks,
+// and two norms, 1024 elements of 2 B:
+//   bf16        2 B a weight
+//   per tensor  1 B and 4 scales of 4 B; on hopper twice the bytes, for the transposes
+//   mxfp8       1 + 1/32 B in each orientation, no padding at these sizes
+TEST(PredictSharded, WeightBytesOfLlama3With8B) {
+  const auto of_weights = [](const CellConfig& cell) {
+    EXPECT_TRUE(agrees(cell, Arm::kAfter));
+    return predict(cell, Arm::kAfter).at("memory.weight_bytes") / 32.0 - 2048.0;
+  };
+  const double weights = 27262976.0;
+  EXPECT_EQ(of_weights(llama_3_8b("bf16", "blackwell", true)), 2.0 * weights);
+  EXPECT_EQ(of_weights(llama_3_8b("delayed", "blackwell", false)), 2.0 * weights);
+  EXPECT_EQ(of_weights(llama_3_8b("delayed", "blackwell", true)), weights + 16.0);
+  EXPECT_EQ(of_weights(llama_3_8b("current", "hopper", true)), 2.0 * weights + 16.0);
+  EXPECT_EQ(of_weights(llama_3_8b("mxfp8", "blackwell", true)), 2.0 * weights * 33.0 / 32.0);
+}
+
+CellConfig one_product(const char* recipe) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.ranks = 2;
+  cell.model = {.layer = "linear", .form = "llama", .layers = 1, .hidden = 64, .seq = 128};
+  cell.training.recipe = recipe;
+  cell.training.quantized_weights = true;
+  return cell;
+}
+
+// 64 x 64 over two ranks, gathered for forward and for backward; its gradient is 8192 B in bf16.
+//   mxfp8  64 rows of round_up(64 / 32, 4) scales, then 64 / 32 rows of round_up(64, 128)
+//   block  shards of 32 rows cut blocks of 128: refused, so it travels as it would without
+TEST(PredictSharded, TrafficOfOneProduct) {
+  struct Row {
+    const char* recipe;
+    double payload, scales, all_reduce, collectives;
+  };
+  const Row rows[] = {{"bf16", 2 * 8192.0, 0.0, 0.0, 3.0},
+                      {"delayed", 2 * 4096.0, 0.0, 3 * 4.0, 5.0},
+                      {"current", 2 * 4096.0, 0.0, 0.0, 3.0},
+                      {"mxfp8", 2 * 4096.0, 64 * 4.0 + 2 * 128.0, 0.0, 3.0}};
+  for (const Row& row : rows) {
+    const auto figures = predict(one_product(row.recipe), Arm::kAfter);
+    EXPECT_EQ(figures.at("traffic.all_gather_payload_bytes"), row.payload) << row.recipe;
+    EXPECT_EQ(figures.at("traffic.all_gather_scale_bytes"), row.scales) << row.recipe;
+    EXPECT_EQ(figures.at("traffic.reduce_scatter_bytes"), 8192.0) << row.recipe;
+    EXPECT_EQ(figures.at("traffic.all_reduce_bytes"), row.all_reduce) << row.recipe;
+    EXPECT_EQ(figures.at("traffic.collectives"), row.collectives) << row.recipe;
+  }
+  CellConfig refused = one_product("block");
+  refused.model.hidden = 128;
+  EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_payload_bytes"), 2 * 2 * 128 * 128.0);
+  refused.ranks = 1;
+  refused.mesh = "1";
+  EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_payload_bytes"), 2 * 128 * 128.0);
+  EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_scale_bytes"), 2 * 4 * 4.0);
+}
+
+// Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without gathering ahead forward peaks at the
+// third layer, above three inputs; with it at the second, above two inputs, with the third layer's weights in flight.
+TEST(PredictSharded, GatheringAheadHoldsOneMoreLayerAndMovesNoMoreBytes) {
+  CellConfig cell = one_product("bf16");
+  cell.model.layers = 3;
+  cell.model.seq = 8;
+  cell.training.optimizer = "adam";
+  const auto wanted = predict(cell, Arm::kAfter);
+  cell.gather_ahead = true;
+  EXPECT_TRUE(agrees(cell, Arm::kAfter));
+  const auto ahead = predict(cell, Arm::kAfter);
+  for (const auto& [name, figure] : wanted) {
+    if (name == "memory.peak_bytes")
+      EXPECT_GE(ahead.at(name), figure);
+    else
+      EXPECT_EQ(ahead.at(name), figure + (name == "memory.forward_peak_bytes" ? 8192.0 - 1024.0 : 0.0)) << name;
+  }
+  cell.model.layers = 1;
+  const auto alone = predict(cell, Arm::kAfter);
+  cell.gather_ahead = false;
+  EXPECT_EQ(alone, predict(cell, Arm::kAfter)) << "a single layer has none before it";
+}
+
+// Replicas sum the gradients of 32 rows; Adam shares one amax and one norm over the ranks.
+TEST(PredictSharded, ReductionsOfOneProduct) {
+  CellConfig cell = one_product("current");
+  cell.ranks = 4;
+  cell.mesh = "2x2";
+  cell.training.optimizer = "adam";
+  cell.training.master_weights = "f32";
+  cell.training.clip_norm = 1.0;
+  const auto figures = predict(cell, Arm::kAfter);
+  EXPECT_EQ(figures.at("traffic.all_reduce_bytes"), 32 * 64 * 2.0 + 4.0 + 4.0);
+  EXPECT_EQ(figures.at("traffic.collectives"), 2.0 + 1.0 + 3.0);
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,133 @@
+#include "harness/predict/predicted.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "comm/process_groups.h"
+#include "core/check.h"
+#include "fixes/fixes.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/measure/training_run.h"
+#include "harness/predict/predict.h"
+#include "harness/results/json_codec.h"
+#include "nn/layer_table.h"
+
+namespace fp8lab::predict_test {
+namespace {
+
+void add_memory(const Ledger& ledger, Figures& figures) {
+  const auto add = [&](const std::string& name, std::int64_t bytes) {
+    figures["memory." + name + "_bytes"] = static_cast<double>(bytes);
+  };
+  add("peak", ledger.peak_bytes());
+  add("setup_peak", ledger.peak_bytes(PhaseKind::kSetup));
+  add("forward_peak", ledger.peak_bytes(PhaseKind::kForward));
+  add("optimizer_peak", ledger.peak_bytes(PhaseKind::kOptimizer));
+  // Later marks of a name overwrite earlier ones: figures are the last step's.
+  for (const LedgerMark& mark : ledger.marks()) {
+    add(mark.name, mark.live_bytes);
+    if (mark.name == "end_of_backward") add("retained", mark.retained_bytes);
+    if (mark.name == "end_of_step") add("weight", mark.by_kind.at(std::string(name(HolderKind::kParameter))));
+  }
+}
+
+void add_traffic(const Traffic& traffic, Figures& figures) {
+  const auto add = [&](const std::string& name, std::int64_t count) {
+    figures["traffic." + name] = static_cast<double>(count);
+  };
+  const auto bytes = [&](CollectiveKind kind) { return traffic.of(kind).payload_bytes + traffic.of(kind).scale_bytes; };
+  add("all_gather_bytes", bytes(CollectiveKind::kAllGather));
+  add("all_gather_payload_bytes", traffic.of(CollectiveKind::kAllGather).payload_bytes);
+  add("all_gather_scale_bytes", traffic.of(CollectiveKind::kAllGather).scale_bytes);
+  add("reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
+  add("all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  std::int64_t collectives = 0;
+  for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+    collectives += traffic.of(static_cast<CollectiveKind>(kind)).collectives;
+  add("collectives", collectives);
+}
+
+Figures measured_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
+  const std::string_view reverted[] = {cell.fix};
+  const bool reverts = arm == Arm::kBefore && !cell.fix.empty();
+  TrainingRun run(
+      cell, reverts ? behaviors_without(reverted) : Behaviors{},
+      arm == Arm::kBf16 ? make_recipe("bf16") : make_recipe(cell.training.recipe, cell.training.recipe_options),
+      {.world = world});
+  run.train();
+  Figures figures;
+  add_memory(run.device().ledger(), figures);
+  if (const Traffic* traffic = run.last_step_traffic()) add_traffic(*traffic, figures);
+  return figures;
+}
+
+}  // namespace
+
+Figures measured(const CellConfig& cell, Arm arm) {
+  if (!is_sharded(cell)) return measured_on_rank(cell, arm, nullptr);
+  Figures figures;
+  run_ranks("simulated", {.ranks = cell.ranks},
+            [&](ProcessGroup& world) { figures = measured_on_rank(cell, arm, &world); });
+  return figures;
+}
+
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
+  Figures seen;
+  try {
+    seen = measured(cell, arm);
+  } catch (const Error& error) {
+    return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
+  }
+  const Figures formula = predict(cell, arm);
+  std::int64_t held = 0;
+  for (const auto& [owner, bytes] : estimate(cell, arm).peak_by_owner) {
+    if (bytes < 0) return testing::AssertionFailure() << owner << " holds " << bytes << " of " << cell_to_json(cell);
+    held += bytes;
+  }
+  const auto peak = formula.find("memory.peak_bytes");
+  if (peak != formula.end() && static_cast<double>(held) != peak->second)
+    return testing::AssertionFailure() << "the owners hold " << held << " at the peak of " << cell_to_json(cell);
+  if (seen == formula) return testing::AssertionSuccess();
+  auto result = testing::AssertionFailure();
+  for (const auto& [name, value] : seen) {
+    const auto found = formula.find(name);
+    if (found == formula.end())
+      result << name << ": no formula\n";
+    else if (found->second != value)
+      result << name << ": measured " << std::to_string(value) << ", predicted " << std::to_string(found->second)
+             << ", difference " << std::to_string(value - found->second) << "\n";
+  }
+  for (const auto& [name, value] : formula)
+    if (!seen.contains(name)) result << name << ": predicted " << std::to_string(value) << ", not measured\n";
+  return result << "arm " << static_cast<int>(arm) << " of " << cell_to_json(cell);
+}
+
+bool can_run(const CellConfig& cell) {
+  try {
+    const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
+    const LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+    if (config.form.rope && config.head_dim() % 2 != 0) return false;
+    return broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) {
+  const Recipe recipe = make_recipe(recipe_name);
+  const std::int64_t unit = std::max(recipe.rows_multiple, recipe.cols_multiple);
+  model.layers = draw.upto(4);
+  model.heads = draw.of<std::int64_t>({1, 2, 4, 8});
+  model.kv_heads = model.heads / draw.of<std::int64_t>({1, 1, 2});
+  if (model.kv_heads == 0 || draw.chance()) model.kv_heads = draw.chance() ? 0 : 1;
+  model.hidden = unit * model.heads * draw.upto(6);
+  model.ffn = draw.chance() ? 0 : unit * draw.upto(24);
+  model.seq = unit * draw.of<std::int64_t>({1, 3, 8, 50});
+  model.batch = draw.of<std::int64_t>({1, 2, 3, 40});
+  model.dropout = draw.chance() ? 0.0 : 0.1;
+  if (model.layer != "grouped_linear") return;
+  model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
+  model.split = draw.of({"even", "uneven"});
+}
+
+}  // namespace fp8lab::predict_test

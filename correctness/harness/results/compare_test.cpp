@@ -1,0 +1,404 @@
+#include "harness/results/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "harness/results/json_schema.h"
+#include "harness/results/record_list.h"
+#include "harness/results/results.h"
+#include "harness/temporary_directory.h"
+
+namespace fp8lab {
+namespace {
+
+const std::string kPeak = "memory.peak_bytes";
+const std::string kSqnr = "parity.output_sqnr_db";
+
+CellRecord cell(const std::string& id, Verdict verdict = Verdict::kConfirmed) {
+  CellRecord out;
+  out.config.scenario = "sample";
+  out.config.id = id;
+  out.config.measure = {"memory"};
+  out.file = "sample.yaml";
+  out.line = 2;
+  out.verdict = verdict;
+  out.hash = "0011223344556677";
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter}) out.arms[arm].metrics[kPeak] = {1000, 1000, "B", ""};
+  out.arms[Arm::kAfter].metrics["memory.by_holder.parameter"] = {400, {}, "B", ""};
+  out.arms[Arm::kAfter].metrics[kSqnr] = {30, {}, "dB", ""};
+  out.arms[Arm::kAfter].metrics["host.pre_forward_ns"] = {100, {}, "ns", ""};
+  Gate gate;
+  gate.side = Side::kAfter;
+  gate.metric = kPeak;
+  gate.pass = true;
+  gate.line = 7;
+  out.gates = {gate};
+  return out;
+}
+
+StoredRun run_of(std::vector<CellRecord> cells) { return {true, R"({"cpu": {"model": "x"}})", std::move(cells)}; }
+
+/// Compares a run of one cell with the same run after `mutate` has changed it.
+template <class Mutate>
+RunComparison compared(Mutate mutate) {
+  CellRecord now = cell("sample/a=1");
+  mutate(now);
+  return compare_runs(run_of({cell("sample/a=1")}), run_of({now}));
+}
+
+double& peak(CellRecord& record, Arm arm) { return *record.arms[arm].metrics[kPeak].value; }
+
+TEST(Compare, RunEqualsItself) {
+  const StoredRun run = run_of({cell("sample/a=1"), cell("sample/a=2", Verdict::kFail)});
+  const RunComparison same = compare_runs(run, run);
+  EXPECT_EQ(same.changes.size(), 0u);
+  EXPECT_EQ(same.cells_compared, 2u);
+  EXPECT_EQ(same.exit_code(), 0);
+}
+
+TEST(Compare, OneByteMoreInAnyArmIsARegressionAndOneLessIsNot) {
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter}) {
+    const RunComparison more = compared([&](CellRecord& c) { peak(c, arm) += 1; });
+    ASSERT_EQ(more.regressions(), 1u);
+    EXPECT_EQ(more.exit_code(), 1);
+    EXPECT_EQ(more.changes[0].arm, name(arm));
+    EXPECT_EQ(more.changes[0].line, arm == Arm::kAfter ? 7 : 2) << "the gate's line, else the scenario's";
+    const RunComparison less = compared([&](CellRecord& c) { peak(c, arm) -= 1; });
+    EXPECT_EQ(less.exit_code(), 0);
+    EXPECT_EQ(less.count(Direction::kBetter), 1u);
+  }
+}
+
+TEST(Compare, LessIsARegressionBeyondTheSlackWhereMoreIsBetter) {
+  const auto by = [](double db) {
+    return compared([&](CellRecord& c) { *c.arms[Arm::kAfter].metrics[kSqnr].value += db; });
+  };
+  EXPECT_EQ(by(-0.6).exit_code(), 1);
+  EXPECT_EQ(by(-0.4).exit_code(), 0);
+  EXPECT_EQ(by(-0.4).changes.size(), 1u) << "reported all the same";
+  EXPECT_EQ(by(0.6).count(Direction::kBetter), 1u);
+}
+
+TEST(Compare, SlackMayBeRelativeToTheBaseline) {
+  const auto exit_code = [](double was, double is) {
+    CellRecord before = cell("a"), now = cell("a");
+    before.arms[Arm::kAfter].metrics["parity.loss_gap"] = {was, {}, "1", ""};
+    now.arms[Arm::kAfter].metrics["parity.loss_gap"] = {is, {}, "1", ""};
+    return compare_runs(run_of({before}), run_of({now})).exit_code();
+  };
+  EXPECT_EQ(exit_code(0.01, 0.0199), 0);
+  EXPECT_EQ(exit_code(0.01, 0.0201), 1);
+  EXPECT_EQ(exit_code(0, 0.99e-4), 0);
+  EXPECT_EQ(exit_code(0, 1.01e-4), 1);
+}
+
+TEST(Compare, LostFigureIsARegressionAndAGainedOneIsNot) {
+  const auto lose = [](CellRecord& c) {
+    c.arms[Arm::kAfter].metrics[kPeak] = {{}, 1000, "B", "the measured value is nan"};
+  };
+  const RunComparison lost = compared(lose);
+  ASSERT_EQ(lost.regressions(), 1u);
+  EXPECT_NE(comparison_text(lost).find("nan"), std::string::npos);
+  EXPECT_EQ(compared([](CellRecord& c) { c.arms[Arm::kAfter].metrics.erase(kPeak); }).exit_code(), 1);
+  CellRecord before = cell("sample/a=1");
+  lose(before);
+  EXPECT_EQ(compare_runs(run_of({before}), run_of({cell("sample/a=1")})).exit_code(), 0);
+}
+
+TEST(Compare, SharesAndClocksAreReportedAndNotJudged) {
+  const RunComparison out = compared([](CellRecord& c) {
+    *c.arms[Arm::kAfter].metrics["memory.by_holder.parameter"].value += 1000;
+    *c.arms[Arm::kAfter].metrics["host.pre_forward_ns"].value *= 10;
+  });
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_EQ(out.count(Direction::kNeutral), 1u);
+  ASSERT_EQ(out.timings.size(), 1u);
+  EXPECT_EQ(out.timings[0].is, 1000);
+  EXPECT_NE(comparison_text(out).find("10.00 times"), std::string::npos);
+}
+
+TEST(Compare, WorseVerdictIsARegression) {
+  const Verdict ladder[] = {Verdict::kConfirmed, Verdict::kInconclusive, Verdict::kNotFixed, Verdict::kTimeout,
+                            Verdict::kCrashed};
+  for (std::size_t was = 0; was < std::size(ladder); ++was)
+    for (std::size_t is = 0; is < std::size(ladder); ++is) {
+      const RunComparison out = compare_runs(run_of({cell("a", ladder[was])}), run_of({cell("a", ladder[is])}));
+      EXPECT_EQ(out.exit_code(), is > was ? 1 : 0) << name(ladder[was]) << " -> " << name(ladder[is]);
+    }
+  EXPECT_EQ(compare_runs(run_of({cell("a", Verdict::kNotFixed)}), run_of({cell("a", Verdict::kFail)})).exit_code(), 0);
+}
+
+TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
+  const StoredRun one = run_of({cell("a")}), two = run_of({cell("a"), cell("b")});
+  EXPECT_EQ(compare_runs(two, one).exit_code(), 1);
+  EXPECT_EQ(compare_runs(one, two).exit_code(), 0);
+  const StoredRun skipped = run_of({cell("a"), cell("b", Verdict::kSkipped)});
+  EXPECT_EQ(compare_runs(two, skipped).exit_code(), 1) << "a skipped cell says nothing";
+  EXPECT_EQ(compare_runs(skipped, two).exit_code(), 0);
+  EXPECT_EQ(compare_runs(skipped, one).exit_code(), 0);
+  const RunComparison new_failure = compare_runs(one, run_of({cell("a"), cell("b", Verdict::kFail)}));
+  EXPECT_EQ(new_failure.exit_code(), 0) << "its own run fails for it";
+}
+
+TEST(Compare, ArmThatEndsInAnotherWayIsReportedOnce) {
+  const RunComparison out = compared([](CellRecord& c) {
+    c.arms[Arm::kBefore].status = "crashed";
+    c.arms[Arm::kBefore].metrics.clear();
+  });
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(out.changes[0].kind, ChangeKind::kArm);
+  EXPECT_EQ(out.exit_code(), 1);
+  EXPECT_EQ(compared([](CellRecord& c) { c.arms.erase(Arm::kBefore); }).exit_code(), 1);
+}
+
+TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
+  const RunComparison out = compared([](CellRecord& c) {
+    c.config.model.seq = 64;
+    peak(c, Arm::kAfter) = 5000;
+  });
+  ASSERT_EQ(out.changes.size(), 1u);
+  EXPECT_EQ(out.changes[0].kind, ChangeKind::kRedefined);
+  EXPECT_EQ(out.cells_compared, 0u);
+  EXPECT_EQ(out.exit_code(), 5);
+  EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
+}
+
+TEST(Compare, NothingInCommonDoesNotExitZero) {
+  EXPECT_EQ(compare_runs(run_of({}), run_of({cell("a")})).exit_code(), 5);
+  EXPECT_EQ(compare_runs(run_of({}), run_of({})).exit_code(), 5);
+}
+
+TEST(Compare, AllowedRegressionsAreReportedAndDoNotCount) {
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a")}),
+                                         [](const std::string& id) { return id == "b"; });
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_NE(comparison_text(out).find("Worse, and allowed (1)"), std::string::npos);
+  CellRecord better = cell("a");
+  peak(better, Arm::kAfter) -= 1;
+  const RunComparison gain =
+      compare_runs(run_of({cell("a")}), run_of({better}), [](const std::string&) { return true; });
+  ASSERT_EQ(gain.changes.size(), 1u);
+  EXPECT_FALSE(gain.changes[0].allowed) << "nothing had to be allowed";
+}
+
+TEST(Compare, DifferentMachinesAreNamed) {
+  StoredRun other = run_of({cell("a")});
+  other.environment_json = R"({"cpu": {"model": "y"}, "new": 1})";
+  const RunComparison out = compare_runs(run_of({cell("a")}), other);
+  ASSERT_EQ(out.environment.size(), 2u);
+  EXPECT_EQ(out.environment[0].key, "cpu.model");
+  EXPECT_EQ(out.environment[0].is, "y");
+  EXPECT_EQ(out.exit_code(), 0);
+}
+
+TEST(Compare, DocumentFollowsItsSchema) {
+  const std::string schema = sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/comparison.schema.json");
+  CellRecord worse = cell("a", Verdict::kNotFixed);
+  peak(worse, Arm::kAfter) += 1;
+  CellRecord redefined = cell("c");
+  redefined.config.ranks = 2;
+  CellRecord crashed = cell("d");
+  crashed.arms[Arm::kAfter].status = "crashed";
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b"), cell("c"), cell("d")}),
+                                         run_of({worse, redefined, crashed, cell("e")}));
+  const std::string text = comparison_json(out);
+  EXPECT_EQ(sample::schema_violations(schema, text), std::vector<std::string>{});
+  const nlohmann::json json = nlohmann::json::parse(text);
+  EXPECT_EQ(json["regressions"], out.regressions());
+  EXPECT_EQ(json["exit_code"], 1);
+  EXPECT_EQ(json["changes"].size(), out.changes.size());
+}
+
+std::string error_of(const std::string& path) {
+  try {
+    load_run(path);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string first_line(const RunComparison& comparison) {
+  const std::string text = comparison_text(comparison);
+  return text.substr(0, text.find('\n'));
+}
+
+MetricValue bytes(double value) { return {value, value, "B", ""}; }
+
+/// Two layers whose backward keeps 100 bytes each.
+void leak(CellRecord& c) {
+  ArmResult& after = c.arms[Arm::kAfter];
+  after.metrics["memory.retained_bytes"] = bytes(200);
+  after.metrics["memory.end_of_backward_bytes"] = bytes(1200);
+  after.metrics["memory.by_holder.context"] = bytes(200);
+  after.metrics[kPeak] = bytes(1200);
+  after.retained_by_holder = {{"context of layers[0].attention: q, k", 100},
+                              {"context of layers[1].attention: q, k", 100}};
+}
+
+CellRecord clean(const std::string& id) {
+  CellRecord out = cell(id);
+  ArmResult& after = out.arms[Arm::kAfter];
+  after.metrics["memory.retained_bytes"] = bytes(0);
+  after.metrics["memory.end_of_backward_bytes"] = bytes(1000);
+  after.metrics["traffic.all_gather_bytes"] = bytes(4000);
+  after.metrics["parity.weights_moved"] = {1, {}, "1", ""};
+  after.metrics["parity.loss_gap"] = {0.001, {}, "1", ""};
+  after.metrics["time.step_ms"] = {10, {}, "ms", ""};
+  after.samples["time.step_ms"] = {9.5, 9.8, 10, 10.2, 10.5};
+  return out;
+}
+
+template <class Mutate>
+RunComparison planted(Mutate mutate) {
+  CellRecord now = clean("a");
+  mutate(now);
+  CellRecord other = clean("b");  // worse by a little, for another reason
+  other.arms[Arm::kAfter].metrics["memory.end_of_backward_bytes"] = bytes(1001);
+  return compare_runs(run_of({clean("b"), clean("a")}), run_of({other, now}));
+}
+
+TEST(Findings, PlantedLeakIsTheFirstLineWithItsHolder) {
+  const RunComparison out = planted(leak);
+  EXPECT_EQ(
+      first_line(out),
+      "a: after memory.retained_bytes +200 B: 0 B -> 200 B, after backward, held by context of layers[*].attention: "
+      "q, k (+200 B); with it memory.end_of_backward_bytes, memory.peak_bytes");
+  ASSERT_EQ(out.findings.size(), 2u) << "one line a cell";
+  EXPECT_EQ(out.findings[0].holder_bytes, 200);
+  EXPECT_EQ(comparison_text(out).find("by_holder"), std::string::npos) << "the finding names the holder";
+}
+
+TEST(Findings, PlantedGatherInHighPrecisionIsTheFirstLine) {
+  const RunComparison out = planted([](CellRecord& c) {
+    c.arms[Arm::kAfter].metrics["traffic.all_gather_bytes"] = bytes(8000);
+    c.arms[Arm::kAfter].metrics[kPeak] = bytes(1100);
+  });
+  EXPECT_TRUE(first_line(out).starts_with("a: after traffic.all_gather_bytes +3.9 KiB (+100 %)")) << first_line(out);
+  EXPECT_NE(first_line(out).find("with it memory.peak_bytes"), std::string::npos) << first_line(out);
+}
+
+TEST(Findings, PlantedFrozenWeightIsTheFirstLine) {
+  const RunComparison out = planted([](CellRecord& c) {
+    leak(c);
+    c.verdict = Verdict::kNotFixed;
+    *c.arms[Arm::kAfter].metrics["parity.weights_moved"].value = 2.0 / 3;
+    *c.arms[Arm::kAfter].metrics["parity.loss_gap"].value = 0.06;
+  });
+  EXPECT_TRUE(first_line(out).starts_with("a: after parity.weights_moved -0.333333 (-33.3 %): 1 -> 0.666667"))
+      << first_line(out);
+  EXPECT_NE(first_line(out).find("confirmed -> not_fixed"), std::string::npos) << first_line(out);
+}
+
+TEST(Findings, DoubledStepTimeIsReportedWithItsSpreadAndNotGated) {
+  const auto slower = [](double factor) {
+    CellRecord now = clean("a");
+    ArmResult& after = now.arms[Arm::kAfter];
+    *after.metrics["time.step_ms"].value *= factor;
+    for (double& sample : after.samples["time.step_ms"]) sample *= factor;
+    return compare_runs(run_of({clean("a")}), run_of({now}));
+  };
+  const RunComparison out = slower(2);
+  EXPECT_EQ(first_line(out),
+            "a: after time.step_ms 2.00 times as long: 10 ms -> 20 ms (quartiles 9.8 to 10.2 and 19.6 to 20.4 ms, 5 "
+            "and 5 samples; not gated)");
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_TRUE(slower(1.02).findings.empty()) << "within the spread";
+  EXPECT_TRUE(slower(0.5).findings.empty());
+}
+
+TEST(Findings, NameTheFirstRunAndCommitSinceWhichTheyHold) {
+  const auto run = [](const std::string& commit, bool leaks) {
+    CellRecord now = clean("a");
+    if (leaks) leak(now);
+    StoredRun out = run_of({now});
+    out.environment_json = R"({"program": {"git_commit": ")" + commit + R"(", "git_dirty": false}})";
+    return out;
+  };
+  const RunComparison series =
+      compare_series({run("aaaa", false), run("bbbb", true), run("cccc", false), run("dddd", true), run("eeee", true)});
+  ASSERT_EQ(series.findings.size(), 1u);
+  EXPECT_EQ(series.findings[0].since, "run 4, commit dddd (not at cccc)") << "run 2 was repaired in between";
+  const RunComparison two = compare_series({run("aaaa", false), run("bbbb", true)});
+  EXPECT_EQ(two.findings[0].since, "commit bbbb (not at aaaa)");
+  EXPECT_NE(comparison_markdown(two).find("| a | after memory.retained"), std::string::npos)
+      << comparison_markdown(two);
+}
+
+TEST(Findings, BetterCellsComeLastAndCellsOfOtherKeysHaveNone) {
+  CellRecord better = cell("a"), worse = cell("b"), redefined = cell("c");
+  peak(better, Arm::kAfter) -= 500;
+  peak(worse, Arm::kAfter) += 1;
+  redefined.config.model.seq = 64;
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b"), cell("c")}), run_of({better, worse, redefined}));
+  ASSERT_EQ(out.findings.size(), 2u);
+  EXPECT_EQ(out.findings[0].id, "b");
+  EXPECT_EQ(out.findings[1].direction, Direction::kBetter);
+}
+
+TEST(Compare, CompressedRunIsRead) {
+  const sample::TemporaryDirectory directory;
+  sample::write((directory / "results.json").string(), results_json({cell("a")}, "{}", true));
+  ASSERT_EQ(std::system(("gzip " + (directory / "results.json").string()).c_str()), 0);
+  EXPECT_EQ(load_run(directory.string()).cells.size(), 1u);
+  EXPECT_EQ(load_run((directory / "results.json.gz").string()).cells.size(), 1u);
+  sample::write((directory / "results.json.gz").string(), "\x1f\x8b, but no archive");
+  EXPECT_NE(error_of(directory.string()).find("cannot be uncompressed: gzip refuses it"), std::string::npos);
+}
+
+TEST(Compare, RunIsReadFromItsFileOrItsDirectory) {
+  const sample::TemporaryDirectory directory;
+  const std::string file = (directory / "results.json").string();
+  const std::vector<CellRecord> cells{cell("a"), cell("b")};
+  sample::write(file, results_json(cells, "{}", false));
+  for (const std::string& path : {file, directory.string()}) {
+    const StoredRun run = load_run(path);
+    EXPECT_FALSE(run.complete);
+    ASSERT_EQ(run.cells.size(), 2u);
+    EXPECT_EQ(run.cells[0].line, 2);
+    EXPECT_EQ(run.cells[0].gates[0].line, 7);
+  }
+}
+
+TEST(Compare, FileThatIsNoRunIsRefusedWithTheRemedy) {
+  const sample::TemporaryDirectory directory;
+  const std::string file = (directory / "results.json").string();
+  EXPECT_NE(error_of(file).find(file + ": no such file; give"), std::string::npos);
+  for (const char* text : {"", "{", "[]", "{}", R"({"schema": "fp8lab.results/9"})",
+                           R"({"schema": "fp8lab.results/1", "complete": true, "environment": {}, "cells": [1]})"}) {
+    sample::write(file, text);
+    const std::string error = error_of(directory.string());
+    EXPECT_TRUE(error.starts_with(file + ": ")) << error;
+    EXPECT_NE(error.find("give the results.json of a finished run"), std::string::npos) << error;
+  }
+}
+
+TEST(StoredRuns, MixtureOfTwoRunsIsRefused) {
+  const CellRecord record = cell("sample/a=1");
+  try {
+    run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true));
+    FAIL() << "one of the two would be compared, and nobody could tell which";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "cell sample/a=1: `cells[2]` is there twice: results of two runs are mixed");
+  }
+}
+
+TEST(StoredRuns, ValueThatIsNoNumberIsRefused) {
+  const std::string good = results_json({cell("sample/a=1")}, "{}", true);
+  const std::string number = "\"value\":1000,";
+  const std::size_t at = good.find(number);
+  ASSERT_NE(at, std::string::npos) << good;
+  for (const char* bad : {"\"many\"", "\"NaN\"", "[]"}) {
+    std::string text = good;
+    EXPECT_THROW(run_from_json(text.replace(at, number.size(), std::string("\"value\":") + bad + ",")), Error) << bad;
+  }
+  EXPECT_THROW(run_from_json(R"({"schema": "fp8lab.results/1", "complete": true, "environment": {}, "cells": null})"),
+               Error);
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,308 @@
+#include "harness/results/results.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "harness/measure/timeline.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/record_sample.h"
+#include "harness/scenario/sample.h"
+#include "harness/temporary_directory.h"
+#include "memory/memory.h"
+
+namespace fp8lab {
+namespace {
+
+using sample::record_named;
+using sample::TemporaryDirectory;
+
+TEST(ResultSet, AppendedCellsAreFinishedForTheNextRun) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("sample/a=1"));
+    results.append(record_named("sample/a=2"));
+  }
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.notice(), "");
+  ASSERT_NE(resumed.find_finished("sample/a=1", "0011223344556677"), nullptr);
+  EXPECT_EQ(resumed.find_finished("sample/a=1", "0011223344556677")->head.verdict, Verdict::kNotFixed);
+  EXPECT_EQ(resumed.find_finished("sample/a=1", "another hash"), nullptr);
+  EXPECT_EQ(resumed.find_finished("sample/a=3", "0011223344556677"), nullptr);
+}
+
+TEST(ResultSet, CellThatIsMeasuredAgainLeavesNoOlderTimeline) {
+  const TemporaryDirectory dir;
+  CellRecord record = record_named("sample/a=1");
+  record.arms[Arm::kAfter].timeline_json = record.arms[Arm::kBefore].timeline_json = "{}";
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record);
+  }
+  record.arms[Arm::kBefore].timeline_json.clear();
+  record.arms.erase(Arm::kAfter);
+  ResultSet(dir / "out", true).append(record);
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter})
+    EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", arm))) << name(arm);
+}
+
+std::string line_of(ResultSet& results, const std::string& id) { return record_to_json(results.read(id)); }
+
+TEST(ResultSet, Records_AreReadBackFromTheirLines) {
+  const TemporaryDirectory dir;
+  const CellRecord one = record_named("sample/a=1"), two = record_named("sample/a=2");
+  ResultSet results(dir / "out", false);
+  results.append(one);
+  results.append(two);
+  CellRecord moved = one;
+  moved.line = 77;
+  results.update(moved);
+  EXPECT_EQ(line_of(results, "sample/a=1"), record_to_json(moved));
+  EXPECT_EQ(line_of(results, "sample/a=2"), record_to_json(two));
+  const RecordList list = results.records({"sample/a=2", "sample/a=1"});
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list.heads[0].verdict, Verdict::kNotFixed);
+  EXPECT_EQ(record_to_json(list.read(0)), record_to_json(two));
+  EXPECT_EQ(record_to_json(list.read(1)), record_to_json(moved));
+}
+
+TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_IsKept) {
+  const TemporaryDirectory dir;
+  CellRecord record = record_named("sample/a=1");
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kBefore, "{}");
+  results.append(record);
+  EXPECT_EQ(sample::read(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)), "{}");
+  results.append(record);  // measured again, without a timeline
+  EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
+}
+
+TEST(ResultSet, Timeline_OfACellThatDoesNotFinish_IsRemoved) {
+  const TemporaryDirectory dir;
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kBefore, "{}");
+  results.finish({}, "{}", {});
+  EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
+}
+
+TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsCopied) {
+  const TemporaryDirectory dir;
+  const auto file = [&](const std::string& id) { return dir / ("out/" + timeline_path(id, Arm::kAfter)); };
+  ResultSet results(dir / "out", false);
+  results.write_timeline("sample/a=1", Arm::kAfter, "of the first");
+  CellRecord second = record_named("sample/a=2");
+  second.arms[Arm::kAfter].measured_in = "sample/a=1";
+  results.append(second);
+  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
+  results.write_timeline("sample/a=1", Arm::kAfter, "measured again");
+  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
+  EXPECT_EQ(sample::read(file("sample/a=1")), "measured again");
+}
+
+TEST(ResultSet, KilledResumedRunLeavesNoOlderDocuments) {
+  const TemporaryDirectory dir;
+  const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};
+  sample::write(dir / "out/results.jsonl", "");
+  for (const std::string& name : documents) sample::write(dir / "out" / name, "of an earlier run");
+  sample::write(dir / "out/timelines/x.before.json", "{}");
+  ResultSet killed(dir / "out", true);
+  killed.write_environment("{}");  // as every run does before its first cell
+  for (const std::string& name : documents) EXPECT_FALSE(std::filesystem::exists(dir / "out" / name)) << name;
+  EXPECT_TRUE(std::filesystem::exists(dir / "out/timelines/x.before.json"));
+}
+
+TEST(ResultSet, LastLineOfACellCounts) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("x"));
+    CellRecord second = record_named("x");
+    second.hash = "ffffffffffffffff";
+    results.append(second);
+  }
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.find_finished("x", "0011223344556677"), nullptr);
+  EXPECT_NE(resumed.find_finished("x", "ffffffffffffffff"), nullptr);
+}
+
+TEST(ResultSet, TruncatedLastLineIsDroppedWithANotice) {
+  const TemporaryDirectory dir;
+  const auto lines = dir / "out/results.jsonl";
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("first"));
+    results.append(record_named("second"));
+  }
+  const std::string text = sample::read(lines);
+  std::filesystem::resize_file(lines, text.size() - 10);
+  {
+    ResultSet resumed(dir / "out", true);
+    EXPECT_NE(resumed.notice().find("cut short"), std::string::npos);
+    EXPECT_NE(resumed.find_finished("first", "0011223344556677"), nullptr);
+    EXPECT_EQ(resumed.find_finished("second", "0011223344556677"), nullptr);
+    resumed.append(record_named("second"));
+  }
+  EXPECT_EQ(sample::read(lines), text);
+}
+
+TEST(ResultSet, DamagedLineInTheMiddleIsAnErrorWithItsNumber) {
+  const TemporaryDirectory dir;
+  sample::write(dir / "out/results.jsonl",
+                record_to_json(record_named("a")) + "\nspoiled\n" + record_to_json(record_named("b")) + "\n");
+  try {
+    ResultSet(dir / "out", true);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("results.jsonl:2:"), std::string::npos) << error.what();
+  }
+}
+
+TEST(ResultSet, SkippedTimedOutAndCrashedCellsRunAgain) {
+  for (const Verdict verdict : {Verdict::kSkipped, Verdict::kTimeout, Verdict::kCrashed}) {
+    const TemporaryDirectory dir;
+    {
+      ResultSet results(dir / "out", false);
+      CellRecord record = record_named("x");
+      record.verdict = verdict;
+      results.append(record);
+    }
+    EXPECT_EQ(ResultSet(dir / "out", true).find_finished("x", "0011223344556677"), nullptr);
+  }
+}
+
+TEST(ResultSet, WithoutResumeOlderResultsAreRemoved) {
+  const TemporaryDirectory dir;
+  {
+    ResultSet results(dir / "out", false);
+    CellRecord record = record_named("sample/a=1");
+    record.arms[Arm::kBefore].timeline_json = "{}";
+    results.append(record);
+    results.finish({record.config.id}, "{}", {});
+  }
+  EXPECT_EQ(sample::read(dir / "out/timelines/sample/a=1.before.json"), "{}");
+  const ResultSet results(dir / "out", false);
+  EXPECT_EQ(sample::read(dir / "out/results.jsonl"), "");
+  for (const char* file : {"results.json", "summary.md", "junit.xml", "timelines"})
+    EXPECT_FALSE(std::filesystem::exists(dir / "out" / file)) << file;
+}
+
+TEST(ResultSet, FilesOfNoRunAreKept) {
+  for (const char* name : {"results.json", "summary.md", "junit.xml", "environment.json", "timelines/mine.json"}) {
+    const TemporaryDirectory dir;
+    sample::write(dir / "out" / name, "mine");
+    for (const bool resume : {false, true}) try {
+        ResultSet(dir / "out", resume);
+        ADD_FAILURE() << name << " was taken";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("no run left it"), std::string::npos) << error.what();
+      }
+    EXPECT_EQ(sample::read(dir / "out" / name), "mine");
+    EXPECT_FALSE(std::filesystem::exists(dir / "out/results.jsonl"));
+  }
+}
+
+TEST(ResultSet, LinesOfNoRunAreKept) {
+  for (const std::string mine : {"{\"mine\": 1}\n", "x", "{\"id\" : 1}"}) {
+    const TemporaryDirectory dir;
+    sample::write(dir / "out/results.jsonl", mine);
+    sample::write(dir / "out/timelines/mine.json", mine);
+    for (const bool resume : {false, true}) try {
+        ResultSet(dir / "out", resume);
+        ADD_FAILURE() << mine << " was taken";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("results.jsonl: a run would replace it"), std::string::npos)
+            << error.what();
+      }
+    EXPECT_EQ(sample::read(dir / "out/results.jsonl"), mine);
+    EXPECT_EQ(sample::read(dir / "out/timelines/mine.json"), mine);
+  }
+}
+
+TEST(ResultSet, TwoRunsCannotShareADirectory) {
+  const TemporaryDirectory dir;
+  const ResultSet first(dir / "out", false);
+  EXPECT_THROW(ResultSet(dir / "out", true), Error);
+}
+
+TEST(ResultSet, UnusableDirectoryIsOneError) {
+  const TemporaryDirectory dir;
+  sample::write(dir / "file", "");
+  try {
+    ResultSet(dir / "file", false);
+    FAIL() << "a file was taken for a directory";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find((dir / "file").string()), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(ResultSet(dir / "file/below", false), Error);
+}
+
+/// Runs in a child process, because the limit cannot be lifted again.
+void append_until_full(const std::filesystem::path& out) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ResultSet results(out, false);
+  results.append(record_named("first"));
+  const auto size = static_cast<rlim_t>(std::filesystem::file_size(out / "results.jsonl"));
+  const rlimit limit{size + 100, size + 100};
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  try {
+    results.append(record_named("second"));
+  } catch (const Error& error) {
+    const bool clear =
+        std::string(error.what()).find("results.jsonl: cannot be written: File too large") != std::string::npos;
+    std::_Exit(clear ? 0 : 2);
+  }
+  std::_Exit(1);
+}
+
+TEST(ResultSet, FullDiskIsAnErrorAndLosesNoFinishedCell) {
+  const TemporaryDirectory dir;
+  EXPECT_EXIT(append_until_full(dir / "out"), ::testing::ExitedWithCode(0), "");
+  ResultSet resumed(dir / "out", true);
+  EXPECT_EQ(resumed.notice(), "") << "half a line was left behind";
+  EXPECT_NE(resumed.find_finished("first", "0011223344556677"), nullptr);
+}
+
+TEST(ResultSet, TimelinePathsHaveNoSpecialCharacters) {
+  EXPECT_EQ(timeline_path("a/device=meta,model.seq=8", Arm::kBefore),
+            "timelines/a/device=meta,model.seq=8.before.json");
+  EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_.after.json");
+  const std::string longest = "a/" + std::string(1000, 'x'), begin = "timelines/a/" + std::string(198, 'x');
+  // Reports compute these paths too: Timelines of correctness/reports/load_test.py expects the same ones.
+  EXPECT_EQ(timeline_path(longest, Arm::kBf16), begin + "~5a438b8357b318d9.bf16.json");
+  EXPECT_EQ(timeline_path(longest + "\u00e9", Arm::kBf16), begin + "~147633330a428165.bf16.json");
+}
+
+// Reports draw every event with its bytes, its holder, and the holder from which bytes moved.
+TEST(Timeline, ContainsEveryEvent) {
+  class Source final : public SegmentSource {
+   public:
+    std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }
+    void release(std::byte* segment, std::size_t) noexcept override { delete[] segment; }
+  };
+  Memory memory(std::make_unique<Source>(), {.capacity_bytes = 0, .poison = false, .record_timeline = true});
+  Ledger& ledger = memory.ledger();
+  const HolderId flight = ledger.holder(HolderKind::kInFlight, "layers[0]"),
+                 slot = ledger.holder(HolderKind::kSavedSlot, "a \"b\"", "x");
+  ledger.set_phase(PhaseKind::kForward, 2);
+  {
+    BufferRef block = memory.allocate(100, flight);
+    block.rename(slot);
+    ledger.mark("here");
+  }
+  using Json = nlohmann::json;
+  const Json json = Json::parse(timeline_json(ledger));
+  EXPECT_EQ(json["events"], Json::array({{100, 100, 100, flight, "forward", 2},
+                                         {0, 100, 100, slot, "forward", 2, flight},
+                                         {-100, 100, 0, slot, "forward", 2}}));
+  EXPECT_EQ(json["holders"][slot], (Json{{"kind", "saved slot"}, {"owner", "a \"b\""}, {"what", "x"}}));
+  EXPECT_EQ(json["marks"],
+            Json::array({{{"name", "here"}, {"live_bytes", 100}, {"retained_bytes", 100}, {"event", 2}}}));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,380 @@
+#include "harness/results/verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "harness/scenario/sample.h"
+
+namespace fp8lab {
+namespace {
+
+const std::string kMetric = "memory.retained_bytes";
+
+ArmResult arm(std::optional<double> value, std::optional<double> predicted = {}) {
+  ArmResult out;
+  out.metrics[kMetric] = {value, predicted, "B", value ? "" : "the ledger was off"};
+  return out;
+}
+
+ArmResult ended(const std::string& status, const std::string& signal = "") {
+  ArmResult out;
+  out.status = status;
+  out.signal = signal;
+  out.reason = status + " for a reason";
+  return out;
+}
+
+Expectation expect(Side side, Comparison comparison, double limit) {
+  Expectation out;
+  out.side = side;
+  out.metric = kMetric;
+  out.comparison = comparison;
+  out.low = out.high = limit;
+  return out;
+}
+
+Expectation equals(Side side, double limit) { return expect(side, Comparison::kEquals, limit); }
+
+Expectation equals_predicted(Side side) {
+  Expectation out = equals(side, 0);
+  out.predicted = true;
+  return out;
+}
+
+Expectation at_most_bf16(Side side) {
+  Expectation out = expect(side, Comparison::kAtMost, 0);
+  out.of = Arm::kBf16;
+  return out;
+}
+
+Expectation ends(Side side, const std::string& status, const std::string& signal = "") {
+  Expectation out;
+  out.side = side;
+  out.comparison = Comparison::kEnds;
+  out.status = status;
+  out.signal = signal;
+  return out;
+}
+
+CellConfig fix_cell() {
+  CellConfig out;
+  out.fix = "release_attention_tensors";
+  return out;
+}
+
+const std::vector<Expectation> kLeak{equals_predicted(Side::kBefore), equals(Side::kAfter, 0)};
+
+struct Case {
+  std::string name;
+  ArmResults arms;
+  std::vector<Expectation> expect;
+  Verdict verdict;
+  std::string reason_part;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+std::vector<Case> fix_cases() {
+  const double nan = std::nan("");
+  return {
+      {"as_it_should_be", {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(0)}}, kLeak, Verdict::kConfirmed, ""},
+      {"before_misses_by_one",
+       {{Arm::kBefore, arm(99, 100)}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kNotReproduced,
+       "before memory.retained_bytes equals predicted: measured 99 B, predicted 100 B"},
+      {"after_still_leaks",
+       {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(100)}},
+       kLeak,
+       Verdict::kNotFixed,
+       "after memory.retained_bytes equals 0: measured 100 B"},
+      {"after_leaks_and_before_does_not_match",
+       {{Arm::kBefore, arm(99, 100)}, {Arm::kAfter, arm(1)}},
+       kLeak,
+       Verdict::kNotFixed,
+       ""},
+      {"after_is_worse",
+       {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(200)}},
+       kLeak,
+       Verdict::kRegressed,
+       "worse after"},
+      {"before_is_nan", {{Arm::kBefore, arm(nan, 100)}, {Arm::kAfter, arm(0)}}, kLeak, Verdict::kNotReproduced, "nan"},
+      {"after_is_nan", {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(nan)}}, kLeak, Verdict::kNotFixed, "nan"},
+      {"prediction_is_nan", {{Arm::kBefore, arm(100, nan)}, {Arm::kAfter, arm(0)}}, kLeak, Verdict::kNotReproduced, ""},
+      {"before_is_absent",
+       {{Arm::kBefore, arm({}, 100)}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kInconclusive,
+       "the ledger was off"},
+      {"prediction_is_absent",
+       {{Arm::kBefore, arm(100)}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kInconclusive,
+       "no prediction"},
+      {"metric_is_absent",
+       {{Arm::kBefore, ArmResult{}}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kInconclusive,
+       "no value"},
+      {"absent_and_failed", {{Arm::kBefore, arm({}, 100)}, {Arm::kAfter, arm(5)}}, kLeak, Verdict::kNotFixed, ""},
+      {"no_expectations",
+       {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(0)}},
+       {},
+       Verdict::kInconclusive,
+       "before arm"},
+      {"nothing_about_before",
+       {{Arm::kBefore, arm(100)}, {Arm::kAfter, arm(0)}},
+       {equals(Side::kAfter, 0)},
+       Verdict::kInconclusive,
+       "speaks of its before arm"},
+      {"nothing_about_after",
+       {{Arm::kBefore, arm(100)}, {Arm::kAfter, arm(0)}},
+       {equals(Side::kBefore, 100)},
+       Verdict::kInconclusive,
+       "speaks of its after arm"},
+      {"difference_speaks_of_both",
+       {{Arm::kBefore, arm(130)}, {Arm::kAfter, arm(30)}},
+       {equals(Side::kDifference, 100)},
+       Verdict::kConfirmed,
+       ""},
+      {"difference_too_small",
+       {{Arm::kBefore, arm(130)}, {Arm::kAfter, arm(31)}},
+       {equals(Side::kDifference, 100)},
+       Verdict::kNotReproduced,
+       "99"},
+      {"difference_predicted",
+       {{Arm::kBefore, arm(130, 120)}, {Arm::kAfter, arm(30, 20)}},
+       {equals_predicted(Side::kDifference)},
+       Verdict::kConfirmed,
+       ""},
+      {"control_fails",
+       {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, arm(0)}, {Arm::kBf16, arm(7)}},
+       {equals_predicted(Side::kBefore), equals(Side::kAfter, 0), equals(Side::kBf16, 0)},
+       Verdict::kNotReproduced,
+       "bf16"},
+      {"after_costs_as_much_as_bf16",
+       {{Arm::kBefore, arm(9)}, {Arm::kAfter, arm(7)}, {Arm::kBf16, arm(7)}},
+       {equals(Side::kBefore, 9), at_most_bf16(Side::kAfter)},
+       Verdict::kConfirmed,
+       ""},
+      {"after_costs_more_than_bf16",
+       {{Arm::kBefore, arm(9)}, {Arm::kAfter, arm(8)}, {Arm::kBf16, arm(7)}},
+       {equals(Side::kBefore, 9), at_most_bf16(Side::kAfter)},
+       Verdict::kNotFixed,
+       "after memory.retained_bytes is at most bf16's: measured 8 B, bf16 7 B"},
+      {"bf16_has_no_figure",
+       {{Arm::kBefore, arm(9)}, {Arm::kAfter, arm(7)}, {Arm::kBf16, arm({})}},
+       {equals(Side::kBefore, 9), at_most_bf16(Side::kAfter)},
+       Verdict::kInconclusive,
+       "the ledger was off"},
+      {"before_crashes",
+       {{Arm::kBefore, ended("crashed", "SIGSEGV")}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kCrashed,
+       "before: crashed for a reason"},
+      {"after_crashes",
+       {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, ended("crashed", "SIGABRT")}},
+       kLeak,
+       Verdict::kCrashed,
+       "after"},
+      {"out_of_memory",
+       {{Arm::kBefore, ended("out_of_memory")}, {Arm::kAfter, arm(0)}},
+       kLeak,
+       Verdict::kCrashed,
+       "out_of_memory"},
+      {"an_error", {{Arm::kBefore, arm(100, 100)}, {Arm::kAfter, ended("error")}}, kLeak, Verdict::kCrashed, "error"},
+      {"before_hangs", {{Arm::kBefore, ended("timeout")}, {Arm::kAfter, arm(0)}}, kLeak, Verdict::kTimeout, "timeout"},
+      {"a_crash_and_a_timeout",
+       {{Arm::kBefore, ended("crashed")}, {Arm::kAfter, ended("timeout")}},
+       kLeak,
+       Verdict::kTimeout,
+       ""},
+      {"a_crash_that_was_expected",
+       {{Arm::kBefore, ended("crashed", "SIGSEGV")}, {Arm::kAfter, arm(0)}},
+       {ends(Side::kBefore, "crashed", "SIGSEGV"), equals(Side::kAfter, 0)},
+       Verdict::kConfirmed,
+       ""},
+      {"any_signal_was_expected",
+       {{Arm::kBefore, ended("crashed", "SIGABRT")}, {Arm::kAfter, arm(0)}},
+       {ends(Side::kBefore, "crashed"), equals(Side::kAfter, 0)},
+       Verdict::kConfirmed,
+       ""},
+      {"another_signal_was_expected",
+       {{Arm::kBefore, ended("crashed", "SIGABRT")}, {Arm::kAfter, arm(0)}},
+       {ends(Side::kBefore, "crashed", "SIGSEGV"), equals(Side::kAfter, 0)},
+       Verdict::kCrashed,
+       ""},
+      {"the_expected_crash_stays_away",
+       {{Arm::kBefore, arm(0)}, {Arm::kAfter, arm(0)}},
+       {ends(Side::kBefore, "crashed", "SIGSEGV"), equals(Side::kAfter, 0)},
+       Verdict::kNotReproduced,
+       "it ended ok"},
+      {"the_expected_crash_is_in_the_other_arm",
+       {{Arm::kBefore, arm(100)}, {Arm::kAfter, ended("crashed", "SIGSEGV")}},
+       {ends(Side::kBefore, "crashed", "SIGSEGV"), equals(Side::kAfter, 0)},
+       Verdict::kCrashed,
+       "after"},
+      {"a_hang_that_was_expected",
+       {{Arm::kBefore, ended("timeout")}, {Arm::kAfter, arm(0)}},
+       {ends(Side::kBefore, "timeout"), equals(Side::kAfter, 0)},
+       Verdict::kConfirmed,
+       ""},
+  };
+}
+
+class FixCell : public ::testing::TestWithParam<Case> {};
+
+TEST_P(FixCell, HasTheExpectedVerdict) {
+  const Case& c = GetParam();
+  const Judgement judgement = judge(fix_cell(), c.arms, c.expect);
+  EXPECT_EQ(name(judgement.verdict), name(c.verdict)) << judgement.reason;
+  EXPECT_NE(judgement.reason.find(c.reason_part), std::string::npos) << judgement.reason;
+  EXPECT_EQ(judgement.reason.empty(), c.verdict == Verdict::kConfirmed) << judgement.reason;
+  EXPECT_EQ(judgement.gates.size(), c.expect.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FixCell, ::testing::ValuesIn(fix_cases()), [](const auto& i) { return i.param.name; });
+
+TEST(Verdict, GivesTheReasonThatCameWithTheFigure) {
+  ArmResult after = arm(100);
+  after.metrics.at("memory.retained_bytes").reason = "context of layers[0].fc1: x";
+  const Judgement judgement = judge(CellConfig{}, {{Arm::kAfter, after}}, {equals(Side::kAfter, 0)});
+  EXPECT_EQ(judgement.reason, "after memory.retained_bytes equals 0: measured 100 B; context of layers[0].fc1: x");
+}
+
+TEST(PlainCell, PassesFailsOrIsInconclusive) {
+  const CellConfig plain;
+  EXPECT_EQ(judge(plain, {{Arm::kAfter, arm(3)}}, {equals(Side::kAfter, 3)}).verdict, Verdict::kPass);
+  EXPECT_EQ(judge(plain, {{Arm::kAfter, arm(3)}}, {}).verdict, Verdict::kPass);
+  EXPECT_EQ(judge(plain, {{Arm::kAfter, arm(3)}}, {equals(Side::kAfter, 4)}).verdict, Verdict::kFail);
+  EXPECT_EQ(judge(plain, {{Arm::kAfter, arm({})}}, {equals(Side::kAfter, 4)}).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(judge(plain, {{Arm::kAfter, ended("crashed")}}, {}).verdict, Verdict::kCrashed);
+}
+
+TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
+  ArmResult before, after;
+  before.metrics["time.step_ms"].value = 1;
+  after.metrics["time.step_ms"].value = 2;  // times never count as regressions
+  before.metrics["memory.peak_bytes"].value = 1;
+  after.metrics["memory.peak_bytes"].value = 2;  // worse, but no expectation names it
+  before.metrics["parity.grad_sqnr_db"].value = 10;
+  after.metrics["parity.grad_sqnr_db"].value = 30;  // more is better
+  const ArmResults arms{{Arm::kBefore, before}, {Arm::kAfter, after}};
+  std::vector<Expectation> expectations{expect(Side::kAfter, Comparison::kAtLeast, 0),
+                                        expect(Side::kBefore, Comparison::kAtLeast, 0)};
+  expectations[0].metric = "time.step_ms";
+  expectations[1].metric = "parity.grad_sqnr_db";
+  EXPECT_EQ(judge(fix_cell(), arms, expectations).verdict, Verdict::kConfirmed);
+  expectations[0].metric = "memory.peak_bytes";
+  EXPECT_EQ(judge(fix_cell(), arms, expectations).verdict, Verdict::kRegressed);
+}
+
+// A loss gap may double, or grow by 1e-4, without being worse: runs over other data differ by as much.
+TEST(Regression, ExceedsBothSlacksOfItsMetric) {
+  const auto verdict = [](double before_gap, double after_gap) {
+    ArmResult before, after;
+    before.metrics["parity.loss_gap"].value = before_gap;
+    after.metrics["parity.loss_gap"].value = after_gap;
+    std::vector<Expectation> expectations{expect(Side::kAfter, Comparison::kAtLeast, 0),
+                                          expect(Side::kBefore, Comparison::kAtLeast, 0)};
+    for (Expectation& expectation : expectations) expectation.metric = "parity.loss_gap";
+    return judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, expectations).verdict;
+  };
+  EXPECT_EQ(verdict(0.01, 0.0199), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(0.01, 0.0201), Verdict::kRegressed);
+  EXPECT_EQ(verdict(0, 0.99e-4), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(0, 1.01e-4), Verdict::kRegressed);
+}
+
+struct Comparing {
+  Comparison comparison;
+  double low, high, abs, rel, observed;
+  bool holds;
+};
+
+TEST(Gate, ComparesWithItsTolerance) {
+  const double nan = std::nan(""), inf = INFINITY;
+  const Comparing cases[] = {
+      {Comparison::kEquals, 10, 0, 0, 0, 10, true},        {Comparison::kEquals, 10, 0, 0, 0, 10.5, false},
+      {Comparison::kEquals, 10, 0, 0.5, 0, 10.5, true},    {Comparison::kEquals, 10, 0, 0, 0.05, 10.5, true},
+      {Comparison::kEquals, 10, 0, 0, 0.05, 10.51, false}, {Comparison::kEquals, -10, 0, 0, 0.05, -10.5, true},
+      {Comparison::kEquals, 10, 0, 1, 1, nan, false},      {Comparison::kEquals, 10, 0, 0, 0, inf, false},
+      {Comparison::kAtLeast, 10, 0, 0, 0, 10, true},       {Comparison::kAtLeast, 10, 0, 0, 0, 9, false},
+      {Comparison::kAtLeast, 10, 0, 1, 0, 9, true},        {Comparison::kAtLeast, 10, 0, 0, 0, nan, false},
+      {Comparison::kAtMost, 10, 0, 0, 0, 10, true},        {Comparison::kAtMost, 10, 0, 0, 0, 11, false},
+      {Comparison::kAtMost, 10, 0, 0, 0.1, 11, true},      {Comparison::kAtMost, 10, 0, 0, 0, nan, false},
+      {Comparison::kWithin, 1, 2, 0, 0, 1, true},          {Comparison::kWithin, 1, 2, 0, 0, 2, true},
+      {Comparison::kWithin, 1, 2, 0, 0, 2.1, false},       {Comparison::kWithin, 1, 2, 0, 0, nan, false},
+  };
+  for (const Comparing& c : cases) {
+    Expectation e = expect(Side::kAfter, c.comparison, c.low);
+    e.high = c.high;
+    e.abs = c.abs;
+    e.rel = c.rel;
+    const Judgement judgement = judge(CellConfig{}, {{Arm::kAfter, arm(c.observed)}}, {e});
+    EXPECT_EQ(judgement.gates.at(0).pass, c.holds) << text_of(e) << ", observed " << c.observed;
+  }
+}
+
+TEST(Gate, MultipleOfAnotherArmsFigureIsTheLimit) {
+  Expectation half = expect(Side::kAfter, Comparison::kAtMost, 0);
+  half.of = Arm::kBefore;
+  half.factor = 0.5;
+  for (const double after : {50.0, 51.0, std::nan("")}) {
+    const Judgement judgement = judge(fix_cell(), {{Arm::kBefore, arm(100)}, {Arm::kAfter, arm(after)}}, {half});
+    EXPECT_EQ(judgement.gates.at(0).pass, after == 50) << after;
+    EXPECT_EQ(judgement.gates.at(0).limit, 50);
+  }
+}
+
+TEST(Arms, AreTheArmsThatTheCellNeeds) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  PlannedCell cell;
+  cell.config.measure = {"time"};
+  EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kAfter}));
+  cell.config.fix = "release_attention_tensors";
+  EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter}));
+  cell.config.measure = {"memory"};
+  cell.config.training.recipe = "delayed";
+  EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter, Arm::kBf16}));
+  cell.config.training.recipe = "bf16";  // its BF16 arm would equal the after arm
+  EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter}));
+  for (const Expectation& names_bf16 : {equals(Side::kBf16, 0), at_most_bf16(Side::kAfter)}) {
+    cell.expect = {names_bf16};
+    EXPECT_EQ(arms_of(cell, vocabulary), (std::vector{Arm::kBefore, Arm::kAfter, Arm::kBf16}));
+  }
+}
+
+TEST(ExitCode, EveryCombinationFollowsTheDocumentedOrder) {
+  const Verdict all[] = {Verdict::kConfirmed, Verdict::kNotReproduced, Verdict::kNotFixed,     Verdict::kRegressed,
+                         Verdict::kPass,      Verdict::kFail,          Verdict::kInconclusive, Verdict::kSkipped,
+                         Verdict::kCrashed,   Verdict::kTimeout};
+  for (unsigned mask = 0; mask < 1u << std::size(all); ++mask) {
+    std::vector<Verdict> present;
+    for (std::size_t i = 0; i < std::size(all); ++i)
+      if ((mask >> i & 1) != 0) present.push_back(all[i]);
+    const auto has = [&](Verdict v) { return std::find(present.begin(), present.end(), v) != present.end(); };
+    int expected = 0;
+    if (!has(Verdict::kConfirmed) && !has(Verdict::kPass)) expected = 5;
+    if (has(Verdict::kInconclusive)) expected = 3;
+    if (has(Verdict::kNotReproduced) || has(Verdict::kNotFixed) || has(Verdict::kRegressed) || has(Verdict::kFail))
+      expected = 1;
+    if (has(Verdict::kTimeout)) expected = 124;
+    if (has(Verdict::kCrashed)) expected = 4;
+    EXPECT_EQ(exit_code({.verdicts = present}), expected);
+    EXPECT_EQ(exit_code({.verdicts = present, .bad_usage = false, .interrupted_by = 2}), 130);
+    EXPECT_EQ(exit_code({.verdicts = present, .bad_usage = true, .interrupted_by = 2}), 2);
+  }
+}
+
+TEST(Verdict, NamesReadBack) {
+  for (int i = 0; i <= static_cast<int>(Verdict::kTimeout); ++i) {
+    const auto verdict = static_cast<Verdict>(i);
+    EXPECT_EQ(parse_verdict(name(verdict)), verdict);
+  }
+  EXPECT_FALSE(parse_verdict("CONFIRMED"));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "harness/run/fake_process.h"
+
+// Runs that are stopped by a user, by a system, or by force.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+using sample::Ended;
+using sample::Process;
+using sample::Scenarios;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
+
+/// Ids of the processes whose parent is `parent`.
+std::vector<pid_t> children_of(pid_t parent) {
+  std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
+  std::vector<pid_t> out;
+  for (pid_t pid; in >> pid;) out.push_back(pid);
+  return out;
+}
+
+/// Whether the process is running; false for zombies, which are dead and not yet reaped.
+bool runs(pid_t pid) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
+  std::string number, command, state;
+  return static_cast<bool>(in >> number >> command >> state) && state != "Z" && state != "X";
+}
+
+/// Whether a signal that was sent to `pid` is still pending.
+bool is_pending(pid_t pid, int signal) {
+  std::ifstream in("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("ShdPnd:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  return false;
+}
+
+template <class Condition>
+bool comes_true(Condition condition) {
+  const auto give_up = steady_clock::now() + seconds(20);
+  while (steady_clock::now() < give_up) {
+    if (condition()) return true;
+    ::poll(nullptr, 0, 2);
+  }
+  return false;
+}
+
+/// A run that has written `good` and hangs in `hanging`, with idle processes that wait for another arm.
+struct HangingRun {
+  Scenarios scenarios;
+  Process process;
+  std::vector<pid_t> children;
+
+  explicit HangingRun(const std::string& hanging)
+      : scenarios({hanging, "good"}), process(scenarios.run_arguments({"-j", "2"})) {
+    const auto hangs = [&] {
+      children = children_of(process.pid());
+      return !children.empty() && scenarios.read("results.jsonl").ends_with("\n");
+    };
+    EXPECT_TRUE(comes_true(hangs));
+  }
+};
+
+void expect_valid_rest(const HangingRun& run) {
+  const Json results = results_of(run.scenarios);
+  EXPECT_EQ(results["complete"], false);
+  ASSERT_EQ(results["cells"].size(), 1u);
+  EXPECT_EQ(results["cells"][0]["id"], "good");
+  EXPECT_EQ(run.scenarios.violations(), std::vector<std::string>{});
+  EXPECT_TRUE(contains(run.scenarios.read("summary.md"), "Stopped before its end: 1 of 2"));
+  EXPECT_TRUE(contains(run.scenarios.read("junit.xml"), "</testsuites>"));
+  for (const pid_t child : run.children) EXPECT_FALSE(runs(child));
+}
+
+TEST(Interruption, CtrlC_StopsEveryChildAndLeavesAValidResultSet) {
+  HangingRun run("before_hang");
+  run.process.signal(SIGINT);
+  EXPECT_EQ(run.process.finish(), 130);
+  EXPECT_TRUE(contains(run.process.output, "stopped: 1 of 2 cells finished")) << run.process.output;
+  EXPECT_TRUE(contains(run.process.output, "exit 130: interrupted"));
+  expect_valid_rest(run);
+}
+
+TEST(Interruption, Termination_StopsEveryChildAndLeavesAValidResultSet) {
+  HangingRun run("before_hang");
+  run.process.signal(SIGTERM);
+  EXPECT_EQ(run.process.finish(), 143);
+  expect_valid_rest(run);
+}
+
+TEST(Interruption, IgnoredSignals_StayIgnored) {
+  const Scenarios scenarios({"before_hang", "good"});
+  for (const std::string signal : {"HUP", "INT"}) {
+    const std::string command = "trap '' " + signal + "; " FP8LAB_FAKE_PROGRAM " run " + scenarios.path() + " -o " +
+                                scenarios.out() + " -j 2 --timeout 1 > /dev/null & program=$!; until grep -qs good " +
+                                scenarios.out() + "/results.jsonl; do sleep 0.01; done; kill -" + signal +
+                                " $program; wait $program";
+    const int status = std::system(command.c_str());
+    ASSERT_TRUE(WIFEXITED(status)) << signal;
+    EXPECT_EQ(WEXITSTATUS(status), 124) << signal << ": the cell that hangs was to be waited for";
+    EXPECT_EQ(results_of(scenarios)["complete"], true);
+    std::filesystem::remove_all(scenarios.out());
+  }
+}
+
+TEST(Interruption, SecondCtrlC_KillsAtOnce) {
+  HangingRun run("before_deaf");
+  const auto start = steady_clock::now();
+  run.process.signal(SIGINT);
+  // Two pending signals of one kind count as one, so the first must have been delivered.
+  ASSERT_TRUE(comes_true([&] { return !is_pending(run.process.pid(), SIGINT); }));
+  run.process.signal(SIGINT);
+  EXPECT_EQ(run.process.finish(), 130);
+  EXPECT_LT(steady_clock::now() - start, seconds(2)) << "the grace of the first request was waited for";
+  expect_valid_rest(run);
+}
+
+TEST(Interruption, SecondCtrlC_AfterTheLastChildEnded_ResultsAreCompleteAndExitCodeIs130) {
+  HangingRun run("before_hang");
+  run.process.signal(SIGINT);
+  ASSERT_TRUE(comes_true([&] { return children_of(run.process.pid()).empty(); }));
+  run.process.signal(SIGINT);
+  EXPECT_EQ(run.process.finish(), 130);
+  expect_valid_rest(run);
+}
+
+// The last line may still be in the pipe when the program has nothing left to do but exit.
+TEST(Interruption, SecondCtrlC_AfterTheLastLine_ExitCodeIsThePrintedOne) {
+  for (int i = 0; i < 10; ++i) {
+    HangingRun run("before_hang");
+    run.process.signal(SIGINT);
+    run.process.read_until("exit 130");
+    run.process.signal(SIGINT);
+    EXPECT_EQ(run.process.finish(), 130);
+  }
+}
+
+// The signal comes while arms are being started: the last child is still a copy of this program and does not run the
+// arm yet.
+TEST(Interruption, CtrlC_WhileArmsStart_EndsTheRunAtOnce) {
+  for (int i = 0; i < 10; ++i) {
+    const Scenarios scenarios({"before_hang"});
+    Process process(scenarios.run_arguments({"-j", "8"}));
+    ASSERT_TRUE(comes_true([&] { return !children_of(process.pid()).empty(); }));
+    const auto start = steady_clock::now();
+    process.signal(SIGINT);
+    EXPECT_EQ(process.finish(), 130);
+    EXPECT_LT(steady_clock::now() - start, std::chrono::milliseconds(1500)) << "an arm did not hear that it was to end";
+  }
+}
+
+TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
+  HangingRun run("before_deaf");
+  run.process.signal(SIGKILL);
+  EXPECT_EQ(run.process.finish(), -SIGKILL);
+  EXPECT_TRUE(comes_true([&] { return !runs(run.children.at(0)); }));
+  const std::string lines = run.scenarios.read("results.jsonl");
+  ASSERT_TRUE(lines.ends_with("\n"));
+  EXPECT_EQ(Json::parse(lines)["id"], "good");
+  EXPECT_FALSE(std::filesystem::exists(run.scenarios.out() + "/results.json"));
+  const Ended resumed = sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.errors;
+  EXPECT_EQ(results_of(run.scenarios)["cells"].size(), 1u);
+}
+
+TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
+  const Scenarios scenarios({"one", "two", "three"});
+  const std::string command =
+      std::string(FP8LAB_FAKE_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";
+  EXPECT_EQ(std::system(command.c_str()), 0);
+  ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(scenarios.out() + "/summary.md"); }));
+  EXPECT_EQ(results_of(scenarios)["complete"], true);
+}
+
+}  // namespace
+}  // namespace fp8lab

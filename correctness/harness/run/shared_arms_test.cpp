@@ -1,0 +1,178 @@
+#include "harness/run/shared_arms.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "harness/run/fake_cells.h"
+#include "harness/run/runner.h"
+
+// An arm that several cells need runs once, unless it fails.
+namespace fp8lab {
+namespace {
+
+CellConfig some_cell() {
+  CellConfig cell;
+  cell.scenario = "sample";
+  cell.id = "sample/training.recipe=delayed";
+  cell.axes = {{"training.recipe", "delayed"}};
+  cell.fix = "release_attention_tensors";
+  cell.training.recipe = "delayed";
+  cell.measure = {"memory"};
+  return cell;
+}
+
+using Change = std::function<void(CellConfig&)>;
+
+std::string changed_task(const Change& change, Arm arm) {
+  CellConfig cell = some_cell();
+  change(cell);
+  return task_of(cell, arm);
+}
+
+TEST(TaskOf, DoesNotDependOnKeysThatTheArmDoesNotUse) {
+  const Change names = [](CellConfig& cell) {
+    cell.scenario = "other";
+    cell.id = "other/seed=1";
+    cell.axes = {{"seed", "1"}};
+  };
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+    EXPECT_EQ(changed_task(names, arm), task_of(some_cell(), arm));
+
+  const Change fix = [](CellConfig& cell) { cell.fix = "release_fuser_tensors"; };
+  EXPECT_NE(changed_task(fix, Arm::kBefore), task_of(some_cell(), Arm::kBefore));
+  EXPECT_EQ(changed_task(fix, Arm::kAfter), task_of(some_cell(), Arm::kAfter));
+  EXPECT_EQ(changed_task(fix, Arm::kBf16), task_of(some_cell(), Arm::kBf16));
+
+  const std::vector<Change> quantization = {
+      [](CellConfig& cell) { cell.training.recipe = "mxfp8"; },
+      [](CellConfig& cell) { cell.training.recipe_options.amax_history_length = 3; },
+      [](CellConfig& cell) { cell.training.quantized_weights = true; },
+      [](CellConfig& cell) { cell.training.fused_quantize = false; },
+      [](CellConfig& cell) { cell.training.fp8_attention = true; },
+  };
+  for (const Change& change : quantization) {
+    EXPECT_NE(changed_task(change, Arm::kBefore), task_of(some_cell(), Arm::kBefore));
+    EXPECT_NE(changed_task(change, Arm::kAfter), task_of(some_cell(), Arm::kAfter));
+    EXPECT_EQ(changed_task(change, Arm::kBf16), task_of(some_cell(), Arm::kBf16));
+  }
+}
+
+TEST(TaskOf, DependsOnAllOtherKeys) {
+  const std::vector<Change> changes = {
+      [](CellConfig& cell) { cell.device = "meta"; },
+      [](CellConfig& cell) { cell.arch = "blackwell"; },
+      [](CellConfig& cell) { cell.ranks = 2; },
+      [](CellConfig& cell) { cell.mesh = "2x2"; },
+      [](CellConfig& cell) { cell.sharding = "none"; },
+      [](CellConfig& cell) { cell.gather_ahead = true; },
+      [](CellConfig& cell) { cell.capacity = 1 << 30; },
+      [](CellConfig& cell) { cell.model.layers = 2; },
+      [](CellConfig& cell) { cell.training.seed = 5; },
+      [](CellConfig& cell) { cell.training.checkpoint = "full"; },
+      [](CellConfig& cell) { cell.training.deterministic = false; },
+      [](CellConfig& cell) { cell.measure = {"memory", "parity"}; },
+  };
+  for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16})
+    for (std::size_t i = 0; i < changes.size(); ++i)
+      EXPECT_NE(changed_task(changes[i], arm), task_of(some_cell(), arm)) << i;
+  EXPECT_NE(task_of(some_cell(), Arm::kAfter), task_of(some_cell(), Arm::kBf16));
+}
+
+TEST(TaskOf, IsEmptyForTimedCells) {
+  for (const char* group : {"time", "host"})
+    EXPECT_EQ(changed_task([&](CellConfig& cell) { cell.measure = {"memory", group}; }, Arm::kAfter), "") << group;
+}
+
+/// The records of cells by name, after a run in which `task` names the task of each arm.
+std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names, int jobs, const TaskFunction& task) {
+  RunnerOptions options;
+  options.jobs = jobs;
+  options.timeout_s = 2.0;
+  options.command = {FP8LAB_FAKE_PROGRAM, {"__arm"}};
+  options.task = task;
+  std::map<std::string, CellRecord> records;
+  RunnerEvents events;
+  events.finished = [&](CellRecord&& record) {
+    const std::string id = record.config.id;
+    EXPECT_TRUE(records.emplace(id, std::move(record)).second) << id << " is reported twice";
+  };
+  std::vector<PlannedCell> cells;
+  for (const std::string& name : names) cells.push_back(sample::fake_cell(name));
+  EXPECT_EQ(run_cells(cells, sample::vocabulary(), options, events), 0);
+  EXPECT_EQ(records.size(), names.size());
+  return records;
+}
+
+std::string after_alone(const CellConfig&, Arm arm) { return arm == Arm::kAfter ? "after" : ""; }
+
+TEST(SharedArms, RunInTheFirstCellThatNeedsThem) {
+  for (const int jobs : {1, 2, 8}) {
+    const auto records = run_all({"a", "b", "c", "d"}, jobs, after_alone);
+    for (const auto& [name, record] : records) {
+      EXPECT_EQ(record.verdict, Verdict::kConfirmed) << name;
+      EXPECT_EQ(record.arms.at(Arm::kBefore).measured_in, "");
+      EXPECT_EQ(record.arms.at(Arm::kAfter).measured_in, name == "a" ? "" : "a") << name << ", jobs " << jobs;
+      EXPECT_EQ(record.arms.at(Arm::kAfter).timeline_json, "{\"events\": []}");
+      EXPECT_EQ(record.arms.at(Arm::kAfter).seconds, records.at("a").arms.at(Arm::kAfter).seconds);
+    }
+  }
+}
+
+TEST(SharedArms, CellMayShareAllOfItsArms) {
+  const TaskFunction every = [](const CellConfig&, Arm arm) { return std::string(name(arm)); };
+  for (const int jobs : {1, 8}) {
+    const auto records = run_all({"a", "b", "c"}, jobs, every);
+    for (const char* name : {"b", "c"})
+      for (const Arm arm : {Arm::kBefore, Arm::kAfter}) {
+        EXPECT_EQ(records.at(name).arms.at(arm).measured_in, "a");
+        EXPECT_EQ(records.at(name).verdict, Verdict::kConfirmed);
+      }
+  }
+}
+
+// Fake arms read the name of their cell, so an arm that dies in one cell succeeds in the next. After a failure all
+// cells that wait for it run the arm themselves, at the same time: five that hang for two seconds each end within ten.
+TEST(SharedArms, FailedResultIsNotShared) {
+  for (const int jobs : {1, 8}) {
+    const auto records = run_all({"after_segv", "b", "c"}, jobs, after_alone);
+    EXPECT_EQ(records.at("after_segv").verdict, Verdict::kCrashed);
+    EXPECT_EQ(records.at("b").verdict, Verdict::kConfirmed);
+    EXPECT_EQ(records.at("c").verdict, Verdict::kConfirmed);
+    EXPECT_NE(records.at("b").arms.at(Arm::kAfter).measured_in, "after_segv");
+  }
+  const auto start = Clock::now();
+  const std::vector<std::string> hanging{"after_hang#1", "after_hang#2", "after_hang#3", "after_hang#4",
+                                         "after_hang#5"};
+  for (const auto& [name, record] : run_all(hanging, 8, after_alone))
+    EXPECT_EQ(record.verdict, Verdict::kTimeout) << name;
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(8));
+}
+
+TEST(SharedArms, MoreThanTheMostKeptResults_TheOldestIsDropped) {
+  std::vector<PlannedCell> cells;
+  const std::size_t tasks = SharedArms::kMostKept + 1;
+  for (std::size_t i = 0; i < 2 * tasks; ++i) {
+    cells.push_back(sample::fake_cell("a"));
+    cells.back().config.id = std::to_string(i % tasks);
+  }
+  const Vocabulary vocabulary = sample::vocabulary();
+  SharedArms shared([](const CellConfig& cell, Arm arm) { return arm == Arm::kAfter ? cell.id : ""; }, cells,
+                    vocabulary);
+  for (std::size_t i = 0; i < tasks; ++i) {
+    EXPECT_FALSE(shared.take(std::to_string(i)).has_value());
+    shared.begin(std::to_string(i));
+    EXPECT_TRUE(shared.underway(std::to_string(i)));
+    shared.finish(std::to_string(i), ArmResult{}, "first");
+  }
+  EXPECT_FALSE(shared.take("0").has_value());
+  EXPECT_FALSE(shared.underway("0")) << "who asks for it runs it";
+  for (std::size_t i = 1; i < tasks; ++i) EXPECT_EQ(shared.take(std::to_string(i)).value().measured_in, "first") << i;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "harness/results/json_schema.h"
+#include "harness/scenario/scenario.h"
+#include "harness/temporary_directory.h"
+
+// The scenarios that ship, and rules of recipes and fixes as scenario files see them.
+namespace fp8lab {
+namespace {
+
+const std::string kDefinitions = FP8LAB_SCENARIOS;
+
+std::string schema() { return sample::read(kDefinitions + "/schema/scenario.schema.json"); }
+
+/// The one-line error of a plain scenario with this model and training, and with other keys, each on its line.
+std::string error_of(const std::string& model, const std::string& training, const std::string& others = "") {
+  const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {" + model + "}\ntraining: {" + training + "}\n" +
+                           others + "measure: [memory]\n";
+  try {
+    plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary());
+  } catch (const ScenarioError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Bundled, EveryScenarioIsValidForTheProgramAndForTheSchema) {
+  const auto files = find_scenario_files({kDefinitions});
+  const LoadedScenarios loaded = load_scenarios(files, bundled_vocabulary());
+  for (const ScenarioError& error : loaded.errors) ADD_FAILURE() << error.what();
+  EXPECT_GE(loaded.scenarios.size(), 3u);
+  for (const auto& file : files)
+    for (const std::string& violation : sample::yaml_schema_violations(schema(), sample::read(file)))
+      ADD_FAILURE() << file << ": " << violation;
+}
+
+TEST(Bundled, EveryFixHasAScenario) {
+  const LoadedScenarios loaded = load_scenarios(find_scenario_files({kDefinitions}), bundled_vocabulary());
+  std::set<std::string> shown;
+  for (const PlannedCell& cell : loaded.cells) shown.insert(cell.config.fix);
+  for (const FixTerm& fix : bundled_vocabulary().fixes) EXPECT_TRUE(shown.contains(fix.name)) << fix.name;
+}
+
+TEST(Bundled, ShapesThatARecipeRefusesAreRefusedWithItsRule) {
+  const std::string odd = error_of("hidden: 48, heads: 1, seq: 32", "recipe: mxfp8");
+  EXPECT_NE(odd.find("f:4:1: `model`:"), std::string::npos) << odd;
+  EXPECT_NE(odd.find("mxfp8"), std::string::npos) << odd;
+  EXPECT_NE(error_of("hidden: 64, heads: 1, seq: 7", "recipe: mxfp8").find("7 x"), std::string::npos);
+  EXPECT_NE(error_of("hidden: 100, heads: 1, seq: 128", "recipe: block"), "");
+  EXPECT_EQ(error_of("hidden: 48, heads: 1, seq: 7", "recipe: bf16"), "");
+}
+
+TEST(Bundled, OptionsWithoutEffectOnARecipeAreRefused) {
+  const std::string error = error_of("hidden: 64, seq: 32", "recipe: mxfp8, recipe_options: {margin: 1}");
+  EXPECT_NE(error.find("`training.recipe_options`"), std::string::npos) << error;
+  EXPECT_NE(error.find("margin"), std::string::npos) << error;
+}
+
+TEST(Bundled, StepsWhoseBytesCannotBeCountedAreRefused) {
+  const std::string large = "hidden: 65536, seq: 1048576";
+  EXPECT_EQ(error_of(large, "micro_batches: 1024"), "");
+  const std::string error = error_of(large, "micro_batches: 65536");
+  EXPECT_NE(error.find("`training.micro_batches`"), std::string::npos) << error;
+}
+
+TEST(Bundled, ShardedModelsNeitherCacheWeightsNorValidate) {
+  for (const char* key : {"cache_weights: true", "validation_batches: 1"}) {
+    EXPECT_EQ(error_of("hidden: 64, seq: 32", key), "");
+    const std::string error = error_of("hidden: 64, seq: 32", key, "sharding: fsdp\n");
+    EXPECT_NE(error.find("sharded model"), std::string::npos) << error;
+  }
+}
+
+TEST(Bundled, OnlyTheBaselineRecipeDoesNotQuantize) {
+  const Vocabulary& words = bundled_vocabulary();
+  for (const Term& recipe : words.recipes)
+    EXPECT_EQ(words.quantizes(recipe.name), recipe.name != "bf16") << recipe.name;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,261 @@
+#include "harness/scenario/malformed.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/sample.h"
+#include "harness/scenario/scenario.h"
+
+// Scenario files with one mistake each, and what their error of one paragraph must contain.
+namespace fp8lab {
+namespace {
+using sample::fix_with;
+using sample::Malformed;
+using sample::plain;
+
+/// "[1, 2, ... last]"
+std::string numbers_to(int last) {
+  std::string out = "[1";
+  for (int number = 2; number <= last; ++number) out += ", " + std::to_string(number);
+  return out + "]";
+}
+
+/// Mistakes of YAML, in names, `model`, `training`, devices and ranks.
+std::vector<Malformed> malformed() {
+  return {
+      {"empty", "", 1, {"empty", "version: 1"}},
+      {"only_comments", "# nothing\n", 1, {"empty"}},
+      {"a_list", "- version: 1\n", 1, {"a scenario is a mapping", "a list"}},
+      {"a_word", "a word\n", 1, {"a scenario is a mapping", "a word"}},
+      {"unclosed", "version: 1\nname: [a\n", 3, {"not YAML"}},
+      {"tab", "version: 1\nmodel:\n\thidden: 3\n", 3, {"not YAML", "tab"}},
+      {"binary", std::string("version: 1\nname: \x01\x02\n"), 2, {"not a text file"}},
+      {"latin1", "version: 1\nname: a\ntitle: \xE9t\xE9\n", 3, {"UTF-8"}},
+      {"nul", std::string("version: 1\nname: a\0b\n", 22), 2, {"not a text file"}},
+      {"two_documents", "version: 1\nname: a\n---\nversion: 1\n", 3, {"second document"}},
+      {"duplicate_key", "version: 1\nname: a\nname: b\n", 3, {"`name` is given twice", "line 2"}},
+      {"duplicate_nested", plain("{hidden: 8, seq: 1, hidden: 9}"), 4, {"`hidden` is given twice"}},
+      {"list_as_key", "version: 1\n? [a]\n: 3\n", 2, {"key must be a word"}},
+      {"custom_tag", "version: !mine 1\n", 1, {"tag"}},
+      {"merge_of_a_word", plain("{<<: abc, hidden: 8, seq: 1}"), 4, {"`<<` merges mappings", "abc"}},
+      {"merge_into_itself", "version: 1\nmodel: &m {<<: *m}\n", 2, {}},
+      {"unknown_anchor", "version: 1\nmodel: *nobody\n", 2, {"not YAML"}},
+      {"alias_bomb",
+       "version: 1\nx-a: &a [1,1,1,1,1,1,1,1,1,1]\nx-b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
+       "x-c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nx-d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
+       "x-e: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+       0,
+       {"more than", "nodes"}},
+      {"deep",
+       "version: 1\nx-deep: " + std::string(600, '[') + std::string(600, ']') + "\n",
+       2,
+       {"nested deeper than 32 levels"}},
+      {"a_million_points",
+       fix_with("matrix: {model.seq: " + numbers_to(1000) + ", model.batch: " + numbers_to(1000) + "}\n"),
+       9,
+       {"more than 100000 points", "several files"}},
+      {"a_key_of_a_page",
+       "version: 1\n\"" + std::string(500, 'k') + "\\n\": 1\n",
+       2,
+       {"`" + std::string(57, 'k') + "...`: no such key"}},
+      {"a_key_with_a_newline", "version: 1\n\"a\\nb\": 1\n", 2, {"`a b`: no such key"}},
+      {"no_version", "name: a\n", 1, {"`version` is missing"}},
+      {"version_two", "version: 2\n", 1, {"`version` must be 1", "2"}},
+      {"version_text", "version: \"1\"\n", 1, {"`version` must be 1", "quoted"}},
+      {"no_name", "version: 1\ntitle: a\n", 1, {"`name` is missing"}},
+      {"name_with_slash", "version: 1\nname: a/b\n", 2, {"`name`", "a-z"}},
+      {"no_title", "version: 1\nname: a\n", 1, {"`title` is missing"}},
+      {"no_measure", "version: 1\nname: a\ntitle: t\nmodel: {hidden: 8, seq: 1}\n", 1, {"`measure` is missing"}},
+      {"misspelt_top_level", fix_with("expects: []\n"), 9, {"`expects`", "Did you mean `expect`?"}},
+      {"misspelt_model_key", plain("{hiden: 8, seq: 1}"), 4, {"`model.hiden`", "Did you mean `hidden`?"}},
+      {"key_in_the_wrong_section",
+       plain("{hidden: 8, seq: 1, recipe: mxfp8}"),
+       4,
+       {"`recipe` belongs under `training`"}},
+      {"top_level_key_in_model", plain("{hidden: 8, seq: 1, device: cpu}"), 4, {"`device` belongs at the top level"}},
+      {"misspelt_option",
+       plain("{hidden: 8, seq: 1}", "training: {recipe_options: {margins: 1}}\n"),
+       6,
+       {"`training.recipe_options.margins`", "Did you mean `margin`?"}},
+      {"nothing_alike", plain("{hidden: 8, seq: 1, zzzzzzzzzz: 1}"), 4, {"`model.zzzzzzzzzz`", "Allowed:", "kv_heads"}},
+      {"model_a_list", plain("[8, 1]"), 4, {"`model` must be a mapping", "a list"}},
+      {"model_nothing", plain(""), 4, {"`model` must be a mapping", "nothing"}},
+      {"text_for_integer", plain("{hidden: 2k, seq: 1}"), 4, {"`model.hidden`", "integer", "\"2k\""}},
+      {"quoted_for_integer", plain("{hidden: \"8\", seq: 1}"), 4, {"`model.hidden`", "quoted text \"8\""}},
+      {"exponent_for_integer", plain("{hidden: 1e3, seq: 1}"), 4, {"`model.hidden`", "integer", "number 1e3"}},
+      {"fraction_for_integer", plain("{hidden: 8.0, seq: 1}"), 4, {"`model.hidden`", "integer", "8.0"}},
+      {"octal", plain("{hidden: 010, seq: 1}"), 4, {"`model.hidden`", "010"}},
+      {"negative_size", plain("{hidden: -8, seq: 1}"), 4, {"`model.hidden`", "from 1 to", "-8"}},
+      {"zero_size", plain("{hidden: 8, seq: 0}"), 4, {"`model.seq`", "from 1 to"}},
+      {"too_large", plain("{hidden: 99999999999999999999, seq: 1}"), 4, {"`model.hidden`", "from 1 to"}},
+      {"list_for_integer", plain("{hidden: [8], seq: 1}"), 4, {"`model.hidden`", "a list"}},
+      {"nothing_for_integer", plain("{hidden: , seq: 1}"), 4, {"`model.hidden`", "nothing"}},
+      {"dropout_of_one", plain("{hidden: 8, seq: 1, dropout: 1.0}"), 4, {"`model.dropout`", "0 to 0.99"}},
+      {"dropout_nan", plain("{hidden: 8, seq: 1, dropout: .nan}"), 4, {"`model.dropout`"}},
+      {"yes_for_switch",
+       plain("{hidden: 8, seq: 1}", "training: {keep_loss: yes}\n"),
+       6,
+       {"`training.keep_loss`", "true or false", "yes"}},
+      {"integer_for_word", plain("{hidden: 8, seq: 1, layer: 3}"), 4, {"`model.layer`", "`3`", "transformer_layer"}},
+      {"unknown_layer", plain("{hidden: 8, seq: 1, layer: lineer}"), 4, {"Did you mean `linear`?"}},
+      {"unknown_recipe", plain("{hidden: 8, seq: 1}", "training: {recipe: mxpf8}\n"), 6, {"Did you mean `mxfp8`?"}},
+      {"unknown_device", plain("{hidden: 8, seq: 1}", "device: gpu\n"), 6, {"`gpu`", "cuda"}},
+      {"unknown_fix",
+       plain("{hidden: 8, seq: 1}", "fix: release_attention_tensor\n"),
+       6,
+       {"Did you mean `release_attention_tensors`?"}},
+      {"hidden_missing", plain("{seq: 1}"), 4, {"`model.hidden`", "missing"}},
+      {"seq_missing", plain("{hidden: 8}"), 4, {"`model.seq`", "missing"}},
+      {"model_missing", "version: 1\nname: p\ntitle: P\nmeasure: [memory]\n", 1, {"`model.hidden`", "missing"}},
+      {"heads_do_not_divide", plain("{hidden: 10, seq: 1, heads: 4}"), 4, {"`model.heads`", "hidden 10", "heads 4"}},
+      {"kv_heads_do_not_divide",
+       plain("{hidden: 8, seq: 1, heads: 4, kv_heads: 3}"),
+       4,
+       {"`model.kv_heads`", "heads 4", "kv_heads 3"}},
+      {"recipe_refuses_shape",
+       plain("{hidden: 40, seq: 1}", "training: {recipe: mxfp8}\n"),
+       4,
+       {"`model.hidden`", "blocks of 32"}},
+      {"recipe_on_an_axis_refuses_shape",
+       plain("{hidden: 40, seq: 1}", "matrix: {recipe: [bf16, mxfp8]}\n"),
+       4,
+       {"blocks of 32", "cell p/recipe=mxfp8"}},
+      {"too_many_elements", plain("{hidden: 4194304, seq: 16777216, batch: 16777216}"), 4, {"activations of", "2^52"}},
+      {"too_many_weights",
+       plain("{layers: 4096, hidden: 4194304, ffn: 4194304, seq: 1}"),
+       4,
+       {"`model.layers`", "2^52"}},
+      {"too_many_ranks", plain("{hidden: 8, seq: 1}", "ranks: 8\n"), 6, {"`ranks`", "'cpu'", "at most 4"}},
+      {"mesh_of_other_ranks",
+       plain("{hidden: 8, seq: 1}", "ranks: 2\nmesh: 2x2\n"),
+       7,
+       {"`mesh`", "2x2 takes 4 ranks", "2"}},
+      {"mesh_without_ranks",
+       plain("{hidden: 8, seq: 1}", "mesh: 4\n"),
+       6,
+       {"`mesh`", "4 takes 4 ranks", "`ranks` is 1"}},
+      {"mesh_on_an_axis",
+       plain("{hidden: 8, seq: 1}", "ranks: 4\nmatrix: {mesh: [4, 2x2, 3x2]}\n"),
+       7,
+       {"3x2 takes 6", "mesh=3x2"}},
+      {"mesh_of_none", plain("{hidden: 8, seq: 1}", "mesh: 0x2\n"), 6, {"`mesh` must be shards (4) or", "0x2"}},
+      {"mesh_of_three", plain("{hidden: 8, seq: 1}", "mesh: 2x2x2\n"), 6, {"`mesh` must be", "2x2x2"}},
+      {"mesh_signed", plain("{hidden: 8, seq: 1}", "mesh: 2x-2\n"), 6, {"`mesh` must be", "2x-2"}},
+      {"mesh_a_list", plain("{hidden: 8, seq: 1}", "mesh: [2, 2]\n"), 6, {"`mesh` must be", "a list of 2"}},
+      {"mesh_unused", plain("{hidden: 8, seq: 1}", "mesh: 1\nsharding: none\n"), 6, {"`mesh`", "`sharding: none`"}},
+      {"ranks_unsharded", plain("{hidden: 8, seq: 1}", "ranks: 4\nsharding: none\n"), 7, {"`sharding`", "`mesh: 4x1`"}},
+      {"sharding_unknown", plain("{hidden: 8, seq: 1}", "sharding: fdsp\n"), 6, {"Did you mean `fsdp`?"}},
+      {"reshard_unsharded",
+       plain("{hidden: 8, seq: 1}", "reshard_after_forward: false\n"),
+       6,
+       {"`reshard_after_forward`", "`sharding: fsdp`"}},
+      {"ahead_unsharded",
+       plain("{hidden: 8, seq: 1}", "gather_ahead: true\n"),
+       6,
+       {"`gather_ahead`", "`sharding: fsdp`"}},
+      {"deferred_unsharded",
+       plain("{hidden: 8, seq: 1}", "training: {deferred_init: true}\n"),
+       6,
+       {"`training.deferred_init`", "`sharding: fsdp`"}},
+      {"moments_without_optimizer",
+       plain("{hidden: 8, seq: 1}", "training: {moments: bf16}\n"),
+       6,
+       {"`training.moments`", "no optimizer", "`optimizer: adam`"}},
+      {"decay_without_optimizer",
+       plain("{hidden: 8, seq: 1}", "training: {weight_decay: 0.1}\n"),
+       6,
+       {"`training.weight_decay`", "no optimizer"}},
+      {"masters_of_lists",
+       plain("{hidden: 8, seq: 1}", "training: {optimizer: foreach_adam, master_weights: f32}\n"),
+       6,
+       {"`training.master_weights`", "foreach_adam"}},
+      {"remainder_of_f32",
+       plain("{hidden: 8, seq: 1}", "training:\n  optimizer: adam\n  param_dtype: f32\n  master_weights: remainder\n"),
+       9,
+       {"`training.master_weights`", "`param_dtype: bf16`"}},
+      {"eight_bits_without_masters",
+       plain("{hidden: 32, seq: 1}", "training:\n  recipe: delayed\n  optimizer: adam\n  quantized_weights: true\n"),
+       6,
+       {"`training.master_weights`", "f32 or remainder"}},
+      {"measure_word", "version: 1\nname: p\ntitle: P\nmeasure: memory\n", 4, {"`measure` must be a list"}},
+      {"measure_unknown", "version: 1\nname: p\ntitle: P\nmeasure: [memroy]\n", 4, {"Did you mean `memory`?"}},
+      {"measure_twice", "version: 1\nname: p\ntitle: P\nmeasure: [time, time]\n", 4, {"lists time twice"}},
+      {"upstream_word", plain("{hidden: 8, seq: 1}", "upstream: TE#1\n"), 6, {"`upstream` must be a list"}},
+      {"timeout_zero", fix_with("timeout: 0\n"), 9, {"`timeout`", "above 0"}},
+      {"timeout_text", fix_with("timeout: 5m\n"), 9, {"`timeout` must be a number", "5m"}},
+  };
+}
+
+class MalformedScenario : public ::testing::TestWithParam<Malformed> {};
+
+TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndRemedy) {
+  const Malformed& m = GetParam();
+  const Vocabulary vocabulary = sample::vocabulary();
+  try {
+    plan_cells(parse_scenario(m.text, "dir/bad.yaml", vocabulary), vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& first) {
+    std::vector<ScenarioError> all{first};
+    all.insert(all.end(), first.others().begin(), first.others().end());
+    // Some files have other mistakes besides the tested one.
+    const auto meant = std::find_if(all.begin(), all.end(),
+                                    [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
+    ASSERT_NE(meant, all.end()) << first.what();
+    const std::string message = meant->what();
+    EXPECT_EQ(message.find("dir/bad.yaml:"), 0u) << message;
+    if (m.line != 0) {
+      EXPECT_EQ(message.find("dir/bad.yaml:" + std::to_string(m.line) + ":"), 0u) << message;
+    }
+    EXPECT_EQ(message.find('\n'), std::string::npos) << "more than one paragraph: " << message;
+    for (const std::string& part : m.parts)
+      EXPECT_NE(message.find(part), std::string::npos) << part << "\nin: " << message;
+  }
+}
+
+TEST(Malformed, EveryMistakeOfAFileIsReportedInTheFilesOrder) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  const std::string text =
+      "version: 1\nname: m\ntitel: T\nmodel: {hiden: 8, seq: \"32\", batch: 1}\ntimeout: -1\nmeasure: [memory, memoy]\n"
+      "expect:\n  - {metric: memory.peak, at_most: 1}\n";
+  try {
+    parse_scenario(text, "m.yaml", vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& error) {
+    std::string messages = std::string(error.what()) + "\n";
+    for (const ScenarioError& other : error.others()) messages += std::string(other.what()) + "\n";
+    std::size_t at = 0;
+    for (const char* next : {"m.yaml:1:1: `title` is missing", "m.yaml:3:1: `titel`: no such key",
+                             "m.yaml:4:9: `model.hiden`: no such key", "m.yaml:4:24: `model.seq`",
+                             "m.yaml:5:10: `timeout`", "m.yaml:6:19: `measure`: `memoy` is not known"}) {
+      const std::size_t found = messages.find(next, at);
+      ASSERT_NE(found, std::string::npos) << next << "\nin:\n" << messages;
+      at = found + 1;
+    }
+    EXPECT_EQ(error.others().size(), 5u) << "what is expected of what is measured was judged too:\n" << messages;
+  }
+}
+
+TEST(Malformed, ConsequencesOfAMistakeAreNotReported) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  std::string text = sample::kFixScenario + "expect:\n  - {metric: memory.retained_bytes, arm: before, equals: 1}\n";
+  text.replace(text.find("release_attention"), 17, "release_atention");
+  try {
+    parse_scenario(text, "m.yaml", vocabulary);
+    FAIL() << "the file was taken";
+  } catch (const ScenarioError& error) {
+    EXPECT_NE(std::string(error.what()).find("release_atention"), std::string::npos) << error.what();
+    for (const ScenarioError& other : error.others()) ADD_FAILURE() << other.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Keys, MalformedScenario, ::testing::ValuesIn(malformed()),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(MatricesAndExpectations, MalformedScenario,
+                         ::testing::ValuesIn(sample::malformed_matrices_and_expectations()),
+                         [](const auto& instance) { return instance.param.name; });
+
+}  // namespace
+}  // namespace fp8lab

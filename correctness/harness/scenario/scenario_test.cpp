@@ -1,0 +1,158 @@
+#include "harness/scenario/scenario.h"
+
+#include <gtest/gtest.h>
+
+#include "harness/cell/keys.h"
+#include "harness/scenario/sample.h"
+
+namespace fp8lab {
+namespace {
+
+const Vocabulary kVocabulary = sample::vocabulary();
+
+Scenario parse(const std::string& text) { return parse_scenario(text, "sample.yaml", kVocabulary); }
+
+std::vector<PlannedCell> plan(const std::string& text) { return plan_cells(parse(text), kVocabulary); }
+
+TEST(Scenario, ReadsEveryPart) {
+  const Scenario s = parse(sample::kFixScenario + R"(
+device: meta
+matrix:
+  recipe: [delayed, bf16]
+  model.seq: [1048, 2048]
+  keep_loss: [true, false]
+expect:
+  - {metric: memory.retained_bytes, arm: before, equals: predicted, when: {recipe: delayed, keep_loss: true}}
+  - {metric: memory.retained_bytes, arm: after, equals: 0}
+  - {metric: memory.peak_bytes, arm: difference, at_least: 1e3, rel: 0.5, abs: 2}
+  - {metric: memory.peak_bytes, arm: bf16, within: [-1, 2.5]}
+  - {arm: before, status: crashed, signal: SIGSEGV, when: {model.seq: [2048]}}
+claims:
+  - {source: "TransformerEngine#1935", words: "1070 MiB", metric: memory.end_of_backward_bytes, arm: after, value: 1070, unit: MiB, note: all of it}
+skip_if:
+  - {when: {keep_loss: false, recipe: bf16}, reason: says nothing}
+timeout: 12.5
+)");
+  EXPECT_EQ(s.name, "sample");
+  EXPECT_EQ(s.base.model.hidden, 2048);
+  EXPECT_EQ(s.base.device, "meta");
+  EXPECT_TRUE(s.base.training.fp8_attention);
+  EXPECT_EQ(s.timeout_s, 12.5);
+  ASSERT_EQ(s.expect.size(), 5u);
+  EXPECT_TRUE(s.expect[0].predicted);
+  EXPECT_EQ(text_of(s.expect[0]), "before memory.retained_bytes equals predicted");
+  EXPECT_EQ(text_of(s.expect[2]), "difference memory.peak_bytes is at least 1000 (abs 2) (rel 0.5)");
+  EXPECT_EQ(text_of(s.expect[3]), "bf16 memory.peak_bytes is within [-1, 2.5]");
+  EXPECT_EQ(text_of(s.expect[4]), "before ends crashed by SIGSEGV");
+  ASSERT_EQ(s.claims.size(), 1u);
+  EXPECT_EQ(s.claims[0].unit, "MiB");
+
+  const std::vector<PlannedCell> cells = plan_cells(s, kVocabulary);
+  ASSERT_EQ(cells.size(), 8u);
+  EXPECT_EQ(cells[0].config.id, "sample/recipe=delayed,model.seq=1048,keep_loss=true");
+  EXPECT_EQ(cells[3].config.model.seq, 2048);
+  EXPECT_FALSE(cells[3].config.training.keep_loss);
+  EXPECT_EQ(cells[0].expect.size(), 4u);  // without the expectation for seq 2048
+  EXPECT_EQ(cells[5].expect.size(), 3u);
+  EXPECT_EQ(cells[5].skip_reason, "says nothing");
+  EXPECT_EQ(cells[4].skip_reason, "");
+}
+
+TEST(Scenario, LimitMayBeAnotherArmsFigureOrAMultipleOfIt) {
+  std::string text = sample::kFixScenario + R"(expect:
+  - {metric: memory.peak_bytes, arm: after, at_most: bf16}
+  - {metric: memory.peak_bytes, arm: after, at_most: 0.5 of before}
+  - {metric: time.step_ms, arm: after, at_most: 1.05 of before}
+  - {metric: memory.peak_bytes, arm: before, equals: after}
+)";
+  text.replace(text.find("[memory]"), 8, "[memory, time]");
+  const Scenario s = parse(text);
+  EXPECT_EQ(text_of(s.expect[0]), "after memory.peak_bytes is at most bf16's");
+  EXPECT_EQ(text_of(s.expect[1]), "after memory.peak_bytes is at most 0.5 of before's");
+  EXPECT_EQ(text_of(s.expect[2]), "after time.step_ms is at most 1.05 of before's");
+  EXPECT_EQ(s.expect[3].of, Arm::kAfter);
+  EXPECT_EQ(s.expect[3].factor, 1);
+  text.replace(text.rfind("time.step_ms, arm: after, at_most"), 33, "time.step_ms, arm: after, equals");
+  EXPECT_THROW(parse(text), ScenarioError) << "no two runs take the same time";
+}
+
+TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
+  const auto cells = plan(sample::kFixScenario + "matrix: {device: [cpu, cuda]}\n");
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(cells[0].skip_reason, "");
+  EXPECT_EQ(cells[1].skip_reason, "no CUDA device was found");
+}
+
+TEST(Scenario, AxisOverridesTheKeyOfItsName) {
+  const auto cells =
+      plan(sample::kFixScenario +
+           "matrix: {hidden: [64], training.recipe: [bf16], margin: [3], fix: [release_fuser_tensors]}\n");
+  ASSERT_EQ(cells.size(), 1u);
+  EXPECT_EQ(cells[0].config.model.hidden, 64);
+  EXPECT_EQ(cells[0].config.training.recipe, "bf16");
+  EXPECT_EQ(cells[0].config.training.recipe_options.margin, 3);
+  EXPECT_EQ(cells[0].config.fix, "release_fuser_tensors");
+}
+
+TEST(Scenario, IncludeAndExcludeMayStandInsideTheMatrix) {
+  const auto cells = plan(sample::kFixScenario + R"(
+matrix:
+  recipe: [delayed, bf16]
+  device: [cpu, meta]
+  exclude: [{recipe: bf16, device: cpu}]
+  include: [{training.recipe: delayed, checkpoint: full}, {recipe: mxfp8, device: meta, arch: blackwell}]
+)");
+  ASSERT_EQ(cells.size(), 4u);
+  EXPECT_EQ(cells[0].config.id, "sample/recipe=delayed,device=cpu,checkpoint=full");
+  EXPECT_EQ(cells[2].config.id, "sample/recipe=bf16,device=meta");
+  EXPECT_EQ(cells[3].config.id, "sample/recipe=mxfp8,device=meta,arch=blackwell");
+}
+
+TEST(Scenario, AnchorsAndMergeKeysWork) {
+  const Scenario s = parse(R"(version: 1
+name: merged
+title: Merged
+x-small: &small {hidden: 64, heads: 4, seq: 16}
+x-wide: &wide {hidden: 128, ffn: 512}
+model:
+  <<: [*small, *wide]
+  heads: 2
+training: {recipe: delayed}
+measure: &groups [memory]
+)");
+  EXPECT_EQ(s.base.model.hidden, 64);  // the first merge wins over the second
+  EXPECT_EQ(s.base.model.heads, 2);    // the mapping's own key wins over both
+  EXPECT_EQ(s.base.model.ffn, 512);
+}
+
+TEST(Scenario, ScenarioWithoutAFixNeedsNoArm) {
+  const Scenario s = parse(
+      "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n"
+      "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
+  EXPECT_EQ(s.expect.at(0).side, Side::kAfter);
+}
+
+TEST(Scenario, LastPartsOfKeysAreUnique) {
+  for (const Key& key : keys()) EXPECT_EQ(find_key(key.last()), &key) << key.path;
+}
+
+TEST(Scenario, EveryKeyReadsBackTheValueSet) {
+  for (const Key& key : keys()) {
+    CellConfig cell;
+    Value value;
+    switch (key.type) {
+      case KeyType::kSwitch: value = !std::get_if<bool>(&value); break;
+      case KeyType::kInteger: value = static_cast<std::int64_t>(key.low) + 1; break;
+      case KeyType::kNumber: value = 0.25; break;
+      case KeyType::kWord: value = key.words(kVocabulary).back(); break;
+      case KeyType::kMesh: value = std::string("2x4"); break;
+    }
+    key.set(cell, value);
+    EXPECT_EQ(key.get(cell), value) << key.path;
+    EXPECT_TRUE(value_of(key, to_text(value), kVocabulary)) << key.path << " = " << to_text(value);
+    EXPECT_EQ(value_of(key, to_text(value), kVocabulary), value) << key.path;
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
