@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import traceback
+from typing import Any
 
 import files
 import interrupts
@@ -130,7 +131,7 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             report_error(str(problem))
         report_error("there is nothing to show; no report was written")
         return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
-    ended = 0
+    ended, lines = 0, []
     with files.Files() as out:
         out.make_directory(directory / "figures")
         plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
@@ -141,7 +142,8 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
                 if pattern is None
                 else [cell for results in loader.sets for cell in results.cells if pattern.search(cell.id)]
             )
-            export.write(cells, directory, out, options.snapshots, options.traces, loader.problems)
+            written = export.write(cells, directory, out, options.snapshots, options.traces, loader.problems)
+            lines = exported(options, directory, cells, written)
             if pattern is not None and not cells:
                 report_error(f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written")
                 ended = EXIT_BAD_INPUT
@@ -149,10 +151,28 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         render.write(report, directory, out)
     for problem in loader.problems:
         report_error(str(problem))
-    if not say(f"report: {one_line(str(directory / 'report.html'))}"):
+    if not all([say(line) for line in [*lines, f"report: {one_line(str(directory / 'report.html'))}"]]):
         print("fp8lab: error: standard output cannot be written, and some of it is lost; is its disk full?", file=sys.stderr)
         return EXIT_BAD_INPUT
     return EXIT_BAD_INPUT if loader.problems else ended
+
+
+def exported(options: argparse.Namespace, directory: pathlib.Path, cells: list[Any], written: tuple[int, int]) -> list[str]:
+    """What --snapshots and --traces wrote, or why they wrote nothing."""
+    lines = []
+    for name, asked, number in zip(("snapshots", "traces"), (options.snapshots, options.traces), written):
+        if not asked:
+            continue
+        if number:
+            lines.append(f"{name}: {number} file{'s' * (number != 1)} in {one_line(str(directory / name))}")
+        elif not cells:
+            lines.append(f"{name}: none, because no cell with a timeline was drawn; choose cells with --cells REGEX")
+        else:
+            lines.append(
+                f"{name}: none, because none of {len(cells)} cell{'s' * (len(cells) != 1)} has a timeline; those that ran "
+                "measure memory, and OUT must be the directory that `fp8lab run -o` left"
+            )
+    return lines
 
 
 if __name__ == "__main__":

@@ -13,9 +13,10 @@ from records import ARMS
 
 def write(
     cells: list[Cell], directory: pathlib.Path, files: Files, snapshots: bool, traces: bool, problems: list[Problem]
-) -> None:
+) -> tuple[int, int]:
     """DIR/snapshots/<set>-<cell>.<arm>.pickle and DIR/traces/<set>-<cell>.json; of the lowest rank, the only one whose
-    results are kept."""
+    results are kept. Returns how many of each were written."""
+    snapshots_written = traces_written = 0
     for cell in cells:
         name = f"{cell.results.index}-{slug(cell.id)}"
         arms = []
@@ -27,6 +28,7 @@ def write(
                 read = timelines.read(path)
                 if snapshots:
                     files.write(directory / "snapshots" / f"{name}.{arm}.pickle", snapshot.document(read))
+                    snapshots_written += 1
                 arms.append((arm, read))
             except timelines.TimelineError as error:
                 problem = Problem(str(path), f"timeline {cell.id}, {arm}", str(error))
@@ -34,3 +36,5 @@ def write(
                     problems.append(problem)
         if traces and arms:
             files.write(directory / "traces" / f"{name}.json", perfetto.document(arms, 0, cell.id))
+            traces_written += 1
+    return snapshots_written, traces_written

@@ -103,7 +103,8 @@ POINTS = 320
 
 
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
-    """For each fix and result set, the `per_fix` cells with the largest difference in memory, largest first."""
+    """For each fix and result set, the `per_fix` cells with the largest difference in memory, largest first; then for
+    each scenario without a fix that says anything of memory, the cells with the largest peak."""
     out = []
     for results in sets:
         by_fix: dict[str, list[tuple[float, Cell]]] = {}
@@ -113,7 +114,12 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
                 if headline.metric.startswith("memory.") and cell.timeline("before") and cell.timeline("after"):
                     difference = abs(cell.figure("difference", headline.metric).value or 0.0)
                     by_fix.setdefault(cell.fix, []).append((difference, cell))
-        for found in by_fix.values():
+        plain: dict[str, list[tuple[float, Cell]]] = {}
+        for cell in results.cells:
+            if not cell.fix and cell.timeline("after"):
+                peak = cell.figure("after", "memory.peak_bytes").value or 0.0
+                plain.setdefault(cell.scenario, []).append((peak, cell))
+        for found in [*by_fix.values(), *plain.values()]:
             chosen: dict[str, Cell] = {}
             for _, cell in sorted(found, key=lambda pair: -pair[0]):
                 chosen.setdefault(cell.id, cell)
@@ -123,7 +129,8 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
 
 def timeline_plot(cell: Cell, problems: list[Problem]) -> Plot | None:
     arms, read = [], []
-    for arm in ("before", "after"):
+    wanted = ("before", "after") if cell.fix else [arm for arm in ("before", "after", "bf16") if cell.timeline(arm)]
+    for arm in wanted:
         path = cell.timeline(arm)
         try:
             if path is None:
@@ -138,16 +145,17 @@ def timeline_plot(cell: Cell, problems: list[Problem]) -> Plot | None:
     axis = timelines.shared_axis(read)
     curves = [timelines.curve(one, chosen, axis, POINTS) for one in read]
     data = TimelineData(arms, chosen, axis, curves, max(curve.peak[1] for curve in curves))
-    gap = "" if len(arms) == 2 else f" The arm {'after' if arms == ['before'] else 'before'} could not be read."
+    gap = "".join(f" The arm {arm} could not be read." for arm in wanted if arm not in arms)
+    other = " The dashed line is the other arm." if len(arms) == 2 else ""
     caption = (
         "Bytes alive by holder along the events of the run; every phase is as wide as its events are many. Warm colours are "
-        "bytes that should be gone when backward ends, cool ones stay. The dashed line is the other arm." + gap
+        "bytes that should be gone when backward ends, cool ones stay." + other + gap
     )
     return Plot(
         f"timeline-{cell.results.index}-{slug(cell.id)}",
         "timelines",
         "timeline",
-        f"{cell.fix}: {cell.id}",
+        f"{cell.fix or cell.record['title']}: {cell.id}",
         caption,
         data,
         [cell.results.label],
@@ -181,7 +189,7 @@ def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
         f"holders-{cell.results.index}-{slug(cell.id)}",
         "holders",
         "holders",
-        f"{cell.fix}: {cell.id}",
+        f"{cell.fix or cell.record['title']}: {cell.id}",
         "Who holds the bytes that are alive at the peak; equal holders of all layers are one.",
         HolderData(shown, arms, sizes),
         [cell.results.label],

@@ -1,13 +1,17 @@
 """The sections of a report, as one HTML page and as Markdown."""
 
+import base64
 import dataclasses
 import functools
+import gzip
 import json
 import pathlib
+import re
 from typing import Any
 
 import jinja2
 
+import answer as answers
 import bench as benches
 import escape
 import measure_tables
@@ -21,6 +25,7 @@ from tables import Table, Text
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 MOST_NOISE_ROWS = 400
+MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
 
 
 @dataclasses.dataclass
@@ -41,6 +46,7 @@ class Section:
 class Report:
     title: str
     line: str
+    answer: answers.Answer
     sets: list[ResultSet]
     problems: list[Problem]
     sections: list[Section]
@@ -54,18 +60,18 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
     compared, note = set_tables.compare_table(sets)
     sections = [
         Section(
-            "sets",
-            "Result sets",
-            "What this report is made of.",
-            [set_tables.sets_table(sets)],
-            absent="no result set could be read",
-        ),
-        Section(
             "attention",
             "Needs attention",
             "Cells that did not come out as their scenarios expect, and skipped ones.",
             [tables.attention_table(sets)],
             absent="Every cell came out as its scenario expects.",
+        ),
+        Section(
+            "findings",
+            "Findings",
+            "A row for every scenario, what needs attention first. The link leads to the cell that shows most.",
+            [answers.findings_table(sets)],
+            absent="no cell could be read",
         ),
         Section(
             "fixes",
@@ -86,8 +92,8 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "timelines",
             "Memory timelines",
-            "Of each fix the cells in which memory differs most.",
-            absent="no result set holds the timelines of a fix's memory",
+            "Of each fix the cell in which memory differs most, of other scenarios the cell with the largest peak.",
+            absent="no result set holds timelines of memory",
         ),
         Section("holders", "Holders at the peak", "", absent="no cell says who holds memory at its peak"),
         Section(
@@ -127,18 +133,26 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             absent="no benchmark file was given, nor found under bench/ of a result set",
         ),
         Section(
-            "plain",
-            "Other scenarios",
-            "Scenarios that hold a property and name no fix.",
-            [tables.plain_table(sets)],
-            absent="every cell names a fix",
-        ),
-        Section(
             "compare",
             "Side by side",
             "Equal cells of several sets, or on several devices: the figures that differ, widest first.",
             [compared],
             absent=note if compared.caption else "",
+        ),
+        Section(
+            "controls",
+            "Controls of the measurement",
+            "Cells with equal arms, which must not fail, and with planted differences, which must be found "
+            "(`fp8lab run --controls`).",
+            [answers.controls_table(sets)],
+            absent="no control was run; `fp8lab run --controls` adds them",
+        ),
+        Section(
+            "sets",
+            "Result sets",
+            "What this report is made of.",
+            [set_tables.sets_table(sets)],
+            absent="no result set could be read",
         ),
         Section(
             "environment",
@@ -164,7 +178,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
                 "problems", "What could not be read", "These parts are missing below.", [set_tables.problems_table(problems)]
             ),
         )
-    return Report(title, _line(sets), sets, problems, sections)
+    return Report(title, _line(sets), answers.answer(sets, problems), sets, problems, sections)
 
 
 def _line(sets: list[ResultSet]) -> str:
@@ -176,8 +190,8 @@ def _line(sets: list[ResultSet]) -> str:
     return line + (f", {skipped:,} skipped." if skipped else ".")
 
 
-def details(sets: list[ResultSet]) -> str:
-    """All figures of all cells, as JSON for the page. Metrics and reasons are numbered, because they repeat often."""
+def details(sets: list[ResultSet]) -> dict[str, Any]:
+    """All figures of all cells. Metrics and reasons are numbered, because they repeat often."""
     metrics: dict[tuple[str, str], int] = {}
     reasons: dict[str, int] = {}
     out: dict[str, Any] = {}
@@ -203,15 +217,52 @@ def details(sets: list[ResultSet]) -> str:
                     "rows": rows,
                     "reason": arm.get("reason") or "",
                     "retained": [[entry["holder"], entry["bytes"]] for entry in (arm.get("retained_by_holder") or [])[:8]],
+                    "losses": _thinned(arm.get("losses") or []),
                 }
             gates = [
                 [gate["text"], gate["pass"], gate["observed"], gate["limit"], gate.get("detail", "")]
                 for gate in cell.record["gates"]
             ]
             out[cell.anchor] = {"title": cell.record["title"], "arms": arms, "gates": gates}
-    document = {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
-    # Escape `<`: inside a script element `<!--<script` would need a second `</script>`.
-    return json.dumps(document, separators=(",", ":")).replace("<", "\\u003c")
+    return {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
+
+
+def _thinned(losses: list[float | None], most: int = 64) -> list[float | None]:
+    """At most `most` losses, at even distances, the first and the last among them."""
+    if len(losses) <= most:
+        return losses
+    return [losses[i * (len(losses) - 1) // (most - 1)] for i in range(most)]
+
+
+def _entry(entry: Text) -> list[Any]:
+    """A table's entry, without empty parts at its end."""
+    out = [entry.text, entry.look, entry.link, entry.note if entry.note != entry.text else "", entry.sort]
+    if entry.sort in (None, entry.text):
+        out.pop()
+    while len(out) > 1 and out[-1] == "":
+        out.pop()
+    return out
+
+
+def bulk(report: Report, svgs: dict[str, str]) -> str:
+    """What the page draws when it is needed, figures, long tables and the figures of cells: JSON, as gzip in base64."""
+    long = [table for section in report.sections for table in section.tables if len(table.rows) > MOST_WRITTEN_ROWS]
+    document = {
+        "figures": svgs,
+        "tables": {
+            table.name: {"rows": [[_entry(entry) for entry in row] for row in table.rows], "anchors": table.anchors}
+            for table in long
+        },
+        "details": details(report.sets),
+    }
+    text = json.dumps(document, separators=(",", ":"))
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode()
+
+
+def _proportions(svg: str) -> str:
+    """A figure's width by height, for the room that it takes before it is drawn."""
+    box = re.search(r'viewBox="0 0 ([0-9.]+) ([0-9.]+)"', svg)
+    return f"{box[1]} / {box[2]}" if box else "auto"
 
 
 @functools.cache  # an environment caches its compiled templates
@@ -230,8 +281,9 @@ def _environment(autoescape: bool) -> jinja2.Environment:
 def html(report: Report, svgs: dict[str, str]) -> str:
     return _environment(True).get_template("report.html").render(
         report=report,
-        svgs=svgs,
-        details=details(report.sets),
+        proportions={name: _proportions(svg) for name, svg in svgs.items()},
+        most_written_rows=MOST_WRITTEN_ROWS,
+        bulk=bulk(report, svgs),
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),
     )

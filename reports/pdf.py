@@ -1,4 +1,5 @@
-"""A report as PDF, made with matplotlib only: sections are listed on the first page, tables are pages of text."""
+"""A report as PDF of at most some twenty pages, made with matplotlib only: the answer and the list of sections on the
+first page, then findings, figures and tables. Of long tables it has the beginning; the page has all."""
 
 import io
 import textwrap
@@ -25,6 +26,7 @@ LINE = SIZE * 1.3 / 72
 ASCENT = SIZE * 0.93 / 72
 CHARACTER = SIZE * 0.53 / 72  # somewhat more than the mean width of a character of Helvetica
 LONGEST, MOST_LINES = 90, 6
+MOST_ROWS, MOST_FIGURES = 42, 6
 # Every reader has these fonts, and their strings are written unprocessed, which matters for tens of thousands of them.
 CORE_FONTS = {"pdf.use14corefonts": True}
 
@@ -55,21 +57,30 @@ class _Strings(Artist):
 
 
 def document(report: Report, painted: Callable[[Plot], Figure]) -> bytes:
-    """The bytes of the PDF. `painted` returns the figure of a plot; it is called once per plot."""
+    """The bytes of the PDF. `painted` returns the figure of a plot; it is called once for each of drawn_in()."""
     out = io.BytesIO()
     # Not as a context manager: after an exception in the middle of a page it would try to complete the file, and fail.
     pages = PdfPages(out, metadata={"Title": report.title, "CreationDate": None})
     _title_page(report, pages)
+    drawn = drawn_in(report)
     for section in report.sections:
         if section.is_empty:
             continue
         for plot in section.plots:
+            if plot.name not in drawn:
+                continue
             _figure_page(f"{section.title}: {plot.title}", painted(plot), plot.caption, pages)
         for table in section.tables:
             if table.rows:
                 _table_pages(section, table, pages)
     pages.close()
     return out.getvalue()
+
+
+def drawn_in(report: Report) -> set[str]:
+    """The names of the figures that the PDF has: the first of each section, then the second of each, and so on."""
+    ranked = [(number, plot.name) for section in report.sections for number, plot in enumerate(section.plots)]
+    return {name for _, name in sorted(ranked, key=lambda pair: pair[0])[:MOST_FIGURES]}
 
 
 def _shortened(text: str, length: int) -> str:
@@ -101,7 +112,8 @@ def _text(figure: Figure, x: float, y: float, text: str, **look: Any) -> None:
 def _title_page(report: Report, pages: PdfPages) -> None:
     figure = _sheet()
     _text(figure, MARGIN, 0.5, report.title, fontsize=20, fontweight="bold")
-    _text(figure, MARGIN, 1.0, report.line + " MiB is 2^20 bytes; – is an absent figure.", fontsize=10)
+    _text(figure, MARGIN, 1.0, _shortened(report.answer.line, 150), fontsize=11, fontweight="bold")
+    _text(figure, MARGIN, 1.25, "   ".join(f"{what}: {value}" for what, value in report.answer.figures), fontsize=9)
     lines = [f"{section.title}" + (f": {section.absent}" if section.is_empty else "") for section in report.sections]
     _text(figure, MARGIN, 1.5, "\n".join(_shortened(line, 150) for line in lines), fontsize=9, linespacing=1.6)
     with matplotlib.rc_context(CORE_FONTS):
@@ -125,7 +137,9 @@ def _widths(table: Table) -> list[int]:
 def _table_pages(section: Section, table: Table, pages: PdfPages) -> None:
     widths = _widths(table)
     head = [textwrap.wrap(name, width) or [""] for name, width in zip(table.columns, widths)]
-    rows = [[_wrapped(entry, width) for entry, width in zip(row, widths)] for row in table.rows]
+    rows = [[_wrapped(entry, width) for entry, width in zip(row, widths)] for row in table.rows[:MOST_ROWS]]
+    if len(table.rows) > MOST_ROWS:
+        rows.append([[f"… and {len(table.rows) - MOST_ROWS:,} more rows in report.html"], *([""] for _ in widths[1:])])
     start = 0
     while start < len(rows):
         figure = _sheet()

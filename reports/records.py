@@ -57,6 +57,7 @@ _GATE = {
     "observed": NUMBER_OR_NULL,
     "limit": NUMBER_OR_NULL,
     "detail?": TEXT,
+    "ratio?": {"value": NUMBER, "low": NUMBER, "high": NUMBER, "pairs": INTEGER},
 }
 _CLAIM = {
     "source": TEXT,

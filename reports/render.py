@@ -14,19 +14,20 @@ from figures import Plot
 from files import Files
 
 
-def _draw(plot: Plot) -> tuple[bytes, str, bytes]:
-    """A figure as PNG, as SVG, and pickled, for the PDF."""
+def _draw(plot: Plot, in_pdf: bool) -> tuple[bytes, str, bytes]:
+    """A figure as PNG, as SVG, and, if it is in the PDF, pickled."""
     figure = plots.paint(plot)
-    return plots.png_of(figure), plots.svg_of(figure), pickle.dumps(figure)
+    return plots.png_of(figure), plots.svg_of(figure), pickle.dumps(figure) if in_pdf else b""
 
 
 def write(report: page.Report, directory: pathlib.Path, files: Files) -> None:
     gc.freeze()  # exempt the many cells, which live to the end, from garbage collection in all processes
     gc.set_threshold(20_000)  # collect rarely, because a figure has thousands of objects
+    in_pdf = pdf.drawn_in(report)
     pool = concurrent.futures.ProcessPoolExecutor(max(1, len(os.sched_getaffinity(0))))
     try:
         with interrupts.held():
-            drawn = {plot.name: pool.submit(_draw, plot) for plot in report.plots}
+            drawn = {plot.name: pool.submit(_draw, plot, plot.name in in_pdf) for plot in report.plots}
         files.write(directory / "report.md", page.markdown(report))
         files.write(directory / "report.pdf", pdf.document(report, lambda plot: pickle.loads(drawn[plot.name].result()[2])))
         svgs = {}

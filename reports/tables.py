@@ -4,7 +4,7 @@ absent."""
 import dataclasses
 
 import units
-from figures import by_scenario, by_scenario_and_fix, headlines
+from figures import by_scenario_and_fix, headlines
 from load import Cell, Figure, ResultSet
 from records import ARMS, GOOD_VERDICTS, VERDICTS
 
@@ -28,6 +28,7 @@ class Table:
     anchors: list[str] = dataclasses.field(default_factory=list)  # of the rows, or empty
     caption: str = ""
     search: bool = False
+    facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
 
 
 def number(value: float | None, unit: str, reason: str = "") -> Text:
@@ -159,22 +160,6 @@ def fixes_table(sets: list[ResultSet]) -> Table:
     )
 
 
-def plain_table(sets: list[ResultSet]) -> Table:
-    rows = [
-        [
-            Text(results.label),
-            Text(scenario, look="code"),
-            Text(cells[0].record["title"], look="prose"),
-            counts(cells),
-            Text(", ".join(sorted({cell.device for cell in cells}))),
-            Text(", ".join(dict.fromkeys(cell.recipe for cell in cells))),
-        ]
-        for results in sets
-        for scenario, cells in by_scenario(cell for cell in results.cells if not cell.fix).items()
-    ]
-    return Table("plain", ["set", "scenario", "what it holds", "cells", "devices", "recipes"], rows)
-
-
 def claims_table(sets: list[ResultSet]) -> Table:
     rows = []
     for results in sets:
@@ -222,17 +207,35 @@ def attention_table(sets: list[ResultSet]) -> Table:
     return Table("attention", ["verdict", "cell", "set", "why"], rows)
 
 
+def _varied(results: ResultSet) -> dict[str, list[str]]:
+    """By scenario, the axes in which its cells differ, but for those that have a column of their own."""
+    values: dict[str, dict[str, set[str]]] = {}
+    for cell in results.cells:
+        for axis, value in cell.record["axes"].items():
+            values.setdefault(cell.scenario, {}).setdefault(axis, set()).add(value)
+    return {
+        scenario: [axis for axis, found in axes.items() if len(found) > 1 and axis not in ("device", "recipe")]
+        for scenario, axes in values.items()
+    }
+
+
 def cells_table(sets: list[ResultSet]) -> Table:
     rows, anchors = [], []
     for results in sets:
+        varied = _varied(results)
         for cell in results.cells:
             gates = cell.record["gates"]
             held = sum(gate["pass"] is True for gate in gates)
             peak = [cell.figure(arm, "memory.peak_bytes") for arm in ARMS]
+            axes = cell.record["axes"]
+            point = ", ".join(f"{axis}={axes[axis]}" for axis in varied.get(cell.scenario, []) if axis in axes)
             rows.append(
                 [
                     verdict_text(cell.verdict),
-                    cell_link(cell, cell.id),
+                    Text(cell.scenario, note=cell.id, link="#" + cell.anchor, look="code"),
+                    Text(point or units.ABSENT, look="code"),
+                    Text(cell.device),
+                    Text(cell.recipe),
                     Text(results.label),
                     Text(cell.fix or units.ABSENT, look="code"),
                     Text(f"{held} of {len(gates)}", held, look="number" if held == len(gates) else "bad"),
@@ -243,8 +246,22 @@ def cells_table(sets: list[ResultSet]) -> Table:
             anchors.append(cell.anchor)
     return Table(
         "cells",
-        ["verdict", "cell", "set", "fix", "gates that hold", "peak before", "peak after", "peak BF16", "time"],
+        [
+            "verdict",
+            "scenario",
+            "axes",
+            "device",
+            "recipe",
+            "set",
+            "fix",
+            "gates that hold",
+            "peak before",
+            "peak after",
+            "peak BF16",
+            "time",
+        ],
         rows,
         anchors,
         search=True,
+        facets=["verdict", "device", "recipe", "scenario"],
     )

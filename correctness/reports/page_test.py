@@ -14,8 +14,8 @@ import sample
 from chromium import Chromium, find
 
 SECTIONS = [
-    "sets",
     "attention",
+    "findings",
     "fixes",
     "claims",
     "timelines",
@@ -25,11 +25,19 @@ SECTIONS = [
     "losses",
     "noise",
     "ratios",
-    "plain",
     "compare",
+    "controls",
+    "sets",
     "environment",
     "cells",
 ]
+
+
+# Polls until a function of the page returns something.
+SOON = (
+    "(async (look) => { for (let i = 0; i < 500; ++i) { const found = look(); if (found) return found;"
+    "await new Promise((later) => setTimeout(later, 20)); } return null; })"
+)
 
 
 def write_report(directory: pathlib.Path, hash_seed: str = "random") -> subprocess.CompletedProcess:
@@ -75,6 +83,7 @@ class Page(unittest.TestCase):
         self.browser.requests.clear()
         self.browser.screen(dark=False)
         self.browser.open(self.url)
+        self.browser.evaluate("document.fp8labDrawAll().then(() => true)")
 
     def tearDown(self) -> None:
         self.assertEqual(self.browser.errors, [])
@@ -83,7 +92,7 @@ class Page(unittest.TestCase):
         self.assertEqual((self.ended.returncode, self.ended.stderr), (0, ""))
         self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)"), SECTIONS)
         gaps = self.browser.evaluate("[...document.querySelectorAll('.gap')].map(p => p.closest('section').id)")
-        self.assertEqual(gaps, ["attention"])
+        self.assertEqual(gaps, ["attention", "controls"])
         figures = self.browser.evaluate(
             "[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height)"
         )
@@ -119,16 +128,16 @@ class Page(unittest.TestCase):
         )
 
     def test_tables_sort_by_keyboard(self) -> None:
-        header = "document.getElementById('table-cells').tHead.rows[0].cells[5]"
+        header = "document.getElementById('table-cells').tHead.rows[0].cells[8]"
         self.browser.evaluate(f"{header}.firstElementChild.focus()")
-        before = self.column("cells", 5)
+        before = self.column("cells", 8)
         self.assertIn("–", before)
         self.browser.press("Enter", 13, "\r")
         self.assertEqual(self.browser.evaluate(f"{header}.getAttribute('aria-sort')"), "ascending")
-        ascending = self.column("cells", 5)
+        ascending = self.column("cells", 8)
         self.browser.press(" ", 32, " ")
         self.assertEqual(self.browser.evaluate(f"{header}.getAttribute('aria-sort')"), "descending")
-        descending = self.column("cells", 5)
+        descending = self.column("cells", 8)
         self.assertEqual(sorted(before), sorted(ascending))
         self.assertTrue(ascending[-1] == descending[-1] == "–", "absent figures come last either way")
         self.browser.press("Tab", 9)
@@ -143,9 +152,57 @@ class Page(unittest.TestCase):
         numbers = [float(value) for value in values if value is not None]
         self.assertEqual(numbers, sorted(numbers))
 
+    def test_what_is_below_the_fold_is_drawn_when_it_is_seen(self) -> None:
+        self.browser.open("about:blank")
+        self.browser.open(self.url)
+        waiting = "document.querySelectorAll('[data-plot]').length"
+        self.assertGreater(self.browser.evaluate(waiting), 8)
+        self.browser.evaluate("document.querySelector('#noise figure').scrollIntoView()")
+        self.assertTrue(self.browser.evaluate(f"{SOON}(() => document.querySelector('#noise figure svg') && true)"))
+        self.browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+        self.assertTrue(self.browser.evaluate(f"{SOON}(() => {waiting} === 0)"))
+
+    def test_cells_are_chosen_by_facets_and_words(self) -> None:
+        rows = "[...document.getElementById('table-cells').tBodies[0].rows]"
+        select = "document.querySelector('.search[data-table=table-cells] select[data-column=\"4\"]')"
+        recipes = set(self.column("cells", 4))
+        self.assertGreater(len(recipes), 1)
+        chosen = sorted(recipes)[0]
+        change = "dispatchEvent(new Event('input'))"
+        self.browser.evaluate(f"{select}.value = '{chosen}', {select}.{change}")
+        shown = self.browser.evaluate(f"{rows}.filter(r => !r.hidden).map(r => r.cells[4].textContent)")
+        self.assertEqual(set(shown), {chosen})
+        self.assertEqual(len(shown), self.column("cells", 4).count(chosen))
+        self.browser.evaluate(f"{select}.value = '', {select}.{change}")
+        search = "document.querySelector('.search[data-table=table-cells] input')"
+        self.browser.evaluate(f"{search}.value = 'no such cell', {search}.{change}")
+        self.assertEqual(self.browser.evaluate(f"{rows}.filter(r => !r.hidden).length"), 0)
+
+    def test_a_phone_scrolls_down_only(self) -> None:
+        self.browser.screen(dark=False, width=390, height=844)
+        wide, answer_width = self.browser.evaluate(
+            "[document.documentElement.scrollWidth, document.querySelector('.answer').getBoundingClientRect().right]"
+        )
+        self.assertLessEqual(wide, 390)
+        self.assertLessEqual(answer_width, 390)
+
+    def test_print_has_all_figures_and_no_controls(self) -> None:
+        self.browser.call("Emulation.setEmulatedMedia", media="print")
+        self.addCleanup(self.browser.call, "Emulation.setEmulatedMedia", media="")
+        shown = self.browser.evaluate(
+            "[...document.querySelectorAll('nav, #theme, .search')].filter(e => getComputedStyle(e).display !== 'none').length"
+        )
+        self.assertEqual(shown, 0)
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('[data-plot]').length"), 0)
+
+    def test_the_answer_comes_first(self) -> None:
+        text = self.browser.evaluate("document.querySelector('.answer').textContent")
+        self.assertRegex(text, "^All [0-9,]+ cells that ran came out as their scenarios expect")
+        self.assertEqual(self.browser.evaluate("document.querySelectorAll('.figures dd').length"), 3)
+
     def test_a_link_to_a_cell_unfolds_it(self) -> None:
         self.browser.open(self.url + "#cell/0/leak/device=meta,recipe=delayed")
-        text = self.browser.evaluate("document.querySelector('tr.detail').textContent")
+        text = self.browser.evaluate(f"{SOON}(() => document.querySelector('tr.detail')?.textContent)")
         self.assertIn("memory.retained_bytes", text)
         self.assertIn("3.00 MiB (3,145,728 B)", text)
         reason = self.browser.evaluate(
@@ -188,6 +245,26 @@ class Page(unittest.TestCase):
         self.assertGreater(pdf.count(b"/Type /Page "), len(titles))
         self.assertTrue(list((self.report / "snapshots").glob("*.before.pickle")))
         self.assertTrue(json.loads(next((self.report / "traces").glob("*.json")).read_text())["traceEvents"])
+
+
+class Size(unittest.TestCase):
+    def test_a_thousand_cells_stay_below_three_megabytes_and_twenty_pages(self) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            directory = pathlib.Path(name)
+            cells = []
+            for number in range(1000):
+                cell = sample.cell(f"scenario-{number % 60}", ("delayed", "current", "mxfp8")[number % 3])
+                cell["id"] += f",n={number}"
+                cell["axes"]["n"] = str(number)
+                for arm in cell["arms"].values():  # figures that do not repeat
+                    for place, metric in enumerate(arm["metrics"].values()):
+                        metric["value"] = None if metric["value"] is None else metric["value"] + number * (place + 1)
+                cells.append(cell)
+            sample.write_set(directory / "a", cells)
+            command = [sys.executable, "-B", str(sample.ROOT / "reports"), str(directory / "a"), "-o", str(directory / "r")]
+            self.assertEqual(subprocess.run(command, capture_output=True, timeout=300, check=False).returncode, 0)
+            self.assertLess((directory / "r" / "report.html").stat().st_size, 3_000_000)
+            self.assertLessEqual((directory / "r" / "report.pdf").read_bytes().count(b"/Type /Page "), 20)
 
 
 def contrast(a: str, b: str) -> float:

@@ -49,6 +49,8 @@ class Program(sample.Case):
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         ended = self.report(str(out), "--title=Mine", "--snapshots", "--traces", "--cells=device=cpu")
         self.assertEqual((ended.returncode, ended.stderr), (0, ""), ended.stdout)
+        self.assertIn("snapshots: 3 files in", ended.stdout)
+        self.assertIn("traces: 1 file in", ended.stdout)
         self.assertIn("# Mine", self.markdown())
         self.assertIn("2 confirmed", self.markdown())
 
@@ -74,6 +76,25 @@ class Program(sample.Case):
         self.assertEqual(sum(live.values()), end)
         self.assertEqual(document["segments"][0]["requested_size"], end)
         self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 1)
+
+    def test_a_scenario_without_a_fix_has_its_finding_and_its_memory_over_time(self) -> None:
+        (self.directory / "mine.yaml").write_text(
+            "version: 1\nname: mine\ntitle: My own\ndevice: cpu\n"
+            "model: {layer: layernorm_mlp, hidden: 32, ffn: 64, seq: 32}\nmeasure: [memory]\n"
+            "expect: [{metric: memory.retained_bytes, equals: 0}]\n"
+        )
+        out = self.directory / "out"
+        self.assertEqual(self.run_program("run", str(self.directory / "mine.yaml"), "-o", str(out)).returncode, 0)
+        (out / "results.jsonl").unlink()
+        self.assertEqual(self.report(str(out)).returncode, 0)
+        self.assertRegex(self.markdown(), r"\| 1 pass \| My own \| peak [0-9.]+ KiB; retained 0 B")
+        self.assertRegex(self.markdown(), r"### My own: mine\n")
+        self.assertIn("figures/timeline-0-mine.png", self.markdown())
+        alone = self.report(str(out / "results.json"), "--snapshots", "--cells=absent")
+        self.assertEqual(alone.returncode, 2)
+        self.assertIn("matches no cell", alone.stderr)
+        shutil.rmtree(out / "timelines")
+        self.assertIn("snapshots: none, because", self.report(str(out), "--snapshots", "--cells=mine").stdout)
 
     def test_cells_of_long_ids_have_their_figures_and_files(self) -> None:
         # The ids differ in their last axis alone, which the shortened names of files do not contain.

@@ -1,5 +1,12 @@
 "use strict";
 (() => {
+  const element = (name, text, look) => {
+    const made = document.createElement(name);
+    if (text !== undefined) made.textContent = text;
+    if (look) made.className = look;
+    return made;
+  };
+
   // --- light and dark ---
   const root = document.documentElement;
   document.getElementById("theme").addEventListener("click", () => {
@@ -29,19 +36,80 @@
     [...table.tHead.rows[0].cells].forEach((header, column) =>
       header.firstElementChild.addEventListener("click", () => sort(table, column, header)));
 
-  // --- searching ---
-  for (const input of document.querySelectorAll("input[data-table]"))
-    input.addEventListener("input", () => {
-      closeDetail();
-      const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-      for (const row of document.getElementById(input.dataset.table).tBodies[0].rows) {
-        const text = row.textContent.toLowerCase();
-        row.hidden = !words.every((word) => text.includes(word));
+  // --- what is drawn when it is needed ---
+  const bulk = (async () => {
+    const packed = Uint8Array.from(atob(document.getElementById("bulk").textContent), (byte) => byte.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  })();
+  const entryOf = ([text, look, link, note, sort]) => {
+    const cell = element("td", link ? undefined : text, look || undefined);
+    if (link) {
+      const anchor = element("a", text);
+      anchor.href = link;
+      cell.append(anchor);
+    }
+    if (note) cell.title = note;
+    if (typeof sort === "number") cell.dataset.n = sort;
+    else if (sort !== undefined && sort !== null) cell.dataset.t = sort;
+    return cell;
+  };
+  const drawSection = async (section) => {
+    const { figures, tables } = await bulk;
+    for (const place of section.querySelectorAll("[data-plot]")) {
+      place.innerHTML = figures[place.dataset.plot];
+      delete place.dataset.plot;
+    }
+    for (const table of section.querySelectorAll("table[data-rows]")) {
+      if (table.tBodies[0].rows.length) continue;
+      const { rows, anchors } = tables[table.id.replace("table-", "")];
+      table.tBodies[0].append(...rows.map((entries, i) => {
+        const row = element("tr");
+        if (anchors.length) row.id = anchors[i];
+        row.append(...entries.map(entryOf));
+        return row;
+      }));
+    }
+    for (const place of section.querySelectorAll(".search:not(.ready)")) prepareSearch(place);
+  };
+  const sections = [...document.querySelectorAll("main > section")];
+  const drawAll = () => Promise.all(sections.map(drawSection));
+  const watcher = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen)
+      if (isIntersecting) {
+        watcher.unobserve(target);
+        drawSection(target);
       }
-    });
+  }, { rootMargin: "600px" });
+  for (const section of sections) watcher.observe(section);
+  addEventListener("beforeprint", drawAll);
+  document.fp8labDrawAll = drawAll; // for tests, and for scripts that save the page as it is drawn
+
+  // --- searching, and choosing by a column's values ---
+  const prepareSearch = (place) => {
+    place.classList.add("ready");
+    const rows = [...document.getElementById(place.dataset.table).tBodies[0].rows];
+    const input = place.querySelector("input"), choices = [...place.querySelectorAll("select")];
+    for (const choice of choices)
+      for (const value of [...new Set(rows.map((row) => row.cells[choice.dataset.column].textContent))].sort())
+        choice.append(new Option(value, value));
+    const filter = () => {
+      closeDetail();
+      const words = (input?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
+      let shown = 0;
+      for (const row of rows) {
+        const text = words.length ? row.textContent.toLowerCase() + " " + (row.cells[1].title ?? "") : "";
+        row.hidden = !words.every((word) => text.includes(word)) ||
+          !choices.every((choice) => !choice.value || row.cells[choice.dataset.column].textContent === choice.value);
+        shown += !row.hidden;
+      }
+      place.querySelector("output").textContent = shown === rows.length ? "" : `${shown} of ${rows.length}`;
+    };
+    for (const one of [input, ...choices]) one?.addEventListener("input", filter);
+  };
 
   // --- a cell's figures ---
-  const details = JSON.parse(document.getElementById("details").textContent);
+  let details;
   const absentText = "–";
   const figure = (value, unit) => {
     if (value === null) return absentText;
@@ -50,12 +118,6 @@
     const [size, name] = steps.find(([least]) => Math.abs(value) >= least) ?? [1, "B"];
     const exact = `${value.toLocaleString("en")} B`;
     return size === 1 ? exact : `${(value / size).toFixed(Math.abs(value) / size >= 10 ? 1 : 2)} ${name} (${exact})`;
-  };
-  const element = (name, text, look) => {
-    const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
-    if (look) made.className = look;
-    return made;
   };
   const tableOf = (columns, rows) => {
     const table = element("table");
@@ -77,15 +139,43 @@
     element("td", why),
   ];
   const holderRow = ([holder, bytes]) => [element("td", holder, "code"), element("td", figure(bytes, "B"), "number")];
+  // Before minus after, where both are there.
+  const differenceCell = (before, after, unit) => {
+    const both = before && after && typeof before[1] === "number" && typeof after[1] === "number";
+    return element("td", both ? figure(before[1] - after[1], unit) : absentText, both ? "number" : "absent");
+  };
   const figuresOf = (arms) => {
-    const names = Object.keys(arms);
+    const names = Object.keys(arms), differ = "before" in arms && "after" in arms;
     const byArm = names.map((name) => new Map(arms[name].rows.map((row) => [row[0], row])));
     const all = [...new Set(byArm.flatMap((rows) => [...rows.keys()]))];
     all.sort((a, b) => compare(details.metrics[a][0], details.metrics[b][0]));
-    return tableOf(["metric", ...names.flatMap((name) => [name, `${name}, predicted`])], all.map((metric) => {
+    const columns = ["metric", ...(differ ? ["before − after"] : []), ...names.flatMap((name) => [name, `${name}, predicted`])];
+    return tableOf(columns, all.map((metric) => {
       const [text, unit] = details.metrics[metric];
-      return [element("td", text, "code"), ...byArm.flatMap((rows) => [1, 2].map((at) => valueCell(rows.get(metric), at, unit)))];
+      const [before, after] = ["before", "after"].map((name) => byArm[names.indexOf(name)]?.get(metric));
+      return [element("td", text, "code"), ...(differ ? [differenceCell(before, after, unit)] : []),
+              ...byArm.flatMap((rows) => [1, 2].map((at) => valueCell(rows.get(metric), at, unit)))];
     }));
+  };
+  // Losses of all arms as lines over the steps.
+  const lossesOf = (arms) => {
+    const lines = Object.entries(arms).map(([name, arm]) => [name, arm.losses.filter((loss) => typeof loss === "number")])
+      .filter(([, losses]) => losses.length > 1);
+    if (!lines.length) return [];
+    const all = lines.flatMap(([, losses]) => losses), low = Math.min(...all), high = Math.max(...all);
+    const space = "http://www.w3.org/2000/svg", svg = document.createElementNS(space, "svg");
+    svg.setAttribute("viewBox", "0 0 400 110");
+    svg.setAttribute("class", "losses");
+    lines.forEach(([name, losses]) => {
+      const line = document.createElementNS(space, "polyline");
+      const x = (at) => (400 * at) / (losses.length - 1), y = (loss) => 105 - (100 * (loss - low)) / (high - low || 1);
+      line.setAttribute("points", losses.map((loss, at) => `${x(at).toFixed(1)},${y(loss).toFixed(1)}`).join(" "));
+      line.setAttribute("class", `line-${name}`);
+      svg.append(line);
+    });
+    const short = (loss) => loss.toLocaleString("en", { maximumSignificantDigits: 5 });
+    const text = lines.map(([name, losses]) => `${name} ${short(losses[0])} to ${short(losses.at(-1))}`).join(", ");
+    return [element("p", `Losses, first to last step: ${text}`), svg];
   };
   let open = null;
   const closeDetail = () => {
@@ -103,7 +193,7 @@
       if (arm.status !== "ok") place.append(element("p", `${name} ended: ${arm.status}${arm.reason && ", " + arm.reason}`, "bad"));
     if (cell.gates.length)
       place.append(tableOf(["gate", "holds", "observed", "limit", ""], cell.gates.map(gateRow)));
-    place.append(figuresOf(cell.arms));
+    place.append(...lossesOf(cell.arms), figuresOf(cell.arms));
     for (const [name, arm] of Object.entries(cell.arms))
       if (arm.retained.length)
         place.append(element("p", `Still held after backward, ${name}:`),
@@ -112,14 +202,17 @@
     row.classList.add("chosen");
     open = { row, detail };
   };
-  const follow = () => {
+  const follow = async () => {
     let name;
     try {
       name = decodeURIComponent(location.hash.slice(1));
     } catch {
       return;
     }
+    if (!name.startsWith("cell/")) return;
+    ({ details } = await bulk);
     if (!Object.hasOwn(details.cells, name)) return;
+    await drawSection(document.getElementById("cells"));
     closeDetail();
     const row = document.getElementById(name);
     row.hidden = false;

@@ -1,0 +1,177 @@
+"""What a report says first: did every cell come out as expected, in one line and three figures; and what each scenario
+found, in a sentence."""
+
+import dataclasses
+from collections.abc import Iterable
+
+import units
+from figures import by_scenario, headlines
+from load import Cell, Problem, ResultSet
+from records import GOOD_VERDICTS, VERDICTS
+from tables import Table, Text, cell_link, counts, shown
+
+
+@dataclasses.dataclass
+class Answer:
+    look: str  # good, bad, or incomplete: what ran is good, and something is missing
+    line: str
+    figures: list[tuple[str, str]]  # what, and how many
+
+
+def _plural(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
+    cells = [cell for results in sets for cell in results.cells]
+    ran = [cell for cell in cells if cell.verdict != "skipped"]
+    good = sum(cell.verdict in GOOD_VERDICTS for cell in ran)
+    cut = [results.label for results in sets if results.complete is False]
+    fixes = {cell.fix for cell in ran if cell.fix}
+    broken = {cell.fix for cell in ran if cell.fix and cell.verdict not in GOOD_VERDICTS}
+    figures = [
+        ("cells as expected", f"{good:,} of {len(ran):,}"),
+        ("defects found before their fix, and gone after", f"{len(fixes - broken)} of {len(fixes)}"),
+        ("cells that did not run", f"{len(cells) - len(ran):,}"),
+    ]
+    missing = []
+    if cut:
+        missing.append(f"{', '.join(cut)} stopped or was cut off")
+    if problems:
+        missing.append(f"{_plural(len(problems), 'thing')} could not be read")
+    if not ran:
+        return Answer("incomplete", "; ".join(["No cell ran", *missing]) + ".", figures)
+    if good < len(ran):
+        worst = min((cell for cell in ran if cell.verdict not in GOOD_VERDICTS), key=_urgency)
+        line = f"{_plural(len(ran) - good, 'cell')} not as expected, {worst.scenario} ({worst.verdict}) first"
+        return Answer("bad", "; ".join([line, *missing]) + ".", figures)
+    line = f"All {_plural(len(ran), 'cell')} that ran came out as their scenarios expect"
+    return Answer("incomplete" if missing else "good", "; ".join([line, *missing]) + ".", figures)
+
+
+# Verdicts that say most about the code under test come first.
+_URGENT = ("regressed", "not_fixed", "fail", "crashed", "timeout", "not_reproduced", "inconclusive")
+
+
+def _urgency(cell: Cell) -> tuple[int, int]:
+    verdict = _URGENT.index(cell.verdict) if cell.verdict in _URGENT else len(_URGENT)
+    return (0 if cell.verdict not in GOOD_VERDICTS else 1, verdict)
+
+
+# --- one sentence for each scenario --------------------------------------------------------------------------------------
+
+_SHOWN = ("memory.peak_bytes", "memory.retained_bytes", "traffic.all_gather_bytes", "parity.loss_gap", "time.step_ms")
+
+
+def _measure_of(metric: str) -> str:
+    return metric.partition(".")[2].removesuffix("_bytes").removesuffix("_ms").removesuffix("_ns").replace("_", " ")
+
+
+def _differences(cells: list[Cell]) -> list[str]:
+    out = []
+    for headline in headlines(cells):
+        before, after = (headline.cell.figure(arm, headline.metric) for arm in ("before", "after"))
+        text = f"{_measure_of(headline.metric)}: {shown(headline.metric, before).text} before, "
+        text += f"{shown(headline.metric, after).text} after"
+        if before.predicted is not None and before.predicted == before.value and after.predicted == after.value:
+            text += ", both as predicted"
+        out.append(text)
+    return out
+
+
+def _ratios(cell: Cell) -> list[str]:
+    """Gates on time: the ratio between arms, with its interval."""
+    out = []
+    for gate in cell.record["gates"]:
+        ratio = gate.get("ratio")
+        if ratio:
+            held = {True: "held", False: "broken", None: "undecided"}[gate["pass"]]
+            out.append(
+                f"{_measure_of(gate['metric'] or 'time')}: {ratio['value']:.3f} times "
+                f"({ratio['low']:.3f} to {ratio['high']:.3f} over {ratio['pairs']} pairs), gate {held}"
+            )
+    return out
+
+
+def _ends(cells: list[Cell]) -> list[str]:
+    broken = next((cell for cell in cells if cell.ending("before") and not cell.ending("after")), None)
+    return [f"{broken.ending('before')} before, works after"] if broken else []
+
+
+def _values(cell: Cell) -> list[str]:
+    out = []
+    for metric in _SHOWN:
+        figure = cell.figure("after", metric)
+        if figure.value is not None:
+            out.append(f"{_measure_of(metric)} {shown(metric, figure).text}")
+    return out[:3]
+
+
+def shows_most(cells: list[Cell]) -> Cell:
+    """The cell that a scenario's row links to: the one that needs attention most, else the one with the finding, else
+    the one with the largest peak."""
+    bad = [cell for cell in cells if cell.verdict not in GOOD_VERDICTS]
+    if bad:
+        return min(bad, key=_urgency)
+    found = headlines(cells)
+    if found:
+        return found[0].cell
+    return max(cells, key=lambda cell: cell.figure("after", "memory.peak_bytes").value or 0.0)
+
+
+def finding(cells: list[Cell]) -> str:
+    cell = shows_most(cells)
+    if cell.verdict not in GOOD_VERDICTS or all(one.verdict == "skipped" for one in cells):
+        return cell.record["reason"] or cell.verdict.replace("_", " ")
+    parts = _ratios(cell) + _ends(cells) + _differences(cells)
+    return "; ".join(parts or _values(cell)) or "every gate holds"
+
+
+def scenarios_of(results: ResultSet) -> Iterable[list[Cell]]:
+    """Cells by scenario, those that need attention first."""
+    return sorted(by_scenario(results.cells).values(), key=lambda cells: _urgency(shows_most(cells)))
+
+
+def findings_table(sets: list[ResultSet]) -> Table:
+    """A row for every scenario, whoever wrote it."""
+    rows = []
+    for results in sets:
+        for cells in scenarios_of(results):
+            cell = shows_most(cells)
+            fixes = ", ".join(sorted({one.fix for one in cells if one.fix}))
+            bad = cell.verdict not in GOOD_VERDICTS
+            rows.append(
+                [
+                    counts(cells),
+                    Text(cell.record["title"], look="prose"),
+                    Text(finding(cells), look="bad" if bad else "prose"),
+                    cell_link(cell, cell.scenario),
+                    Text(fixes or units.ABSENT, look="code"),
+                    Text(", ".join(sorted({one.device for one in cells}))),
+                    Text(results.label),
+                ]
+            )
+    return Table("findings", ["verdicts", "what the scenario holds", "found", "shown by", "fix", "devices", "set"], rows)
+
+
+def controls_table(sets: list[ResultSet]) -> Table:
+    """Cells whose arms are equal, or differ by a planted amount: how often the measurement itself was wrong."""
+    rows = []
+    for results in sets:
+        for kind, what, wrong in (
+            ("same", "equal arms", "false alarms"),
+            ("planted", "a planted byte, collective and 5 % of time", "missed"),
+        ):
+            cells = [cell for cell in results.cells if cell.record["config"].get("control") == kind]
+            ran = [cell for cell in cells if cell.verdict in ("pass", "confirmed", "fail", *VERDICTS[1:4])]
+            if ran:
+                failed = sum(cell.verdict not in GOOD_VERDICTS for cell in ran)
+                rows.append(
+                    [
+                        Text(results.label),
+                        Text(what),
+                        Text(f"{len(ran):,}", len(ran), look="number"),
+                        Text(f"{failed} {wrong} of {len(ran)}", failed, look="bad" if failed else "good"),
+                    ]
+                )
+    return Table("controls", ["set", "control", "cells", "outcome"], rows)
