@@ -15,6 +15,7 @@ import answer as answers
 import bench as benches
 import escape
 import measure_tables
+import parity_words
 import set_tables
 import tables
 import units
@@ -114,7 +115,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "losses",
             "Losses",
             "Each recipe against BF16, on the same data.",
-            [measure_tables.parity_table(sets)],
+            [parity_words.words_table(sets), measure_tables.parity_table(sets)],
             absent="no cell measured parity",
         ),
         Section(

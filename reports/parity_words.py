@@ -1,0 +1,123 @@
+"""As good as BF16? An arm's loss beside BF16's, as a share of how far BF16's loss fell, against BF16's own spread."""
+
+import dataclasses
+import math
+import statistics
+
+from load import Cell, ResultSet
+from tables import Table, Text, cell_link, number
+
+# Two-sided 95 % quantiles of Student's t distribution by degrees of freedom; above the last, the normal one's.
+_T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+FEWEST_SEEDS = 3
+
+
+def _end(losses: list[float]) -> float:
+    """The mean loss over the last tenth of the steps."""
+    return statistics.fmean(losses[-max(1, len(losses) // 10) :])
+
+
+def _losses(cell: Cell, arm: str) -> list[float] | None:
+    losses = (cell.arm(arm) or {}).get("losses") or []
+    finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    return finite if len(losses) > 1 and len(finite) == len(losses) else None
+
+
+@dataclasses.dataclass
+class Gap:
+    """Of one arm over its seeds. Shares are of how far BF16's loss fell; positive is behind BF16."""
+
+    cell: Cell
+    arm: str
+    shares: list[float]
+    ends: list[float]  # BF16's last losses, by seed
+    fell: float
+
+    @property
+    def share(self) -> float:
+        return statistics.fmean(self.shares)
+
+    @property
+    def margin(self) -> float | None:
+        """Half the width of the 95 % interval of `share`."""
+        if len(self.shares) < FEWEST_SEEDS:
+            return None
+        freedom = len(self.shares) - 1
+        t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+        return t * statistics.stdev(self.shares) / math.sqrt(len(self.shares))
+
+    @property
+    def spread(self) -> float | None:
+        """How far BF16's own last losses lie apart over seeds: two standard deviations."""
+        return 2 * statistics.stdev(self.ends) / self.fell if len(self.ends) >= FEWEST_SEEDS else None
+
+    @property
+    def words(self) -> str:
+        away = f"{abs(self.share):.1%} of BF16's progress {'behind' if self.share > 0 else 'ahead'}"
+        spread, margin = self.spread, self.margin
+        if spread is None or margin is None:
+            return f"{away}; {FEWEST_SEEDS} seeds would tell whether that is within BF16's own spread"
+        if abs(self.share) <= margin:
+            return f"as good as BF16: {away}, and its interval contains 0"
+        if abs(self.share) <= spread:
+            return f"within BF16's own spread: {away}"
+        return f"{away}, outside BF16's own spread"
+
+    @property
+    def is_outside(self) -> bool:
+        return self.spread is not None and self.margin is not None and self.share > max(self.spread, self.margin)
+
+
+def _gap(cells: list[Cell], arm: str) -> Gap | None:
+    shares, ends, falls = [], [], []
+    for cell in cells:
+        own, reference = _losses(cell, arm), _losses(cell, "bf16")
+        if own is None or reference is None or len(own) != len(reference):
+            return None
+        fell = reference[0] - _end(reference)
+        if fell <= 0:
+            return None
+        shares.append((_end(own) - _end(reference)) / fell)
+        ends.append(_end(reference))
+        falls.append(fell)
+    return Gap(cells[0], arm, shares, ends, statistics.fmean(falls))
+
+
+def gaps(sets: list[ResultSet]) -> list[Gap]:
+    """Of each arm that trained in eight bits while BF16's loss fell, the furthest behind first."""
+    groups: dict[tuple[int, str, str], list[Cell]] = {}
+    for results in sets:
+        for cell in results.cells:
+            if cell.recipe == "bf16":
+                continue
+            axes = [f"{axis}={value}" for axis, value in cell.record["axes"].items() if axis not in ("seed", "training.seed")]
+            groups.setdefault((results.index, cell.scenario, ",".join(axes)), []).append(cell)
+    found = (_gap(cells, arm) for cells in groups.values() for arm in ("before", "after"))
+    return sorted((gap for gap in found if gap), key=lambda gap: -gap.share)
+
+
+def words_table(sets: list[ResultSet]) -> Table:
+    rows = [
+        [
+            Text(gap.words, look="bad" if gap.is_outside else "prose"),
+            number(gap.share * 100, "%"),
+            number(None if gap.spread is None else gap.spread * 100, "%", f"needs {FEWEST_SEEDS} seeds (matrix: seed)"),
+            number(len(gap.shares), "1"),
+            Text(gap.cell.recipe),
+            Text(gap.arm),
+            cell_link(gap.cell, gap.cell.scenario),
+            Text(gap.cell.point, look="code"),
+            Text(gap.cell.results.label),
+        ]
+        for gap in gaps(sets)
+    ]
+    return Table(
+        "words",
+        ["as good as BF16?", "behind BF16", "BF16's spread", "seeds", "recipe", "arm", "scenario", "cell", "set"],
+        rows,
+        caption="The loss at the end (mean over the last tenth of the steps) beside BF16's on the same data, as a share of how "
+        "far BF16's loss fell. The spread is two standard deviations of BF16's last losses over seeds. Runs in which BF16's "
+        "loss did not fall say nothing of this and are left out."
+        if rows
+        else "",
+    )
