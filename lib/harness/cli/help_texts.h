@@ -30,7 +30,9 @@ inline constexpr const char* kCompareHelp =
     "runs the last is compared with the baseline, and each line names the run and commit since which it holds.\n"
     "A regression is a cell that vanished, a verdict\n"
     "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
-    "are none. Timings are shown and not judged.\n\n"
+    "are none. Timings are shown and not judged.\n"
+    "Two Google Benchmark files, of two commits or of a peer, are compared row by row: the ratio of medians, and\n"
+    "whether every repetition is slower or faster.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
 
 inline constexpr const char* kReportNotes =
