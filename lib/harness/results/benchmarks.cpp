@@ -10,10 +10,12 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <utility>
 
 #include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/median.h"
+#include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/results/gunzip.h"
 #include "harness/results/json_reader.h"
@@ -70,6 +72,13 @@ Pace pace_of(const BenchmarkRow& was, const BenchmarkRow& is) {
   return is.high < was.low ? Pace::kFaster : Pace::kWithinSpread;
 }
 
+/// "2.10 ms".
+std::string time_text(double ns) {
+  for (const auto& [size, unit] : {std::pair{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}})
+    if (ns >= size) return fmt::format("{:.3g} {}", ns / size, unit);
+  return fmt::format("{:.3g} ns", ns);
+}
+
 std::string_view words(Pace pace) {
   switch (pace) {
     case Pace::kSlower: return "slower in every repetition";
@@ -82,8 +91,8 @@ std::string_view words(Pace pace) {
 
 std::string summary(const BenchmarkComparison& comparison) {
   return fmt::format(
-      "{} rows: {} slower, {} faster, {} within their spread, {} without one; {} only in the baseline, {} new",
-      comparison.rows.size(), comparison.count(Pace::kSlower), comparison.count(Pace::kFaster),
+      "{}: {} slower, {} faster, {} within their spread, {} without one; {} only in the baseline, {} new",
+      counted(comparison.rows.size(), "row"), comparison.count(Pace::kSlower), comparison.count(Pace::kFaster),
       comparison.count(Pace::kWithinSpread), comparison.count(Pace::kUnknown), comparison.only_baseline.size(),
       comparison.only_run.size());
 }
@@ -154,7 +163,7 @@ std::string benchmarks_text(const BenchmarkComparison& comparison) {
   std::string out;
   for (const BenchmarkChange& row : comparison.rows)
     out += fmt::format("{:.3f} times  {}  {} -> {}, {}\n", row.ratio(), for_terminal(row.is.name),
-                       short_figure(row.was.median, "ns"), short_figure(row.is.median, "ns"), words(row.pace));
+                       time_text(row.was.median), time_text(row.is.median), words(row.pace));
   for (const std::string& name : comparison.only_baseline) out += fmt::format("gone         {}\n", for_terminal(name));
   for (const std::string& name : comparison.only_run) out += fmt::format("new          {}\n", for_terminal(name));
   return out + summary(comparison) + "\n";
@@ -165,9 +174,8 @@ std::string benchmarks_markdown(const BenchmarkComparison& comparison) {
   if (comparison.rows.empty()) return out;
   out += "\n| benchmark | baseline | now | times the baseline | |\n|---|---|---|---|---|\n";
   for (const BenchmarkChange& row : comparison.rows)
-    out +=
-        fmt::format("| {} | {} | {} | {:.3f} | {} |\n", for_markdown(row.is.name), short_figure(row.was.median, "ns"),
-                    short_figure(row.is.median, "ns"), row.ratio(), words(row.pace));
+    out += fmt::format("| {} | {} | {} | {:.3f} | {} |\n", for_markdown(row.is.name), time_text(row.was.median),
+                       time_text(row.is.median), row.ratio(), words(row.pace));
   return out;
 }
 
