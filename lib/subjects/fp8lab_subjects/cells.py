@@ -1,0 +1,86 @@
+"""A cell as the harness sends it."""
+
+import dataclasses
+
+BF16 = "bf16"
+
+
+@dataclasses.dataclass
+class Cell:
+    """One point of a scenario's matrix, and the arm that runs it."""
+
+    arm: str  # before, after or bf16
+    config: dict  # every key of a scenario, by its path
+    measure: list
+    timeout_s: float
+
+    def __getitem__(self, key):
+        return self.config[key]
+
+    def get(self, key, default=None):
+        """The value of a key that may be left out."""
+        value = self.config.get(key)
+        return default if value is None else value
+
+    @property
+    def subject(self):
+        return self["subject"]
+
+    @property
+    def control(self):
+        return self.get("control", "none")
+
+    @property
+    def planted(self):
+        """True for the arm that a control cell gives one byte, one collective and 5 % of the time more."""
+        return self.control == "planted" and self.arm == "before"
+
+    @property
+    def version(self):
+        return self.get("versions.before" if self.arm == "before" and self.control == "none" else "versions.after", "")
+
+    @property
+    def recipe(self):
+        return BF16 if self.arm == BF16 else self["training.recipe"]
+
+    @property
+    def quantized_weights(self):
+        return self.recipe != BF16 and bool(self["training.quantized_weights"])
+
+    @property
+    def mesh(self):
+        """Replicas and shards."""
+        text = self.get("mesh", "")
+        if not text:
+            return 1, self["ranks"]
+        replicas, _, shards = text.rpartition("x")
+        return int(replicas or 1), int(shards)
+
+    @property
+    def sharded(self):
+        default = "fsdp" if self["ranks"] > 1 or self.get("mesh", "") else "none"
+        return self.get("sharding", default) == "fsdp"
+
+    @property
+    def tokens(self):
+        return self["model.seq"] * self["model.batch"]
+
+    @property
+    def kv_heads(self):
+        return self["model.kv_heads"] or self["model.heads"]
+
+    @property
+    def head_dim(self):
+        return self["model.hidden"] // self["model.heads"]
+
+    @property
+    def ffn(self):
+        return self["model.ffn"] or 4 * self["model.hidden"]
+
+    @property
+    def llama(self):
+        return self["model.form"] == "llama"
+
+
+def read(arm, message):
+    return Cell(arm, message["config"], message["measure"], message["timeout_s"])

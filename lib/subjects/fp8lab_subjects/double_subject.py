@@ -1,0 +1,74 @@
+"""Subject `double`: PyTorch's layers with a defect that the version names, so that tests see what each metric finds.
+
+`leak_context` and `leak_module` keep one byte too many; `extra_collective` reduces one number more in every step;
+`gather_f32` gathers weights in a wider type; `frozen_weights` leaves out the first tensor in every step; `wrong_rank`
+changes one weight on the last rank; `crash` ends the last rank by a signal, `raise` by an error, `hang` never ends.
+"""
+
+import os
+import signal
+import time
+
+import torch
+
+from . import sharding
+from .torch_subject import TorchSubject
+
+
+class LeakyIdentity(torch.autograd.Function):
+    """Gives its context a tensor that backward does not free, as layers of libraries have done."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.leaked = torch.ones(1, dtype=torch.uint8)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+class DoubleSubject(TorchSubject):
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
+        self.defect = cell.version
+
+    def _is_last_rank(self):
+        return not torch.distributed.is_initialized() or (
+            torch.distributed.get_rank() + 1 == torch.distributed.get_world_size()
+        )
+
+    def make_model(self):
+        built = super().make_model()
+        return built.float() if self.defect == "gather_f32" else built
+
+    def make_optimizer(self, built):
+        if self.defect == "frozen_weights":
+            next(built.parameters()).requires_grad_(False)
+        return super().make_optimizer(built)
+
+    def forward(self, built, x):
+        if self._is_last_rank():
+            if self.defect == "crash":
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if self.defect == "raise":
+                raise ValueError("the version of the double is `raise`")
+            if self.defect == "hang":
+                time.sleep(3600)
+        if self.defect == "gather_f32":
+            return super().forward(built, x.float()).to(x.dtype)
+        out = super().forward(built, x)
+        return LeakyIdentity.apply(out) if self.defect == "leak_context" else out
+
+    def stepped(self, built):
+        if self.defect == "leak_module":
+            built.kept_between_steps = torch.ones(1, dtype=torch.uint8)
+        if self.defect == "extra_collective":
+            torch.distributed.all_reduce(torch.ones(1))
+        if self.defect == "wrong_rank" and self._is_last_rank():
+            with torch.no_grad():
+                sharding.local(next(built.parameters())).view(-1)[:1] += 1.0
+
+
+def make(cell, device):
+    return DoubleSubject(cell, device)

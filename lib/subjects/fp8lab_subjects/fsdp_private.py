@@ -1,0 +1,21 @@
+"""The unsharded buffers of FSDP2, which it does not show: private attributes, looked up with care."""
+
+
+def unsharded_tensors(model):
+    """(layer's name, tensor) of all gathered parameters and their gradients. Absent attributes are passed over, so that
+    their bytes show as unexplained."""
+    for name, module in model.named_modules():
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+        for group in groups:
+            for parameter in getattr(group, "fsdp_params", ()):
+                for tensor in getattr(parameter, "all_gather_outputs", None) or ():
+                    yield name, tensor
+                unsharded = getattr(parameter, "_unsharded_param", None)
+                if unsharded is not None:
+                    yield name, unsharded
+                    if unsharded.grad is not None:
+                        yield name, unsharded.grad
+                inner = getattr(parameter, "_unsharded_inner_tensors", None) or ()
+                for tensor in inner:
+                    yield name, tensor

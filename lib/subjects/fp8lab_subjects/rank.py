@@ -1,0 +1,64 @@
+"""What one rank does: trains a cell once, with the instruments of one group of metrics."""
+
+import os
+
+from . import subjects
+
+
+def make_instruments(group, device, folder):
+    from . import clock, memory, traffic, values
+
+    makers = {
+        "memory": lambda: memory.MemoryInstrument(device),
+        "traffic": traffic.TrafficInstrument,
+        "host": clock.HostInstrument,
+        "time": clock.TimeInstrument,
+        "parity": lambda: values.ValuesInstrument(folder),
+    }
+    return [makers[group]()]
+
+
+def start_group(cell, rank, folder):
+    """Joins the process group; rendezvous is a file, so that no port is taken."""
+    import torch.distributed as dist
+
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "nccl" if cell["device"] == "cuda" else "gloo",
+        init_method=f"file://{folder}/rendezvous",
+        rank=rank,
+        world_size=cell["ranks"],
+    )
+
+
+def train(cell, group, rank, folder, values_folder=None):
+    """Returns metrics and the rest of an arm's result, of this rank."""
+    import torch
+
+    from .training import Run
+
+    torch.set_num_threads(1)  # ranks share the cores, and sums have one order
+    device = torch.device("cpu")
+    if cell["device"] == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    if cell.sharded:
+        start_group(cell, rank, folder)
+    try:
+        subject = subjects.load(cell.subject).make(cell, device)
+        instruments = make_instruments(group, device, values_folder)
+        run = Run(cell, subject, rank, device, instruments)
+        metrics = run.run()
+        samples = {}
+        for instrument in instruments:
+            samples.update(getattr(instrument, "kept", {}) if group in ("host", "time") else {})
+        return {
+            "metrics": metrics,
+            "retained_by_holder": run.retained_by_holder,
+            "losses": run.losses,
+            "samples": samples,
+            "notes": subject.notes() + run.notes,
+        }
+    finally:
+        if cell.sharded:
+            torch.distributed.destroy_process_group()

@@ -1,0 +1,39 @@
+"""FSDP2 around a model: one group of parameters a layer, and one for the root, which has none of its own."""
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+
+def shard(cell, model, device_type):
+    """Shards every layer of `model`, and the root."""
+    replicas, shards = cell.mesh
+    if replicas > 1:
+        mesh = init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicas", "shards"))
+    else:
+        mesh = init_device_mesh(device_type, (shards,), mesh_dim_names=("shards",))
+    reshard = bool(cell["reshard_after_forward"])
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+
+
+def local(tensor):
+    """The part of a parameter that this rank holds."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def full(tensor):
+    """The unsharded values of a parameter."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def first_row(tensor):
+    """The row of the unsharded parameter with which this rank's part begins."""
+    if not isinstance(tensor, DTensor):
+        return 0
+    mesh = tensor.device_mesh
+    shards, rank = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
+    rows = tensor.shape[0]
+    return min(rows, rank * -(-rows // shards))  # as torch.chunk: ceil(rows / shards) each from rank 0 on

@@ -1,0 +1,127 @@
+"""Trains a cell on one rank, and tells instruments where training is."""
+
+import torch
+import torch.nn.functional as F
+
+from . import philox, sharding
+
+
+class Instrument:
+    """Watches a run. `close` is called whether training ended well or not."""
+
+    def phase(self, run, name):
+        """A phase begins: setup, idle, forward, backward or optimizer."""
+
+    def mark(self, run, name, last):
+        """end_of_forward, end_of_backward or end_of_step was reached; `last`: of the last step."""
+
+    def built(self, run):
+        """Model, sharding and optimizer are there; training has not begun."""
+
+    def trained(self, run):
+        """Training has ended."""
+
+    def close(self):
+        pass
+
+    def results(self, run):
+        """Metrics by name: (value or None, unit, reason)."""
+        return {}
+
+
+class Run:
+    """One rank's training. Attributes are what instruments read."""
+
+    def __init__(self, cell, subject, rank, device, instruments):
+        self.cell, self.subject, self.rank, self.device = cell, subject, rank, device
+        self.instruments = instruments
+        self.model = self.optimizer = self.x = self.target = self.output = self.loss = None
+        self.losses, self.step, self.retained_by_holder, self.notes = [], 0, [], []
+
+    def _tell(self, what, *arguments):
+        for instrument in self.instruments:
+            getattr(instrument, what)(self, *arguments)
+
+    def named_parameters(self):
+        """Parameters with the names of the runtime."""
+        return [(self.subject.own_name(name), parameter) for name, parameter in self.model.named_parameters()]
+
+    def build(self):
+        self._tell("phase", "setup")
+        self.model = self.subject.make_model()
+        if self.cell.sharded:
+            sharding.shard(self.cell, self.model, self.device.type)
+            self.subject.sharded(self.model)
+        self.subject.fill(self.model, self.cell["training.seed"])
+        self.optimizer = self.subject.make_optimizer(self.model)
+        self._tell("built")
+
+    def make_input(self, name, micro_batch):
+        cell = self.cell
+        rows = cell.tokens
+        first_row = (self.rank if cell.sharded else 0) * cell["training.micro_batches"] * rows + micro_batch * rows
+        values = torch.empty(rows, cell["model.hidden"], dtype=self.subject.dtype, device=self.device)
+        philox.fill_normal(
+            values,
+            seed=cell["training.seed"],
+            name=name,
+            add_to_stream=self.step,
+            first_index=first_row * cell["model.hidden"],
+        )
+        return values
+
+    def loss_of(self, output):
+        if self.target is not None:
+            return F.mse_loss(output.float(), self.target.float())
+        return output.sum(dtype=torch.float64).float()
+
+    def synchronize(self):
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def pass_micro_batch(self, index):
+        last_step = self.step + 1 == self.cell["training.steps"]
+        last = last_step and index + 1 == self.cell["training.micro_batches"]
+        self._tell("phase", "idle")
+        self.x = self.target = self.output = self.loss = None
+        self.x = self.make_input("x", index)
+        if self.cell["training.loss"] == "mse":
+            self.target = self.make_input("target", index)
+        self._tell("phase", "forward")
+        self.output = self.subject.forward(self.model, self.x)
+        self.loss = self.loss_of(self.output)
+        self._tell("mark", "end_of_forward", last)
+        if index == 0:
+            self.losses.append(0.0)
+        self.losses[-1] += self.loss.item()
+        self._tell("phase", "backward")
+        self.loss.backward()
+        if not self.cell["training.keep_loss"]:
+            self.output = self.loss = None
+        self._tell("mark", "end_of_backward", last)
+
+    def train(self):
+        for self.step in range(self.cell["training.steps"]):
+            for index in range(self.cell["training.micro_batches"]):
+                self.pass_micro_batch(index)
+            self._tell("phase", "optimizer")
+            if self.optimizer is not None:
+                self.optimizer.step()
+                self.subject.stepped(self.model)
+            for parameter in self.model.parameters():
+                parameter.grad = None
+            self._tell("phase", "idle")
+            self._tell("mark", "end_of_step", self.step + 1 == self.cell["training.steps"])
+        self._tell("trained")
+
+    def run(self):
+        try:
+            self.build()
+            self.train()
+            metrics = {}
+            for instrument in self.instruments:
+                metrics.update(instrument.results(self))
+            return metrics
+        finally:
+            for instrument in self.instruments:
+                instrument.close()

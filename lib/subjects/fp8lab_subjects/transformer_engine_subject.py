@@ -1,0 +1,226 @@
+"""Subject `transformer_engine`: NVIDIA Transformer Engine's layers, by its public API, on a GPU.
+
+Written for releases 2.13 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
+"""
+
+import re
+
+import torch
+
+from . import model, sharding
+from .cells import BF16
+from .torch_subject import TorchSubject
+from .versions import version_of
+
+PRELOADED = ("transformer_engine.pytorch",)
+RECIPES = {
+    "delayed": "DelayedScaling",
+    "current": "Float8CurrentScaling",
+    "block": "Float8BlockScaling",
+    "mxfp8": "MXFP8BlockScaling",
+}
+
+# Of a parameter's name in Transformer Engine, after `layers.N.`, its name in the runtime.
+NAMES = (
+    (r"^self_attention\.layernorm_qkv\.", "qkv."),
+    (r"^layernorm_qkv\.", "qkv."),
+    (r"^self_attention\.proj\.", "proj."),
+    (r"^layernorm_mlp\.", "mlp."),
+    (r"layer_norm_weight$", "norm.gamma"),
+    (r"layer_norm_bias$", "norm.beta"),
+    (r"\b(fc[12])_(weight|bias)$", r"\1.\2"),
+    (r"^(weight|bias)(\d+)$", r"experts[\2].\1"),  # of GroupedLinear
+)
+# Of the operations in a fused MLP: norm, fc1, activation, fc2.
+FUSED_NAMES = {"0.weight": "norm.gamma", "0.bias": "norm.beta", "1": "fc1", "3": "fc2"}
+BASIC_OPERATION = r"^basic_ops\.\d+\."  # a fused linear is a product and a bias
+
+
+def own_name(name, fused=False):
+    """The runtime's name of a parameter of EngineModel; `fused`: its layers are chains of the operation fuser."""
+    prefix, _, rest = name.partition(".inner.")
+    index = prefix.split(".")[1]
+    if fused:
+        place, _, last = rest.partition(".")
+        rest = FUSED_NAMES.get(rest) or f"{FUSED_NAMES[place]}.{re.sub(BASIC_OPERATION, '', last)}"
+    else:
+        for pattern, own in NAMES:
+            rest = re.sub(pattern, own, rest)
+    return f"layers[{index}].{rest}"
+
+
+def recipe_of(cell):
+    from transformer_engine.common import recipe
+
+    return getattr(recipe, RECIPES[cell.recipe])()
+
+
+def _common(cell):
+    return {"params_dtype": model.dtype_of(cell), "device": "cuda"}
+
+
+def _norm(cell):
+    return "RMSNorm" if cell.llama else "LayerNorm"
+
+
+def _fused_mlp(cell, te):
+    hidden, bias = cell["model.hidden"], not cell.llama
+    where = {"dtype": model.dtype_of(cell), "device": "cuda"}
+    norm = te.ops.RMSNorm if cell.llama else te.ops.LayerNorm
+    activation = te.ops.SwiGLU if cell.llama else te.ops.GELU
+    return te.ops.Sequential(
+        norm(hidden, eps=model.EPSILON, **where),
+        te.ops.Linear(hidden, cell.ffn * (2 if cell.llama else 1), bias=bias, **where),
+        activation(),
+        te.ops.Linear(cell.ffn, hidden, bias=bias, **where),
+    )
+
+
+def make_layer(cell, te):
+    """One layer of the model. Queries, keys and values are packed one after the other, as the runtime packs them."""
+    hidden, bias, common = cell["model.hidden"], not cell.llama, _common(cell)
+    kind = cell["model.layer"]
+    if kind == "linear":
+        return te.Linear(hidden, hidden, bias=bias, **common)
+    if kind == "grouped_linear":
+        return te.GroupedLinear(cell["model.experts"], hidden, hidden, bias=bias, **common)
+    if kind == "layernorm_linear":
+        return te.LayerNormLinear(hidden, hidden, eps=model.EPSILON, bias=bias, normalization=_norm(cell), **common)
+    activation = "swiglu" if cell.llama else "gelu"
+    if kind == "layernorm_mlp":
+        if cell.get("model.op_fuser", "none") == "mlp":
+            return _fused_mlp(cell, te)
+        return te.LayerNormMLP(
+            hidden, cell.ffn, eps=model.EPSILON, bias=bias, normalization=_norm(cell), activation=activation, **common
+        )
+    attention = {
+        "num_gqa_groups": cell.kv_heads,
+        "attention_dropout": 0.0,
+        "layernorm_epsilon": model.EPSILON,
+        "attn_mask_type": "causal",
+        "normalization": _norm(cell),
+        "bias": bias,
+        "fuse_qkv_params": True,
+        "qkv_weight_interleaved": False,
+        **common,
+    }
+    if kind == "multihead_attention":
+        return te.MultiheadAttention(hidden, cell["model.heads"], input_layernorm=True, **attention)
+    attention["self_attn_mask_type"] = attention.pop("attn_mask_type")
+    return te.TransformerLayer(
+        hidden, cell.ffn, cell["model.heads"], hidden_dropout=0.0, activation=activation, **attention
+    )
+
+
+class EngineLayer(torch.nn.Module):
+    """A layer of Transformer Engine with the runtime's inputs: [tokens, hidden]."""
+
+    def __init__(self, cell, layer, te):
+        super().__init__()
+        self.inner, self.cell, self.te = layer, cell, te
+        self.attends = cell["model.layer"] in ("multihead_attention", "transformer_layer")
+        self.rotary = None
+        if self.attends and cell.llama:
+            self.rotary = te.RotaryPositionEmbedding(cell.head_dim)
+
+    def forward(self, x):
+        cell = self.cell
+        if cell["model.layer"] == "grouped_linear":
+            experts = cell["model.experts"]
+            return self.inner(x, [x.shape[0] // experts] * experts)
+        if not self.attends:
+            return self.inner(x)
+        shaped = x.view(cell["model.seq"], cell["model.batch"], cell["model.hidden"])
+        positions = None if self.rotary is None else self.rotary(cell["model.seq"])
+        out = self.inner(shaped, rotary_pos_emb=positions)
+        out = out[0] if isinstance(out, tuple) else out
+        return out.reshape(x.shape)
+
+
+class EngineModel(torch.nn.Module):
+    """A chain of layers, each recomputed in backward if the cell asks for it."""
+
+    def __init__(self, cell, layers, te):
+        super().__init__()
+        self.layers, self.te = torch.nn.ModuleList(layers), te
+        self.recompute = cell["training.checkpoint"] == "full"
+
+    def forward(self, x):
+        for layer in self.layers:
+            if self.recompute and torch.is_grad_enabled():
+                x = self.te.checkpoint(layer, x, use_reentrant=False)
+            else:
+                x = layer(x)
+        return x
+
+
+class TransformerEngineSubject(TorchSubject):
+    def __init__(self, cell, device):
+        super().__init__(cell, device)
+        import transformer_engine.pytorch as te
+
+        self.te = te
+        self.recipe = None if cell.recipe == BF16 else recipe_of(cell)
+
+    def _weights_in_eight_bits(self):
+        """Transformer Engine's context in which layers make their weights; its name changed in 2.9."""
+        make = getattr(self.te, "quantized_model_init", None) or self.te.fp8_model_init
+        return make(enabled=self.cell.quantized_weights, recipe=self.recipe)
+
+    def make_model(self):
+        cell = self.cell
+        with self._weights_in_eight_bits():
+            layers = [EngineLayer(cell, make_layer(cell, self.te), self.te) for _ in range(cell["model.layers"])]
+        return EngineModel(cell, layers, self.te)
+
+    def own_name(self, name):
+        return own_name(name, fused=self.cell.get("model.op_fuser", "none") == "mlp")
+
+    @torch.no_grad()
+    def fill(self, built, seed):
+        """Copies the runtime's initial values into the parameters, which Transformer Engine has made on the GPU."""
+        for name, parameter in built.named_parameters():
+            values = torch.empty(sharding.local(parameter).shape, dtype=self.dtype, device=self.device)
+            model.fill_parameter(values, self.own_name(name), seed, sharding.first_row(parameter))
+            sharding.local(parameter.detach()).copy_(values)
+
+    def keeps_initial_values(self, name):
+        return not self.cell.quantized_weights
+
+    def make_optimizer(self, built):
+        cell = self.cell
+        if cell["training.optimizer"] != "adam":
+            return super().make_optimizer(built)
+        from transformer_engine.pytorch.optimizers import FusedAdam
+
+        from .optimizers import MOMENTS
+
+        master = cell["training.master_weights"]
+        moments = MOMENTS[cell["training.moments"]]
+        return FusedAdam(
+            built.parameters(),
+            lr=cell["training.learning_rate"],
+            weight_decay=cell["training.weight_decay"],
+            adam_w_mode=bool(cell["training.decoupled_decay"]),
+            master_weights=master != "none",
+            store_param_remainders=master == "remainder",
+            exp_avg_dtype=moments,
+            exp_avg_sq_dtype=moments,
+        )
+
+    def forward(self, built, x):
+        if self.recipe is None:
+            return built(x)
+        cast = getattr(self.te, "autocast", None)
+        if cast is not None:
+            with cast(enabled=True, recipe=self.recipe):
+                return built(x)
+        with self.te.fp8_autocast(enabled=True, fp8_recipe=self.recipe):
+            return built(x)
+
+    def notes(self):
+        return [*super().notes(), f"transformer_engine {version_of('transformer_engine')}"]
+
+
+def make(cell, device):
+    return TransformerEngineSubject(cell, device)

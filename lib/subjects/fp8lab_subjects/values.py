@@ -1,0 +1,74 @@
+"""Values of a run as files, which the program scores: losses, output, gradients, weights."""
+
+import ctypes
+import json
+import struct
+
+import torch
+
+from . import model, sharding
+from .training import Instrument
+
+
+class ValuesInstrument(Instrument):
+    """Keeps what parity compares. Writes rank-R.json and one file of 32-bit floats for each kind of values."""
+
+    def __init__(self, folder):
+        self.folder, self.kept = folder, {}
+
+    def _weights(self, run):
+        # full_tensor() is a collective: every rank calls it for every parameter, in one order.
+        return [sharding.full(parameter.detach()).float().cpu().clone() for _, parameter in run.named_parameters()]
+
+    def built(self, run):
+        self.kept["initial"] = self._weights(run)
+        self.gathered_equals = self._compare_with_unsharded(run)
+
+    @staticmethod
+    def _gradient(parameter):
+        """This rank's rows; zeros for a parameter to which backward gave no gradient."""
+        if parameter.grad is None:
+            return torch.zeros(sharding.local(parameter.detach()).numel())
+        return sharding.local(parameter.grad).float().cpu().clone()
+
+    def _compare_with_unsharded(self, run):
+        """True if the gathered parameters have the bits that they are given without sharding; None where none can."""
+        equal = None
+        for (name, parameter), seen in zip(run.named_parameters(), self.kept["initial"]):
+            if not run.subject.keeps_initial_values(name):
+                continue
+            expected = torch.empty(seen.shape, dtype=parameter.dtype)
+            model.fill_parameter(expected, name, run.cell["training.seed"], 0)
+            equal = equal is not False and bool(torch.equal(expected.float(), seen))
+        return equal
+
+    def mark(self, run, name, last):
+        if name == "end_of_forward" and last:
+            self.kept["output"] = [run.output.detach().float().cpu().clone()]
+        if name == "end_of_backward" and last:
+            self.kept["gradients"] = [self._gradient(one) for _, one in run.named_parameters()]
+
+    def trained(self, run):
+        self.kept["weights"] = self._weights(run)
+
+    def results(self, run):
+        self.folder.mkdir(exist_ok=True)
+        for kind, tensors in self.kept.items():
+            with open(self.folder / f"{kind}-{run.rank}.f32", "wb") as file:
+                for tensor in tensors:
+                    values = tensor.contiguous()  # read by address, since NumPy need not be installed
+                    file.write(ctypes.string_at(values.data_ptr(), 4 * values.numel()))
+        with open(self.folder / f"losses-{run.rank}.f32", "wb") as file:
+            file.write(struct.pack(f"{len(run.losses)}f", *run.losses))
+        described = []
+        for (name, parameter), gradient in zip(run.named_parameters(), self.kept["gradients"]):
+            row = parameter.numel() // max(1, parameter.shape[0])
+            begin = sharding.first_row(parameter) * row
+            own = sharding.local(parameter.detach()).numel()
+            described.append(
+                {"name": name, "elements": parameter.numel(), "gradient": gradient.numel(), "begin": begin,
+                 "end": begin + own}
+            )
+        about = {"tensors": described, "gathered_equals_unsharded": self.gathered_equals}
+        (self.folder / f"rank-{run.rank}.json").write_text(json.dumps(about))
+        return {}

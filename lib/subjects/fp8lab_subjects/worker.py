@@ -1,0 +1,69 @@
+"""The worker: `python -m fp8lab_subjects.worker` serves arms; --check and --describe SUBJECT answer and end."""
+
+import json
+import os
+import signal
+import sys
+
+from . import cells, parity, protocol, rank, ranks, subjects
+
+
+def measure(cell):
+    """An arm's result: one set of ranks for each group of metrics. Figures are those of rank 0."""
+    out = protocol.result()
+    metrics, scored, notes = {}, {}, []
+    for group in cell.measure:
+        if group == "parity":
+            answer = parity.measure(cell)
+            scored = answer.pop("metrics")
+            notes += answer.pop("notes")
+            out.update({key: answer[key] for key in ("losses", "noise", "values_hash") if key in answer})
+            continue
+        first = ranks.run(lambda one, folder: rank.train(cell, group, one, folder), cell["ranks"])[0]
+        metrics.update(first["metrics"])
+        notes += first["notes"]
+        if group == "memory":
+            out["retained_by_holder"] = [{"holder": name, "bytes": size} for name, size in first["retained_by_holder"]]
+        if first["samples"]:
+            out.setdefault("samples", {}).update(first["samples"])
+    out["metrics"] = protocol.result(metrics)["metrics"] | scored
+    out["notes"] = list(dict.fromkeys(notes))
+    return out
+
+
+def answer(arm, message):
+    """The result of an arm. A rank that a signal ended ends the worker by the same signal, so that it shows."""
+    cell = cells.read(arm, message)
+    try:
+        reason = subjects.unsupported(cell)
+        if reason:
+            return protocol.result(status="error", reason=reason)
+        subjects.preload(cell)
+        return measure(cell)
+    except ranks.Crash as crash:
+        signal.signal(crash.number, signal.SIG_DFL)
+        os.kill(os.getpid(), crash.number)
+        raise
+    except ranks.Failure as failure:
+        return protocol.result(status="out_of_memory" if failure.out_of_memory else "error", reason=str(failure))
+
+
+def check(text):
+    cell = cells.read(*protocol.parse_request(text))
+    reason = subjects.unsupported(cell) or subjects.broken(cell)
+    return {"skip": reason} if reason else {}
+
+
+def main(words):
+    if words == ["--check"]:
+        print(json.dumps(check(sys.stdin.read())))
+    elif words[:1] == ["--describe"] and len(words) == 2:
+        print(json.dumps(subjects.describe(words[1])))
+    elif not words:
+        protocol.serve(answer)
+    else:
+        sys.exit("usage: python -m fp8lab_subjects.worker [--check | --describe SUBJECT]")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
