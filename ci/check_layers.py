@@ -54,7 +54,8 @@ ROOMS = {
     "lib/harness/measure": ("lib/harness/predict", "lib/harness/reference", "lib/optim", "lib/fixes"),
     "lib/harness/results": ("lib/harness/scenario",),
     "lib/harness/run": ("lib/harness/measure", "lib/harness/results"),
-    "lib/harness/cli": ("lib/harness/run",),
+    "lib/harness/subjects": ("lib/harness/run",),
+    "lib/harness/cli": ("lib/harness/subjects",),
     "scenarios": ("lib/harness/cli",),
     "bench": ("lib/harness/cli", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp"),
     "correctness": ("correctness/support", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp",
@@ -83,7 +84,7 @@ EXTERNALS = (
     (r"sanitizer/.*", ("lib/core/heap_allocations_sanitized.cpp",)),
     (r"yaml-cpp/.*", ("lib/harness/scenario", "correctness/harness", "correctness/scenarios")),
     (r"(nlohmann|CLI)/.*", ("lib/harness/results", "lib/harness/cli", "scenarios/main.cpp", "correctness/harness",
-                            "correctness/scenarios")),
+                            "correctness/scenarios", "correctness/subjects")),
     # A file that is on the disk, and not only on its way there, takes open() and fsync().
     (r"(fcntl|unistd)\.h",
      ("lib/harness", "lib/comm/sockets", "lib/optim/durable_file.cpp", "scenarios", "bench", "correctness")),

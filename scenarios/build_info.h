@@ -15,4 +15,7 @@ std::string bundled_scenarios();
 /// The folder of the program that makes reports: FP8LAB_REPORTS_DIR, by default the source tree's.
 std::string bundled_reports();
 
+/// The folder of the Python package that drives libraries: FP8LAB_WORKER_DIR, by default the source tree's.
+std::string bundled_worker();
+
 }  // namespace fp8lab

@@ -24,6 +24,7 @@ int main(int argc, char** argv) {
                              {.build = fp8lab::build_info(),
                               .scenarios_directory = data_folder("scenarios", fp8lab::bundled_scenarios()),
                               .reports_directory = data_folder("reports", fp8lab::bundled_reports()),
+                              .worker_directory = data_folder("subjects", fp8lab::bundled_worker()),
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,

@@ -62,7 +62,7 @@ std::vector<Malformed> malformed_matrices_and_expectations() {
       {"expect_before_without_fix",
        plain("{hidden: 8, seq: 1}", "expect:\n  - {metric: memory.peak_bytes, arm: before, equals: 0}\n"),
        7,
-       {"needs a `fix`"}},
+       {"needs a `fix` or `versions.before`"}},
       {"expect_no_comparison",
        fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after}\n"),
        10,

@@ -146,6 +146,7 @@ TEST(Scenario, EveryKeyReadsBackTheValueSet) {
       case KeyType::kNumber: value = 0.25; break;
       case KeyType::kWord: value = key.words(kVocabulary).back(); break;
       case KeyType::kMesh: value = std::string("2x4"); break;
+      case KeyType::kText: value = std::string("2.14"); break;
     }
     key.set(cell, value);
     EXPECT_EQ(key.get(cell), value) << key.path;

@@ -111,6 +111,12 @@ struct TrainingConfig {
   std::uint64_t seed = 1234;
 };
 
+/// Scenario key `versions`, of a library: a release, a folder, or empty for the installed one.
+struct VersionsConfig {
+  std::string before;  ///< empty: no before arm
+  std::string after;   ///< runs in the bf16 arm too
+};
+
 /// One point of a scenario's matrix with every axis applied.
 struct CellConfig {
   std::string scenario;
@@ -118,6 +124,7 @@ struct CellConfig {
   std::vector<std::pair<std::string, std::string>> axes;
   std::string device = "cpu";   ///< a row of the device table
   std::string arch = "hopper";  ///< a row of the architecture table; device `cuda` reads it from the GPU
+  std::string subject = "own";  ///< a row of kSubjects (subject_keys.h): the own runtime, or a library
   int ranks = 1;
   std::string mesh;                        ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<Word<Sharded>> sharding;   ///< left out: fsdp for several ranks or a mesh
@@ -126,6 +133,7 @@ struct CellConfig {
   std::int64_t capacity = 0;               ///< device memory of each rank, in bytes; 0: as much as the device has
   Word<Control> control = Control::kNone;  ///< what the before arm has more, without a fix: nothing, or planted changes
   std::string fix;                         ///< a row of the fix table, or empty for a plain cell
+  VersionsConfig versions;                 ///< of a library
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, reference, host, time, traffic
@@ -138,8 +146,10 @@ inline constexpr std::size_t kMostSamples = 64;
 /// The most losses that results keep.
 inline constexpr std::size_t kMostLosses = 1024;
 
-/// True if the cell has a before arm: of a fix, or as a control of the measurement.
-inline bool has_before(const CellConfig& cell) { return !cell.fix.empty() || cell.control != Control::kNone; }
+/// True if the cell has a before arm: of a fix, of a library's version, or as a control of the measurement.
+inline bool has_before(const CellConfig& cell) {
+  return !cell.fix.empty() || !cell.versions.before.empty() || cell.control != Control::kNone;
+}
 
 /// The sides a cell is run on, each in a child process.
 enum class Arm { kBefore, kAfter, kBf16 };

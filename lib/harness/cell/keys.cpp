@@ -8,8 +8,10 @@
 #include <type_traits>
 #include <utility>
 
+#include "harness/cell/escape.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
 
 namespace fp8lab {
@@ -154,6 +156,8 @@ std::vector<Key> make_keys() {
   return {
       word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
       word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
+      word("subject", subject_names(), "what trains: this program's runtime, or a library that a worker process drives",
+           At<&C::subject>{}),
       integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
           At<&C::mesh>{}),
@@ -171,6 +175,10 @@ std::vector<Key> make_keys() {
           "the step's time more (planted)",
           At<&C::control>{}),
       word("fix", rows_of<&V::fixes>, "fix that the before arm reverts", At<&C::fix>{}),
+      key("versions.before", KeyType::kText, "version of the library that the before arm runs",
+          At<&C::versions, &VersionsConfig::before>{}),
+      key("versions.after", KeyType::kText, "version that the after and bf16 arms run; the installed one when left out",
+          At<&C::versions, &VersionsConfig::after>{}),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
@@ -323,6 +331,9 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
     case KeyType::kMesh:
       if (!parse_mesh(text)) return std::nullopt;
       return Value{text};
+    case KeyType::kText:
+      if (text.empty() || printable(text) != text) return std::nullopt;
+      return Value{text};
   }
   return std::nullopt;
 }
@@ -334,6 +345,7 @@ std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
+    case KeyType::kText: return "a release (2.14.1) or a folder (./TransformerEngine)";
   }
   return "";
 }

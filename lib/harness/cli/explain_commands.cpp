@@ -22,6 +22,7 @@ const char* type_of(const Key& key) {
     case KeyType::kNumber: return "number";
     case KeyType::kWord: return "word";
     case KeyType::kMesh: return "mesh";
+    case KeyType::kText: return "text";
   }
   return "";
 }
@@ -43,6 +44,7 @@ std::string example_value(const Key& key, const Vocabulary& vocabulary) {
       return usual.empty() ? low : usual;
     }
     case KeyType::kMesh: return "2x4";
+    case KeyType::kText: return "2.14.1";
     case KeyType::kWord: break;
   }
   for (const std::string& word : key.words(vocabulary))

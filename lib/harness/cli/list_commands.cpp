@@ -10,6 +10,8 @@
 #include "harness/cell/spelling.h"
 #include "harness/cli/program.h"
 #include "harness/results/verdict.h"
+#include "harness/subjects/install.h"
+#include "harness/subjects/subjects.h"
 
 namespace fp8lab {
 namespace {
@@ -35,6 +37,26 @@ Json error_json(const ScenarioError& error) {
           {"line", error.place().line},
           {"column", error.place().column},
           {"message", error.problem()}};
+}
+
+Json json_of(const SubjectState& state) {
+  Json libraries = Json::object();
+  for (const auto& [name, version] : state.libraries) libraries[name] = version;
+  return {{"subject", state.subject},
+          {"python", state.python},
+          {"available", state.available},
+          {"reason", state.available ? Json(nullptr) : Json(state.reason)},
+          {"version", state.version.empty() ? Json(nullptr) : Json(state.version)},
+          {"libraries", libraries}};
+}
+
+std::string line_of(const SubjectState& state) {
+  if (!state.available) return fmt::format("{:<20} unavailable: {}\n", state.subject, for_terminal(state.reason));
+  std::string with;
+  for (const auto& [name, version] : state.libraries)
+    with += fmt::format("{}{} {}", with.empty() ? "; with " : ", ", name, version);
+  return fmt::format("{:<20} {}{} ({})\n", state.subject, for_terminal(state.version), for_terminal(with),
+                     for_terminal(state.python));
 }
 
 }  // namespace
@@ -140,6 +162,27 @@ int env_command(bool json, const Program& program) {
                       : value.is_null() ? "-"
                                         : value.dump()));
   }
+  return 0;
+}
+
+int subjects_command(const std::string& release, bool json, const Program& program) {
+  const Subjects subjects(program.worker_directory);
+  if (!release.empty()) {
+    print(fmt::format("{}\n", install_release(release, subjects.folder())));
+    return 0;
+  }
+  Json out = Json::array();
+  for (const SubjectState& state : subjects.states()) {
+    if (json)
+      out.push_back(json_of(state));
+    else
+      print(line_of(state));
+  }
+  if (json)
+    print(out);
+  else
+    print(fmt::format("Releases: virtual environments SUBJECT-RELEASE below {} (FP8LAB_SUBJECTS)\n",
+                      for_terminal(subjects.folder())));
   return 0;
 }
 

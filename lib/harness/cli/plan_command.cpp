@@ -15,6 +15,7 @@
 #include "harness/cli/planned.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
+#include "harness/subjects/subjects.h"
 
 namespace fp8lab {
 namespace {
@@ -191,6 +192,7 @@ int plan_command(const PlanRequest& request, const Program& program) {
     for (const ScenarioError& error : loaded.errors) report_error(error.what());
     if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
     select_cells(loaded.cells, request.selection, program.vocabulary());
+    Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
     for (const PlannedCell& cell : loaded.cells) plans.push_back(planned(cell, capacity.bytes, nullptr, program));
     if (plans.empty()) report_error(nothing_matches(request.selection, program.vocabulary()));
     text = request.json || plans.empty() ? "" : scenario_text(plans);

@@ -19,6 +19,8 @@
 #include "harness/cli/plan_tables.h"
 #include "harness/cli/standard_streams.h"
 #include "harness/cli/validators.h"
+#include "harness/results/json_codec.h"
+#include "harness/subjects/scored_values.h"
 
 namespace fp8lab {
 namespace {
@@ -308,6 +310,10 @@ class CommandLine {
     CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
     metrics.add_option("NAME", name_, "explain this metric in full");
     add_json(metrics);
+    CLI::App& subjects = add("subjects", "list the libraries that can train a scenario's cells, and what is installed",
+                             [this] { return subjects_command(release_, json_, program_); });
+    subjects.add_option("--install", release_, "make a virtual environment for a release: transformer_engine==2.16.1");
+    add_json(subjects);
     CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
                            [this] { return schema_command(document_, program_); });
     schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
@@ -335,6 +341,7 @@ class CommandLine {
   ReportRequest report_;
   std::vector<std::string> words_;  ///< the command line after the program's name
   std::string directory_, name_, shell_, document_ = "scenario";
+  std::string release_;
   bool json_ = false;
 };
 
@@ -363,6 +370,10 @@ int run_program(int argc, char** argv, const Program& program) {
     select_instruction_set();
     // Comes first, because a child process must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
+    if (argc == 3 && std::string(argv[1]) == kScoreCommand) {
+      std::fputs(arm_to_json(score_values(argv[2])).c_str(), stdout);
+      return 0;
+    }
     ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then returns an error, which is reported
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)

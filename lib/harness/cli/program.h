@@ -16,8 +16,9 @@ namespace fp8lab {
 /// The functions and data on which the command line depends. scenarios/main.cpp passes the real ones, tests pass fakes.
 struct Program {
   BuildInfo build;
-  std::string scenarios_directory;  ///< the bundled scenarios, for `fixes`; need not exist
-  std::string reports_directory;    ///< the Python program of `report`; need not exist
+  std::string scenarios_directory;    ///< the bundled scenarios, for `fixes`; need not exist
+  std::string reports_directory;      ///< the Python program of `report`; need not exist
+  std::string worker_directory = {};  ///< the Python package that drives libraries; need not exist
   const Vocabulary& (*vocabulary)() = nullptr;
   ArmFunction measure;
   MeasureOver measure_over = {};  ///< measures an arm over ranks that a launcher started
@@ -103,6 +104,8 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
 int fixes_command(std::string directory, bool json, const Program& program);
 int recipes_command(bool json, const Program& program);
 int devices_command(bool json, const Program& program);
+/// `release`: the one to install, "torch==2.10.0"; empty: none, and all are listed.
+int subjects_command(const std::string& release, bool json, const Program& program);
 /// Replaces this process with the Python program under `reports/`. Returns only by an exception, if no Python has the
 /// packages that the program needs.
 int report_command(const ReportRequest& request, const Program& program);

@@ -20,6 +20,7 @@
 #include "harness/run/launched_runner.h"
 #include "harness/run/limits.h"
 #include "harness/scenario/controls.h"
+#include "harness/subjects/subjects.h"
 
 namespace fp8lab {
 namespace {
@@ -38,6 +39,9 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
   options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
   options.timeout_s = request.timeout_s;
   options.predict = program.predict;
+  options.library_command = [subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {
+    return subjects.command(cell, arm);
+  };
   if (!request.isolate) options.task = program.task;
   options.isolate = request.isolate;
   options.processes = request.processes;
@@ -257,6 +261,7 @@ int run_command(const RunRequest& request, const Program& program) {
     for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
   if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
     add_time_gate(loaded.cells, *request.gate_time, vocabulary);
+  if (loaded.errors.empty() && !ranks) Subjects(program.worker_directory).skip_impossible(loaded.cells, vocabulary);
   if (loaded.errors.empty() && ranks) {
     try {
       fit_to_launch(loaded.cells, loaded.scenarios, *ranks);

@@ -52,6 +52,10 @@ Json definition_of(const Key& key, const Vocabulary& vocabulary) {
       out["maximum"] = kMostRanks;
       out["pattern"] = "^([1-9][0-9]{0,4}x)?[1-9][0-9]{0,4}$";
       break;
+    case KeyType::kText:
+      out["type"] = {"string", "number"};  // YAML readers take 2.14 for a number
+      out["minLength"] = 1;
+      break;
   }
   return out;
 }

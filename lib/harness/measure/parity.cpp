@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -18,12 +17,12 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/cast_counts.h"
+#include "harness/measure/scores.h"
 
 namespace fp8lab {
 namespace {
 
 using Metrics = std::map<std::string, MetricValue>;
-using Lists = std::vector<std::vector<float>>;
 
 constexpr std::string_view kMetrics[] = {
     "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",       "parity.weight_sqnr_db",
@@ -56,54 +55,9 @@ double smallest(ProcessGroup* world, double mine, std::string_view label) {
   return *std::min_element(all.begin(), all.end());
 }
 
-/// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks.
 std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
-  const std::vector<float> all = of_all_ranks(world, run.losses(), "losses");
-  const std::size_t steps = run.losses().size(), ranks = all.size() / steps;
-  std::vector<double> means(steps);
-  for (std::size_t i = 0; i < all.size(); ++i) means[i % steps] += all[i];
-  for (double& mean : means) mean /= static_cast<double>(ranks);
-  return means;
+  return mean_by_step(of_all_ranks(world, run.losses(), "losses"), run.losses().size());
 }
-
-struct Noise {
-  double signal = 0.0;
-  double noise = 0.0;
-  Noise& operator+=(const Noise& other) {
-    signal += other.signal;
-    noise += other.noise;
-    return *this;
-  }
-};
-
-Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values) {
-  Noise out;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
-    const double r = reference[i], d = r - values[i];
-    out.signal += r * r;
-    out.noise += d * d;
-  }
-  return out;
-}
-
-/// 20 log10(|reference| / |reference - value|). Absent, not infinite, where both are equal, since there is no noise.
-/// NaN where BF16's values are finite and these are not: a gate on NaN always fails.
-struct Decibels {
-  explicit Decibels(const Noise& sum) {
-    if (!std::isfinite(sum.signal))
-      reason = "a value of BF16's is not finite";
-    else if (!std::isfinite(sum.noise))
-      value = std::numeric_limits<double>::quiet_NaN(), reason = "a value is not finite";
-    else if (sum.noise == 0.0)
-      reason = "equal to BF16 bit for bit: no noise";
-    else if (sum.signal == 0.0)
-      reason = "BF16's is zero";
-    else
-      value = 10.0 * std::log10(sum.signal / sum.noise);
-  }
-  std::optional<double> value;
-  std::string reason;
-};
 
 /// Tensors of one kind that are compared with BF16's: their metric, and the name of each tensor.
 struct Compared {
@@ -118,53 +72,7 @@ void put_sqnr(ProcessGroup* world, ArmResult& result, const Compared& tensors) {
   std::vector<Noise> mine;
   for (std::size_t i = 0; i < tensors.reference.size(); ++i)
     mine.push_back(noise_of(tensors.reference[i], tensors.values[i]));
-  const std::vector<Noise> all = of_all_ranks(world, mine, tensors.metric);
-  Noise sum;
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    Noise of_tensor;
-    for (std::size_t j = i; j < all.size(); j += mine.size()) of_tensor += all[j];
-    const Decibels db(of_tensor);
-    result.noise.push_back({.tensor = tensors.names[i], .of = tensors.of, .sqnr_db = db.value, .reason = db.reason});
-    sum += of_tensor;
-  }
-  const Decibels db(sum);
-  put(result.metrics, tensors.metric, db.value, db.reason);
-}
-
-bool all_finite(const std::vector<float>& values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
-}
-
-/// The fraction of tensors that training changed. A tensor with a value that is not finite does not count as changed.
-double fraction_moved(const Lists& before, const Lists& after) {
-  std::size_t moved = 0;
-  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
-  return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
-}
-
-/// The same of this rank's shards that have elements; 1 if none has.
-double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards) {
-  Lists began_with, ended_with;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].begin == shards[i].end) continue;
-    const auto rows_of = [&](const std::vector<float>& values) {
-      return std::vector(values.begin() + shards[i].begin, values.begin() + shards[i].end);
-    };
-    began_with.push_back(rows_of(before[i]));
-    ended_with.push_back(rows_of(after[i]));
-  }
-  return ended_with.empty() ? 1.0 : fraction_moved(began_with, ended_with);
-}
-
-std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kFnv1aBasis) {
-  for (const float value : values) hash = fnv1a_word(std::bit_cast<std::uint32_t>(value), hash);
-  return hash;
-}
-
-std::uint64_t hash_of(const Lists& values) {
-  std::uint64_t hash = kFnv1aBasis;
-  for (const std::vector<float>& list : values) hash = fnv1a_word(list.size(), hash_of(list, hash));
-  return hash;
+  put_noise(result, tensors.metric, tensors.of, tensors.names, of_all_ranks(world, mine, tensors.metric));
 }
 
 /// The stored bytes of a parameter, one entry per buffer; empty for a buffer that it lacks.
@@ -201,10 +109,6 @@ std::uint64_t hash_of(const std::vector<Stored>& parameters) {
       }
     }
   return hash;
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
 /// True if the buffers that both have are equal; nothing if they have no buffer in common, as where a format refused
@@ -265,14 +169,6 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
     put(metrics, "parity.gathered_equals_unsharded", equal ? 1.0 : 0.0);
 }
 
-/// One hash over the final weights and the losses of all ranks.
-std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
-  std::uint64_t hash = weights.size();
-  for (const std::uint64_t one : weights) hash = fnv1a_word(one, hash);
-  for (const std::uint64_t one : losses) hash = fnv1a_word(one, hash);
-  return hash;
-}
-
 /// Counts the values that are cast, and measures the fractions of clipped and underflowed ones, in a further run of the
 /// arm without fused quantization: only there are the values that are cast stored, so that they can be counted.
 void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
@@ -321,12 +217,8 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const Companion baseline(cell, make_recipe("bf16"), world);
   result.losses = mean_losses(world, run);
   const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
-  if (std::isnan(reference))  // whose sign means nothing and differs between processors
-    put(metrics, "parity.loss_gap", std::nullopt, "BF16's loss is nan");
-  else if (!std::isfinite(reference) || reference == 0.0)
-    put(metrics, "parity.loss_gap", std::nullopt, fmt::format("BF16's loss is {}", reference));
-  else
-    put(metrics, "parity.loss_gap", std::abs(loss - reference) / std::abs(reference));
+  const LossGap gap(loss, reference);
+  put(metrics, "parity.loss_gap", gap.value, gap.reason);
   const TrainingRun::Values& reference_values = baseline.run.values();
   const std::vector<std::string> names = run.parameter_names(), output{"output"};
   const Lists reference_output{reference_values.output}, own_output{values.output};
@@ -361,8 +253,8 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
   const TrainingRun::Values& other = fixed.run.values();
   const std::vector<Stored> fixed_ended_with = stored(fixed.run);
-  const bool equal = same_bits(run.losses(), fixed.run.losses()) && same_bits(values.output, other.output) &&
-                     std::ranges::equal(values.gradients, other.gradients, same_bits) &&
+  const bool equal = equal_bits(run.losses(), fixed.run.losses()) && equal_bits(values.output, other.output) &&
+                     std::ranges::equal(values.gradients, other.gradients, equal_bits) &&
                      std::ranges::equal(ended_with, fixed_ended_with, [&](const Stored& a, const Stored& b) {
                        return equal_stored(a, b, recipe.weight.columnwise_is_transpose());
                      });

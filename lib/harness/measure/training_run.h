@@ -9,6 +9,7 @@
 #include "backend/device.h"
 #include "fsdp/sharding.h"
 #include "harness/cell/cell.h"
+#include "harness/measure/scores.h"
 #include "nn/model.h"
 #include "optim/adam.h"
 #include "optim/weight_average.h"
@@ -21,12 +22,6 @@ struct StepTimes {
   double backward_ms = 0.0;
   double optimizer_ms = 0.0;
   double step_ms = 0.0;
-};
-
-/// Elements of an unsharded parameter, row after row.
-struct ElementRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
 };
 
 // A scenario may ask for a million steps, so records by step are bounded; only losses, four bytes each, are kept of

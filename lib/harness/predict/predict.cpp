@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "harness/cell/subject_keys.h"
 #include "harness/predict/predict_run.h"
 #include "harness/predict/predict_traffic.h"
 
@@ -9,7 +10,37 @@ namespace fp8lab {
 
 using namespace closed_form;
 
+namespace {
+
+/// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients, and no shard that
+/// FSDP2 would pad, so every weight's and vector's rows divide among the ranks.
+bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
+  const ModelConfig& model = config.model;
+  const TrainingConfig& training = config.training;
+  const std::int64_t ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn;
+  const std::int64_t kv_rows = model.hidden / model.heads * (model.kv_heads == 0 ? model.heads : model.kv_heads);
+  const auto divides = [&](std::int64_t rows) { return rows % cell.sharding.shards == 0; };
+  return cell.sharding.replicas == 1 && training.param_dtype == ParamDType::kBF16 && training.clip_norm == 0.0 &&
+         divides(model.hidden) && divides(ffn) && divides(kv_rows);
+}
+
+/// The closed forms are of the own runtime. A library's memory is its own, and so is its traffic, but for plain FSDP2.
+std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
+  if (config.subject != "torch" || (arm != Arm::kBf16 && config.training.recipe != "bf16")) return {};
+  config.training.recipe = "bf16";
+  config.training.quantized_weights = false;
+  config.subject = CellConfig{}.subject;
+  const CellNumbers cell(config, arm);
+  if (!moves_as_torch(config, cell)) return {};
+  std::map<std::string, double> figures = estimate(config, arm, nullptr).figures;
+  std::erase_if(figures, [](const auto& figure) { return !figure.first.starts_with("traffic."); });
+  return figures;
+}
+
+}  // namespace
+
 Estimate estimate(const CellConfig& config, Arm arm, const LanguageModel* model) {
+  if (is_library(config)) return {.figures = predict_library(config, arm), .peak_phase = {}, .peak_by_owner = {}};
   const CellNumbers cell(config, arm);
   const LayersOfRun layers = make_layers(cell, config.model.layer);
   const LayerAccount each(cell, layers);

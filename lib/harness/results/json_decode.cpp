@@ -37,7 +37,8 @@ Value value_from(const Key& key, const JsonReader& json) {
     }
     case KeyType::kNumber: return json.number();
     case KeyType::kWord:
-    case KeyType::kMesh: return json.text();
+    case KeyType::kMesh:
+    case KeyType::kText: return json.text();
   }
   return {};
 }

@@ -15,7 +15,7 @@
 namespace fp8lab {
 
 enum class Verdict {
-  kConfirmed,      ///< fix cell: the defect is measured in the before arm and absent in the after arm
+  kConfirmed,      ///< cell with a before arm: the defect is measured there and absent in the after arm
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
   kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation
@@ -63,8 +63,9 @@ bool needs_more_processes(const Expectation& expectation, const Gate& gate);
 
 using ArmResults = std::map<Arm, ArmResult>;
 
-/// The arms that a cell runs: before and after for a fix cell, else only after. Also bf16, where memory or parity is
-/// measured and the recipe quantizes, or where an expectation or a claim names it.
+/// The arms that a cell runs: before and after where it names a fix or `versions.before` (a "fix cell"), else only
+/// after. Also bf16, where memory or parity is measured and the recipe quantizes, or where an expectation or a claim
+/// names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
 /// Judges a cell. The verdict is the first that applies, in this order: timeout, crashed, regressed, not_fixed,

@@ -15,6 +15,7 @@
 
 #include "backend/device.h"
 #include "core/check.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/results/json_codec.h"
 
 namespace fp8lab {
@@ -32,6 +33,8 @@ constexpr double kLongestWriteSeconds = 300;
 constexpr int kLastSignal = 64;
 constexpr const char* kWhyNoCrash =
     "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
+
+constexpr const char* kWhyNoLibrary = "a library's worker starts its own ranks; run it without a launcher";
 
 std::chrono::nanoseconds to_duration(double seconds) {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
@@ -99,6 +102,7 @@ class Watchdog {
 void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>& scenarios,
                    const LaunchedRanks& ranks) {
   for (PlannedCell& cell : cells) {
+    if (cell.skip_reason.empty() && is_library(cell.config)) cell.skip_reason = kWhyNoLibrary;
     if (cell.skip_reason.empty() && expects_crash(cell)) cell.skip_reason = kWhyNoCrash;
     if (!cell.skip_reason.empty() || cell.config.ranks == ranks.size()) continue;
     throw ScenarioError(

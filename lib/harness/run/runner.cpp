@@ -10,6 +10,7 @@
 
 #include "core/check.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
 #include "harness/results/json_codec.h"
 #include "harness/run/limits.h"
@@ -110,7 +111,9 @@ class Runner {
         events_.finished(skipped_record(cell, cell.skip_reason));
         continue;
       }
-      const bool alone = any_group(cell.config.measure, &MetricGroup::alone);
+      // How much of a GPU a library needs is not predicted, so it has the GPU for itself.
+      const bool alone = any_group(cell.config.measure, &MetricGroup::alone) ||
+                         (is_library(cell.config) && memory_of(cell.config) > 0.0);
       if (alone && busy > 0) return;
       const std::vector<Arm> arms = arms_of(cell, vocabulary_);
       const double arm_bytes = bytes_of(cell, arms);
@@ -129,8 +132,13 @@ class Runner {
 
   /// Starts the next arm of the cell, in a process that may be reused for other arms of the device that it has open. A
   /// process is not reused after an arm that reverts a fix, which may leave damage behind; in a cell that measures
-  /// time; or under a limit on processor time, which would count all arms of a process together.
+  /// time; or under a limit on processor time, which would count all arms of a process together. A library's process
+  /// runs one arm: instruments and caches of a library outlive an arm, and versions differ in their interpreters.
   void start_next(RunningCell& cell) {
+    if (is_library(cell.config())) {
+      const ArmCommand command = options_.library_command(cell.config(), cell.next());
+      return cell.start_next(std::make_unique<ArmProcess>(command), ArmProcess::Then::kEnd);
+    }
     const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
     std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
     if (!process) process = std::make_unique<ArmProcess>(options_.command);

@@ -16,12 +16,16 @@ namespace fp8lab {
 /// Computes the closed-form figures of an arm by metric name. A metric without a closed form is absent.
 using PredictFunction = std::function<std::map<std::string, double>(const CellConfig&, Arm)>;
 
+/// The command line of the process that runs an arm of a cell whose subject is a library.
+using LibraryCommand = std::function<ArmCommand(const CellConfig&, Arm)>;
+
 struct RunnerOptions {
   /// The most arms that run at a time. On a device with memory of its own, fewer run if the predicted memory of more
   /// would not fit. A cell that measures time runs alone, one arm after the other.
   int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
-  ArmCommand command;
+  ArmCommand command;               ///< of arms of the own runtime
+  LibraryCommand library_command;   ///< needed if a cell's subject is a library
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;

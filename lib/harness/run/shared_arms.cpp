@@ -5,6 +5,7 @@
 
 #include "core/fnv1a.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
 
@@ -19,6 +20,7 @@ std::string task_of(CellConfig cell, Arm arm) {
     cell.fix.clear();
     cell.control = Control::kNone;
   }
+  if (is_library(cell)) cell.versions = {.before = {}, .after = version_of(cell, arm)};
   if (arm == Arm::kBf16) {
     const TrainingConfig none;
     TrainingConfig& training = cell.training;

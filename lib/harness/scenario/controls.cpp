@@ -60,6 +60,7 @@ std::vector<Expectation> expectations(const CellConfig& cell) {
 PlannedCell control_of(const PlannedCell& cell, Control control) {
   PlannedCell out = cell;
   out.config.fix.clear();
+  out.config.versions.before.clear();  // both arms run the after arm's version
   out.config.control = control;
   out.config.id = cell.config.scenario + std::string(control == Control::kSame ? kSame : kPlantedEnd);
   out.config.axes = {{"control", std::string(out.config.control.text())}};

@@ -7,6 +7,7 @@
 
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/cell/subject_keys.h"
 
 namespace fp8lab {
 namespace {
@@ -65,6 +66,22 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   if (defers_init(cell))
     return BrokenRule{"training.deferred_init",
                       "nobody initialises the parameters later without sharding; remove it, or write `sharding: fsdp`"};
+  return std::nullopt;
+}
+
+Broken broken_subject_rule(const CellConfig& cell) {
+  const VersionsConfig& versions = cell.versions;
+  if (!is_library(cell)) {
+    if (versions.before.empty() && versions.after.empty()) return std::nullopt;
+    return BrokenRule{versions.before.empty() ? "versions.after" : "versions.before",
+                      "this program's own runtime has one version; name a library in `subject` "
+                      "(`subject: transformer_engine`), or remove `versions`"};
+  }
+  if (!cell.fix.empty())
+    return BrokenRule{"fix",
+                      fmt::format("it is a switch of this program's own runtime, which `subject: {}` does not "
+                                  "run; name two versions of the library in `versions`, or remove one of the two",
+                                  cell.subject)};
   return std::nullopt;
 }
 
@@ -131,6 +148,7 @@ std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Voca
     return BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"};
   Broken broken = broken_model_rule(cell.model, cell.training.micro_batches);
   if (!broken) broken = broken_ranks_rule(cell, vocabulary);
+  if (!broken) broken = broken_subject_rule(cell);
   if (!broken) broken = broken_optimizer_rule(cell, vocabulary);
   if (!broken) broken = broken_cache_rule(cell);
   if (!broken) broken = broken_resume_rule(cell.training);

@@ -6,6 +6,7 @@
 
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
@@ -14,7 +15,7 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 
 /// Sections with keys of the table of keys.h; a section comes after the section that contains it.
-const std::vector<std::string> kSections{"model", "training", "training.recipe_options"};
+const std::vector<std::string> kSections{"versions", "model", "training", "training.recipe_options"};
 
 class ScenarioParser {
  public:
@@ -44,8 +45,9 @@ class ScenarioParser {
 
  private:
   void check_top_level(const YamlNode& root) const {
-    std::vector<std::string> known{"version", "name",    "title",   "upstream", "model",  "training", "matrix",
-                                   "include", "exclude", "measure", "expect",   "claims", "skip_if",  "timeout"};
+    std::vector<std::string> known{"version", "name",     "title",  "upstream", "versions",
+                                   "model",   "training", "matrix", "include",  "exclude",
+                                   "measure", "expect",   "claims", "skip_if",  "timeout"};
     for (const Key& key : keys())
       if (key.section().empty()) known.emplace_back(key.path);
     YamlNode named = root;
@@ -137,9 +139,10 @@ class ScenarioParser {
 
   void read_lists(const YamlNode& root) {
     const std::vector<std::string> axes = out_.matrix.axis_names();
-    const bool fix_axis =
-        std::any_of(axes.begin(), axes.end(), [](const auto& axis) { return find_key(axis) == find_key("fix"); });
-    const EntryContext context(out_.matrix, out_.base.measure, fix_axis || has_before(out_.base));
+    const bool before_axis = std::any_of(axes.begin(), axes.end(), [](const auto& axis) {
+      return find_key(axis) == find_key("fix") || find_key(axis) == find_key("versions.before");
+    });
+    const EntryContext context(out_.matrix, out_.base.measure, before_axis || has_before(out_.base));
     if (const YamlEntry* entry = root.find("expect"))
       for (const YamlNode& item : reader_.as_list(*entry, "expect"))
         mistakes_.collect([&] { out_.expect.push_back(read_expectation(reader_, item, context)); });

@@ -45,18 +45,19 @@ std::string read_metric(const NodeReader& reader, const YamlNode& item, const st
 Side read_side(const NodeReader& reader, const YamlNode& item, const std::string& where, const EntryContext& context) {
   const YamlEntry* entry = item.find("arm");
   if (!entry) {
-    // A plain cell has one arm beside BF16, so `arm` has a default; a fix cell has two, and guessing one would be
-    // wrong.
-    if (!context.has_fix) return Side::kAfter;
+    // A plain cell has one arm beside BF16, so `arm` has a default; a cell with a before arm has two, and guessing
+    // one would be wrong.
+    if (!context.has_before) return Side::kAfter;
     reader.refuse(item.place, fmt::format("`{}.arm` is missing; write before, after, bf16 or difference", where));
   }
   std::vector<std::string> names;
   for (const Side side : kSides) names.emplace_back(name(side));
   const std::string word = reader.one_of(entry->value, where + ".arm", names);
   const Side side = *std::find_if(kSides.begin(), kSides.end(), [&](Side s) { return name(s) == word; });
-  if (!context.has_fix && (side == Side::kBefore || side == Side::kDifference))
-    reader.refuse(entry->value.place,
-                  fmt::format("`{}.arm`: `{}` needs a `fix`, and this scenario names none", where, word));
+  if (!context.has_before && (side == Side::kBefore || side == Side::kDifference))
+    reader.refuse(
+        entry->value.place,
+        fmt::format("`{}.arm`: `{}` needs a `fix` or `versions.before`, and this scenario names neither", where, word));
   return side;
 }
 
@@ -131,8 +132,10 @@ bool read_relative_limit(const NodeReader& reader, const YamlEntry& entry, const
   if (out.side == Side::kDifference || name(out.side) == name(*arm))
     reader.refuse(entry.value.place, fmt::format("`{}`: the {} side is not compared with the {} arm; name two arms",
                                                  where, name(out.side), name(*arm)));
-  if (*arm == Arm::kBefore && !context.has_fix)
-    reader.refuse(entry.value.place, fmt::format("`{}`: `before` needs a `fix`, and this scenario names none", where));
+  if (*arm == Arm::kBefore && !context.has_before)
+    reader.refuse(
+        entry.value.place,
+        fmt::format("`{}`: `before` needs a `fix` or `versions.before`, and this scenario names neither", where));
   if (!find_metric(out.metric)->exact && out.comparison == Comparison::kEquals)
     reader.refuse(entry.place,
                   fmt::format("`{}`: no two runs give the same {}; write at_most or at_least", where, out.metric));
@@ -211,8 +214,8 @@ std::string_view name(Arm arm) {
   return "?";
 }
 
-EntryContext::EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool fix)
-    : measure(measured), has_fix(fix), axis_names(matrix.axis_names()), points(expand(matrix)) {
+EntryContext::EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool before)
+    : measure(measured), has_before(before), axis_names(matrix.axis_names()), points(expand(matrix)) {
   for (const std::string& name : axis_names) {
     std::vector<std::string> values = matrix.values_of(name);
     std::unordered_set<std::string> known(values.begin(), values.end());

@@ -104,7 +104,9 @@ std::string NodeReader::one_of(const YamlNode& node, const std::string& where,
 Value NodeReader::value(const Key& key, const YamlNode& node, const std::string& where) const {
   if (key.type == KeyType::kWord) return one_of(node, where, key.words(vocabulary_));
   // "3" in quotes is text: reading it as a number would hide a mistake of the program that wrote the file.
-  const auto value = node.is_scalar() && !node.quoted ? value_of(key, node.text, vocabulary_) : std::nullopt;
+  const bool may_be_quoted = key.type == KeyType::kText;
+  const auto value =
+      node.is_scalar() && (may_be_quoted || !node.quoted) ? value_of(key, node.text, vocabulary_) : std::nullopt;
   if (!value)
     refuse(node.place,
            fmt::format("`{}` must be {}, but is {}", where, expected_of(key, vocabulary_), described(node)));

@@ -70,7 +70,7 @@ class NodeReader {
 /// Reads `matrix`, `include` and `exclude`, and records the place of each axis in `places`.
 Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places);
 
-/// The axes, metrics and fix of a scenario, against which entries of `expect`, `claims` and `skip_if` are checked.
+/// The axes, metrics and arms of a scenario, against which entries of `expect`, `claims` and `skip_if` are checked.
 struct EntryContext {
   /// An axis with all its values.
   struct KnownAxis {
@@ -78,10 +78,10 @@ struct EntryContext {
     std::unordered_set<std::string> values;
   };
 
-  EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool fix);
+  EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool before);
 
   const std::vector<std::string>& measure;
-  bool has_fix = false;
+  bool has_before = false;  ///< some cells have an arm `before`
   std::vector<KnownAxis> axes;
   std::vector<std::string> axis_names;
   PointIndex points;

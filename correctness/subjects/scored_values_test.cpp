@@ -1,0 +1,96 @@
+#include "harness/subjects/scored_values.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/run/fake_process.h"
+
+// Values that a worker leaves in files, scored without a worker.
+namespace fp8lab {
+namespace {
+
+class ScoredValues : public ::testing::Test {
+ protected:
+  ScoredValues() {
+    sample::write(directory_ / "cell.json", R"({"ranks": 2, "sharded": true})");
+    for (const char* run : {"arm", "bf16", "after"})
+      for (int rank = 0; rank < 2; ++rank) {
+        const std::string end = std::to_string(rank) + ".f32";
+        sample::write(directory_ / run / ("rank-" + std::to_string(rank) + ".json"), description(rank));
+        put(run, "losses-" + end, {3.0f, rank == 0 ? 1.0f : 2.0f});
+        put(run, "output-" + end, {1.0f, 2.0f});
+        put(run, "initial-" + end, {1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f});
+        put(run, "weights-" + end, {1.5f, 2.0f, 3.5f, 4.0f, 5.5f, 6.5f});
+        put(run, "gradients-" + end, {0.5f, 0.25f, 1.0f});
+      }
+  }
+
+  static std::string description(int rank) {
+    const std::string own = rank == 0 ? R"("begin": 0, "end": 2)" : R"("begin": 2, "end": 4)";
+    const std::string other = rank == 0 ? R"("begin": 0, "end": 1)" : R"("begin": 1, "end": 2)";
+    return R"({"gathered_equals_unsharded": true, "tensors": [{"name": "w", "elements": 4, "gradient": 2, )" + own +
+           R"(}, {"name": "b", "elements": 2, "gradient": 1, )" + other + "}]}";
+  }
+
+  void put(const std::string& run, const std::string& name, const std::vector<float>& values) {
+    std::ofstream file(directory_ / run / name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(values.data()),
+               static_cast<std::streamsize>(sizeof(float) * values.size()));
+  }
+
+  std::optional<double> metric(const std::string& name) {
+    return score_values(directory_.string()).metrics.at(name).value;
+  }
+
+  sample::TemporaryDirectory directory_;
+};
+
+TEST_F(ScoredValues, EqualValuesHaveNoNoiseAndAreEqualBitForBit) {
+  const ArmResult result = score_values(directory_.string());
+  EXPECT_EQ(result.losses, (std::vector<double>{3.0, 1.5}));
+  EXPECT_EQ(result.metrics.at("parity.loss_gap").value, 0.0);
+  EXPECT_EQ(result.metrics.at("parity.weights_moved").value, 1.0);
+  EXPECT_EQ(result.metrics.at("parity.shards_moved").value, 1.0);
+  EXPECT_EQ(result.metrics.at("parity.ranks_equal").value, 1.0);
+  EXPECT_EQ(result.metrics.at("parity.gathered_equals_unsharded").value, 1.0);
+  EXPECT_EQ(result.metrics.at("parity.bitwise_equal").value, 1.0);
+  EXPECT_FALSE(result.metrics.at("parity.grad_sqnr_db").value.has_value());
+  EXPECT_EQ(result.noise.size(), 5u) << "output, and gradient and weight of two tensors";
+}
+
+TEST_F(ScoredValues, OneValueOfOneRankShowsInItsMetric) {
+  put("arm", "gradients-1.f32", {0.5f, 0.25f, 1.1f});
+  EXPECT_NEAR(metric("parity.grad_sqnr_db").value(), 10 * std::log10((2 * (0.25 + 0.0625 + 1.0)) / 0.01), 1e-5);
+  EXPECT_EQ(metric("parity.bitwise_equal"), 0.0);
+  put("arm", "weights-1.f32", {1.5f, 2.0f, 3.5f, 4.0f, 5.5f, 6.25f});
+  EXPECT_EQ(metric("parity.ranks_equal"), 0.0);
+  put("arm", "losses-1.f32", {3.0f, 5.0f});
+  EXPECT_EQ(metric("parity.loss_gap"), 1.0);
+}
+
+TEST_F(ScoredValues, ShardsThatStayAndValuesThatAreNotFiniteAreFound) {
+  for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {1.5f, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
+  EXPECT_EQ(metric("parity.weights_moved"), 1.0);
+  EXPECT_EQ(metric("parity.shards_moved"), 0.5) << "of the second rank, the rows of w";
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {nan, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
+  EXPECT_TRUE(std::isnan(metric("parity.ranks_equal").value()));
+  EXPECT_TRUE(std::isnan(metric("parity.weight_sqnr_db").value()));
+  EXPECT_EQ(metric("parity.weights_moved"), 0.5);
+}
+
+TEST_F(ScoredValues, FilesThatDoNotFitTheirDescriptionAreRefused) {
+  put("arm", "weights-0.f32", {1.0f});
+  EXPECT_THROW(score_values(directory_.string()), Error);
+  std::filesystem::remove(directory_ / "arm/weights-0.f32");
+  EXPECT_THROW(score_values(directory_.string()), Error);
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,217 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "harness/run/fake_process.h"
+
+// The worker of lib/subjects with PyTorch on the host: every instrument finds what a double of a library does wrong,
+// and PyTorch trains as this program's runtime does. Skipped where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kModel =
+    "ranks: 2\n"
+    "model: {layer: transformer_layer, form: llama, layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn: 128, seq: 32, "
+    "batch: 2}\n";
+
+class Worker : public ::testing::Test {
+ protected:
+  Worker() {
+    ::setenv("FP8LAB_WORKER", FP8LAB_WORKER_FOLDER, 1);
+    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
+  }
+
+  void SetUp() override {
+    sample::Process process({"subjects", "--json"}, directory_.string());
+    ASSERT_EQ(process.finish(), 0) << process.errors;
+    subjects_ = Json::parse(process.output);
+    need("torch");
+  }
+
+  void need(const std::string& subject) {
+    for (const Json& one : subjects_)
+      if (one.at("subject") == subject && !one.at("available").get<bool>())
+        GTEST_SKIP() << subject << ": " << one.at("reason").get<std::string>();
+  }
+
+  /// Runs a scenario with these top-level lines.
+  Json run(const std::string& lines, int code = 0) {
+    sample::write(directory_ / "s.yaml", "version: 1\nname: s\ntitle: S\n" + lines);
+    return run_file(directory_ / "s.yaml", code);
+  }
+
+  Json run_file(const std::filesystem::path& path, int code = 0) {
+    sample::Process process({"run", path.string(), "-d", "cpu", "-o", (directory_ / "out").string(), "--jobs", "1"},
+                            directory_.string());
+    EXPECT_EQ(process.finish(), code) << process.output << process.errors;
+    const std::string text = sample::read(directory_ / "out/results.json");
+    return text.empty() ? Json::array() : Json::parse(text).at("cells");
+  }
+
+  static double metric(const Json& cell, const std::string& arm, const std::string& name) {
+    const Json& value = cell.at("arms").at(arm).at("metrics").at(name).at("value");
+    return value.is_number() ? value.get<double>() : std::nan("");
+  }
+  static double more(const Json& cell, const std::string& name) {
+    return metric(cell, "before", name) - metric(cell, "after", name);
+  }
+  static bool notes(const Json& cell, const std::string& arm, const std::string& text) {
+    const Json& all = cell.at("arms").at(arm).at("notes");
+    return std::any_of(all.begin(), all.end(),
+                       [&](const Json& note) { return note.get<std::string>().find(text) != std::string::npos; });
+  }
+
+  sample::TemporaryDirectory directory_;
+  Json subjects_;
+};
+
+/// The exit code of a run whose cells have a before arm and no gates: it is inconclusive.
+constexpr int kUngated = 3;
+
+const std::string kDouble = kModel + "subject: double\n";
+
+TEST_F(Worker, MemoryFindsOneByteAndWhoHoldsIt) {
+  const Json cells = run(kDouble +
+                             "training: {steps: 2, optimizer: adam, moments: bf16}\nmatrix: {before: [leak_context, "
+                             "leak_module]}\nmeasure: [memory]\n",
+                         kUngated);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(metric(cells[0], "after", "memory.retained_bytes"), 0);
+  EXPECT_EQ(metric(cells[0], "before", "memory.retained_bytes"), 1);
+  EXPECT_EQ(more(cells[0], "memory.by_holder.context"), 1);
+  EXPECT_EQ(more(cells[0], "memory.end_of_step_bytes"), 0) << "dropped with the loss";
+  const Json& held = cells[0].at("arms").at("before").at("retained_by_holder");
+  ASSERT_EQ(held.size(), 1u) << held;
+  EXPECT_EQ(held[0].at("bytes"), 1);
+  EXPECT_NE(held[0].at("holder").get<std::string>().find("LeakyIdentity"), std::string::npos) << held;
+  EXPECT_EQ(more(cells[1], "memory.end_of_step_bytes"), 1);
+  EXPECT_EQ(more(cells[1], "memory.by_holder.recipe_state"), 1);
+  EXPECT_EQ(more(cells[1], "memory.retained_bytes"), 0);
+  // Every byte has a holder, in either arm.
+  for (const Json& cell : cells)
+    for (const char* arm : {"before", "after"}) EXPECT_EQ(metric(cell, arm, "memory.by_holder.unexplained"), 0);
+}
+
+TEST_F(Worker, TrafficFindsOneCollectiveAndAWiderType) {
+  const Json cells = run(kDouble +
+                             "training: {steps: 2, optimizer: adam, moments: bf16}\n"
+                             "matrix: {before: [extra_collective, gather_f32]}\nmeasure: [traffic]\n",
+                         kUngated);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(more(cells[0], "traffic.collectives"), 1);
+  EXPECT_EQ(more(cells[0], "traffic.all_reduce_bytes"), 4);
+  EXPECT_EQ(more(cells[0], "traffic.all_gather_bytes"), 0);
+  EXPECT_EQ(metric(cells[1], "before", "traffic.all_gather_bytes"),
+            2 * metric(cells[1], "after", "traffic.all_gather_bytes"));
+  EXPECT_TRUE(notes(cells[1], "before", "all_gather of 147968 B in float32"));
+  EXPECT_TRUE(notes(cells[1], "after", "all_gather of 73984 B in bfloat16"));
+}
+
+TEST_F(Worker, ParityFindsOneFrozenTensorAndOneRankThatDiffers) {
+  const std::string training = "training: {steps: 2, optimizer: adam, learning_rate: 1e-2, moments: bf16, loss: mse}\n";
+  const std::string measured = "measure: [parity]\n";
+  const Json frozen = run(kDouble + training + "versions: {before: frozen_weights}\n" + measured, kUngated);
+  // Two layers of six tensors: one of twelve stays.
+  EXPECT_DOUBLE_EQ(metric(frozen[0], "before", "parity.weights_moved"), 11.0 / 12.0);
+  EXPECT_DOUBLE_EQ(metric(frozen[0], "before", "parity.shards_moved"), 11.0 / 12.0);
+  EXPECT_EQ(metric(frozen[0], "after", "parity.weights_moved"), 1);
+  const Json wrong = run(kDouble + training + "mesh: 2x1\nversions: {before: wrong_rank}\n" + measured, kUngated);
+  EXPECT_EQ(metric(wrong[0], "before", "parity.ranks_equal"), 0);
+  EXPECT_EQ(metric(wrong[0], "after", "parity.ranks_equal"), 1);
+  EXPECT_EQ(metric(wrong[0], "after", "parity.gathered_equals_unsharded"), 1);
+}
+
+TEST_F(Worker, ControlsOfALibraryFindPlantedChanges) {
+  const Json cells =
+      run(kDouble + "training: {steps: 2}\nmatrix: {control: [same, planted]}\nmeasure: [memory, traffic]\n", kUngated);
+  ASSERT_EQ(cells.size(), 2u);
+  for (const char* name : {"memory.peak_bytes", "traffic.collectives"}) {
+    EXPECT_EQ(more(cells[0], name), 0) << name;
+    EXPECT_EQ(more(cells[1], name), 1) << name;
+  }
+}
+
+/// Processes whose environment has `variable`.
+int processes_with(const std::string& variable) {
+  int found = 0;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    found += text.find(variable) != std::string::npos;
+  }
+  return found;
+}
+
+TEST_F(Worker, RanksThatEndBadlyEndTheArmAndLeaveNoProcess) {
+  const std::string mark = "FP8LAB_TEST_MARK=" + directory_.string();
+  ::setenv("FP8LAB_TEST_MARK", directory_.string().c_str(), 1);
+  const Json crash = run(kDouble + "training: {steps: 1}\nversions: {after: crash}\nmeasure: [traffic]\n", 4);
+  EXPECT_EQ(crash[0].at("arms").at("after").at("signal"), "SIGSEGV");
+  const Json raise = run(kDouble + "training: {steps: 1}\nversions: {after: raise}\nmeasure: [traffic]\n", 4);
+  EXPECT_NE(raise[0].at("reason").get<std::string>().find("rank 1: ValueError"), std::string::npos) << raise[0];
+  const Json hang =
+      run(kDouble + "timeout: 12\ntraining: {steps: 1}\nversions: {after: hang}\nmeasure: [traffic]\n", 124);
+  EXPECT_EQ(hang[0].at("verdict"), "timeout");
+  // The kernel needs a moment for processes that were killed last.
+  int left = 1;
+  for (int i = 0; i < 100 && left > 0; ++i) {
+    left = processes_with(mark);
+    if (left > 0) ::usleep(20000);
+  }
+  EXPECT_EQ(left, 0);
+  ::unsetenv("FP8LAB_TEST_MARK");
+}
+
+TEST_F(Worker, LossesOfPytorchAreThoseOfTheOwnRuntime) {
+  for (const std::string form : {"gpt", "llama"}) {
+    const Json cells = run(kModel + "matrix: {subject: [own, torch], form: [" + form +
+                           "]}\ntraining: {steps: 20, optimizer: adam, learning_rate: 1e-3, master_weights: f32, loss: "
+                           "mse}\nmeasure: [traffic, parity]\nexpect:\n"
+                           "  - {metric: traffic.all_gather_bytes, equals: predicted}\n"
+                           "  - {metric: traffic.collectives, equals: predicted}\n"
+                           "  - {metric: parity.weights_moved, equals: 1}\n");
+    ASSERT_EQ(cells.size(), 2u);
+    const Json &own = cells[0].at("arms").at("after").at("losses"),
+               &torch = cells[1].at("arms").at("after").at("losses");
+    ASSERT_EQ(own.size(), 20u);
+    ASSERT_EQ(torch.size(), 20u);
+    // The loss is the mean of (y - t)^2 over n elements, about 2 since y and t have variance 1. Both sides round y to
+    // BF16, by at most 2^-8 of |y| and 2^-8 / sqrt(3) in the mean square, independently of each other at worst: the
+    // difference of the means has the deviation 2 sqrt(2) 2^-8 / sqrt(3 n), and 6 of them are allowed. The output is
+    // one such rounding, and the residual stream has two a layer.
+    const double elements = 2.0 * 32 * 2 * 64, roundings = 1 + 2 * 2;
+    const double allowed = 6.0 * 2.0 * std::sqrt(2.0) * 0x1p-8 * std::sqrt(roundings / (3.0 * elements));
+    EXPECT_LT(allowed, 1e-3);
+    for (std::size_t step = 0; step < own.size(); ++step)
+      EXPECT_LE(std::abs(own[step].get<double>() - torch[step].get<double>()), allowed) << form << " step " << step;
+  }
+}
+
+TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) {
+  const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
+  const std::string command =
+      std::string("PYTHONPATH=") + FP8LAB_WORKER_FOLDER + " " + (named ? named : "python3") + " " + FP8LAB_ENGINE_NAMES;
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+
+TEST_F(Worker, BundledScenariosOfTorchaoPass) {
+  need("torchao");
+  if (IsSkipped()) return;
+  for (const char* name : {"torchao-float8-gather.yaml", "torchao-uneven-shards.yaml"}) {
+    const Json cells = run_file(std::filesystem::path(FP8LAB_SUBJECT_SCENARIOS) / name);
+    for (const Json& cell : cells) EXPECT_EQ(cell.at("verdict"), "pass") << cell.at("reason");
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

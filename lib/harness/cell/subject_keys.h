@@ -1,0 +1,43 @@
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "harness/cell/cell.h"
+
+// Keys `subject` and `versions`: what trains a cell, this program's own runtime or a library that a worker process
+// drives.
+namespace fp8lab {
+
+/// A value of key `subject`.
+struct SubjectRow {
+  std::string_view name;
+  std::string_view title;
+  bool installable;  ///< it is a package that `fp8lab subjects --install` can install
+};
+
+inline constexpr std::array kSubjects{
+    SubjectRow{"own", "this program's runtime", false},
+    SubjectRow{"torch", "PyTorch: FSDP2 in BF16", true},
+    SubjectRow{"torchao", "torchao: float8 linear layers over FSDP2", true},
+    SubjectRow{"transformer_engine", "NVIDIA Transformer Engine for PyTorch", true},
+    SubjectRow{"double", "stands in for a library in tests: a version names the defect that it has", false},
+};
+
+std::vector<std::string> subject_names();
+
+/// True if a worker process trains the cell with a library.
+bool is_library(const CellConfig& cell);
+
+/// The version of the library that an arm runs; empty: the installed one. The bf16 arm runs that of the after arm.
+const std::string& version_of(const CellConfig& cell, Arm arm);
+
+/// True for a version that is a folder (a checkout, or a tree of packages), not a release or a defect's name.
+bool is_folder(std::string_view version);
+
+/// "transformer_engine 2.13.0 -> 2.14.1", or "torch" without versions.
+std::string subject_text(const CellConfig& cell);
+
+}  // namespace fp8lab

@@ -1,0 +1,120 @@
+#include "harness/measure/scores.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "harness/measure/arms.h"
+
+namespace fp8lab {
+
+Noise& Noise::operator+=(const Noise& other) {
+  signal += other.signal;
+  noise += other.noise;
+  return *this;
+}
+
+Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values) {
+  Noise out;
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const double r = reference[i], d = r - values[i];
+    out.signal += r * r;
+    out.noise += d * d;
+  }
+  return out;
+}
+
+Decibels::Decibels(const Noise& sum) {
+  if (!std::isfinite(sum.signal))
+    reason = "a value of BF16's is not finite";
+  else if (!std::isfinite(sum.noise))
+    value = std::numeric_limits<double>::quiet_NaN(), reason = "a value is not finite";
+  else if (sum.noise == 0.0)
+    reason = "equal to BF16 bit for bit: no noise";
+  else if (sum.signal == 0.0)
+    reason = "BF16's is zero";
+  else
+    value = 10.0 * std::log10(sum.signal / sum.noise);
+}
+
+void put_noise(ArmResult& result, const std::string& metric, const std::string& of,
+               const std::vector<std::string>& names, std::span<const Noise> ranks) {
+  Noise sum;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Noise of_tensor;
+    for (std::size_t j = i; j < ranks.size(); j += names.size()) of_tensor += ranks[j];
+    const Decibels db(of_tensor);
+    result.noise.push_back({.tensor = names[i], .of = of, .sqnr_db = db.value, .reason = db.reason});
+    sum += of_tensor;
+  }
+  const Decibels db(sum);
+  put(result.metrics, metric, db.value, db.reason);
+}
+
+LossGap::LossGap(double loss, double reference) {
+  if (std::isnan(reference))  // whose sign means nothing and differs between processors
+    reason = "BF16's loss is nan";
+  else if (!std::isfinite(reference) || reference == 0.0)
+    reason = fmt::format("BF16's loss is {}", reference);
+  else
+    value = std::abs(loss - reference) / std::abs(reference);
+}
+
+std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t steps) {
+  const std::size_t ranks = losses.size() / steps;
+  std::vector<double> means(steps);
+  for (std::size_t i = 0; i < losses.size(); ++i) means[i % steps] += losses[i];
+  for (double& mean : means) mean /= static_cast<double>(ranks);
+  return means;
+}
+
+bool all_finite(const std::vector<float>& values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
+
+double fraction_moved(const Lists& before, const Lists& after) {
+  std::size_t moved = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
+  return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
+}
+
+double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards) {
+  Lists began_with, ended_with;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    if (shards[i].begin == shards[i].end) continue;
+    const auto rows_of = [&](const std::vector<float>& values) {
+      return std::vector(values.begin() + shards[i].begin, values.begin() + shards[i].end);
+    };
+    began_with.push_back(rows_of(before[i]));
+    ended_with.push_back(rows_of(after[i]));
+  }
+  return ended_with.empty() ? 1.0 : fraction_moved(began_with, ended_with);
+}
+
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash) {
+  for (const float value : values) hash = fnv1a_word(std::bit_cast<std::uint32_t>(value), hash);
+  return hash;
+}
+
+std::uint64_t hash_of(const Lists& values) {
+  std::uint64_t hash = kFnv1aBasis;
+  for (const std::vector<float>& list : values) hash = fnv1a_word(list.size(), hash_of(list, hash));
+  return hash;
+}
+
+std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses) {
+  std::uint64_t hash = weights.size();
+  for (const std::uint64_t one : weights) hash = fnv1a_word(one, hash);
+  for (const std::uint64_t one : losses) hash = fnv1a_word(one, hash);
+  return hash;
+}
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+}  // namespace fp8lab

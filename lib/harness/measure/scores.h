@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/fnv1a.h"
+#include "harness/cell/cell.h"
+
+// What metrics of parity say about values on the host, of this program's runtime or of a library.
+namespace fp8lab {
+
+/// Tensors, each as its values in row-major order.
+using Lists = std::vector<std::vector<float>>;
+
+/// Elements of an unsharded parameter, row after row.
+struct ElementRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+struct Noise {
+  double signal = 0.0;
+  double noise = 0.0;
+  Noise& operator+=(const Noise& other);
+};
+
+/// Sums of squares of `reference`, and of its distance from `values`, which is as long.
+Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values);
+
+/// 20 log10(|reference| / |reference - value|). Absent, not infinite, where both are equal, since there is no noise.
+/// NaN where BF16's values are finite and these are not: a gate on NaN always fails.
+struct Decibels {
+  explicit Decibels(const Noise& sum);
+  std::optional<double> value;
+  std::string reason;
+};
+
+/// Puts the metric over all tensors, and the noise of each. `ranks`: for each rank the noise of every tensor, rank
+/// after rank.
+void put_noise(ArmResult& result, const std::string& metric, const std::string& of,
+               const std::vector<std::string>& names, std::span<const Noise> ranks);
+
+/// The relative distance of a loss from BF16's.
+struct LossGap {
+  LossGap(double loss, double reference);
+  std::optional<double> value;
+  std::string reason;
+};
+
+/// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks. `losses`: those of each
+/// rank, rank after rank.
+std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t steps);
+
+bool all_finite(const std::vector<float>& values);
+
+/// The fraction of tensors that training changed. A tensor with a value that is not finite does not count as changed.
+double fraction_moved(const Lists& before, const Lists& after);
+
+/// The same of a rank's shards that have elements; 1 if none has.
+double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards);
+
+std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kFnv1aBasis);
+std::uint64_t hash_of(const Lists& values);
+
+/// One hash over the final weights and the losses of all ranks.
+std::uint64_t values_hash(const std::vector<std::uint64_t>& weights, const std::vector<std::uint64_t>& losses);
+
+bool equal_bits(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace fp8lab

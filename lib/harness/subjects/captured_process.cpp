@@ -1,0 +1,90 @@
+#include "harness/subjects/captured_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+
+namespace fp8lab {
+namespace {
+
+/// A file in memory, so that neither process waits for the other while one of them writes.
+class MemoryFile {
+ public:
+  explicit MemoryFile(const std::string& text = {}) : fd_(::memfd_create("captured", MFD_CLOEXEC)) {
+    for (std::size_t done = 0; done < text.size();) {
+      const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
+      if (n < 0 && errno != EINTR) break;
+      if (n > 0) done += static_cast<std::size_t>(n);
+    }
+    ::lseek(fd_, 0, SEEK_SET);
+  }
+  ~MemoryFile() { ::close(fd_); }
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  int fd() const { return fd_; }
+  std::string text() const {
+    std::string out;
+    std::array<char, 4096> buffer;
+    ::lseek(fd_, 0, SEEK_SET);
+    for (ssize_t n = 0; (n = ::read(fd_, buffer.data(), buffer.size())) > 0 || (n < 0 && errno == EINTR);)
+      if (n > 0) out.append(buffer.data(), static_cast<std::size_t>(n));
+    return out;
+  }
+
+ private:
+  int fd_;
+};
+
+pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output,
+            const MemoryFile& errors) {
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, input.fd(), STDIN_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, output.fd(), STDOUT_FILENO);
+  ::posix_spawn_file_actions_adddup2(&actions, errors.fd(), STDERR_FILENO);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // so that it ends with what it started
+  pid_t child = -1;
+  const int error = ::posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), ::environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  return error == 0 ? child : -1;
+}
+
+}  // namespace
+
+Captured captured(const std::vector<std::string>& words, const std::string& input_text, double limit_s) {
+  using Clock = std::chrono::steady_clock;
+  const MemoryFile input(input_text), output, errors;
+  Captured out;
+  const pid_t child = start(words, input, output, errors);
+  if (child < 0) return out;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
+  int status = 0;
+  for (pid_t ended = 0; (ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR);) {
+    if (Clock::now() >= deadline && !out.late) {
+      out.late = true;
+      ::kill(-child, SIGKILL);
+    }
+    ::poll(nullptr, 0, 5);
+  }
+  out.output = output.text();
+  out.errors = errors.text();
+  if (!out.late && WIFEXITED(status)) out.status = WEXITSTATUS(status);
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fp8lab {
+
+/// How a program that captured() ran has ended.
+struct Captured {
+  int status = -1;     ///< its exit status; -1: it was not found, a signal ended it, or it took too long
+  bool late = false;   ///< it took too long
+  std::string output;  ///< its standard output
+  std::string errors;  ///< its standard error
+};
+
+/// Runs `words`, a program of PATH and its arguments, with `input` on its standard input, for at most `limit_s`
+/// seconds.
+Captured captured(const std::vector<std::string>& words, const std::string& input, double limit_s);
+
+}  // namespace fp8lab

@@ -1,0 +1,91 @@
+#include "harness/subjects/install.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
+#include "harness/run/arm_process.h"
+#include "harness/subjects/captured_process.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Transformer Engine's extension for PyTorch is compiled when it is installed.
+constexpr double kInstallSeconds = 3600;
+
+struct Release {
+  std::string subject, version;
+};
+
+Release parsed(const std::string& text) {
+  const std::size_t split = text.find("==");
+  const std::string subject = text.substr(0, split);
+  std::vector<std::string> installable;
+  for (const SubjectRow& row : kSubjects)
+    if (row.installable) installable.emplace_back(row.name);
+  if (std::find(installable.begin(), installable.end(), subject) == installable.end())
+    fail(fmt::format("subjects: --install: `{}` is no library that can be installed; name one of {}", quotable(subject),
+                     listed(installable)));
+  const std::string version = split == std::string::npos ? "" : text.substr(split + 2);
+  const bool sound = version.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.+") == std::string::npos;
+  if (version.empty() || !sound || version.front() == '.')
+    fail(fmt::format("subjects: --install: `{}` names no release; write {}==2.16.1", quotable(text), subject));
+  return {subject, version};
+}
+
+/// What pip is given, call after call. Transformer Engine's extra brings its layers for PyTorch, whose extension is
+/// compiled against the PyTorch that is installed already.
+std::vector<std::vector<std::string>> calls_of_pip(const Release& release) {
+  const std::string pinned = release.subject + "==" + release.version;
+  if (release.subject == "torch") return {{pinned}};
+  if (release.subject == "torchao") return {{"torch", pinned}};
+  return {{"torch", "setuptools", "wheel", "packaging", "ninja", "pybind11"},
+          {"--no-build-isolation", "transformer_engine[pytorch]==" + release.version}};
+}
+
+void run_step(const std::vector<std::string>& words, const fs::path& environment, const std::string& remedy) {
+  const Captured run = captured(words, "", kInstallSeconds);
+  if (run.status == 0) return;
+  std::error_code ignored;
+  fs::remove_all(environment, ignored);
+  const std::size_t end = run.errors.find_last_not_of(" \n");
+  std::string reason = run.late ? fmt::format("it took longer than {:g} s", kInstallSeconds) : "it left no message";
+  if (!run.late && end != std::string::npos) {
+    const std::size_t newline = run.errors.find_last_of('\n', end);
+    const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
+    reason = one_line(run.errors.substr(begin, end - begin + 1));
+  }
+  fail(fmt::format("subjects: --install: `{}` failed: {}; {}", fmt::join(words, " "), reason, remedy));
+}
+
+}  // namespace
+
+std::string install_release(const std::string& text, const std::string& folder) {
+  const Release release = parsed(text);
+  const fs::path environment = fs::path(folder) / fmt::format("{}-{}", release.subject, release.version);
+  if (fs::exists(environment))
+    fail(fmt::format("subjects: --install: {} exists; remove it to install anew", environment.string()));
+  const std::string python = (environment / "bin/python").string();
+  fs::create_directories(folder);
+  run_step({"python3", "-m", "venv", environment.string()}, environment,
+           "install Python's venv module (Debian: python3-venv)");
+  for (const std::vector<std::string>& wanted : calls_of_pip(release)) {
+    std::vector<std::string> words{python, "-m", "pip", "install"};
+    words.insert(words.end(), wanted.begin(), wanted.end());
+    run_step(words, environment,
+             fmt::format("where pip reaches no registry, make the environment with `python3 -m venv {}`, and install "
+                         "wheels from a folder with `{} -m pip install --no-index --find-links WHEELS {}`",
+                         environment.string(), python, fmt::join(wanted, " ")));
+  }
+  return fmt::format("{} {} is in {}; scenarios name it in `versions`", release.subject, release.version,
+                     environment.string());
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,189 @@
+#include "harness/subjects/scored_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include "core/check.h"
+#include "harness/measure/arms.h"
+#include "harness/measure/scores.h"
+#include "harness/results/json_reader.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// What one rank of a run left.
+struct RankValues {
+  std::vector<std::string> names;
+  std::vector<ElementRange> shards;
+  std::optional<bool> gathered_equals_unsharded;
+  std::vector<float> losses, output;
+  Lists initial, weights, gradients;
+};
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  check(file.is_open(),
+        fmt::format("'{}' cannot be read; a worker writes it before it asks for scores", path.string()));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<float> floats_of(const fs::path& path) {
+  const std::string bytes = text_of(path);
+  check(bytes.size() % sizeof(float) == 0, fmt::format("'{}' is no file of 32-bit floats", path.string()));
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
+  return values;
+}
+
+/// The tensors that a file holds one after the other.
+Lists lists_of(const fs::path& path, const std::vector<std::int64_t>& sizes) {
+  const std::vector<float> all = floats_of(path);
+  Lists out;
+  std::size_t begin = 0;
+  for (const std::int64_t size : sizes) {
+    const std::size_t end = begin + static_cast<std::size_t>(size);
+    check(end <= all.size(), fmt::format("'{}' holds fewer values than its description says", path.string()));
+    out.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end));
+    begin = end;
+  }
+  check(begin == all.size(), fmt::format("'{}' holds more values than its description says", path.string()));
+  return out;
+}
+
+RankValues values_of(const fs::path& folder, int rank) {
+  const JsonDocument document(text_of(folder / fmt::format("rank-{}.json", rank)));
+  RankValues out;
+  std::vector<std::int64_t> elements, gradients;
+  document.root().at("tensors").each_item([&](const JsonReader& tensor) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    out.names.push_back(tensor.at("name").text());
+    elements.push_back(tensor.at("elements").integer(0, kMost));
+    gradients.push_back(tensor.at("gradient").integer(0, elements.back()));
+    out.shards.push_back(
+        {.begin = tensor.at("begin").integer(0, elements.back()), .end = tensor.at("end").integer(0, elements.back())});
+  });
+  if (const auto equal = document.root().find("gathered_equals_unsharded"))
+    out.gathered_equals_unsharded = equal->flag();
+  const auto file = [&](const char* kind) { return folder / fmt::format("{}-{}.f32", kind, rank); };
+  out.losses = floats_of(file("losses"));
+  check(!out.losses.empty(), fmt::format("'{}' holds no loss", file("losses").string()));
+  out.output = floats_of(file("output"));
+  out.initial = lists_of(file("initial"), elements);
+  out.weights = lists_of(file("weights"), elements);
+  out.gradients = lists_of(file("gradients"), gradients);
+  return out;
+}
+
+using Ranks = std::vector<RankValues>;
+
+Ranks ranks_of(const fs::path& folder, int count) {
+  Ranks out;
+  for (int rank = 0; rank < count; ++rank) out.push_back(values_of(folder, rank));
+  return out;
+}
+
+std::vector<double> mean_losses(const Ranks& ranks) {
+  std::vector<float> all;
+  for (const RankValues& rank : ranks) all.insert(all.end(), rank.losses.begin(), rank.losses.end());
+  return mean_by_step(all, ranks.front().losses.size());
+}
+
+void check_alike(const std::vector<float>& a, const std::vector<float>& b, const std::string& what) {
+  check(a.size() == b.size(), fmt::format("{} has {} values in one arm and {} in BF16", what, a.size(), b.size()));
+}
+
+void put_noise_of(ArmResult& result, const std::string& metric, const std::string& of, Lists RankValues::* tensors,
+                  const Ranks& ranks, const Ranks& reference) {
+  const std::vector<std::string>& names = ranks.front().names;
+  std::vector<Noise> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      const std::vector<float>&from = (reference[rank].*tensors)[i], &seen = (ranks[rank].*tensors)[i];
+      check_alike(seen, from, fmt::format("the {} of {}", of, names[i]));
+      all.push_back(noise_of(from, seen));
+    }
+  put_noise(result, metric, of, names, all);
+}
+
+void put_output_noise(ArmResult& result, const Ranks& ranks, const Ranks& reference) {
+  std::vector<Noise> all;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    check_alike(ranks[rank].output, reference[rank].output, "the output");
+    all.push_back(noise_of(reference[rank].output, ranks[rank].output));
+  }
+  put_noise(result, "parity.output_sqnr_db", "output", {"output"}, all);
+}
+
+void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded) {
+  auto& metrics = result.metrics;
+  double moved = 1.0, shards_moved = 1.0;
+  bool finite = true, equal = true;
+  std::optional<bool> gathered;
+  std::vector<std::uint64_t> weights, losses;
+  for (const RankValues& rank : ranks) {
+    moved = std::min(moved, fraction_moved(rank.initial, rank.weights));
+    shards_moved = std::min(shards_moved, fraction_of_shards_moved(rank.initial, rank.weights, rank.shards));
+    finite = finite && std::ranges::all_of(rank.weights, all_finite);
+    weights.push_back(hash_of(rank.weights));
+    losses.push_back(hash_of(rank.losses));
+    equal = equal && weights.back() == weights.front();
+    if (rank.gathered_equals_unsharded) gathered = gathered.value_or(true) && *rank.gathered_equals_unsharded;
+  }
+  result.values_hash = fmt::format("{:016x}", values_hash(weights, losses));
+  put(metrics, "parity.weights_moved", moved);
+  if (!sharded) {
+    for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
+      put(metrics, name, std::nullopt, "nothing is sharded");
+    return;
+  }
+  put(metrics, "parity.shards_moved", shards_moved);
+  if (finite)
+    put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
+  else
+    put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
+  if (gathered)
+    put(metrics, "parity.gathered_equals_unsharded", *gathered ? 1.0 : 0.0);
+  else
+    put(metrics, "parity.gathered_equals_unsharded", std::nullopt, "the library has no parameter in 16 or 32 bits");
+}
+
+bool equal_values(const RankValues& a, const RankValues& b) {
+  return equal_bits(a.losses, b.losses) && equal_bits(a.output, b.output) &&
+         std::ranges::equal(a.gradients, b.gradients, equal_bits) &&
+         std::ranges::equal(a.weights, b.weights, equal_bits);
+}
+
+}  // namespace
+
+ArmResult score_values(const fs::path& folder) {
+  const JsonDocument cell(text_of(folder / "cell.json"));
+  const int count = static_cast<int>(cell.root().at("ranks").integer(1, kMostRanks));
+  const Ranks ranks = ranks_of(folder / "arm", count), reference = ranks_of(folder / "bf16", count);
+  check(ranks.front().names == reference.front().names, "the arm and BF16 have different parameters");
+  ArmResult result;
+  result.losses = mean_losses(ranks);
+  const LossGap gap(result.losses.back(), mean_losses(reference).back());
+  put(result.metrics, "parity.loss_gap", gap.value, gap.reason);
+  put_output_noise(result, ranks, reference);
+  put_noise_of(result, "parity.grad_sqnr_db", "gradient", &RankValues::gradients, ranks, reference);
+  // Every rank has the same unsharded weights, so one of them is enough; ranks_equal finds those that differ.
+  const Ranks first{ranks.front()}, first_reference{reference.front()};
+  put_noise_of(result, "parity.weight_sqnr_db", "weight", &RankValues::weights, first, first_reference);
+  put_of_ranks(result, ranks, cell.root().at("sharded").flag());
+  for (const char* name : {"parity.clip_fraction", "parity.underflow_fraction", "parity.values_cast"})
+    put(result.metrics, name, std::nullopt, "a library does not show the values that it casts");
+  if (fs::is_directory(folder / "after"))
+    put(result.metrics, "parity.bitwise_equal",
+        std::ranges::equal(ranks, ranks_of(folder / "after", count), equal_values) ? 1.0 : 0.0);
+  else
+    put(result.metrics, "parity.bitwise_equal", std::nullopt, "two versions of a library run in different processes");
+  return result;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,181 @@
+#include "harness/subjects/subjects.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/check.h"
+#include "harness/cell/subject_keys.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/json_reader.h"
+#include "harness/results/verdict.h"
+#include "harness/subjects/captured_process.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The worker may import PyTorch to answer, which takes seconds, and minutes from a cold network disk.
+constexpr double kAnswerSeconds = 120;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+std::string default_folder() {
+  if (const std::string data = variable("XDG_DATA_HOME"); !data.empty()) return data + "/fp8lab/subjects";
+  return variable("HOME") + "/.local/share/fp8lab/subjects";
+}
+
+bool is_release(const std::string& subject, const std::string& version) {
+  return subject != "double" && !version.empty() && !is_folder(version);
+}
+
+/// The last line of what a failed worker wrote, which in Python names the error.
+std::string failure(const Captured& run) {
+  if (run.late) return fmt::format("it gave no answer in {:g} s", kAnswerSeconds);
+  const std::size_t end = run.errors.find_last_not_of(" \n");
+  if (end == std::string::npos) return fmt::format("it ended with status {}", run.status);
+  const std::size_t newline = run.errors.find_last_of('\n', end);
+  return run.errors.substr(newline == std::string::npos ? 0 : newline + 1, end - (newline + 1) + 1);
+}
+
+}  // namespace
+
+Subjects::Subjects(const std::string& package_folder)
+    : package_folder_(variable("FP8LAB_WORKER")), folder_(variable("FP8LAB_SUBJECTS")) {
+  if (package_folder_.empty()) package_folder_ = package_folder;
+  if (folder_.empty()) folder_ = default_folder();
+}
+
+std::string Subjects::python_of(const std::string& subject, const std::string& version) const {
+  if (is_release(subject, version)) return fmt::format("{}/{}-{}/bin/python", folder_, subject, version);
+  const std::string named = variable("FP8LAB_SUBJECT_PYTHON");
+  return named.empty() ? "python3" : named;
+}
+
+/// `env` finds Python in PATH and sets its variables.
+std::vector<std::string> Subjects::worker(const std::string& subject, const std::string& version) const {
+  std::string path = package_folder_;
+  if (is_folder(version)) path = fs::absolute(version).string() + ":" + path;
+  if (const std::string others = variable("PYTHONPATH"); !others.empty()) path += ":" + others;
+  std::error_code ignored;  // without its path, the program is looked for in PATH
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  return {"/usr/bin/env",
+          "FP8LAB_PROGRAM=" + (ignored ? "fp8lab" : program.string()),
+          "PYTHONPATH=" + path,
+          python_of(subject, version),
+          "-m",
+          "fp8lab_subjects.worker"};
+}
+
+ArmCommand Subjects::command(const CellConfig& cell, Arm arm) const {
+  std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
+  return {words.front(), {words.begin() + 1, words.end()}};
+}
+
+/// What is missing before the worker can be asked, or "".
+std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
+  const std::string& version = version_of(cell, arm);
+  if (cell.device == "meta")
+    return fmt::format("{} has no shapes without values; device meta is of this program's runtime alone", cell.subject);
+  if (!fs::is_directory(fs::path(package_folder_) / "fp8lab_subjects"))
+    return fmt::format(
+        "'{}' does not hold the worker (fp8lab_subjects); name the checkout's folder lib/subjects in "
+        "FP8LAB_WORKER",
+        package_folder_);
+  std::error_code ignored;
+  if (is_folder(version) && !fs::is_directory(version, ignored))
+    return fmt::format("there is no folder {} for the {} arm", version, name(arm));
+  if (const std::string python = python_of(cell.subject, version);
+      is_release(cell.subject, version) && !fs::exists(python, ignored))
+    return fmt::format(
+        "{} {} is not installed: there is no {}; make that virtual environment (python3 -m venv) and "
+        "install the release in it",
+        cell.subject, version, python);
+  return "";
+}
+
+/// The worker's reason why it cannot run the arm, or "".
+std::string Subjects::asked(const CellConfig& cell, Arm arm) {
+  std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
+  words.emplace_back("--check");
+  CellConfig nameless = cell;
+  nameless.scenario.clear();
+  nameless.id.clear();
+  nameless.axes.clear();
+  const std::string request = fmt::format("{}\n{}", name(arm), cell_to_json(nameless));
+  const auto [answer, is_new] = answers_.try_emplace(fmt::format("{}\n{}", fmt::join(words, " "), request), "");
+  if (!is_new) return answer->second;
+  const Captured run = captured(words, request, kAnswerSeconds);
+  try {
+    if (run.status != 0) fail(failure(run));
+    const JsonDocument document(run.output);
+    answer->second = document.root().text_or_empty("skip");
+  } catch (const Error& error) {
+    answer->second = fmt::format("the worker of {} cannot be asked: {}", cell.subject, error.what());
+  }
+  return answer->second = one_line(answer->second);
+}
+
+void Subjects::skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) {
+  for (PlannedCell& cell : cells) {
+    if (!is_library(cell.config)) continue;
+    for (const Arm arm : arms_of(cell, vocabulary)) {
+      if (cell.skip_reason.empty()) cell.skip_reason = missing(cell.config, arm);
+      if (cell.skip_reason.empty()) cell.skip_reason = asked(cell.config, arm);
+    }
+  }
+}
+
+SubjectState Subjects::state_of(const std::string& subject, const std::string& version) const {
+  SubjectState out;
+  out.subject = subject;
+  out.python = python_of(subject, version);
+  CellConfig cell;
+  cell.subject = subject;
+  cell.versions.after = version;
+  out.reason = missing(cell, Arm::kAfter);
+  if (!out.reason.empty()) return out;
+  std::vector<std::string> words = worker(subject, version);
+  words.insert(words.end(), {"--describe", subject});
+  const Captured run = captured(words, "", kAnswerSeconds);
+  try {
+    if (run.status != 0) fail(failure(run));
+    const JsonDocument document(run.output);
+    const JsonReader json = document.root();
+    out.available = json.at("available").flag();
+    out.reason = json.text_or_empty("reason");
+    out.version = json.text_or_empty("version");
+    if (const auto libraries = json.find("libraries"))
+      libraries->each_member(
+          [&](const std::string& name, const JsonReader& text) { out.libraries.emplace_back(name, text.text()); });
+  } catch (const Error& error) {
+    out.available = false;
+    out.reason = one_line(error.what());
+  }
+  return out;
+}
+
+std::vector<SubjectState> Subjects::states() const {
+  std::vector<SubjectState> out;
+  for (const SubjectRow& row : kSubjects) {
+    const std::string subject(row.name);
+    if (subject == CellConfig{}.subject) continue;
+    out.push_back(state_of(subject, ""));
+    std::vector<std::string> releases;
+    std::error_code ignored;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_, ignored))
+      if (const std::string found = entry.path().filename(); found.starts_with(subject + "-"))
+        releases.push_back(found.substr(subject.size() + 1));
+    std::sort(releases.begin(), releases.end());
+    for (const std::string& release : releases) out.push_back(state_of(subject, release));
+  }
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/run/arm_process.h"
+#include "harness/scenario/scenario.h"
+
+namespace fp8lab {
+
+/// What a worker says of a library under one Python.
+struct SubjectState {
+  std::string subject;
+  std::string python;  ///< the Python that would run it
+  bool available = false;
+  std::string reason;                                          ///< why it is not available
+  std::string version;                                         ///< the library's own
+  std::vector<std::pair<std::string, std::string>> libraries;  ///< name and version of what it stands on
+};
+
+/// The libraries that can be subjects of cells, and the worker that drives them: the Python package fp8lab_subjects.
+class Subjects {
+ public:
+  /// `package_folder`: the folder that contains the package; environment variable FP8LAB_WORKER names another one. Both
+  /// need not exist. Virtual environments of releases are folders SUBJECT-RELEASE of environment variable
+  /// FP8LAB_SUBJECTS, by default of fp8lab/subjects in the user's data folder.
+  explicit Subjects(const std::string& package_folder);
+
+  /// The command line of the worker for an arm.
+  ArmCommand command(const CellConfig& cell, Arm arm) const;
+
+  /// Gives each cell whose library cannot run it, and that is not skipped yet, the reason. Starts Python for each
+  /// different question.
+  void skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
+
+  /// The installed one of each library, and the releases that have a virtual environment.
+  std::vector<SubjectState> states() const;
+
+  /// The folder of virtual environments.
+  const std::string& folder() const { return folder_; }
+
+ private:
+  std::string python_of(const std::string& subject, const std::string& version) const;
+  std::vector<std::string> worker(const std::string& subject, const std::string& version) const;
+  std::string missing(const CellConfig& cell, Arm arm) const;
+  std::string asked(const CellConfig& cell, Arm arm);
+  SubjectState state_of(const std::string& subject, const std::string& version) const;
+
+  std::string package_folder_, folder_;
+  std::map<std::string, std::string> answers_;  ///< the worker's reason by question
+};
+
+}  // namespace fp8lab
