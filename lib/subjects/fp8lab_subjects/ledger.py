@@ -1,10 +1,14 @@
 """How many bytes are alive: by the allocator's public figures on a GPU, by every tensor's storage on the host."""
 
+import time
 import weakref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
+
+SETTLING_S = 0.002
+PEAK_REPEATS, MARK_REPEATS = 6, 15
 
 
 class HostLedger(TorchDispatchMode):
@@ -19,6 +23,7 @@ class HostLedger(TorchDispatchMode):
         super().__init__()
         self._live = {}  # id of a storage -> weak reference to it
         self._peak = 0
+        self._has_collectives = False
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if is_shape_only(types):
@@ -29,7 +34,9 @@ class HostLedger(TorchDispatchMode):
         for value in tree_iter((args, out)):
             if isinstance(value, torch.Tensor):
                 self._add(value)
-        self._peak = max(self._peak, self.allocated())
+        self._has_collectives |= getattr(function, "namespace", "") == "c10d"
+        if self._now() > self._peak:
+            self._peak = max(self._peak, self._settled(PEAK_REPEATS))
         return out
 
     def _add(self, tensor):
@@ -42,6 +49,17 @@ class HostLedger(TorchDispatchMode):
                 self._live[key] = weakref.ref(storage, lambda _, key=key: self._live.pop(key, None))
 
     def allocated(self):
+        return self._settled(MARK_REPEATS)
+
+    def _settled(self, times):
+        """The least of several figures: gloo's threads keep a collective's tensors for a moment after it has ended."""
+        least = self._now()
+        for _ in range(times if self._has_collectives else 0):
+            time.sleep(SETTLING_S)
+            least = min(least, self._now())
+        return least
+
+    def _now(self):
         total = 0
         for reference in list(self._live.values()):
             storage = reference()
