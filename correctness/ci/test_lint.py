@@ -16,7 +16,7 @@ ROUNDS = (
         (GITLAB, "junit: out/results/junit.xml", "junitt: out/results/junit.xml", "'junitt'"),
     ),
     (
-        (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:39: `smoky` is no tier"),
+        (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:43: `smoky` is no tier"),
         (GITHUB, "- run: ci/test", "- run: ci/tests", "ci/tests is no program"),
         (GITHUB, '--device "$DEVICE"', "--device $DEVICE", "SC2086"),
         (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
