@@ -65,8 +65,8 @@ Tensor scalar(float value) {
   return tensor;
 }
 
-AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
-  return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+AttentionRole role(DType dtype, const Tensor& scale, const Tensor& amax) {
+  return {.dtype = dtype, .scale = scale.data<float>(), .amax = amax.data<float>()};
 }
 
 // Without `training.deterministic`, which asks for equal bits on every run, another kernel may compute the gradients.

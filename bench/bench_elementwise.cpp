@@ -4,9 +4,12 @@
 #include <string>
 #include <vector>
 
+#include "core/counter_rng.h"
 #include "on_gpu.h"
 #include "ops/activation.h"
 #include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/loss.h"
 #include "ops/norm.h"
 
 // Memory-bound operations on the GPU, on the shapes of a Llama-3 8B layer, relative to device copies (on_gpu.h). Bytes
@@ -15,7 +18,7 @@ namespace fp8lab {
 namespace {
 
 constexpr DType kType = DType::kBF16;
-constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336;
+constexpr std::int64_t kTokens = 8192, kHidden = 4096, kFfn = 14336, kVocabulary = 128256;
 
 HolderId in_flight() { return gpu()->holder(HolderKind::kInFlight); }
 
@@ -154,6 +157,38 @@ void dropout_row(benchmark::State& state) {
               [&](int i) { dropout(*gpu(), x[i], {.probability = 0.1f, .seed = 1}, in_flight()); });
 }
 
+Tensor random_tokens() {
+  std::vector<std::int32_t> tokens;
+  const CounterRng rng(1, 2);
+  for (std::int64_t i = 0; i < kTokens; ++i)
+    tokens.push_back(static_cast<std::int32_t>(rng.bits(static_cast<std::uint64_t>(i)) % kVocabulary));
+  return make_tokens(*gpu(), tokens, kVocabulary, in_flight());
+}
+
+/// Two gigabytes of logits are past any L2. Backward overwrites them, which changes no time.
+void cross_entropy_row(benchmark::State& state, bool backward) {
+  const Tensor logits = random_tensor(*gpu(), {kTokens, kVocabulary}, kType), targets = random_tokens();
+  const Tensor grad_loss = random_tensor(*gpu(), {1, 1}, DType::kF32);
+  if (!backward)
+    return time_on_gpu(state, {.bytes = logits.bytes()},
+                       [&](int) { cross_entropy(*gpu(), logits, targets, in_flight(), in_flight()); });
+  const Tensor log_sums = cross_entropy(*gpu(), logits, targets, in_flight(), in_flight()).log_sums;
+  time_on_gpu(state, {.bytes = 2 * logits.bytes()},
+              [&](int) { cross_entropy_gradient_in_place(*gpu(), logits, targets, log_sums, grad_loss); });
+}
+
+/// Forward reads a row for each token; the gradient is written for every entry of the table.
+void embedding_row(benchmark::State& state, bool backward) {
+  const Tensor table = random_tensor(*gpu(), {kVocabulary, kHidden}, kType), tokens = random_tokens();
+  const Rotation rows(Shape{kTokens, kHidden}, kType);
+  if (!backward)
+    return time_on_gpu(state, {.bytes = 2 * rows.bytes()}, [&](int) {
+      embedding(*gpu(), {.tokens = tokens, .table = table, .positions = {}, .holder = in_flight()});
+    });
+  time_on_gpu(state, {.bytes = rows.bytes() + table.bytes()},
+              [&](int i) { embedding_gradient_into(*gpu(), {.grad_out = rows[i], .tokens = tokens}, table, false); });
+}
+
 void register_rows() {
   const struct {
     const char* name;
@@ -201,6 +236,13 @@ void register_rows() {
   add_row("column_sum/" + shape, column_sum_row);
   add_row("rope/" + shape, rope_row);
   add_row("dropout/" + shape, dropout_row);
+  for (const bool backward : {false, true}) {
+    const char* const pass = backward ? "backward" : "forward";
+    add_row(fmt::format("cross_entropy/{}/{}x{}/bf16", pass, kTokens, kVocabulary),
+            [=](benchmark::State& state) { cross_entropy_row(state, backward); });
+    add_row(fmt::format("embedding/{}/{}x{}/bf16", pass, kTokens, kHidden),
+            [=](benchmark::State& state) { embedding_row(state, backward); });
+  }
 }
 
 }  // namespace

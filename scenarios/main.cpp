@@ -5,6 +5,7 @@
 #include "harness/measure/measure.h"
 #include "harness/predict/predict.h"
 #include "harness/run/shared_arms.h"
+#include "harness/subjects/memory_profile.h"
 
 namespace {
 
@@ -20,15 +21,16 @@ std::string data_folder(const char* name, const std::string& built_beside) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string worker = data_folder("subjects", fp8lab::bundled_worker());
   return fp8lab::run_program(argc, argv,
                              {.build = fp8lab::build_info(),
                               .scenarios_directory = data_folder("scenarios", fp8lab::bundled_scenarios()),
                               .reports_directory = data_folder("reports", fp8lab::bundled_reports()),
-                              .worker_directory = data_folder("subjects", fp8lab::bundled_worker()),
+                              .worker_directory = worker,
                               .vocabulary = fp8lab::bundled_vocabulary,
                               .measure = fp8lab::measure_arm,
                               .measure_over = fp8lab::measure_arm_over,
-                              .predict = fp8lab::predict,
+                              .predict = fp8lab::with_profiles(fp8lab::predict, worker + "/profiles"),
                               .estimate = fp8lab::estimate,
                               .task = fp8lab::task_of});
 }

@@ -5,7 +5,8 @@ Usage: elementwise.py [--rounds N] [--filter TEXT] [--compile] [--out FILE]
 
 Each row is PyTorch's counterpart: rms_norm, layer_norm, silu(gate) * up, gelu(tanh) and their autograd backward; norms
 and activations followed by a cast to E4M3 with a given scale, and its amax; transposes by contiguous(); a rotary
-embedding with sines and cosines computed beforehand. --compile times them through torch.compile. Inputs are normally
+embedding with sines and cosines computed beforehand; cross-entropy of logits cast to FP32, as under autocast; token
+embedding and its gradient. --compile times them through torch.compile. Inputs are normally
 distributed and rotate past the L2. Events time a call after a large copy that hides its launches. Results are medians,
 and of_copy, the ratio to the bandwidth of that copy.
 """
@@ -19,7 +20,7 @@ import torch.nn.functional as functional
 
 import peer
 
-TOKENS, HIDDEN, FFN = 8192, 4096, 14336
+TOKENS, HIDDEN, FFN, VOCABULARY = 8192, 4096, 14336, 128256
 PAST_THE_L2 = 192 << 20
 TYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "e4m3": torch.float8_e4m3fn}
 
@@ -119,6 +120,29 @@ def rows(wrap):
         return 2 * size, [lambda x=x: call(x, cosine, sine) for x in xs()]
 
     table[f"rope/{shape}"] = rope
+
+    def cross_entropy(backward):
+        logits = random(TOKENS, VOCABULARY, torch.bfloat16).requires_grad_(backward)
+        targets = torch.randint(VOCABULARY, (TOKENS,), device="cuda")
+        call, moved = wrap(lambda x: functional.cross_entropy(x.float(), targets)), 2 * TOKENS * VOCABULARY
+        if not backward:
+            return moved, [lambda: call(logits)]
+        loss = call(logits)
+        return 2 * moved, [lambda: torch.autograd.grad(loss, logits, retain_graph=True)]
+
+    def embedding(backward):
+        weights = random(VOCABULARY, HIDDEN, torch.bfloat16).requires_grad_(backward)
+        tokens = torch.randint(VOCABULARY, (TOKENS,), device="cuda")
+        call = wrap(lambda x: functional.embedding(tokens, x))
+        if not backward:
+            return 2 * size, [lambda: call(weights)]
+        y = call(weights)
+        return size + 2 * VOCABULARY * HIDDEN, [lambda x=x: torch.autograd.grad(y, weights, x, retain_graph=True) for x in xs()]
+
+    for backward in (False, True):
+        which = "backward" if backward else "forward"
+        table[f"cross_entropy/{which}/{TOKENS}x{VOCABULARY}/bf16"] = partial(cross_entropy, backward)
+        table[f"embedding/{which}/{shape}"] = partial(embedding, backward)
     table[f"dropout/{shape}"] = lambda: (2 * size, [lambda x=x: functional.dropout(x, 0.1) for x in xs()])
     return table
 

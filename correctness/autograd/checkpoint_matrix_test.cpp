@@ -73,6 +73,21 @@ TEST(CheckpointedExperts, HaveTheBitsOfThePlainRun) {
   }
 }
 
+TEST(CheckpointedAttention, WithA16BitBackwardOrBetweenEightBitsHasTheBitsOfThePlainRun) {
+  for (const char* form : {"gpt", "llama"})
+    for (const char* recipe : {"delayed", "current"})
+      for (const bool eight_bit_backward : {false, true}) {
+        SCOPED_TRACE(std::string(form) + " " + recipe);
+        CellConfig plain = small_cell(recipe, form, "multihead_attention");
+        plain.model.layers = 2;
+        plain.training.fp8_attention = true;
+        plain.training.fp8_attention_backward = plain.training.fp8_mha = eight_bit_backward;
+        CellConfig checkpointed = plain;
+        checkpointed.training.checkpoint = "full";
+        expect_same_bits(plain, checkpointed);
+      }
+}
+
 std::string name_of(const ::testing::TestParamInfo<Point>& info) {
   const auto& [recipe, form, fp8_attention, dropout, op_fuser] = info.param;
   return std::string(recipe) + "_" + form + (fp8_attention ? "_fp8_attention" : "") + (dropout > 0 ? "_dropout" : "") +

@@ -109,7 +109,7 @@ struct Betas {
 };
 
 void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const Both& gradient_scale, int number,
-          const Change& change = {}, const Betas& betas = {}) {
+          const Change& change = {}, const Betas& betas = {}, bool stochastic = false) {
   const auto correction = [&](double beta) { return static_cast<float>(1.0 - std::pow(beta, number)); };
   pair.each([&](std::size_t side, Device& device) {
     std::vector<AdamTensor> list;
@@ -124,7 +124,10 @@ void step(Pair& pair, const std::vector<Member>& members, bool decoupled, const 
                                                .decoupled_decay = decoupled,
                                                .bias_correction1 = correction(betas.beta1),
                                                .bias_correction2 = correction(betas.beta2),
-                                               .gradient_scale = gradient_scale[side].data<const float>()});
+                                               .gradient_scale = gradient_scale[side].data<const float>(),
+                                               .stochastic = stochastic,
+                                               .seed = 77,
+                                               .step = static_cast<std::uint64_t>(number)});
   });
 }
 
@@ -153,6 +156,24 @@ TEST(AdamOnGpu, HasTheBytesOfTheHostForEveryType) {
         make_member(pair, c, {33, 65}, seed += 10, true));  // a transposed gradient is read element by element
     for (int number = 1; number <= 2; ++number)
       step(pair, members, c.decoupled, number == 1 ? Both{} : gradient_scale, number);
+    expect_equal(pair, members);
+  }
+}
+
+// Every type: weights with masters and in f32 are rounded as ever. First elements that fill no group of four draws.
+TEST(AdamOnGpu, RoundsAtRandomToTheBytesOfTheHost) {
+  Pair pair;
+  std::uint64_t seed = 1;
+  for (const Case& c : all_cases()) {
+    SCOPED_TRACE(label(c));
+    std::vector<Member> members;
+    for (const Shape& shape : kShapes) members.push_back(make_member(pair, c, shape, seed += 10));
+    members.push_back(make_member(pair, c, {33, 65}, seed += 10, true));
+    const Change streams = [](std::size_t, std::size_t index, AdamTensor& tensor) {
+      tensor.stream = 1000 * index;
+      tensor.first_element = static_cast<std::int64_t>(3 * index);
+    };
+    for (int number = 1; number <= 2; ++number) step(pair, members, c.decoupled, {}, number, streams, {}, true);
     expect_equal(pair, members);
   }
 }

@@ -16,8 +16,8 @@
 namespace fp8lab::attention_test {
 namespace {
 
-AttentionRole role(DType payload, const Tensor& scale, const Tensor& amax) {
-  return {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+AttentionRole role(DType dtype, const Tensor& scale, const Tensor& amax) {
+  return {.dtype = dtype, .scale = scale.data<float>(), .amax = amax.data<float>()};
 }
 
 float amax_of(std::initializer_list<const std::vector<float>*> tensors) {

@@ -113,8 +113,8 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
     const Qkv qkv = float8_qkv(shape);
     const Operand grad_o = float8_operand(shape, query_cols(shape), DType::kE5M2, 4);
     const Tensor scale_s = make_scalar(device_, 440.0f), scale_p = make_scalar(device_, 65536.0f);
-    const auto role = [&](DType payload, const Tensor& scale, const Tensor& amax) {
-      return AttentionRole{.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+    const auto role = [&](DType dtype, const Tensor& scale, const Tensor& amax) {
+      return AttentionRole{.dtype = dtype, .scale = scale.data<float>(), .amax = amax.data<float>()};
     };
     struct Side {
       std::vector<float> o, lse;

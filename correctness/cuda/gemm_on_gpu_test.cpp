@@ -221,16 +221,16 @@ INSTANTIATE_TEST_SUITE_P(EveryKind, GemmOnGpu, ::testing::ValuesIn(kEveryKind), 
 TEST(GemmEmulation, DequantizesEveryByteExactlyUnlessItsScaleIsTiny) {
   constexpr std::int64_t kValues = 256, kLength = 32, kOnes = 16;
   const std::unique_ptr<Device> gpu = open("cuda"), cpu = open("cpu");
-  const auto multiply_quantized = [&](Device& device, DType payload, int scale) {
-    const auto bytes = [&](std::int64_t rows, std::int64_t cols, DType dtype, auto&& value) {
-      const Tensor tensor = device.allocate({Shape{rows, cols}, dtype}, support::anyone(device));
+  const auto multiply_quantized = [&](Device& device, DType dtype, int scale) {
+    const auto bytes = [&](std::int64_t rows, std::int64_t cols, DType type, auto&& value) {
+      const Tensor tensor = device.allocate({Shape{rows, cols}, type}, support::anyone(device));
       std::vector<std::byte> contents;
       for (std::int64_t i = 0; i < rows; ++i)
         for (std::int64_t j = 0; j < cols; ++j) contents.push_back(static_cast<std::byte>(value(i, j)));
       device.write_bytes(tensor, contents);
       return tensor;
     };
-    const Tensor data = bytes(kValues, kLength, payload, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
+    const Tensor data = bytes(kValues, kLength, dtype, [](std::int64_t i, std::int64_t l) { return l == 0 ? i : 0; });
     const Tensor ones = bytes(kOnes, kLength, DType::kE4M3, [](std::int64_t, std::int64_t) { return 0x38; });
     const Tensor scales = bytes(kValues, 4, DType::kE8M0, [&](std::int64_t, std::int64_t) { return scale; });
     const Tensor unit = bytes(128, 4, DType::kE8M0, [](std::int64_t, std::int64_t) { return 127; });
@@ -249,16 +249,16 @@ TEST(GemmEmulation, DequantizesEveryByteExactlyUnlessItsScaleIsTiny) {
                   GemmArgs{.a = operand(data, scales), .b = operand(ones, unit), .out = out.view(), .bias = {}});
     return device.read(out);
   };
-  for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
-    const int exact_from = 127 - (payload == DType::kE4M3 ? 124 : 117);
+  for (const DType dtype : {DType::kE4M3, DType::kE5M2}) {
+    const int exact_from = 127 - (dtype == DType::kE4M3 ? 124 : 117);
     for (const int scale : {0, 1, exact_from - 1, exact_from, 30, 127, 200, 246, 254, 255}) {
-      const std::vector<float> made = multiply_quantized(*gpu, payload, scale),
-                               exact = multiply_quantized(*cpu, payload, scale);
+      const std::vector<float> made = multiply_quantized(*gpu, dtype, scale),
+                               exact = multiply_quantized(*cpu, dtype, scale);
       const double bound = scale < exact_from ? 0x1p-134 : 0.0;
       for (std::size_t i = 0; i < made.size(); ++i) {
         const bool equal = made[i] == exact[i] || (std::isnan(made[i]) && std::isnan(exact[i]));
         ASSERT_TRUE(equal || std::fabs(double{made[i]} - double{exact[i]}) <= bound)
-            << name(payload) << " code " << i / kOnes << " under scale " << scale << ": " << made[i] << " for "
+            << name(dtype) << " code " << i / kOnes << " under scale " << scale << ": " << made[i] << " for "
             << exact[i];
       }
     }

@@ -22,11 +22,11 @@ MatrixView matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::uintpt
 OperandView plain(DType dtype, std::int64_t rows, std::int64_t cols) { return {matrix(dtype, rows, cols), {}}; }
 
 OperandView quantized_operand(std::int64_t rows, std::int64_t cols, std::int64_t block_rows, std::int64_t block_cols,
-                              DType payload = DType::kE4M3) {
-  QuantFormat format{.payload = payload, .block_rows = block_rows, .block_cols = block_cols};
+                              DType dtype = DType::kE4M3) {
+  QuantFormat format{.dtype = dtype, .block_rows = block_rows, .block_cols = block_cols};
   if (block_cols == 32) format.scale = ScaleKind::kE8M0Rceil;
   const ScaleLayout layout = scale_layout(format, rows, cols);
-  return {matrix(payload, rows, cols),
+  return {matrix(dtype, rows, cols),
           {.data = address(2 * kAligned),
            .dtype = format.scale_dtype(),
            .block_rows = block_rows,
@@ -35,8 +35,8 @@ OperandView quantized_operand(std::int64_t rows, std::int64_t cols, std::int64_t
            .col_stride = layout.col_stride,
            .storage_elems = layout.spec.shape.numel()}};
 }
-OperandView per_tensor(std::int64_t rows, std::int64_t cols, DType payload = DType::kE4M3) {
-  return quantized_operand(rows, cols, 0, 0, payload);
+OperandView per_tensor(std::int64_t rows, std::int64_t cols, DType dtype = DType::kE4M3) {
+  return quantized_operand(rows, cols, 0, 0, dtype);
 }
 OperandView by_rows(std::int64_t rows, std::int64_t cols) { return quantized_operand(rows, cols, 1, 128); }
 OperandView by_squares(std::int64_t rows, std::int64_t cols) { return quantized_operand(rows, cols, 128, 128); }
@@ -185,14 +185,14 @@ TEST(GemmPlan, AddressesDoNotChooseTheAlgorithm) {
 
 /// Arguments that cast the result of `product`, row-wise unless `rowwise` is false, under one scale unless the format
 /// has blocks.
-GemmQuantizeArgs quantized(const GemmArgs& product, DType payload = DType::kE4M3, bool rowwise = true) {
+GemmQuantizeArgs quantized(const GemmArgs& product, DType dtype = DType::kE4M3, bool rowwise = true) {
   GemmQuantizeArgs args;
   args.product = product;
   args.product.out.data = nullptr;
   args.product.out.dtype = DType::kF32;
   args.cast.in = args.product.out;
-  args.cast.format = {.payload = payload, .amax_source = AmaxSource::kHistory};
-  (rowwise ? args.cast.rowwise : args.cast.columnwise).values = matrix(payload, product.out.rows, product.out.cols);
+  args.cast.format = {.dtype = dtype, .amax_source = AmaxSource::kHistory};
+  (rowwise ? args.cast.rowwise : args.cast.columnwise).values = matrix(dtype, product.out.rows, product.out.cols);
   return args;
 }
 

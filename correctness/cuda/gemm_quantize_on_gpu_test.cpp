@@ -34,7 +34,7 @@ std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) {
 }
 
 struct Wanted {
-  DType payload = DType::kE4M3;
+  DType dtype = DType::kE4M3;
   float scale = 1.0f;
   float amax = 0.25f;  ///< the amax before the product
   bool measured = true;
@@ -66,7 +66,7 @@ Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, cons
   const Tensor amax = support::make_tensor(device, {1}, DType::kF32, {wanted.amax});
   const Tensor scale_inv = device.allocate({Shape{1}, DType::kF32}, holder);
   const auto half = [&](std::int64_t rows, std::int64_t cols) {
-    Tensor data = device.allocate({Shape{rows, cols}, wanted.payload}, holder);
+    Tensor data = device.allocate({Shape{rows, cols}, wanted.dtype}, holder);
     OperandView view{data.view(), {.data = scale_inv.view().data, .dtype = DType::kF32, .storage_elems = 1}};
     return std::pair{std::move(data), view};
   };
@@ -85,7 +85,7 @@ Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, cons
                                  .cast = {.in = out,
                                           .rowwise = rowwise.second,
                                           .columnwise = columnwise.second,
-                                          .format = {.payload = wanted.payload, .amax_source = AmaxSource::kHistory},
+                                          .format = {.dtype = wanted.dtype, .amax_source = AmaxSource::kHistory},
                                           .scale = scale.data<const float>(),
                                           .amax = wanted.measured ? amax.data<float>() : nullptr}});
   device.synchronize();
@@ -122,7 +122,7 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   std::int64_t by_library = 0;
   for (const auto& [m, n, k] : kShapes) {
     const LargeOperand a = operand(true, m, k, Draw::kIntegers), b = operand(false, n, k, Draw::kIntegers);
-    for (const DType payload : {DType::kE4M3, DType::kE5M2})
+    for (const DType dtype : {DType::kE4M3, DType::kE5M2})
       for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32),
                                               std::optional(DType::kBF16), std::optional(DType::kF16)})
         for (const auto& [rowwise, columnwise, measured] : {std::array{true, false, true},
@@ -131,21 +131,21 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
                                                             {false, true, true},
                                                             {false, true, false}}) {
           // 0.37 makes no value exact, so that the product's one multiplication by the scale shows.
-          const Wanted wanted{.payload = payload,
+          const Wanted wanted{.dtype = dtype,
                               .scale = 0.37f,
                               .measured = measured,
                               .rowwise = rowwise,
                               .columnwise = columnwise,
                               .bias = bias};
           const Made made = multiply(*gpu_, a, b, wanted), expected = multiply(*cpu, a, b, wanted);
-          SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " -> " << name(payload)
+          SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " -> " << name(dtype)
                                             << (bias ? std::string(" plus ") + std::string(name(*bias)) : ""));
           EXPECT_EQ(made.rowwise, expected.rowwise);
           EXPECT_EQ(made.columnwise, expected.columnwise);
           EXPECT_EQ(made.scale_inv, expected.scale_inv);
           EXPECT_EQ(made.amax, expected.amax);
           const bool makes =
-              payload == DType::kE4M3 || dtype_of(GetParam().a) == payload || dtype_of(GetParam().b) == payload;
+              dtype == DType::kE4M3 || dtype_of(GetParam().a) == dtype || dtype_of(GetParam().b) == dtype;
           const bool adds = !bias || (bias != DType::kF32 && !measured);
           by_library += scaled_per_tensor(GetParam()) && n % 16 == 0 && k % 16 == 0 && adds && makes;
         }

@@ -303,7 +303,7 @@ TEST(MeasuredScaleOnGpu, EqualsTheHost) {
         args.rowwise.values = code.view();
         args.rowwise.scales = {.data = reinterpret_cast<std::byte*>(inverses[side].data<float>() + i),
                                .storage_elems = 1};
-        args.rowwise.values.dtype = args.format.payload;
+        args.rowwise.values.dtype = args.format.dtype;
         args.measured = inputs.data<const float>() + i;
         device.launch(&KernelTable::quantize, args);
       }

@@ -41,6 +41,7 @@ struct Case {
   std::string form;
   std::string layer;
   bool fp8_attention = false;
+  bool language_model = false;  ///< with a head tied in form gpt, of its own in form llama
 };
 
 std::vector<Case> cases() {
@@ -52,18 +53,25 @@ std::vector<Case> cases() {
         out.push_back({std::string(row.name), form, layer});
   for (const char* recipe : {"delayed", "current"})
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", true});
+  for (const char* recipe : {"bf16", "current"})
+    for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", false, true});
   return out;
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
   const Case& c = instance.param;
-  return c.recipe + "_" + c.form + "_" + c.layer + (c.fp8_attention ? "_fp8_attention" : "");
+  return c.recipe + "_" + c.form + "_" + c.layer + (c.fp8_attention ? "_fp8_attention" : "") +
+         (c.language_model ? "_language_model" : "");
 }
 
 CellConfig cell_of(const Case& c, const std::string& device) {
   CellConfig cell = small_cell(c.recipe, c.form, c.layer);
   cell.training.fp8_attention = c.fp8_attention;
   cell.device = device;
+  if (!c.language_model) return cell;
+  cell.training.loss = "cross_entropy";
+  cell.model.vocabulary = 65;  // rows that no wide load fits
+  cell.model.head = c.form == "gpt" ? "tied" : "own";
   return cell;
 }
 

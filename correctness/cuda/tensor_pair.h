@@ -77,7 +77,7 @@ struct CastCase {
   const char* label;
   bool rowwise;
   bool columnwise;
-  DType payload;
+  DType dtype;
   DType nominal;
 };
 inline const CastCase kCasts[] = {
@@ -91,7 +91,7 @@ inline const Shape kMatrices[] = {{0, 64}, {64, 64}, {80, 272}, {60, 100}, {5, 8
 
 inline TwoOrientations make_orientations(Pair& pair, const CastCase& c, const Shape& shape, float scale) {
   TwoOrientations orientations;
-  const TensorSpec flat{shape, c.payload}, transposed{{shape.cols(), shape.rows()}, c.payload};
+  const TensorSpec flat{shape, c.dtype}, transposed{{shape.cols(), shape.rows()}, c.dtype};
   const std::vector<float> none(static_cast<std::size_t>(shape.numel()), 0.0f);
   if (c.rowwise) orientations.rowwise = make(pair, flat, none);
   if (c.columnwise) orientations.columnwise = make(pair, transposed, none);
@@ -108,7 +108,7 @@ inline CastTarget target_of(const TwoOrientations& orientations, const CastCase&
   };
   return {.rowwise = operand(orientations.rowwise),
           .columnwise = operand(orientations.columnwise),
-          .format = {.payload = c.payload, .amax_source = AmaxSource::kHistory},
+          .format = {.dtype = c.dtype, .amax_source = AmaxSource::kHistory},
           .nominal = c.nominal,
           .scale = orientations.scale[side].data<const float>(),
           .amax = orientations.amax[side].data<float>()};

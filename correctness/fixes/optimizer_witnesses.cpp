@@ -14,6 +14,7 @@
 
 #include "fixes/witness.h"
 #include "fsdp/sharded_run.h"
+#include "nn/cores/role_scales.h"
 #include "ops/quantize.h"
 #include "optim/adam.h"
 #include "optim/foreach_adam.h"
@@ -59,6 +60,20 @@ bool survives(const Work& work) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/// The weight's amax is recorded in the history that the first forward made.
+bool weight_records_into_the_resized_history(const Behaviors& behaviors) {
+  RunConfig config = one_weight(behaviors);
+  config.recipe = "delayed";
+  config.initial_history_length = 16;
+  ModelRun run(config);
+  Adam adam(run.model().parameters(), {.master = MasterWeights::kF32});
+  run.step();
+  adam.step(run.runtime());
+  const DelayedScales& scales = *run.model().registry().forward_scales.front()->delayed();
+  const float weight = run.device().read(scales.amaxes())[1];  // input, weight
+  return weight > 0.0f;
 }
 
 bool adam_finds_the_shard(const Behaviors& behaviors) {
@@ -202,6 +217,7 @@ std::span<const fixes_test::Witness> fixes_test::optimizer_witnesses() {
       {"count_empty_steps", ranks_count_alike},
       {"cast_blocks_in_adam", adam_casts_blocks},
       {"measure_scale_in_adam", adam_clips_no_weight},
+      {"rebind_amax_on_resize", weight_records_into_the_resized_history},
   };
   return kWitnesses;
 }

@@ -172,8 +172,8 @@ TEST(Gather, AheadForAPassThatDoesNotComeIsHarmless) {
     const std::vector<Parameter*> all = model.parameters();
     const std::span<Parameter* const> parameters(all);
     const std::size_t middle = all.size() / 2;
-    ParameterGroup first(runtime, "layers[0]", parameters.first(middle), mesh, states, false);
-    ParameterGroup second(runtime, "layers[1]", parameters.subspan(middle), mesh, states, false);
+    ParameterGroup first(runtime, "layers[0]", parameters.first(middle), mesh, states, GroupOptions{});
+    ParameterGroup second(runtime, "layers[1]", parameters.subspan(middle), mesh, states, GroupOptions{});
     const Parameter& weight =
         **std::find_if(all.begin() + static_cast<std::ptrdiff_t>(middle), all.end(),
                        [](const Parameter* parameter) { return parameter->local->in_eight_bits(); });

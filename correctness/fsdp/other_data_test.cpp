@@ -57,25 +57,26 @@ Step step_over(ModelRun& run, const RunConfig& config, int data) {
 
 float as_bf16(float x) { return bf16_to_f32(f32_to_bf16(x)); }
 
-/// Sums in the order of the ranks, rounded once; `of(rank)` gives a rank's values.
+/// Sums in the order of the ranks, rounded once to the type of the reduction; `of(rank)` gives a rank's values.
 template <class Of>
-Values sum_of(int ranks, const Of& of) {
+Values sum_of(int ranks, DType reduce_dtype, const Of& of) {
   Values sum = of(0);
   for (int rank = 1; rank < ranks; ++rank) {
     const Values next = of(rank);
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
   }
-  for (float& x : sum) x = as_bf16(x);
+  if (reduce_dtype == DType::kBF16)
+    for (float& x : sum) x = as_bf16(x);
   return sum;
 }
 
-Values mean_gradient(const std::vector<Step>& alone, std::size_t parameter, const MeshShape& mesh) {
+Values mean_gradient(const std::vector<Step>& alone, std::size_t parameter, const MeshShape& mesh, DType reduce_dtype) {
   const auto of_replica = [&](int replica) {
-    return sum_of(mesh.shards, [&](int shard) {
+    return sum_of(mesh.shards, reduce_dtype, [&](int shard) {
       return alone[static_cast<std::size_t>(replica * mesh.shards + shard)].gradients[parameter];
     });
   };
-  Values mean = mesh.replicas == 1 ? of_replica(0) : sum_of(mesh.replicas, of_replica);
+  Values mean = mesh.replicas == 1 ? of_replica(0) : sum_of(mesh.replicas, reduce_dtype, of_replica);
   for (float& x : mean) x = as_bf16(x * (1.0f / static_cast<float>(mesh.ranks())));
   return mean;
 }
@@ -105,10 +106,20 @@ class OtherData : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(OtherData, RanksGetTheMeanGradientAndTheLargestAmaxes) {
-  const RunConfig config = this->config();
-  for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 1, .shards = 3},
-                               MeshShape{.replicas = 2, .shards = 2}}) {
-    SCOPED_TRACE(testing::Message() << mesh.replicas << " x " << mesh.shards << " ranks");
+  struct Case {
+    MeshShape mesh;
+    DType reduce_dtype;
+  };
+  RunConfig config = this->config();
+  for (const Case& one :
+       {Case{{.replicas = 1, .shards = 2}, DType::kBF16}, Case{{.replicas = 1, .shards = 3}, DType::kBF16},
+        Case{{.replicas = 1, .shards = 3}, DType::kF32}, Case{{.replicas = 2, .shards = 2}, DType::kBF16},
+        Case{{.replicas = 2, .shards = 2}, DType::kF32}}) {
+    const MeshShape mesh = one.mesh;
+    const DType reduce_dtype = one.reduce_dtype;
+    SCOPED_TRACE(testing::Message() << mesh.replicas << " x " << mesh.shards << " ranks, reduction in "
+                                    << name(reduce_dtype));
+    config.reduce_dtype = reduce_dtype;
     std::vector<Step> alone;
     for (int rank = 0; rank < mesh.ranks(); ++rank) {
       ModelRun run(config);
@@ -118,6 +129,10 @@ TEST_P(OtherData, RanksGetTheMeanGradientAndTheLargestAmaxes) {
       ASSERT_NE(alone[0].gradients[i], alone[1].gradients[i]) << "the data differ, and the gradients do not";
     for (std::size_t i = 0; i < alone[0].histories.size(); ++i)
       ASSERT_NE(alone[0].histories[i], alone[1].histories[i]) << "the data differ, and the amaxes do not";
+    const DType other = reduce_dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
+    if (mesh.ranks() > 2) {  // the sum of two BF16 values is rounded once in either type
+      EXPECT_NE(mean_gradient(alone, 0, mesh, reduce_dtype), mean_gradient(alone, 0, mesh, other));
+    }
     on_ranks(mesh.ranks(), [&](ProcessGroup& world) {
       ModelRun run(config, world, mesh);
       const Step step = step_over(run, config, world.rank());
@@ -126,7 +141,7 @@ TEST_P(OtherData, RanksGetTheMeanGradientAndTheLargestAmaxes) {
         const Parameter& parameter = *run.model().parameters()[i];
         const RowSplit split(dim0(parameter.spec.shape), mesh.shards);
         const std::int64_t row = row_elems(parameter.spec.shape);
-        const Values mean = mean_gradient(alone, i, mesh);
+        const Values mean = mean_gradient(alone, i, mesh, reduce_dtype);
         const int shard = world.rank() % mesh.shards;
         EXPECT_EQ(step.gradients[i],
                   Values(mean.begin() + split.begin(shard) * row, mean.begin() + split.begin(shard + 1) * row))

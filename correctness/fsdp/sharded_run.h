@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "comm/process_groups.h"
 #include "fsdp/sharding.h"
 #include "ops/elementwise.h"
+#include "ops/embedding.h"
 #include "support/test_device.h"
 
 /// One rank of a sharded model, or an unsharded model, as the tests of sharding run it.
@@ -30,6 +32,10 @@ struct RunConfig {
   bool checkpoint = false;
   bool reshard = true;
   bool gather_ahead = false;
+  std::int64_t vocabulary = 0;  ///< a language model, if not 0
+  bool tied_head = false;
+  std::optional<DType> reduce_dtype{};
+  std::int64_t initial_history_length = 0;
   Behaviors behaviors{};
 };
 
@@ -67,9 +73,11 @@ class ModelRun {
   Model& model() { return *model_; }
   Sharding& sharding() { return *sharding_; }
 
-  /// Forward and backward of the mean square of the output; returns the loss. `row_offset` picks the data.
+  /// Forward and backward of the mean square of the output, or of a language model's cross-entropy; returns the loss.
+  /// `row_offset` picks the data.
   float step(std::int64_t row_offset = 0) {
     runtime_.row_offset = row_offset;
+    if (config_.vocabulary > 0) return finish_step(language_loss());
     const Shape shape{config_.config.seq * config_.config.batch, config_.config.hidden};
     const Tensor x = device_->allocate({shape, DType::kBF16}, device_->holder(HolderKind::kInput, "", "x"));
     const Tensor target = device_->allocate({shape, DType::kBF16}, device_->holder(HolderKind::kInput, "", "target"));
@@ -77,7 +85,25 @@ class ModelRun {
     random_fill(*device_, x, {.seed = 3, .stream = 1 + stream, .row_offset = row_offset});
     random_fill(*device_, target, {.seed = 3, .stream = 1000 + stream, .row_offset = row_offset});
     device_->ledger().set_phase(PhaseKind::kForward, static_cast<int>(runtime_.step));
-    const Variable loss = mse_loss(runtime_, model_->forward(runtime_, {x, nullptr}), target);
+    return finish_step(mse_loss(runtime_, model_->forward(runtime_, {x, nullptr}), target));
+  }
+
+ private:
+  /// Tokens that differ from step to step and from row to row, and repeat.
+  Variable language_loss() {
+    const std::int64_t count = config_.config.seq * config_.config.batch;
+    std::vector<std::int32_t> tokens, targets;
+    for (std::int64_t i = runtime_.row_offset; i < runtime_.row_offset + count; ++i) {
+      tokens.push_back(static_cast<std::int32_t>((i * i + 3 * runtime_.step) % config_.vocabulary));
+      targets.push_back(static_cast<std::int32_t>((7 * i + 1) % config_.vocabulary));
+    }
+    const HolderId holder = device_->holder(HolderKind::kInput, "", "tokens");
+    const Tensor x = make_tokens(*device_, tokens, config_.vocabulary, holder);
+    device_->ledger().set_phase(PhaseKind::kForward, static_cast<int>(runtime_.step));
+    return cross_entropy(runtime_, model_->forward(runtime_, {x, nullptr}),
+                         make_tokens(*device_, targets, config_.vocabulary, holder));
+  }
+  float finish_step(const Variable& loss) {
     model_->update_forward_scales(runtime_, amax_group_);
     device_->ledger().set_phase(PhaseKind::kBackward, static_cast<int>(runtime_.step));
     run_backward(runtime_, loss);
@@ -86,7 +112,6 @@ class ModelRun {
     return device_->computes() ? device_->read(loss.value).front() : 0.0f;
   }
 
- private:
   ModelRun(const RunConfig& config, ProcessGroup* world, const MeshShape& shape)
       : config_(config),
         device_(open_device(config.device, {.arch = config.arch,
@@ -101,13 +126,18 @@ class ModelRun {
                                                   .config = config.config,
                                                   .checkpoint_layers = config.checkpoint,
                                                   .eight_bit_weights = config.eight_bit_weights,
-                                                  .deferred_init = world != nullptr && config.deferred_init});
+                                                  .deferred_init = world != nullptr && config.deferred_init,
+                                                  .initial_history_length = config.initial_history_length,
+                                                  .vocabulary = config.vocabulary,
+                                                  .tied_head = config.tied_head,
+                                                  .learned_positions = !config.config.form.rope});
     if (world == nullptr) return;
     mesh_ = std::make_unique<Mesh>(*ranks_, shape);
     sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = config.reshard,
                                                            .gather_ahead = config.gather_ahead,
-                                                           .checkpoint_layers = config.checkpoint});
+                                                           .checkpoint_layers = config.checkpoint,
+                                                           .reduce_dtype = config.reduce_dtype});
   }
 
   RunConfig config_;

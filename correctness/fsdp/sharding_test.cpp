@@ -138,6 +138,78 @@ TEST(Sharded, UnevenAndEmptyShardsEqualOneRank) {
   }
 }
 
+RunConfig language_model(const char* form, bool tied, bool reshard) {
+  RunConfig config;
+  config.recipe = "current";
+  config.layers = 2;
+  config.config = small_block(64);
+  config.config.form = layer_form(form);
+  config.vocabulary = 43;  // 22, 11 or 6 rows a rank, the last with fewer
+  config.tied_head = tied;
+  config.reshard = reshard;
+  return config;
+}
+
+TEST(ShardedLanguageModel, EqualsOneRank) {
+  for (const char* form : {"gpt", "llama"})
+    for (const bool tied : {false, true})
+      for (const bool reshard : {false, true}) {
+        RunConfig config = language_model(form, tied, reshard);
+        config.gather_ahead = tied;
+        config.checkpoint = reshard;
+        config.deferred_init = tied == reshard;
+        SCOPED_TRACE(std::string(form) + (tied ? ", tied" : ", own head") + (reshard ? ", resharded" : ", kept"));
+        expect_equal(config, {.replicas = 1, .shards = 8});
+        expect_equal(config, {.replicas = 2, .shards = 2});
+      }
+}
+
+// Averages over 3 or 5 equal gradients are rounded, but forward reads the same weights: 15 or 9 rows, the last rank 13
+// or 7.
+TEST(ShardedLanguageModel, ForwardEqualsOneRankOverOddNumbersOfRanks) {
+  for (const int ranks : {3, 5}) {
+    const RunConfig config = language_model("gpt", ranks == 3, true);
+    const float expected = ModelRun(config).step();
+    on_ranks(ranks, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = ranks});
+      EXPECT_EQ(run.step(), expected) << "rank " << world.rank() << " of " << ranks;
+    });
+  }
+}
+
+// As in FSDP2, the root's parameters stay gathered from forward to the end of backward, whatever the layers do.
+TEST(ShardedLanguageModel, RootIsGatheredOnceAndKeptUntilBackwardEnds) {
+  RunConfig config = language_model("gpt", false, true);
+  on_ranks(2, [&](ProcessGroup& world) {
+    ModelRun run(config, world, {.replicas = 1, .shards = 2});
+    const auto gathers = [&] { return run.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather); };
+    run.step();
+    EXPECT_EQ(gathers().collectives, 2 * 2 + 1) << "each layer for either pass, and the root once";
+    for (const Parameter* parameter : run.model().parameters()) EXPECT_FALSE(parameter->value) << parameter->name;
+    // Without gradients nothing stays: there is no backward to free it.
+    run.runtime().mode = Runtime::Mode::kEvaluating;
+    const Tensor tokens = make_tokens(run.device(), std::vector<std::int32_t>(64, 3), 43, 0);
+    run.model().forward(run.runtime(), {tokens, nullptr});
+    for (const Parameter* parameter : run.model().parameters()) EXPECT_FALSE(parameter->value) << parameter->name;
+  });
+}
+
+// N equal BF16 values have an exact FP32 sum for N up to 2^16, whose N-th part is rounded back to the value. So with
+// FP32 reduction the ranks need not be a power of two, as they must with BF16 (OtherData shows that BF16 rounds).
+TEST(Sharded, Fp32ReductionEqualsOneRankOnAnyNumberOfRanks) {
+  for (const char* recipe : {"bf16", "delayed", "current"})
+    for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 3}, MeshShape{.replicas = 1, .shards = 7},
+                                 MeshShape{.replicas = 3, .shards = 2}, MeshShape{.replicas = 5, .shards = 1}}) {
+      SCOPED_TRACE(testing::Message() << recipe << " on " << mesh.replicas << " x " << mesh.shards << " ranks");
+      RunConfig config;
+      config.recipe = recipe;
+      config.layer = "layernorm_mlp";
+      config.config = small_block(48);
+      config.reduce_dtype = DType::kF32;
+      expect_equal(config, mesh);
+    }
+}
+
 // They start from the initial values and not from dequantized ones, which a deferred initialisation does not have.
 TEST(Sharded, WeightsWhoseBlocksWouldBeCutStartFromTheirInitialValues) {
   RunConfig deferred, unsharded;

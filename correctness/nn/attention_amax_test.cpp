@@ -48,13 +48,13 @@ void round(const MatrixView& values, const AttentionRole& role, ExecContext& con
   float scale_inv = 0;
   const OperandView rounded{
       .values = {.data = data.data(),
-                 .dtype = role.payload,
+                 .dtype = role.dtype,
                  .rows = values.rows,
                  .cols = values.cols,
                  .row_stride = values.cols,
                  .col_stride = 1},
       .scales = {.data = reinterpret_cast<std::byte*>(&scale_inv), .dtype = DType::kF32, .storage_elems = 1}};
-  const QuantFormat format{.payload = role.payload, .amax_source = AmaxSource::kHistory};
+  const QuantFormat format{.dtype = role.dtype, .amax_source = AmaxSource::kHistory};
   kernels.quantize({.in = values, .rowwise = rounded, .columnwise = {}, .format = format, .scale = role.scale},
                    context);
   kernels.dequantize({.in = rounded, .out = values}, context);

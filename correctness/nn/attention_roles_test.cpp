@@ -11,6 +11,7 @@
 
 #include "nn/cores/attention_core.h"
 #include "nn/role_reference.h"
+#include "ops/attention.h"
 #include "reference/attention_reference.h"
 #include "reference/compare.h"
 #include "reference/test_data.h"
@@ -183,6 +184,54 @@ TEST_P(AttentionRoles, WrongScaleOfAnyRoleIsRefused) {
   EXPECT_TRUE(sees([](Scales& scales) { scales.grad_p *= 0.67; }));
   EXPECT_TRUE(sees([](Scales& scales) { scales.o = scales.o ? 0.67 * *scales.o : 1.0; }));
   EXPECT_TRUE(sees([](Scales& scales) { scales.grad_qkv = scales.grad_qkv ? 0.67 * *scales.grad_qkv : 1e6; }));
+}
+
+// With a backward in 16 bits the gradient is that of the tensors which forward was given and returned, under the
+// logarithms of forward's sums over eight bits: bit for bit what the plain kernel computes of them. Backward casts
+// nothing, so that it has no scales.
+TEST_P(AttentionRoles, BackwardIn16BitsReadsWhatForwardWasGivenAndReturned) {
+  registry_ = {};
+  config_.fp8_attention_backward = false;
+  core_.emplace(build_, "attention", config_);
+  EXPECT_TRUE(registry_.backward_scales.empty());
+  EXPECT_EQ(registry_.forward_scales.size(), 1u);
+
+  Quantizer cast{.format = recipe_.attention->qkv};
+  const DelayedScales& delayed = *registry_.forward_scales[0]->delayed();
+  const Tensor one = delayed.scale(0);  // in the first step every scale is 1
+  if (cast.format.amax_source == AmaxSource::kHistory) cast.scale = one;
+  const AttentionCore::Split parts = core_->split(qkv_);
+  const std::vector<Tensor> inputs{parts.q, parts.k, parts.v};
+  const std::vector<QuantizedTensor> qkv8 = quantize_together(*device_, inputs, cast);
+  const AttentionShape shape{.seq = kSeq,
+                             .batch = kBatch,
+                             .heads = kHeads,
+                             .kv_heads = kKvHeads,
+                             .head_dim = kDim,
+                             .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kDim)))};
+  const AttentionOutputs forward =
+      attention_forward(*device_, {.shape = shape,
+                                   .q = qkv8[0].rowwise_operand(),
+                                   .k = qkv8[1].rowwise_operand(),
+                                   .v = qkv8[2].rowwise_operand(),
+                                   .s = {.dtype = DType::kE4M3, .scale = one.data<float>()},
+                                   .out_dtype = DType::kF32});
+  const auto leaf = std::make_shared<support::LeafNode>(runtime_);
+  const Variable o = core_->forward(runtime_, {qkv_, leaf});
+  const Tensor expected = device_->allocate(qkv_.spec(), 0);
+  const AttentionCore::Split grads = core_->split(expected);
+  attention_backward(*device_, {.shape = shape,
+                                .q = parts.q.operand(),
+                                .k = parts.k.operand(),
+                                .v = parts.v.operand(),
+                                .o = o.value.operand(),
+                                .grad_o = grad_o_.operand(),
+                                .lse = forward.lse,
+                                .s = {},
+                                .grad_p = {},
+                                .out = {grads.q, grads.k, grads.v}});
+  run_backward(runtime_, o, grad_o_);
+  EXPECT_TRUE(reference::bitwise_equal(support::read(*device_, leaf->gradient()), support::read(*device_, expected)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, AttentionRoles, ::testing::Values("delayed", "current"),

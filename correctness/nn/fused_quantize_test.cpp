@@ -42,7 +42,7 @@ class Chain {
         recipe_(make_recipe(recipe)),
         build_{.runtime = runtime_, .recipe = recipe_, .registry = registry_, .dtype = dtype, .fused_quantize = fused},
         form_(layer_form(form)),
-        norm_(build_, "norm", form_.norm, kHidden),
+        norm_(build_, "norm", form_.norm, kHidden, form_.bias),
         fc1_(build_, "fc1", {.in = kHidden, .out = inner(), .bias = form_.bias}),
         activation_("activation", form_.activation),
         fc2_(build_, "fc2", {.in = kFfn, .out = kHidden, .bias = form_.bias}) {

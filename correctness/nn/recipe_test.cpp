@@ -84,7 +84,7 @@ struct Window {
   double ceiling;
 };
 Window window_of(const Quantized& layer, const Recipe& recipe, const std::string& gradient) {
-  const double product = recipe.gradient.payload == DType::kE5M2 ? 24.55 : 28.5;
+  const double product = recipe.gradient.dtype == DType::kE5M2 ? 24.55 : 28.5;
   const bool is_product = is_weight(gradient) && !layer_form(nn_test::layer_named(layer.layer).form).bias;
   return {product - 10.0 * std::log10(layer.products) - 2.0, is_product ? product + 1.0 : 45.0};
 }

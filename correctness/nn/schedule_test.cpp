@@ -58,6 +58,24 @@ std::vector<CellConfig> variants(const CellConfig& base) {
   vary(!attends, [](CellConfig& cell) { cell.training.loss = "sum"; });
   vary(!attends, [](CellConfig& cell) { cell.training.optimizer = "none"; });
   vary(!attends, [](CellConfig& cell) { cell.training.param_dtype = "f32"; });
+  for (const bool eight_bit_backward : {false, true}) {
+    if (!attends) break;
+    CellConfig cell = base;
+    cell.training.fp8_attention = true;
+    cell.training.fp8_attention_backward = cell.training.fp8_mha = eight_bit_backward;
+    all.push_back(cell);
+  }
+  if (!has_fusible_mlp) return all;
+  CellConfig language_model = base;
+  language_model.training.loss = "cross_entropy";
+  language_model.model.vocabulary = 50;
+  all.push_back(language_model);
+  language_model.model.head = "tied";
+  language_model.model.bias = false;
+  language_model.model.dropout = 0.1;
+  language_model.training.checkpoint = "full";
+  language_model.training.micro_batches = 2;
+  all.push_back(language_model);
   return all;
 }
 
@@ -65,9 +83,10 @@ std::string describe(const CellConfig& cell) {
   return cell.model.layer + " " + cell.model.form + " " + cell.training.recipe + " on " + cell.arch + ", checkpoint " +
          std::string(cell.training.checkpoint.text()) + ", dropout " + std::to_string(cell.model.dropout) +
          ", op fuser " + std::string(cell.model.op_fuser.text()) +
-         (cell.training.fp8_attention ? ", fp8 attention" : "") + ", loss " + std::string(cell.training.loss.text()) +
-         ", optimizer " + std::string(cell.training.optimizer.text()) + ", " +
-         std::string(cell.training.param_dtype.text());
+         (cell.training.fp8_attention ? ", fp8 attention" : "") + (cell.training.fp8_mha ? ", fp8 mha" : "") +
+         ", loss " + std::string(cell.training.loss.text()) + ", optimizer " +
+         std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
+         ", vocabulary " + std::to_string(cell.model.vocabulary);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

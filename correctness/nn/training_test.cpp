@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/functions.h"
+#include "harness/train/options.h"
 #include "ops/elementwise.h"
 #include "optim/adam.h"
 #include "support/cells.h"

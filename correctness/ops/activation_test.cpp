@@ -156,5 +156,30 @@ TEST(Elementary, ExponentialUnderflowsAndOverflowsAtTheEndsOfItsRange) {
   EXPECT_EQ(sigmoid(90.0f), 1.0f);
 }
 
+// Every 61st normal float, and those next to 1, where the logarithm vanishes.
+TEST(Elementary, LogarithmIsWithinThreeUlps) {
+  double worst_ulps = 0.0;
+  const auto see = [&](std::uint32_t bits) {
+    const float x = float_from_bits(bits);
+    const double exact = std::log(double{x});
+    if (exact == 0.0) return;
+    const double ulps = std::fabs(double{logarithm(x)} - exact) / std::ldexp(1.0, std::ilogb(exact) - 23);
+    if (!(ulps <= worst_ulps)) worst_ulps = ulps;
+  };
+  for (std::uint32_t bits = 0x00800000u; bits < 0x7F800000u; bits += 61) see(bits);
+  for (std::uint32_t bits = 0x3F000000u; bits < 0x40000000u; bits += 7) see(bits);
+  EXPECT_LE(worst_ulps, 3.0);
+  EXPECT_GT(worst_ulps, 0.4);
+}
+
+TEST(Elementary, LogarithmAtTheEndsOfItsRange) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(logarithm(1.0f), 0.0f);
+  EXPECT_EQ(logarithm(infinity), infinity);
+  EXPECT_EQ(logarithm(0.0f), -infinity);
+  EXPECT_TRUE(std::isnan(logarithm(-1.0f)));
+  EXPECT_TRUE(std::isnan(logarithm(std::nanf(""))));
+}
+
 }  // namespace
 }  // namespace fp8lab

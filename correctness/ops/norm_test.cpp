@@ -136,6 +136,25 @@ TEST_F(NormEdges, ConstantRowsGiveTheBias) {
   EXPECT_EQ(read(*device_, out.y), Values(10, 1.0));
 }
 
+TEST_F(NormEdges, LayerNormWithoutBetaEqualsOneOfZeros) {
+  const auto gaussian = [&](const Shape& shape, std::uint64_t seed) {
+    return make_tensor(*device_, shape, DType::kF32, reference::gaussian_values(shape.numel(), seed));
+  };
+  const Tensor x = gaussian({3, 40}, 1), gamma = gaussian({40}, 2), grad_y = gaussian({3, 40}, 3);
+  const Tensor zeros = make_tensor(*device_, {40}, DType::kF32, std::vector<float>(40, 0.0f));
+  const NormOutputs with = norm_forward(*device_, {.x = x, .gamma = gamma, .beta = zeros}),
+                    without = norm_forward(*device_, {.x = x, .gamma = gamma, .beta = {}});
+  EXPECT_EQ(read(*device_, without.y), read(*device_, with.y));
+  const auto backward = [&](bool has_beta) {
+    return norm_backward(
+        *device_,
+        {.grad_y = grad_y, .x = x, .gamma = gamma, .mean = with.mean, .rstd = with.rstd, .has_beta = has_beta});
+  };
+  EXPECT_EQ(read(*device_, backward(false).x), read(*device_, backward(true).x));
+  EXPECT_EQ(read(*device_, backward(false).gamma), read(*device_, backward(true).gamma));
+  EXPECT_FALSE(backward(false).beta);
+}
+
 TEST_F(NormEdges, WithoutRowsParametersHaveZeroGradients) {
   const Tensor x = make({0, 5}), gamma = make({5}), beta = make({5}), statistics = make({0, 1});
   EXPECT_EQ(norm_forward(*device_, {.x = x, .gamma = gamma, .beta = beta}).y.numel(), 0);
@@ -176,7 +195,7 @@ TEST_F(NormEdges, RefusalsNameTheArgumentAndTheRule) {
     return support::error_of([&] { norm_forward(*device_, {.x = at_x, .gamma = gamma, .beta = beta}); });
   };
   EXPECT_EQ(forward(x, five, six), "norm_forward: gamma is f32 [5]; it must have 6 elements, one for each column of x");
-  EXPECT_EQ(forward(x, six, {}), "norm_forward: beta is absent; it must be an f32, f16 or bf16 tensor");
+  EXPECT_EQ(forward(x, six, five), "norm_forward: beta is f32 [5]; it must have 6 elements, one for each column of x");
   EXPECT_EQ(forward(data, six, six), "norm_forward: x is e4m3 [4, 6]; it must be an f32, f16 or bf16 tensor");
   EXPECT_EQ(forward(make({4, 0}), make({0}), make({0})),
             "norm_forward: x is f32 [4, 0]; a row needs at least one element");

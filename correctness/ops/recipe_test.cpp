@@ -51,9 +51,9 @@ TEST(Recipes, Bf16QuantizesNothing) {
 TEST(Recipes, PerTensorRecipesAreHybrid) {
   for (const char* name : {"delayed", "current"}) {
     const Recipe recipe = make_recipe(name);
-    EXPECT_EQ(recipe.activation.payload, DType::kE4M3) << name;
-    EXPECT_EQ(recipe.weight.payload, DType::kE4M3) << name;
-    EXPECT_EQ(recipe.gradient.payload, DType::kE5M2) << name;
+    EXPECT_EQ(recipe.activation.dtype, DType::kE4M3) << name;
+    EXPECT_EQ(recipe.weight.dtype, DType::kE4M3) << name;
+    EXPECT_EQ(recipe.gradient.dtype, DType::kE5M2) << name;
     for (const QuantFormat& format : formats_of(recipe)) {
       EXPECT_TRUE(format.per_tensor()) << name;
       EXPECT_TRUE(format.columnwise_is_transpose()) << name;
@@ -70,10 +70,10 @@ TEST(Recipes, DelayedScalesComeFromHistories) {
   EXPECT_EQ(recipe.delayed.algorithm, AmaxAlgorithm::kMax);
   EXPECT_EQ(recipe.delayed.margin, 0);
   ASSERT_TRUE(recipe.attention);
-  EXPECT_EQ(recipe.attention->o->payload, DType::kE4M3);
-  EXPECT_EQ(recipe.attention->grad_o.payload, DType::kE5M2);
-  EXPECT_EQ(recipe.attention->grad_p.payload, DType::kE5M2);
-  EXPECT_EQ(recipe.attention->grad_qkv->payload, DType::kE5M2);
+  EXPECT_EQ(recipe.attention->o->dtype, DType::kE4M3);
+  EXPECT_EQ(recipe.attention->grad_o.dtype, DType::kE5M2);
+  EXPECT_EQ(recipe.attention->grad_p.dtype, DType::kE5M2);
+  EXPECT_EQ(recipe.attention->grad_qkv->dtype, DType::kE5M2);
 }
 
 TEST(Recipes, CurrentMeasuresTensorsAndKeepsOneStepInsideAttention) {
@@ -93,7 +93,7 @@ TEST(Recipes, BlockRecipesAreE4M3Everywhere) {
   const Recipe block = make_recipe("block"), mxfp8 = make_recipe("mxfp8");
   for (const Recipe& recipe : {block, mxfp8})
     for (const QuantFormat& format : formats_of(recipe)) {
-      EXPECT_EQ(format.payload, DType::kE4M3);
+      EXPECT_EQ(format.dtype, DType::kE4M3);
       EXPECT_EQ(format.amax_source, AmaxSource::kBlock);
     }
   EXPECT_EQ(block.activation.block_rows, 1);
@@ -109,6 +109,27 @@ TEST(Recipes, BlockRecipesAreE4M3Everywhere) {
   EXPECT_EQ(mxfp8.weight, mxfp8.activation);
   EXPECT_EQ(mxfp8.activation.scale, ScaleKind::kE8M0Rceil);
   EXPECT_EQ(mxfp8.activation.scale_dtype(), DType::kE8M0);
+}
+
+TEST(RecipeOptionsTest, Fp8FormatIsTheTypeOfEveryGradient) {
+  for (const char* name : {"delayed", "current", "block", "mxfp8"})
+    for (const bool hybrid : {true, false}) {
+      RecipeOptions options;
+      options.fp8_format = hybrid ? "hybrid" : "e4m3";
+      const Recipe recipe = make_recipe(name, options);
+      const DType gradient = hybrid ? DType::kE5M2 : DType::kE4M3;
+      EXPECT_EQ(recipe.gradient.dtype, gradient) << name;
+      EXPECT_EQ(recipe.activation.dtype, DType::kE4M3) << name;
+      EXPECT_EQ(recipe.weight.dtype, DType::kE4M3) << name;
+      if (!recipe.attention) continue;
+      EXPECT_EQ(recipe.attention->grad_o.dtype, gradient) << name;
+      EXPECT_EQ(recipe.attention->grad_p.dtype, gradient) << name;
+      if (recipe.attention->grad_qkv) {
+        EXPECT_EQ(recipe.attention->grad_qkv->dtype, gradient) << name;
+      }
+      EXPECT_EQ(recipe.attention->qkv.dtype, DType::kE4M3) << name;
+      EXPECT_EQ(recipe.attention->s.dtype, DType::kE4M3) << name;
+    }
 }
 
 TEST(RecipeOptionsTest, HistoryOptionsReachEveryHistory) {
@@ -167,6 +188,8 @@ TEST(RecipeOptionsTest, AreRefusedWhereTheyHaveNoEffect) {
     expect_refusal(refused(recipe, epsilon), {recipe, "epsilon", "measured amax"});
     expect_refusal(refused(recipe, power_of_two), {recipe, "power_of_two_scales", "measured amax"});
   }
+  expect_refusal(refused("bf16", [](RecipeOptions& options) { options.fp8_format = "e4m3"; }),
+                 {"bf16", "fp8_format", "eight bits"});
   const auto rounding = [](RecipeOptions& options) { options.scale_rounding = "floor"; };
   for (const char* recipe : {"bf16", "delayed", "current", "block"})
     expect_refusal(refused(recipe, rounding), {recipe, "scale_rounding", "E8M0"});
@@ -180,6 +203,7 @@ TEST(RecipeOptionsTest, WithInvalidValuesAreRefused) {
   };
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.amax_history_length = 0; }),
                  {"amax_history_length", "0", "at least 1"});
+  expect_refusal(refused("delayed", [](RecipeOptions& o) { o.fp8_format = "e5m2"; }), {"e5m2", "hybrid, e4m3"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.amax_algorithm = "mean"; }), {"mean", "max, most_recent"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.margin = -1; }), {"margin", "-1"});
   expect_refusal(refused("delayed", [](RecipeOptions& o) { o.margin = 33; }), {"margin", "33"});

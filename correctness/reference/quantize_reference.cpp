@@ -17,9 +17,9 @@ bool is_e8m0(const QuantFormat& format) {
   return format.scale == ScaleKind::kE8M0Rceil || format.scale == ScaleKind::kE8M0Floor;
 }
 
-const SmallFloat& payload(const QuantFormat& format) {
+const SmallFloat& dtype(const QuantFormat& format) {
   static const SmallFloat e4m3(kE4M3Layout), e5m2(kE5M2Layout);
-  return format.payload == DType::kE4M3 ? e4m3 : e5m2;
+  return format.dtype == DType::kE4M3 ? e4m3 : e5m2;
 }
 
 std::int64_t up_to_multiple(std::int64_t n, std::int64_t of) { return (n + of - 1) / of * of; }
@@ -67,7 +67,7 @@ float f32_scale(double amax, const QuantFormat& format, double largest) {
   const double floor_of_amax = format.epsilon;
   const double guarded = amax < floor_of_amax ? floor_of_amax : amax;
   if (std::isnan(guarded) || std::isinf(guarded) || guarded == 0) return 1.0f;
-  const double quotient = payload(format).max() / guarded;
+  const double quotient = dtype(format).max() / guarded;
   // From half an ulp above the largest float on, rounding would give Inf.
   const float scale = quotient >= kFloatMax ? static_cast<float>(largest) : static_cast<float>(quotient);
   if (format.scale != ScaleKind::kF32PowerOfTwo) return scale;
@@ -76,8 +76,8 @@ float f32_scale(double amax, const QuantFormat& format, double largest) {
 
 std::uint8_t e8m0_byte(double amax, const QuantFormat& format, Flaw flaw) {
   const bool floor = (format.scale == ScaleKind::kE8M0Floor) != (flaw == Flaw::kFloorForCeiling);
-  const int emax = std::ilogb(payload(format).max());
-  return static_cast<std::uint8_t>(floor ? e8m0_floor(amax, emax) : e8m0_rceil(amax, payload(format).max()));
+  const int emax = std::ilogb(dtype(format).max());
+  return static_cast<std::uint8_t>(floor ? e8m0_floor(amax, emax) : e8m0_rceil(amax, dtype(format).max()));
 }
 
 std::uint8_t code_of(double x, double scale, const QuantFormat& format, Flaw flaw) {
@@ -88,8 +88,8 @@ std::uint8_t code_of(double x, double scale, const QuantFormat& format, Flaw fla
   const double product =
       flaw == Flaw::kDividesByInverse ? x / static_cast<double>(static_cast<float>(1.0 / scale)) : x * scale;
   const double rounded = static_cast<double>(static_cast<float>(product));
-  std::uint32_t code = payload(format).encode(rounded);
-  if (flaw == Flaw::kTruncates && std::fabs(payload(format).decode(code)) > std::fabs(rounded)) --code;
+  std::uint32_t code = dtype(format).encode(rounded);
+  if (flaw == Flaw::kTruncates && std::fabs(dtype(format).decode(code)) > std::fabs(rounded)) --code;
   return static_cast<std::uint8_t>(code);
 }
 
@@ -189,7 +189,7 @@ Matrix dequantize(const Quantized& quantized, const QuantFormat& format, std::in
         inverse = static_cast<double>(stored);
       }
       const auto element = static_cast<std::size_t>(i * cols + j);
-      const double value = payload(format).decode(quantized.data[element]) * inverse;
+      const double value = dtype(format).decode(quantized.data[element]) * inverse;
       result.values[element] = static_cast<double>(static_cast<float>(value));
     }
   return result;

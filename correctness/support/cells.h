@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "harness/cell/cell.h"
-#include "harness/measure/training_run.h"
+#include "harness/train/training_run.h"
 
 // Small cells, and the results of running one.
 namespace fp8lab::support {

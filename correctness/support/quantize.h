@@ -27,9 +27,9 @@ struct NamedFormat {
 
 /// The formats of the recipes, and each variation that their options allow.
 inline std::vector<NamedFormat> all_formats() {
-  const auto with = [](const QuantFormat& base, DType payload, ScaleKind scale) {
+  const auto with = [](const QuantFormat& base, DType dtype, ScaleKind scale) {
     QuantFormat format = base;
-    format.payload = payload;
+    format.dtype = dtype;
     format.scale = scale;
     return format;
   };

@@ -50,6 +50,22 @@ class MseLossNode final : public Node {
   }
 };
 
+class CrossEntropyNode final : public Node {
+ public:
+  CrossEntropyNode(Runtime& runtime, const Variable& logits) : Node(runtime, "loss", {logits.producer}) {}
+  void save_operands(const Tensor& logits, const Tensor& targets, const Tensor& log_sums) {
+    save("logits", logits);
+    save("targets", targets);
+    save("log sums", log_sums);
+  }
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    const Tensor& logits = saved.tensor(0);
+    cross_entropy_gradient_in_place(device(), logits, saved.tensor(1), saved.tensor(2), grad);
+    return {logits.held_by(runtime().in_flight(name()))};
+  }
+};
+
 }  // namespace
 
 Variable add(Runtime& runtime, std::string name, const Variable& a, const Variable& b) {
@@ -59,7 +75,7 @@ Variable add(Runtime& runtime, std::string name, const Variable& a, const Variab
 }
 
 Variable dropout(Runtime& runtime, std::string name, const Variable& x, const DropoutKey& key) {
-  if (key.probability == 0.0f) return x;
+  if (runtime.dropout(key.probability) == 0.0f) return x;
   Tensor kept = dropout(runtime.device, x.value, key, runtime.in_flight(name));
   return {std::move(kept), std::make_shared<DropoutNode>(runtime, std::move(name), x.producer, key)};
 }
@@ -75,6 +91,14 @@ Variable mse_loss(Runtime& runtime, const Variable& x, const Tensor& target) {
   const auto node = std::make_shared<MseLossNode>(runtime, x);
   node->save_operands(x.value, target);
   return {mse_loss(runtime.device, x.value, target, holder), node};
+}
+
+Variable cross_entropy(Runtime& runtime, const Variable& logits, const Tensor& targets) {
+  const HolderId holder = runtime.device.holder(HolderKind::kOutput, "", "loss");
+  CrossEntropy made = cross_entropy(runtime.device, logits.value, targets, holder, runtime.workspace("loss"));
+  const auto node = std::make_shared<CrossEntropyNode>(runtime, logits);
+  node->save_operands(logits.value, targets, made.log_sums);
+  return {std::move(made.loss), node};
 }
 
 }  // namespace fp8lab

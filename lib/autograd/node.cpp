@@ -99,6 +99,15 @@ Restored Node::restore() {
   return restored;
 }
 
+std::vector<Tensor> Node::backward(Tensor) { fail(fmt::format("{}: it has no backward", name_)); }
+
+std::vector<Gradient> Node::backward_of(Gradient grad_output) {
+  if (grad_output.is_quantized()) fail(fmt::format("{}: its gradient is quantized, and it takes none", name_));
+  std::vector<Gradient> gradients;
+  for (Tensor& gradient : backward(std::move(grad_output.plain))) gradients.push_back({.plain = std::move(gradient)});
+  return gradients;
+}
+
 void Node::release_slots() { slots_.clear(); }
 
 void Node::refill_slot(std::size_t slot, const Tensor& tensor) {
@@ -130,26 +139,28 @@ void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
   }
 
   Device& device = runtime.device;
-  std::unordered_map<Node*, Tensor> gradients;
-  gradients[root.producer.get()] = std::move(gradient);
+  std::unordered_map<Node*, Gradient> gradients;
+  gradients[root.producer.get()].plain = std::move(gradient);
 
   std::vector<Node*> ready{root.producer.get()};
   while (!ready.empty()) {
     Node* node = ready.back();
     ready.pop_back();
-    Tensor output_gradient = std::move(gradients[node]);
+    Gradient output_gradient = std::move(gradients[node]);
     gradients.erase(node);
-    std::vector<Tensor> input_gradients = node->backward(std::move(output_gradient));
+    std::vector<Gradient> input_gradients = node->backward_of(std::move(output_gradient));
     node->release_slots();
     for (std::size_t i = 0; i < node->inputs().size(); ++i) {
       Node* input = node->inputs()[i].get();
       if (!input) continue;
-      Tensor& sum = gradients[input];
-      if (!sum) {
+      Gradient& sum = gradients[input];
+      if (!sum.plain && sum.quantized.empty()) {
         sum = std::move(input_gradients[i]);
       } else {
+        check(!sum.is_quantized() && !input_gradients[i].is_quantized(),
+              "backward: a quantized gradient has one consumer's part alone");
         // The sum is a tensor of its own, because another branch may share the gradient.
-        sum = add(device, sum, input_gradients[i], runtime.in_flight(input->name()));
+        sum.plain = add(device, sum.plain, input_gradients[i].plain, runtime.in_flight(input->name()));
       }
       if (--waiting[input] == 0) ready.push_back(input);
     }

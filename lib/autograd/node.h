@@ -17,6 +17,15 @@ class Node;
 struct Variable {
   Tensor value;
   std::shared_ptr<Node> producer;  ///< null: nothing that it depends on needs a gradient
+  QuantizedTensor quantized{};     ///< in place of `value`, where the next module takes it so
+};
+
+/// The gradient of a node's output: in high precision or, where the node takes it so, quantized.
+struct Gradient {
+  Tensor plain{};
+  QuantizedTensor quantized{};
+
+  bool is_quantized() const { return !plain && !quantized.empty(); }
 };
 
 /// The saved tensors of an operation, restored for its backward, in the order of saving. Where a quantized entry lies
@@ -65,7 +74,9 @@ class Node : public std::enable_shared_from_this<Node> {
 
   /// Returns the gradients of the inputs, one per entry of inputs(). Gradients of parameters are accumulated directly.
   /// An entry may be empty where the input has no producer.
-  virtual std::vector<Tensor> backward(Tensor grad_output) = 0;
+  virtual std::vector<Tensor> backward(Tensor grad_output);
+  /// The same, of gradients that may be quantized. This is what the engine calls; a node overrides either of the two.
+  virtual std::vector<Gradient> backward_of(Gradient grad_output);
 
   /// Empties the engine slots; the engine calls this after backward().
   void release_slots();

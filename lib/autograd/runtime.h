@@ -35,6 +35,8 @@ struct Runtime {
   /// Weights may have changed since the forward before: cached copies of them are cast again.
   bool first_micro_batch = true;
 
+  /// Evaluating drops nothing.
+  float dropout(float probability) const { return mode == Mode::kEvaluating ? 0.0f : probability; }
   HolderId in_flight(std::string_view owner) { return device.holder(HolderKind::kInFlight, owner); }
   HolderId workspace(std::string_view owner) { return device.holder(HolderKind::kWorkspace, owner); }
 };
@@ -42,7 +44,7 @@ struct Runtime {
 /// How a parameter's elements are initialised: from (seed, parameter name, global index), so that a shard equals its
 /// slice of the unsharded parameter.
 enum class Init {
-  kNormal,  ///< mean 0, standard deviation 0.02
+  kNormal,  ///< mean 0, standard deviation Parameter::init_deviation
   kZeros,
   kOnes,
 };
@@ -61,6 +63,7 @@ struct Parameter {
   std::string name;
   TensorSpec spec;  ///< nominal: shape of the unsharded parameter, and the type of its gradients and products
   Init init = Init::kZeros;
+  float init_deviation = 0.02f;
   std::optional<InitialValues> initial;  ///< present while the parameter holds its initial values or their cast
   Tensor value;                          ///< high precision; absent if there is a `quantizer`
   QuantizedTensor quantized;             ///< eight bits
@@ -68,6 +71,7 @@ struct Parameter {
   Tensor grad;                           ///< of the nominal type; absent until backward first produces one
   HolderId holder = 0;
   HolderId grad_holder = 0;
+  std::int64_t first_row = 0;  ///< of a shard: its first row's index in the unsharded parameter
   Parameter* local = nullptr;  ///< the shard, owned by the sharding; null if the parameter is not sharded
 
   bool in_eight_bits() const { return quantizer != nullptr; }

@@ -124,7 +124,8 @@ struct DeviceOptions {
   std::string_view arch = "hopper";
   int rank = 0;  ///< rank among those on this host; with several GPUs, rank r uses GPU r modulo their number
   MemoryOptions memory;
-  bool deterministic = true;  ///< ExecContext::deterministic()
+  bool deterministic = true;      ///< ExecContext::deterministic()
+  bool tensor_core_sums = false;  ///< ExecContext::tensor_core_sums()
 };
 
 struct DeviceRow {

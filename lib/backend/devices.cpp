@@ -62,6 +62,7 @@ std::unique_ptr<Device> open_device(std::string_view name, const DeviceOptions& 
     fail(fmt::format("device '{}' is unavailable: {}", name, reason));
   std::unique_ptr<Device> device = row.open(options);
   device->context().set_deterministic(options.deterministic);
+  device->context().set_tensor_core_sums(options.tensor_core_sums);
   return device;
 }
 

@@ -21,9 +21,14 @@ class ExecContext {
   /// fastest.
   bool deterministic() const { return deterministic_; }
   void set_deterministic(bool on) { deterministic_ = on; }
+  /// True if the host sums products of 8-bit data as a Hopper tensor core does (cpu/gemm/matmul.h). A GPU sums as it
+  /// does.
+  bool tensor_core_sums() const { return tensor_core_sums_; }
+  void set_tensor_core_sums(bool on) { tensor_core_sums_ = on; }
 
  private:
   bool deterministic_ = true;
+  bool tensor_core_sums_ = false;
 };
 
 /// A function pointer without a default constructor, so that a table with a missing kernel does not compile.
@@ -170,7 +175,8 @@ struct GemmArgs {
   MatrixView bias;  ///< [1, n] or absent (data null)
   bool accumulate = false;
   /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for the entire sum of per-tensor
-  /// scaled quantized data, instead of moving it to FP32 every 128 terms. Only devices with such units read this.
+  /// scaled quantized data, instead of moving it to FP32 every 128 terms. Only devices with such units, and the host
+  /// where it emulates them (ExecContext::tensor_core_sums()), read this.
   bool fast_accumulation = false;
 };
 
@@ -181,7 +187,7 @@ struct NormForwardArgs {
   NormKind kind = NormKind::kLayerNorm;
   MatrixView x;
   MatrixView gamma;  ///< [1, cols]
-  MatrixView beta;   ///< LayerNorm only
+  MatrixView beta;   ///< LayerNorm only; absent (data null): not added
   MatrixView y;
   MatrixView mean;  ///< LayerNorm only
   MatrixView rstd;
@@ -198,7 +204,7 @@ struct NormBackwardArgs {
   MatrixView rstd;
   MatrixView grad_x;
   MatrixView grad_gamma;  ///< [1, cols]
-  MatrixView grad_beta;   ///< LayerNorm only
+  MatrixView grad_beta;   ///< LayerNorm only; absent (data null): not wanted
 };
 
 enum class ActivationKind { kGelu, kSwiglu };
@@ -265,7 +271,7 @@ struct DropoutArgs {
 
 /// A quantized role inside attention, scaled per tensor. A null scale leaves that operand in 16 bits.
 struct AttentionRole {
-  DType payload = DType::kE4M3;
+  DType dtype = DType::kE4M3;
   const float* scale = nullptr;
   float* amax = nullptr;  ///< if given, raised to the largest magnitude that was cast
 };
@@ -327,10 +333,53 @@ struct AttentionBackwardArgs {
   bool* grad_measured = nullptr;  ///< like forward's o_measured
 };
 
-/// loss = sum over all elements of x, in double, rounded once; order: core/sum_order.h.
+/// out(i, j) = table(tokens[i], j), plus positions(i / batch, j) if given, rounded once. Tokens are i32 [rows, 1] below
+/// table.rows; others are undefined.
+struct EmbeddingForwardArgs {
+  MatrixView tokens;
+  MatrixView table;
+  MatrixView positions;  ///< [rows / batch, cols] or absent (data null)
+  std::int64_t batch = 1;
+  MatrixView out;
+};
+
+/// grad_table(v, j) = sum over the rows i of entry v of grad_out(i, j), in FP32, in the order of sums over columns
+/// (core/sum_order.h) over those rows alone, so that every run gives the same bits. Row i belongs to entry tokens[i]
+/// or, if tokens are absent, to entry i / batch. Entries without rows become 0. `accumulate` adds the previous contents
+/// before the result is rounded, and leaves entries without rows as they are.
+struct EmbeddingBackwardArgs {
+  MatrixView grad_out;
+  MatrixView tokens;
+  std::int64_t batch = 1;
+  MatrixView grad_table;
+  bool accumulate = false;
+};
+
+/// losses[i] = log_sums[i] - logits(i, targets[i]) with log_sums[i] = ln of the sum over j of exp(logits(i, j)); one
+/// pass over the logits, order: core/sum_order.h. Targets are i32 [rows, 1] below logits.cols; losses and log_sums are
+/// f32 [rows, 1].
+struct CrossEntropyForwardArgs {
+  MatrixView logits;
+  MatrixView targets;
+  MatrixView losses;
+  MatrixView log_sums;
+};
+
+/// grad_logits(i, j) = (exp(logits(i, j) - log_sums[i]) - [j == targets[i]]) * grad_loss / rows: the gradient of the
+/// mean of the losses. grad_logits may be logits.
+struct CrossEntropyBackwardArgs {
+  MatrixView logits;
+  MatrixView targets;
+  MatrixView log_sums;
+  MatrixView grad_loss;  ///< f32 [1, 1]
+  MatrixView grad_logits;
+};
+
+/// loss = sum over all elements of x, in double, divided by `divisor`, rounded once; order: core/sum_order.h.
 struct SumLossArgs {
   MatrixView x;
   MatrixView loss;  ///< f32 [1, 1]
+  double divisor = 1.0;
 };
 
 /// loss = mean over all elements of (x - target)^2; backward: grad_x = 2 (x - target) / numel * grad_loss.
@@ -383,6 +432,10 @@ struct AdamTensor {
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
   CastTarget target{};  ///< also receives the new f32 value: 8-bit weights of which `param` is the master
+  // What stochastic rounding draws by: the parameter's random stream, and the index of the first element here in the
+  // unsharded parameter.
+  std::uint64_t stream = 0;
+  std::int64_t first_element = 0;
 };
 
 /// One step over a list of tensors. Rule: lib/optim/adam.h. exp_avg_weight and exp_avg_sq_weight are the weights of the
@@ -399,6 +452,11 @@ struct AdamArgs {
   float bias_correction1 = 1.0f;
   float bias_correction2 = 1.0f;
   const float* gradient_scale = nullptr;
+  /// bf16 parameters without a master are rounded by stochastic_bf16() instead of to the nearest. Element i of the
+  /// unsharded parameter draws CounterRng(seed, stream + step).bits(i).
+  bool stochastic = false;
+  std::uint64_t seed = 0;
+  std::uint64_t step = 0;
 };
 
 /// The element-wise operations that frameworks have over lists of tensors (PyTorch: torch._foreach_*); `s` is the
@@ -429,36 +487,40 @@ struct ListOpArgs {
 /// The list of all kernels with their arguments. Every device's table, and the declarations of the `cpu` and `cuda`
 /// kernels, are made from it. A new kernel is a row here, its argument struct above, and one function in the folder of
 /// each device; `meta` gets an empty one automatically.
-#define FP8LAB_KERNELS(KERNEL)                        \
-  KERNEL(fill, FillArgs)                              \
-  KERNEL(random, RandomArgs)                          \
-  KERNEL(cast, CastArgs)                              \
-  KERNEL(add, AddArgs)                                \
-  KERNEL(scale, ScaleArgs)                            \
-  KERNEL(column_sum, ColumnSumArgs)                   \
-  KERNEL(amax, AmaxArgs)                              \
-  KERNEL(quantize, QuantizeArgs)                      \
-  KERNEL(quantize_list, QuantizeListArgs)             \
-  KERNEL(dequantize, DequantizeArgs)                  \
-  KERNEL(delayed_update, DelayedUpdateArgs)           \
-  KERNEL(gemm, GemmArgs)                              \
-  KERNEL(norm_forward, NormForwardArgs)               \
-  KERNEL(norm_backward, NormBackwardArgs)             \
-  KERNEL(activation_forward, ActivationForwardArgs)   \
-  KERNEL(activation_backward, ActivationBackwardArgs) \
-  KERNEL(norm_quantize, NormQuantizeArgs)             \
-  KERNEL(activation_quantize, ActivationQuantizeArgs) \
-  KERNEL(gemm_quantize, GemmQuantizeArgs)             \
-  KERNEL(rope, RopeArgs)                              \
-  KERNEL(dropout, DropoutArgs)                        \
-  KERNEL(attention_forward, AttentionForwardArgs)     \
-  KERNEL(attention_backward, AttentionBackwardArgs)   \
-  KERNEL(sum_loss, SumLossArgs)                       \
-  KERNEL(mse_loss, MseLossArgs)                       \
-  KERNEL(mse_loss_backward, MseLossBackwardArgs)      \
-  KERNEL(square_sum, SquareSumArgs)                   \
-  KERNEL(clip_coefficient, ClipCoefficientArgs)       \
-  KERNEL(adam, AdamArgs)                              \
+#define FP8LAB_KERNELS(KERNEL)                             \
+  KERNEL(fill, FillArgs)                                   \
+  KERNEL(random, RandomArgs)                               \
+  KERNEL(cast, CastArgs)                                   \
+  KERNEL(add, AddArgs)                                     \
+  KERNEL(scale, ScaleArgs)                                 \
+  KERNEL(column_sum, ColumnSumArgs)                        \
+  KERNEL(amax, AmaxArgs)                                   \
+  KERNEL(quantize, QuantizeArgs)                           \
+  KERNEL(quantize_list, QuantizeListArgs)                  \
+  KERNEL(dequantize, DequantizeArgs)                       \
+  KERNEL(delayed_update, DelayedUpdateArgs)                \
+  KERNEL(gemm, GemmArgs)                                   \
+  KERNEL(norm_forward, NormForwardArgs)                    \
+  KERNEL(norm_backward, NormBackwardArgs)                  \
+  KERNEL(activation_forward, ActivationForwardArgs)        \
+  KERNEL(activation_backward, ActivationBackwardArgs)      \
+  KERNEL(norm_quantize, NormQuantizeArgs)                  \
+  KERNEL(activation_quantize, ActivationQuantizeArgs)      \
+  KERNEL(gemm_quantize, GemmQuantizeArgs)                  \
+  KERNEL(rope, RopeArgs)                                   \
+  KERNEL(dropout, DropoutArgs)                             \
+  KERNEL(attention_forward, AttentionForwardArgs)          \
+  KERNEL(attention_backward, AttentionBackwardArgs)        \
+  KERNEL(embedding_forward, EmbeddingForwardArgs)          \
+  KERNEL(embedding_backward, EmbeddingBackwardArgs)        \
+  KERNEL(cross_entropy_forward, CrossEntropyForwardArgs)   \
+  KERNEL(cross_entropy_backward, CrossEntropyBackwardArgs) \
+  KERNEL(sum_loss, SumLossArgs)                            \
+  KERNEL(mse_loss, MseLossArgs)                            \
+  KERNEL(mse_loss_backward, MseLossBackwardArgs)           \
+  KERNEL(square_sum, SquareSumArgs)                        \
+  KERNEL(clip_coefficient, ClipCoefficientArgs)            \
+  KERNEL(adam, AdamArgs)                                   \
   KERNEL(list_op, ListOpArgs)
 
 #define FP8LAB_KERNEL_MEMBER(name, Args) Kernel<Args> name;

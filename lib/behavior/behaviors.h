@@ -45,6 +45,10 @@ struct Behaviors {
   /// before the fix.
   bool reset_incomplete_workspaces = true;
 
+  /// A weight's quantizer records into the amax history that a resize made (TransformerEngine#1814, #2044). False is
+  /// the behaviour before the fix.
+  bool rebind_amax_on_resize = true;
+
   // Tensor operations on quantized storage (ops/quantized_storage.h; TransformerEngine#2245). False is the behaviour
   // before the fix.
   bool split_in_eight_bits = true;  ///< an MXFP8 tensor is split as data and scales, not as dequantized values

@@ -80,6 +80,26 @@ F8_HOST_DEVICE inline float exponential(float x) {
   return (parts.series * first) * second;
 }
 
+/// ln(x), within 3 ulp, for a normal x > 0 and Inf; -Inf for 0, NaN below 0 and for NaN.
+F8_HOST_DEVICE inline float logarithm(float x) {
+  constexpr float kLn2High = 0x1.62e400p-1f, kLn2Low = 0x1.7f7d1cp-20f;  // as in exponential()
+  if (!(x > 0.0f)) return x == 0.0f ? float_from_bits(0xFF800000u) : float_from_bits(0x7FC00000u);
+  if (x > 0x1.fffffep127f) return x;
+  // x = m 2^n with m in [sqrt(1/2), sqrt(2)); ln(m) = 2 artanh(s) with s = (m - 1) / (m + 1), |s| < 0.172. Its series
+  // leaves 3e-9 relative.
+  const std::uint32_t above = float_bits(x) - 0x3F3504F3u;
+  const std::int32_t n = static_cast<std::int32_t>(above) >> 23;
+  const float m = float_from_bits((above & 0x007FFFFFu) + 0x3F3504F3u);
+  const float s = (m - 1.0f) / (m + 1.0f), z = s * s;
+  float series = 1.0f / 9.0f;
+  series = series * z + 1.0f / 7.0f;
+  series = series * z + 1.0f / 5.0f;
+  series = series * z + 1.0f / 3.0f;
+  const float of_m = 2.0f * s + 2.0f * s * (z * series);
+  const float exponent = static_cast<float>(n);
+  return exponent * kLn2High + (of_m + exponent * kLn2Low);
+}
+
 namespace detail {
 
 /// 1 / d for d >= 1 or NaN. The GPU's division does the same step from the same estimate, but also checks for operands
@@ -142,6 +162,27 @@ struct SwigluGradient {
 F8_HOST_DEVICE inline SwigluGradient swiglu_gradient(float gate, float up, float grad_y) {
   const float s = detail::sigmoid_of_number(gate);
   return {.gate = grad_y * up * (s + gate * s * (1.0f - s)), .up = grad_y * (gate * s)};
+}
+
+// A sum of exponentials that cannot overflow, in one pass over its terms. Order: core/sum_order.h.
+inline constexpr float kLowestFloat = -0x1.fffffep127f;
+
+/// `sum` is the sum of exp(x - maximum) over some elements, of which `maximum` is the largest. A NaN among them makes
+/// `sum` NaN.
+struct ExponentialSum {
+  float maximum = kLowestFloat;
+  float sum = 0.0f;
+
+  /// ln of the sum of exp(x).
+  F8_HOST_DEVICE float log_sum() const { return maximum + logarithm(sum); }
+  /// The cross-entropy of the element `x`: log_sum() - x, without the rounding of log_sum().
+  F8_HOST_DEVICE float loss_of(float x) const { return (maximum - x) + logarithm(sum); }
+};
+
+F8_HOST_DEVICE inline ExponentialSum joined(const ExponentialSum& a, const ExponentialSum& b) {
+  const float maximum = a.maximum < b.maximum ? b.maximum : a.maximum;
+  return {.maximum = maximum,
+          .sum = a.sum * exponential(a.maximum - maximum) + b.sum * exponential(b.maximum - maximum)};
 }
 
 }  // namespace fp8lab

@@ -33,6 +33,19 @@ F8_HOST_DEVICE constexpr BFloat16 f32_to_bf16(float x) {
   return {static_cast<std::uint16_t>(is_nan ? nan : rounded)};
 }
 
+/// Rounds x to a number of bf16: of its two neighbours to the one with the larger magnitude if `random`, of 32 uniform
+/// bits, is among the share (x - smaller) / (larger - smaller) of them, exactly. So the mean over `random` is x.
+/// Numbers of bf16, infinities and NaNs stay as they are; what lies beyond the largest finite number becomes that
+/// number.
+F8_HOST_DEVICE constexpr float stochastic_bf16(float x, std::uint32_t random) {
+  constexpr std::uint32_t kKept = 0xFFFF0000u, kLargest = 0x7F7F0000u;
+  const std::uint32_t bits = float_bits(x), magnitude = bits & kFloatMagnitudeMask;
+  if (magnitude >= kFloatInfinityBits) return x;
+  const std::uint32_t rounded = (magnitude + (random >> 16)) & kKept;
+  const std::uint32_t sign = bits & ~kFloatMagnitudeMask;
+  return float_from_bits(sign | (rounded < kLargest ? rounded : kLargest));
+}
+
 /// Exact, subnormals included. A NaN keeps its sign and payload.
 F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
   const std::uint32_t sign = static_cast<std::uint32_t>(x.bits & 0x8000u) << 16;

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/float_bits.h"
+
 // The orders in which long sums are added. They are the same on every device, so that results are too: each order is
 // fixed by the number of terms alone, never by the number of threads, lanes or multiprocessors at hand.
 namespace fp8lab {
@@ -17,9 +19,14 @@ inline constexpr int kSumRun = 8;  ///< elements that one GPU thread reads at on
 /// sums of the parts.
 inline constexpr std::int64_t kLossPart = 32768;
 
+/// Order of a row's sum of exponentials, of which one pass finds the maximum too (ExponentialSum of core/elementary.h).
+/// Terms go to partial sums and these are joined as above, but each run has a maximum m of its own: where a term
+/// exceeds it, the run's partial sums are first multiplied by exp(m - new m), and two joined sums by exp(m - larger m).
+/// Runs begin with the lowest finite number as their maximum.
+
 /// Order of sums over columns: rows are split in order into parts of this many; kPartsInGroup consecutive parts make a
 /// group, and groups are added in order. Every sum begins as +0.
-constexpr std::int64_t rows_in_part(std::int64_t rows) {
+F8_HOST_DEVICE constexpr std::int64_t rows_in_part(std::int64_t rows) {
   constexpr std::int64_t kFewestRows = 8, kMostParts = 256;
   const std::int64_t even = (rows + kMostParts - 1) / kMostParts;
   return even > kFewestRows ? even : kFewestRows;

@@ -54,6 +54,9 @@ constexpr Upstream kSavedShards{kSavedShardsReferences, "5abadf4ee", "2.14"};
 constexpr std::string_view kMovesReferences[] = {"TransformerEngine#2951", "TransformerEngine#2974"};
 constexpr Upstream kMoves{kMovesReferences, "9af70a8bb", "2.16"};
 
+// #2044 mended the same in fusible operations, where no quantizer got the new history.
+constexpr std::string_view kHistoriesReferences[] = {"TransformerEngine#1814", "TransformerEngine#2044"};
+constexpr Upstream kHistories{kHistoriesReferences, "d5d783337", "2.5"};
 constexpr std::string_view kWeightCopiesReferences[] = {"TransformerEngine#2681", "TransformerEngine#2717",
                                                         "TransformerEngine#2805"};
 constexpr Upstream kWeightCopies{kWeightCopiesReferences, "0a088c1d5", "2.16"};
@@ -254,6 +257,13 @@ constexpr std::array kFixes = {
                    "forward the next backward reads them in place of the new weights'",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
+    Fix{.name = "rebind_amax_on_resize",
+        .upstream = kHistories,
+        .symptom =
+            "FP8 weights of a model that was built with amax histories of another length keep the scale of their "
+            "initial values, so that weights that grow are clipped",
+        .decision = "where a history is resized, the weight's quantizer gets the live row of the new one",
+        .revert = [](Behaviors& b) { b.rebind_amax_on_resize = false; }},
     Fix{.name = "reset_incomplete_workspaces",
         .upstream = kWorkspaces,
         .symptom = "validation caches MXFP8 copies of 16-bit weights without column-wise data, and the first training "

@@ -31,7 +31,7 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
 }
 
 GatheredArray gathered_data(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
-  return gathered_values({Shape{shape.rows(), shape.cols()}, format.payload}, split);
+  return gathered_values({Shape{shape.rows(), shape.cols()}, format.dtype}, split);
 }
 
 }  // namespace

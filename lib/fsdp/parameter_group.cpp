@@ -14,14 +14,14 @@ constexpr std::size_t kMostParts = 4;
 }  // namespace
 
 ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Parameter* const> parameters, Mesh& mesh,
-                               const std::vector<ShardingState>& states, bool recomputes)
+                               const std::vector<ShardingState>& states, const GroupOptions& options)
     : name_(std::move(name)),
       mesh_(mesh),
       own_state_(&state_of(Behaviors{}, states, name_)),
       hook_state_(&state_of(runtime.behaviors, states, name_)),
-      recomputes_(recomputes) {
+      recomputes_(options.recomputes) {
   for (Parameter* parameter : parameters)
-    parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh));
+    parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh, options.reduce_dtype));
   gather_parts_.reserve(kMostParts * parameters_.size());
   scatter_parts_.reserve(parameters_.size());
   reduce_parts_.reserve(parameters_.size());
@@ -105,6 +105,9 @@ void ParameterGroup::reshard_after_forward() {
 
 void ParameterGroup::reduce_gradients(Runtime& runtime) {
   scatter_parts_.clear();
+  // As in FSDP2, all gradients of the group are copied in the type of the reduction before the first of them is freed.
+  for (const auto& parameter : parameters_) parameter->cast_gradient(runtime);
+  for (const auto& parameter : parameters_) parameter->free_cast_gradient();
   for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, scatter_parts_);
   mesh_.shard_group().reduce_scatter(scatter_parts_, name_);
   if (ProcessGroup* replicas = mesh_.replica_group()) {

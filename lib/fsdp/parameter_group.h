@@ -15,13 +15,18 @@ namespace fp8lab {
 
 enum class Pass { kForward, kBackward };
 
+struct GroupOptions {
+  bool recomputes = false;              ///< the module runs its forward again in backward
+  std::optional<DType> reduce_dtype{};  ///< see ShardingOptions
+};
+
 /// The parameters of one wrapped module, which are communicated together: one all-gather before each of its passes, one
 /// reduce-scatter after its backward. In steady state neither allocates on the heap.
 class ParameterGroup {
  public:
-  /// `states` must outlive the group. `recomputes`: the module runs its forward again in backward.
+  /// `states` must outlive the group.
   ParameterGroup(Runtime& runtime, std::string name, std::span<Parameter* const> parameters, Mesh& mesh,
-                 const std::vector<ShardingState>& states, bool recomputes);
+                 const std::vector<ShardingState>& states, const GroupOptions& options);
 
   const std::string& name() const { return name_; }
   bool reshards_after_forward() const { return own_state_->reshard_after_forward; }

@@ -20,11 +20,13 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
 
 }  // namespace
 
-ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh)
+ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh,
+                                   std::optional<DType> reduce_dtype)
     : unsharded_(unsharded),
       split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
       rank_(mesh.shard_group().rank()),
-      clears_transposes_(runtime.behaviors.clear_gathered_transposes) {
+      clears_transposes_(runtime.behaviors.clear_gathered_transposes),
+      reduce_dtype_(reduce_dtype.value_or(unsharded.spec.dtype)) {
   Device& device = runtime.device;
   const bool deferred = !unsharded.value && unsharded.quantized.empty();
   // Reverted behaviour: registering the shard in place of the parameter silently loses what makes it FP8.
@@ -53,7 +55,9 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   shard_.name = unsharded.name;
   shard_.spec = unsharded.spec;
   shard_.spec.shape.set(0, split_.count(rank_));
+  shard_.first_row = split_.begin(rank_);
   shard_.init = unsharded.init;
+  shard_.init_deviation = unsharded.init_deviation;
   shard_.holder = device.holder(HolderKind::kParameter, unsharded.name);
   shard_.grad_holder = device.holder(HolderKind::kGradient, unsharded.name);
   if (unsharded.in_eight_bits()) {
@@ -258,13 +262,22 @@ void ShardedParameter::free_gathered() {
 
 // --- reduce ---
 
-void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
+void ShardedParameter::cast_gradient(Runtime& runtime) {
   check(static_cast<bool>(unsharded_.grad), "sharding: backward left a parameter without a gradient");
-  reduced_ = runtime.device.allocate(shard_.spec, shard_.grad_holder);
-  parts.push_back({.from = unsharded_.grad.view().data,
+  if (unsharded_.grad.dtype() != reduce_dtype_)
+    cast_gradient_ = cast(runtime.device, unsharded_.grad, reduce_dtype_, unsharded_.grad_holder);
+}
+
+void ShardedParameter::free_cast_gradient() {
+  if (cast_gradient_) unsharded_.grad = {};
+}
+
+void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
+  reduced_ = runtime.device.allocate({shard_.spec.shape, reduce_dtype_}, shard_.grad_holder);
+  parts.push_back({.from = (cast_gradient_ ? cast_gradient_ : unsharded_.grad).view().data,
                    .to = reduced_.view().data,
                    .offsets_elems = grad_offsets_,
-                   .dtype = unsharded_.spec.dtype,
+                   .dtype = reduce_dtype_,
                    .content = Content::kPayload});
 }
 
@@ -275,7 +288,10 @@ ReducePart ShardedParameter::reduced() const {
 
 void ShardedParameter::end_reduce(Runtime& runtime, int ranks) {
   unsharded_.grad = {};
+  cast_gradient_ = {};
   if (ranks > 1) scale_in_place(runtime.device, reduced_, 1.0f / static_cast<float>(ranks));
+  if (reduce_dtype_ != shard_.spec.dtype)
+    reduced_ = cast(runtime.device, reduced_, shard_.spec.dtype, shard_.grad_holder);
   shard_.accumulate(runtime.device, std::move(reduced_));
   reduced_ = {};
 }

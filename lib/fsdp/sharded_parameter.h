@@ -25,8 +25,9 @@ namespace fp8lab {
 class ShardedParameter {
  public:
   /// Takes `unsharded` over: initialises the shard if initialisation was deferred, otherwise cuts it out of the
-  /// unsharded parameter, whose storage is then freed.
-  ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh);
+  /// unsharded parameter, whose storage is then freed. `reduce_dtype`: the type in which gradients are reduced, the
+  /// parameter's if left out.
+  ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh, std::optional<DType> reduce_dtype = {});
   ShardedParameter(const ShardedParameter&) = delete;
   ShardedParameter& operator=(const ShardedParameter&) = delete;
 
@@ -45,9 +46,14 @@ class ShardedParameter {
   /// Frees what the gather allocated: the unsharded parameter, except for the copies of reorder_gathered().
   void free_gathered();
 
-  /// Allocates the shard's gradient and appends the part to reduce.
+  /// Copies the gradient in the type of the reduction, if that is another one.
+  void cast_gradient(Runtime& runtime);
+  /// Frees the gradient if cast_gradient() made a copy.
+  void free_cast_gradient();
+  /// Allocates the sums of the shard's gradient and appends the part to reduce.
   void begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts);
-  /// Accumulates the sums, averaged over `ranks`, into the shard's gradient; frees the unsharded gradient.
+  /// Accumulates the sums, averaged over `ranks` and then rounded to the type of the parameter, into the shard's
+  /// gradient; frees the unsharded gradient.
   void end_reduce(Runtime& runtime, int ranks);
   /// The reduced shard, for a further reduction over replicas.
   ReducePart reduced() const;
@@ -85,6 +91,8 @@ class ShardedParameter {
   Tensor dequantized_;                             ///< lives during a gather on the generic path
   QuantizedOrientation sent_by_rows_;              ///< lives during a gather of `by_rows_`
   QuantizedOrientation gathered_by_rows_;          ///< lives as long as the unsharded row-wise orientation
+  DType reduce_dtype_;
+  Tensor cast_gradient_;  ///< lives during a reduction in another type than the gradient's
   Tensor reduced_;
   Metadata metadata_;
 };

@@ -38,9 +38,11 @@ class PostBackwardNode final : public Node {
   ParameterGroup& group_;
 };
 
-class ShardedLayer final : public Module {
+/// A layer, or the root: as in FSDP2, the root's parameters are gathered before everything else and stay so until
+/// backward has ended.
+class ShardedModule final : public Module {
  public:
-  ShardedLayer(std::unique_ptr<Module> layer, ParameterGroup& group) : layer_(std::move(layer)), group_(group) {}
+  ShardedModule(std::unique_ptr<Module> module, ParameterGroup& group) : module_(std::move(module)), group_(group) {}
 
   Variable forward(Runtime& runtime, const Variable& x) override {
     {
@@ -48,13 +50,16 @@ class ShardedLayer final : public Module {
       group_.unshard(runtime, Pass::kForward);
     }
     const auto after = std::make_shared<PostBackwardNode>(runtime, group_, x.producer);
-    Variable y = layer_->forward(runtime, {x.value, after});
-    if (group_.reshards_after_forward()) group_.reshard_after_forward();
+    Variable y = module_->forward(runtime, {x.value, after});
+    if (runtime.mode == Runtime::Mode::kEvaluating)
+      group_.reshard();  // no backward will do it
+    else if (group_.reshards_after_forward())
+      group_.reshard_after_forward();
     return {std::move(y.value), std::make_shared<PreBackwardNode>(runtime, group_, y.producer)};
   }
 
  private:
-  std::unique_ptr<Module> layer_;
+  std::unique_ptr<Module> module_;
   ParameterGroup& group_;
 };
 
@@ -68,19 +73,21 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
                      mesh.world().moves_data() ? "moves" : "does not move"));
   check(runtime.device.peer_access() == nullptr || mesh.world().device() == &runtime.device,
         "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::on()");
-  // The root keeps its gathered parameters; it has no parameters of its own here.
+  // The root keeps its gathered parameters.
   states_.push_back({.path = "", .reshard_after_forward = false});
-  for (const std::string& path : model.layer_names())
+  const std::vector<std::string> layers = model.layer_names();
+  for (const std::string& path : layers)
     states_.push_back({.path = path, .reshard_after_forward = options.reshard_after_forward});
-  model.wrap_layers(
-      [&](std::unique_ptr<Module> layer, const std::string& name, std::span<Parameter* const> parameters) {
-        groups_.push_back(
-            std::make_unique<ParameterGroup>(runtime, name, parameters, mesh, states_, options.checkpoint_layers));
+  model.wrap_modules(
+      [&](std::unique_ptr<Module> module, const std::string& name, std::span<Parameter* const> parameters) {
+        groups_.push_back(std::make_unique<ParameterGroup>(
+            runtime, name, parameters, mesh, states_,
+            GroupOptions{.recomputes = options.checkpoint_layers, .reduce_dtype = options.reduce_dtype}));
         for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
-        return std::make_unique<ShardedLayer>(std::move(layer), *groups_.back());
+        return std::make_unique<ShardedModule>(std::move(module), *groups_.back());
       });
-  for (std::size_t i = 0; options.gather_ahead && i < groups_.size(); ++i)
-    groups_[i]->gather_ahead(i + 1 < groups_.size() ? groups_[i + 1].get() : nullptr,
+  for (std::size_t i = 0; options.gather_ahead && i < layers.size(); ++i)
+    groups_[i]->gather_ahead(i + 1 < layers.size() ? groups_[i + 1].get() : nullptr,
                              i > 0 ? groups_[i - 1].get() : nullptr);
 }
 

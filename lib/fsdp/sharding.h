@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ struct ShardingOptions {
   bool gather_ahead = false;
   /// Layers recompute their forward in backward, so backward needs both orientations of their weights.
   bool checkpoint_layers = false;
+  /// The type in which gradients are added up over ranks and averaged (FSDP2's MixedPrecisionPolicy::reduce_dtype), f32
+  /// or bf16. The result is rounded to the parameter's type once. Left out: the parameter's type.
+  std::optional<DType> reduce_dtype{};
 };
 
 /// For its lifetime, Pool::kGathered of `memory` gets its segments from the gather source of `shards`, where
@@ -44,7 +48,9 @@ class GatherMemory {
 
 /// Shards a model over a mesh, layer by layer: each layer is a group whose parameters are communicated in one
 /// collective. Before a layer's forward, and before its backward, its parameters are gathered. After its backward the
-/// gradients are reduced to the shards, averaged over all ranks, and the unsharded parameters are freed. A model built
+/// gradients are reduced to the shards, averaged over all ranks, and the unsharded parameters are freed. The parameters
+/// of a language model's embedding and head are the root's group: gathered once, before the first layer's, and freed
+/// after the last layer's backward. Forward without gradients frees what it gathered. A model built
 /// with deferred initialisation gets its initial values here, each rank its own rows; otherwise shards are cut out of
 /// the existing values. Owns the shards (Parameter::local), so it must outlive the model's use.
 class Sharding {

@@ -7,14 +7,13 @@
 namespace fp8lab {
 namespace {
 
-constexpr float kInitialDeviation = 0.02f;
-
 std::unique_ptr<Parameter> declare(Build& build, const std::string& name, const Shape& shape, Init init) {
   Device& device = build.runtime.device;
   auto parameter = std::make_unique<Parameter>();
   parameter->name = name;
   parameter->spec = {shape, build.dtype};
   parameter->init = init;
+  parameter->init_deviation = build.init_deviation;
   parameter->holder = device.holder(HolderKind::kParameter, name);
   parameter->grad_holder = device.holder(HolderKind::kGradient, name);
   build.registry.parameters.push_back(parameter.get());
@@ -31,8 +30,9 @@ Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId hol
   Device& device = runtime.device;
   Tensor values = device.allocate(parameter.spec, holder);
   if (parameter.init == Init::kNormal)
-    random_fill(device, values,
-                {.seed = from.seed, .stream = from.stream, .row_offset = from.first_row, .scale = kInitialDeviation});
+    random_fill(
+        device, values,
+        {.seed = from.seed, .stream = from.stream, .row_offset = from.first_row, .scale = parameter.init_deviation});
   else
     fill(device, values, parameter.init == Init::kOnes ? 1.0f : 0.0f);
   return values;
@@ -56,8 +56,9 @@ std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name,
 }
 
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
-                                       const Quantizer& quantizer) {
+                                       const Quantizer& quantizer, float deviation) {
   auto parameter = declare(build, name, shape, Init::kNormal);
+  parameter->init_deviation = deviation;
   if (build.eight_bit_weights && build.recipe.quantized) {
     parameter->quantizer = std::make_unique<Quantizer>(quantizer);
     parameter->quantizer->holder = parameter->holder;

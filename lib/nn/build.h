@@ -30,13 +30,18 @@ struct Build {
   bool fused_quantize = true;
   bool deferred_init = false;  ///< parameters get no storage here: the sharding initialises each rank's shard
   bool cache_weights = false;  ///< modules keep the copies that they quantize of weights
+  /// Rows of amax histories until the first forward; 0: as many as the recipe has.
+  std::int64_t initial_history_length = 0;
+  float init_deviation = 0.02f;      ///< standard deviation of matrices' initial values
+  float residual_deviation = 0.02f;  ///< the same for matrices whose product is added to the residual stream
 };
 
 /// Makes a parameter and lists it in the registry. It has its initial values unless initialisation is deferred.
 std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init);
-/// Makes the weight of a matrix product, quantized by `quantizer` if the build has eight-bit weights.
+/// Makes the weight of a matrix product, quantized by `quantizer` if the build has eight-bit weights. `deviation` is
+/// the standard deviation of its initial values.
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
-                                       const Quantizer& quantizer);
+                                       const Quantizer& quantizer, float deviation);
 
 /// Gives `parameter` the initial values of rows [first_row, first_row + rows of parameter.spec) of the unsharded
 /// parameter called `full_name`. Allocates. Eight-bit parameters are cast from values that live for the call.

@@ -31,8 +31,10 @@ struct LayerConfig {
   std::int64_t ffn = 0;
   std::int64_t seq = 0;
   std::int64_t batch = 1;
-  bool fp8_attention = false;  ///< if the recipe has formats for attention
-  bool fuse_mlp = false;       ///< the MLP is one chain of the op fuser
+  bool fp8_attention = false;          ///< if the recipe has formats for attention
+  bool fp8_attention_backward = true;  ///< false: the backward of such attention is that of attention in 16 bits
+  bool fp8_mha = false;                ///< with both of these: linear layers and attention exchange eight bits
+  bool fuse_mlp = false;               ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
   std::int64_t experts = 4;   ///< of a grouped linear
   bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts

@@ -2,11 +2,14 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <utility>
 
 #include "autograd/activation_checkpoint.h"
 #include "nn/cores/role_scales.h"
 #include "nn/layer_table.h"
+#include "nn/layers/language_head.h"
+#include "nn/layers/token_embedding.h"
 
 namespace fp8lab {
 namespace {
@@ -28,24 +31,56 @@ class CheckpointedLayer final : public Module {
 
 }  // namespace
 
+class Model::Root final : public Module {
+ public:
+  explicit Root(const Model& model) : model_(model) {}
+  Variable forward(Runtime& runtime, const Variable& x) override {
+    Variable value = model_.embedding_ ? model_.embedding_->forward(runtime, x) : x;
+    for (const Layer& layer : model_.layers_) value = layer.module->forward(runtime, value);
+    return model_.head_ ? model_.head_->forward(runtime, value) : value;
+  }
+
+ private:
+  const Model& model_;
+};
+
 Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options) : recipe_(recipe) {
-  Build build{.runtime = runtime,
-              .recipe = recipe_,
-              .registry = registry_,
-              .dtype = options.dtype,
-              .eight_bit_weights = options.eight_bit_weights,
-              .fused_quantize = options.fused_quantize,
-              .deferred_init = options.deferred_init,
-              .cache_weights = options.cache_weights};
+  const float deviation = options.init_deviation;
+  const float scale = options.scaled_residuals ? std::sqrt(2.0f * static_cast<float>(options.layers)) : 1.0f;
+  const auto build_with = [&](const Recipe& used) {
+    return Build{.runtime = runtime,
+                 .recipe = used,
+                 .registry = registry_,
+                 .dtype = options.dtype,
+                 .eight_bit_weights = options.eight_bit_weights,
+                 .fused_quantize = options.fused_quantize,
+                 .deferred_init = options.deferred_init,
+                 .cache_weights = options.cache_weights,
+                 .initial_history_length =
+                     used.activation.amax_source == AmaxSource::kHistory ? options.initial_history_length : 0,
+                 .init_deviation = deviation,
+                 .residual_deviation = deviation / scale};
+  };
+  if (options.vocabulary > 0) {
+    Build build = build_with(plain_);
+    embedding_ = std::make_unique<TokenEmbedding>(build, options.vocabulary, options.learned_positions, options.config);
+    head_ = std::make_unique<LanguageHead>(build, options.tied_head ? &embedding_->table() : nullptr,
+                                           options.vocabulary, options.config);
+  }
   const LayerRow& row = layer_row(options.layer);
   for (std::int64_t i = 0; i < options.layers; ++i) {
+    const bool plain = i < options.first_layers_plain || i >= options.layers - options.last_layers_plain;
+    Build build = build_with(plain ? plain_ : recipe_);
     const std::size_t first_parameter = registry_.parameters.size();
     const std::string name = fmt::format("layers[{}]", i);
     std::unique_ptr<Module> layer = row.make(build, name, options.config);
     if (options.checkpoint_layers) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer));
     layers_.push_back({name, std::move(layer), first_parameter});
   }
+  root_ = std::make_unique<Root>(*this);
 }
+
+Model::~Model() = default;
 
 std::vector<std::string> Model::layer_names() const {
   std::vector<std::string> names;
@@ -53,20 +88,16 @@ std::vector<std::string> Model::layer_names() const {
   return names;
 }
 
-void Model::wrap_layers(const Wrap& wrap) {
+void Model::wrap_modules(const Wrap& wrap) {
+  const std::span<Parameter* const> all(registry_.parameters);
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     Layer& layer = layers_[i];
-    const std::size_t end = i + 1 < layers_.size() ? layers_[i + 1].first_parameter : registry_.parameters.size();
-    const std::span<Parameter* const> own =
-        std::span(registry_.parameters).subspan(layer.first_parameter, end - layer.first_parameter);
-    layer.module = wrap(std::move(layer.module), layer.name, own);
+    const std::size_t end = i + 1 < layers_.size() ? layers_[i + 1].first_parameter : all.size();
+    layer.module =
+        wrap(std::move(layer.module), layer.name, all.subspan(layer.first_parameter, end - layer.first_parameter));
   }
-}
-
-Variable Model::forward(Runtime& runtime, const Variable& x) {
-  Variable value = x;
-  for (const Layer& layer : layers_) value = layer.module->forward(runtime, value);
-  return value;
+  const std::span<Parameter* const> own = all.first(layers_.front().first_parameter);
+  if (!own.empty()) root_ = wrap(std::move(root_), "root", own);
 }
 
 void Model::update_forward_scales(Runtime& runtime, ProcessGroup* amax_group) {

@@ -25,23 +25,45 @@ struct ModelOptions {
   bool deferred_init = false;  ///< parameters get no storage: the sharding initialises each rank's shard
   /// Modules keep the eight-bit copies of unsharded weights in high precision, for all micro-batches of a step.
   bool cache_weights = false;
+  /// Rows of amax histories until the first forward gives them as many as the recipe has, which is how a model is built
+  /// under one recipe and run under another. 0: as many from the beginning.
+  std::int64_t initial_history_length = 0;
+  /// Layers at the start and at the end that the recipe leaves in `dtype`: nothing of them is quantized.
+  std::int64_t first_layers_plain = 0;
+  std::int64_t last_layers_plain = 0;
+
+  /// Makes a language model, of as many tokens: an embedding before the layers, a norm and a head after them.
+  std::int64_t vocabulary = 0;
+  bool tied_head = false;  ///< the head's matrix is the embedding's
+  bool learned_positions = false;
+  float init_deviation = 0.02f;  ///< standard deviation of matrices' initial values
+  /// Matrices whose product is added to the residual stream have a deviation smaller by sqrt(2 layers), as in GPT-2.
+  bool scaled_residuals = false;
 };
 
-/// A chain of equal layers. Keeps a copy of its recipe.
+class TokenEmbedding;
+class LanguageHead;
+
+/// A chain of layers that are equal but for the recipe, between the embedding and the head of a language model if it
+/// has a vocabulary. These two have the parameters of the model's root; their types are never eight bits. Keeps a copy
+/// of its recipe.
 class Model {
  public:
   Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options);
+  ~Model();
 
-  Variable forward(Runtime& runtime, const Variable& x);
+  /// Maps [tokens, hidden] to [tokens, hidden] or, in a language model, tokens of make_tokens() to logits, [tokens,
+  /// vocabulary].
+  Variable forward(Runtime& runtime, const Variable& x) { return root_->forward(runtime, x); }
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
   /// Parameters and scales, for checkpoints.
   const Registry& registry() const { return registry_; }
 
-  /// Returns a module in place of `layer`. `parameters` are that layer's own.
-  using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> layer, const std::string& name,
+  /// Returns a module in place of `module`. `parameters` are that module's own.
+  using Wrap = std::function<std::unique_ptr<Module>(std::unique_ptr<Module> module, const std::string& name,
                                                      std::span<Parameter* const> parameters)>;
-  /// Replaces each layer by the result of `wrap`.
-  void wrap_layers(const Wrap& wrap);
+  /// Replaces each layer by the result of `wrap`, then the root, called "root", if it has parameters of its own.
+  void wrap_modules(const Wrap& wrap);
   std::vector<std::string> layer_names() const;
 
   /// Compute the scales of the next pass from the amaxes that a pass recorded: after forward, and after backward. With
@@ -54,14 +76,20 @@ class Model {
   void zero_grad();
 
  private:
+  class Root;
+
   Recipe recipe_;
-  Registry registry_;
+  Recipe plain_ = make_recipe("bf16");         ///< of layers that the recipe leaves alone
+  Registry registry_;                          ///< the root's parameters, then those of each layer
+  std::unique_ptr<TokenEmbedding> embedding_;  ///< null without a vocabulary, as is head_
+  std::unique_ptr<LanguageHead> head_;
   struct Layer {
     std::string name;
     std::unique_ptr<Module> module;
     std::size_t first_parameter = 0;  ///< index in the registry; its parameters end at the next layer's
   };
   std::vector<Layer> layers_;
+  std::unique_ptr<Module> root_;
 };
 
 }  // namespace fp8lab

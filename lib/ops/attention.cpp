@@ -65,17 +65,17 @@ void check_one_type(std::string_view op, const MatrixView& q, const MatrixView& 
 void check_role(std::string_view op, std::string_view name_of_it, const AttentionRole& role,
                 std::string_view partner_name, const MatrixView& partner) {
   if (role.scale == nullptr) return;
-  if (!is_float8(role.payload))
+  if (!is_float8(role.dtype))
     fail(fmt::format("{}: role {} is cast to {}; it must be an FP8 type (e4m3, e5m2)", op, name_of_it,
-                     name(role.payload)));
+                     name(role.dtype)));
   if (!is_float8(partner.dtype))
     fail(fmt::format("{}: role {} is cast to {} while {} is {}; a cast role needs FP8 operands", op, name_of_it,
-                     name(role.payload), partner_name, name(partner.dtype)));
+                     name(role.dtype), partner_name, name(partner.dtype)));
 }
 
 void check_coming_cast(std::string_view op, std::string_view what, const AttentionRole& role) {
-  if (role.scale != nullptr && !is_float8(role.payload))
-    fail(fmt::format("{}: {} will be cast to {}; it must be an FP8 type (e4m3, e5m2)", op, what, name(role.payload)));
+  if (role.scale != nullptr && !is_float8(role.dtype))
+    fail(fmt::format("{}: {} will be cast to {}; it must be an FP8 type (e4m3, e5m2)", op, what, name(role.dtype)));
 }
 
 void check_qkv(std::string_view op, const AttentionShape& shape, const OperandView& q, const OperandView& k,

@@ -32,13 +32,19 @@ class DelayedScales {
   const Tensor& history() const { return history_; }
 
   void update(Device& device);
+  /// Gives the history `length` rows: the first ones stay, further ones are 0. Views of the live row that were handed
+  /// out before keep the old history alive, and what is recorded there is lost.
+  void resize_history(Device& device, std::int64_t length);
 
   /// A copy of the current scales, f32 [n], which a recomputed forward must use.
   Tensor stash_scales(Device& device, HolderId holder) const;
 
  private:
+  Tensor make_history(Device& device, std::int64_t length) const;
+
   std::vector<float> fp8_max_;
   DelayedScaling options_;
+  HolderId history_holder_;
   Tensor scales_;
   Tensor history_;
 };

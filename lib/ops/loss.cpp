@@ -24,6 +24,16 @@ void check_pair(std::string_view op, const Tensor& x, const Tensor& target) {
   if (x.numel() == 0) fail(std::string(op) + ": " + describe({"x", x}) + "; a mean needs at least one element");
 }
 
+MatrixView column(const Tensor& tensor) { return tensor.reshaped(Shape{tensor.numel(), 1}).view(); }
+
+void check_targets(std::string_view op, const Tensor& logits, const Tensor& targets) {
+  check_real(op, {"logits", logits});
+  check_dtype(op, {"targets", targets}, DType::kI32);
+  check_numel(op, {"targets", targets}, logits.rows(), "one for each row of logits");
+  if (logits.numel() == 0)
+    fail(std::string(op) + ": " + describe({"logits", logits}) + "; a mean needs at least one row");
+}
+
 }  // namespace
 
 Tensor sum_loss(Device& device, const Tensor& x, HolderId holder) {
@@ -62,6 +72,36 @@ Tensor mse_loss_backward(Device& device, const Tensor& x, const Tensor& target, 
                 MseLossBackwardArgs{
                     .x = x.view(), .target = target.view(), .grad_loss = grad_loss.view(), .grad_x = grad_x.view()});
   return grad_x;
+}
+
+CrossEntropy cross_entropy(Device& device, const Tensor& logits, const Tensor& targets, HolderId loss_holder,
+                           HolderId log_sums_holder) {
+  check_targets("cross_entropy", logits, targets);
+  const TensorSpec by_row{Shape{logits.rows()}, DType::kF32};
+  CrossEntropy out{.loss = device.allocate(kLoss, loss_holder), .log_sums = device.allocate(by_row, log_sums_holder)};
+  const Tensor losses = device.allocate(by_row, log_sums_holder);
+  device.launch(&KernelTable::cross_entropy_forward, CrossEntropyForwardArgs{.logits = logits.view(),
+                                                                             .targets = column(targets),
+                                                                             .losses = column(losses),
+                                                                             .log_sums = column(out.log_sums)});
+  device.launch(
+      &KernelTable::sum_loss,
+      SumLossArgs{.x = losses.view(), .loss = out.loss.view(), .divisor = static_cast<double>(logits.rows())});
+  return out;
+}
+
+void cross_entropy_gradient_in_place(Device& device, const Tensor& logits, const Tensor& targets,
+                                     const Tensor& log_sums, const Tensor& grad_loss) {
+  constexpr std::string_view kOp = "cross_entropy_gradient_in_place";
+  check_targets(kOp, logits, targets);
+  check_dtype(kOp, {"log_sums", log_sums}, DType::kF32);
+  check_numel(kOp, {"log_sums", log_sums}, logits.rows(), "one for each row of logits");
+  check_grad_loss(kOp, grad_loss);
+  device.launch(&KernelTable::cross_entropy_backward, CrossEntropyBackwardArgs{.logits = logits.view(),
+                                                                               .targets = column(targets),
+                                                                               .log_sums = column(log_sums),
+                                                                               .grad_loss = grad_loss.view(),
+                                                                               .grad_logits = logits.view()});
 }
 
 }  // namespace fp8lab

@@ -29,7 +29,7 @@ MatrixView column_vector(const Tensor& tensor) { return tensor.reshaped(Shape{te
 
 void check_forward(std::string_view op, const NormInputs& inputs) {
   check_input(op, inputs.x, inputs.gamma);
-  if (inputs.kind == NormKind::kLayerNorm) {
+  if (inputs.kind == NormKind::kLayerNorm && inputs.beta) {
     check_real(op, {"beta", inputs.beta});
     check_numel(op, {"beta", inputs.beta}, inputs.x.cols(), "one for each column of x");
   }
@@ -54,7 +54,7 @@ NormForwardArgs forward_args(const NormInputs& inputs, const MatrixView& y, cons
   return {.kind = inputs.kind,
           .x = inputs.x.view(),
           .gamma = row_vector(inputs.gamma),
-          .beta = centred ? row_vector(inputs.beta) : MatrixView{},
+          .beta = centred && inputs.beta ? row_vector(inputs.beta) : MatrixView{},
           .y = y,
           .mean = centred ? statistics.mean.view() : MatrixView{},
           .rstd = statistics.rstd.view(),
@@ -98,7 +98,7 @@ NormGradients norm_backward(Device& device, const NormBackwardInputs& inputs) {
   NormGradients out;
   out.x = device.allocate(inputs.x.spec(), inputs.grad_x_holder);
   out.gamma = device.allocate(inputs.gamma.spec(), inputs.grad_gamma_holder);
-  if (centred) out.beta = device.allocate(inputs.gamma.spec(), inputs.grad_beta_holder);
+  if (centred && inputs.has_beta) out.beta = device.allocate(inputs.gamma.spec(), inputs.grad_beta_holder);
   device.launch(&KernelTable::norm_backward,
                 NormBackwardArgs{.kind = inputs.kind,
                                  .grad_y = inputs.grad_y.view(),
@@ -108,7 +108,7 @@ NormGradients norm_backward(Device& device, const NormBackwardInputs& inputs) {
                                  .rstd = column_vector(inputs.rstd),
                                  .grad_x = out.x.view(),
                                  .grad_gamma = row_vector(out.gamma),
-                                 .grad_beta = centred ? row_vector(out.beta) : MatrixView{}});
+                                 .grad_beta = out.beta ? row_vector(out.beta) : MatrixView{}});
   return out;
 }
 

@@ -15,7 +15,7 @@ struct NormInputs {
   NormKind kind = NormKind::kLayerNorm;
   Tensor x;
   Tensor gamma;  ///< [cols]
-  Tensor beta;   ///< [cols]; absent for RMSNorm
+  Tensor beta;   ///< [cols]; absent for RMSNorm, and for a LayerNorm without a bias
   float epsilon = 1e-5f;
   HolderId y_holder = 0;
   HolderId statistics_holder = 0;
@@ -35,7 +35,7 @@ NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, con
 struct NormGradients {
   Tensor x;
   Tensor gamma;
-  Tensor beta;  ///< absent for RMSNorm
+  Tensor beta;  ///< absent where the norm has none
 };
 
 struct NormBackwardInputs {
@@ -45,6 +45,7 @@ struct NormBackwardInputs {
   Tensor gamma;
   Tensor mean;
   Tensor rstd;
+  bool has_beta = true;  ///< of a LayerNorm
   HolderId grad_x_holder = 0;
   HolderId grad_gamma_holder = 0;
   HolderId grad_beta_holder = 0;

@@ -102,8 +102,8 @@ void with_shared_scale(Device& device, std::span<const Tensor> xs, const Quantiz
 }  // namespace
 
 void check_format(const QuantFormat& format) {
-  if (!is_float8(format.payload))
-    fail(fmt::format("quantize: to {}; quantized data are e4m3 or e5m2", name(format.payload)));
+  if (!is_float8(format.dtype))
+    fail(fmt::format("quantize: to {}; quantized data are e4m3 or e5m2", name(format.dtype)));
   if (format.per_tensor() != (format.amax_source != AmaxSource::kBlock))
     fail(fmt::format("quantize: blocks of {} x {}; a block's scale comes from its own amax, a tensor's from elsewhere",
                      format.block_rows, format.block_cols));

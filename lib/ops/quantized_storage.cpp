@@ -99,7 +99,7 @@ void fill_shard_orientation(Device& device, const QuantizedTensor& unsharded, Qu
 }
 
 std::string describe(const QuantizedTensor& q) {
-  return fmt::format("{} [{}, {}]{}", name(q.format().payload), q.rows(), q.cols(),
+  return fmt::format("{} [{}, {}]{}", name(q.format().dtype), q.rows(), q.cols(),
                      q.format().per_tensor()
                          ? std::string(" scaled per tensor")
                          : fmt::format(" in blocks of {} x {}", q.format().block_rows, q.format().block_cols));
@@ -180,7 +180,7 @@ std::string shard_refusal(const QuantFormat& format, std::int64_t rows, std::int
   for (std::size_t i = 1; i < offsets.size(); ++i)
     if (offsets[i] % multiple != 0 && offsets[i] != rows)
       return fmt::format("{} [{}, {}] cannot be cut after {} rows; blocks of {} x {} ask for a multiple of {}",
-                         name(format.payload), rows, cols, offsets[i], format.block_rows, format.block_cols, multiple);
+                         name(format.dtype), rows, cols, offsets[i], format.block_rows, format.block_cols, multiple);
   return {};
 }
 

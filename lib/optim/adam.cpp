@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "core/moment_scale.h"
+#include "fsdp/row_split.h"
 #include "nn/build.h"
 #include "ops/elementwise.h"
 #include "optim/launch_tables.h"
@@ -126,14 +127,17 @@ void Adam::make_state(Runtime& runtime) {
   described_.reserve(states_.size());
   for (std::size_t i = 0; i < states_.size(); ++i) {
     const AdamState& state = states_[i];
-    const Shape& shape = shape_of(local_shard(*parameters_[i]));
+    const Parameter& shard = local_shard(*parameters_[i]);
+    const Shape& shape = shape_of(shard);
     described_.push_back({.param = {},
                           .grad = {},
                           .exp_avg = moment_view(state.exp_avg, shape),
                           .exp_avg_sq = moment_view(state.exp_avg_sq, shape),
                           .master = state.master ? state.master.view() : MatrixView{},
                           .exp_avg_scale = state.exp_avg_scale.data<float>(),
-                          .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>()});
+                          .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>(),
+                          .stream = stream_of("rounding of " + parameters_[i]->name),
+                          .first_element = shard.first_row * row_elems(parameters_[i]->spec.shape)});
   }
 }
 
@@ -211,7 +215,7 @@ bool is_quantized(const Parameter& parameter, const Behaviors& behaviors) {
 }
 
 /// The group of a parameter: matrices, or vectors.
-std::size_t group_of(const Parameter& parameter) { return parameter.spec.shape.rank() > 1 ? 0 : 1; }
+std::size_t group_of(const Parameter& parameter) { return is_matrix(parameter) ? 0 : 1; }
 
 /// True if Adam's kernel casts the weight, with a scale that is known beforehand; others are cast after it.
 bool cast_by_kernel(const Parameter& shard, const Behaviors& behaviors) {
@@ -340,8 +344,9 @@ void Adam::step(Runtime& runtime) {
   list_rewrites(runtime.behaviors);
   if (!runtime.behaviors.measure_scale_in_adam) keep_scales(runtime);
   rewriter_.begin(runtime.device, rewrites_);
-  // Groups that have counted the same steps share a launch.
-  const bool together = steps_[0] == steps_[1];
+  const std::array<double, 2> decay{options_.weight_decay, options_.decay_only_matrices ? 0.0 : options_.weight_decay};
+  // Groups that have counted the same steps and decay alike share a launch.
+  const bool together = steps_[0] == steps_[1] && decay[0] == decay[1];
   for (std::size_t group = 0; group < (together ? 1 : steps_.size()); ++group) {
     list_tensors(runtime.behaviors, together ? std::nullopt : std::optional(group));
     const MomentRule mean = moment_rule(options_.beta1, steps_[group]),
@@ -351,11 +356,14 @@ void Adam::step(Runtime& runtime) {
                                                        .exp_avg_weight = mean.weight,
                                                        .exp_avg_sq_weight = square.weight,
                                                        .epsilon = static_cast<float>(options_.epsilon),
-                                                       .weight_decay = static_cast<float>(options_.weight_decay),
+                                                       .weight_decay = static_cast<float>(decay[group]),
                                                        .decoupled_decay = options_.decoupled_decay,
                                                        .bias_correction1 = static_cast<float>(mean.correction),
                                                        .bias_correction2 = static_cast<float>(square.correction),
-                                                       .gradient_scale = clip_coefficient_.data<const float>()});
+                                                       .gradient_scale = clip_coefficient_.data<const float>(),
+                                                       .stochastic = options_.stochastic_rounding,
+                                                       .seed = options_.seed,
+                                                       .step = static_cast<std::uint64_t>(steps_[group])});
   }
   rewriter_.finish(runtime.device);
   kept_scales_ = {};

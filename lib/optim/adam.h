@@ -27,8 +27,15 @@ struct AdamOptions {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
-  bool decoupled_decay = true;  ///< AdamW; otherwise decay is added to the gradient (L2)
+  bool decoupled_decay = true;       ///< AdamW; otherwise decay is added to the gradient (L2)
+  bool decay_only_matrices = false;  ///< vectors, that is biases and parameters of norms, do not decay
   MasterWeights master = MasterWeights::kNone;
+  /// bf16 parameters without a master are rounded up or down at random, so that updates below half a unit of their last
+  /// bit are not lost but taken with a probability (stochastic_bf16() of core/float16.h). What an element draws follows
+  /// from `seed`, the parameter's name, the number of the step and the element's index in the unsharded parameter, so
+  /// that sharding changes nothing.
+  bool stochastic_rounding = false;
+  std::uint64_t seed = 0;
   /// Types of the moments: f32, bf16, f16 or e4m3; f16 and e4m3 have a scale per tensor. A second moment in e4m3 keeps
   /// values within 2^-18 of its largest element; smaller ones become 0, and such elements move by mean / epsilon.
   DType exp_avg = DType::kF32;
@@ -51,9 +58,9 @@ struct AdamState {
   Tensor master;
 };
 
-/// Adam over a list of parameters, in one launch for parameter groups that have counted the same steps. The launch also
-/// casts eight-bit weights whose scale is known beforehand, and measures those whose scale comes from the entire
-/// tensor. Per element, in f32 and in this order:
+/// Adam over a list of parameters, in one launch for parameter groups that have counted the same steps and decay alike.
+/// The launch also casts eight-bit weights whose scale is known beforehand, and measures those whose scale comes from
+/// the entire tensor. Per element, in f32 and in this order:
 ///   m = m + w1 (g - m);  v = v + w2 (g^2 - v)
 ///   p -= learning_rate * ((m / c1) / (sqrt(v / c2) + epsilon) + weight_decay p)
 /// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are
@@ -65,7 +72,7 @@ struct AdamState {
 /// Of a sharded parameter Adam updates the local shard, which may be empty.
 ///
 /// Parameters are in two groups, matrices and vectors, whose steps are counted apart: trainings usually decay the first
-/// group alone. The options are the same for both groups. A group is empty on a rank that has no elements of it.
+/// group alone. The other options are the same for both groups. A group is empty on a rank that has no elements of it.
 ///
 /// Parameters in eight bits need a master. In every step, with or without a gradient, the master is rounded to the
 /// parameter's nominal type and cast: both orientations, their scales and the amax. So eight-bit weights are equal, bit
@@ -82,6 +89,8 @@ class Adam {
   /// store moments.
   Adam(std::vector<Parameter*> parameters, const AdamOptions& options);
 
+  /// Of the steps from now on.
+  void set_learning_rate(double rate) { options_.learning_rate = rate; }
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
   /// All groups count every step; with count_empty_steps reverted, the largest count.

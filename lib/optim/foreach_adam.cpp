@@ -33,11 +33,16 @@ void ForeachAdam::make_state(Runtime& runtime) {
 void ForeachAdam::step(Runtime& runtime) {
   make_state(runtime);
   ++steps_;
-  TensorList params, grads, exp_avg, exp_avg_sq;
+  TensorList params, grads, exp_avg, exp_avg_sq, decayed;
+  std::vector<std::size_t> decayed_at;  // their places in the other lists
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& shard = local_shard(*parameters_[i]);
     if (!shard.grad) continue;
     shard.initial.reset();
+    if (!options_.decay_only_matrices || is_matrix(shard)) {
+      decayed.push_back(ListMember::of(shard));
+      decayed_at.push_back(grads.size());
+    }
     params.push_back(ListMember::of(shard));
     grads.push_back(ListMember::of(shard.grad));
     exp_avg.push_back(ListMember::of(exp_avg_[i]));
@@ -48,10 +53,12 @@ void ForeachAdam::step(Runtime& runtime) {
 
   if (options_.weight_decay != 0.0) {
     if (options_.decoupled_decay) {
-      foreach_scale(runtime, params, 1.0 - options_.learning_rate * options_.weight_decay);
+      foreach_scale(runtime, decayed, 1.0 - options_.learning_rate * options_.weight_decay);
     } else {
       grads = foreach_copy(runtime, grads, workspace);
-      foreach_add(runtime, grads, params, options_.weight_decay);
+      TensorList decayed_grads;
+      for (const std::size_t at : decayed_at) decayed_grads.push_back(grads[at]);
+      foreach_add(runtime, decayed_grads, decayed, options_.weight_decay);
     }
   }
   foreach_lerp(runtime, exp_avg, grads, mean.weight);

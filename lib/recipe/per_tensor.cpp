@@ -3,9 +3,9 @@
 namespace fp8lab {
 namespace {
 
-QuantFormat per_tensor(DType payload, AmaxSource source) {
+QuantFormat per_tensor(DType dtype, AmaxSource source) {
   QuantFormat format;
-  format.payload = payload;
+  format.dtype = dtype;
   format.amax_source = source;
   return format;
 }

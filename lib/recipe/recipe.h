@@ -31,7 +31,7 @@ enum class ScaleKind {
 /// is the entire tensor. The column-wise orientation is the same format applied to the transposed matrix, so a 1 x 32
 /// block runs along the reduction axis in both orientations. columnwise_stored_transposed() says how it lies in memory.
 struct QuantFormat {
-  DType payload = DType::kE4M3;
+  DType dtype = DType::kE4M3;
   std::int64_t block_rows = 0;
   std::int64_t block_cols = 0;
   AmaxSource amax_source = AmaxSource::kTensor;
@@ -88,6 +88,7 @@ struct Recipe {
 
 /// Overrides from a scenario. An absent value keeps the recipe's default.
 struct RecipeOptions {
+  std::optional<std::string> fp8_format;  ///< hybrid: gradients in E5M2, all else in E4M3; e4m3: all in E4M3
   std::optional<std::int64_t> amax_history_length;
   std::optional<std::string> amax_algorithm;  ///< max | most_recent
   std::optional<std::int64_t> margin;

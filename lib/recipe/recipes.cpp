@@ -40,6 +40,19 @@ bool apply_to_formats(Recipe& recipe, Applies applies, Apply apply) {
   return any;
 }
 
+void apply_format_option(Recipe& recipe, const RecipeOptions& options) {
+  if (!options.fp8_format) return;
+  const bool hybrid = *options.fp8_format == "hybrid";
+  if (!hybrid && *options.fp8_format != "e4m3")
+    fail(fmt::format("fp8_format: '{}' is none of hybrid, e4m3", *options.fp8_format));
+  if (!recipe.quantized) refuse_option(recipe, "fp8_format", "eight bits");
+  const DType dtype = hybrid ? DType::kE5M2 : DType::kE4M3;
+  recipe.gradient.dtype = dtype;
+  if (!recipe.attention) return;
+  recipe.attention->grad_o.dtype = recipe.attention->grad_p.dtype = dtype;
+  if (recipe.attention->grad_qkv) recipe.attention->grad_qkv->dtype = dtype;
+}
+
 void apply_delayed_options(Recipe& recipe, const RecipeOptions& options) {
   const bool has_history = recipe.quantized && recipe.activation.amax_source == AmaxSource::kHistory;
   DelayedScaling& delayed = recipe.delayed;
@@ -104,6 +117,7 @@ Recipe make_recipe(std::string_view name, const RecipeOptions& options) {
   Recipe recipe = row.make();
   recipe.name = row.name;
   recipe.title = row.title;
+  apply_format_option(recipe, options);
   apply_delayed_options(recipe, options);
   apply_scale_options(recipe, options);
   return recipe;

@@ -42,7 +42,7 @@ ScaleLayout scale_layout(const QuantFormat& format, std::int64_t rows, std::int6
 }
 
 OrientationLayout rowwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {
-  return {.data = {Shape{rows, cols}, format.payload}, .scales = scale_layout(format, rows, cols)};
+  return {.data = {Shape{rows, cols}, format.dtype}, .scales = scale_layout(format, rows, cols)};
 }
 
 OrientationLayout columnwise_layout(const QuantFormat& format, std::int64_t rows, std::int64_t cols) {

@@ -55,6 +55,7 @@ class Tensor {
 
   /// A second handle on the same block, with another holder.
   Tensor held_by(HolderId holder) const;
+  HolderId holder() const { return buffer_.holder(); }
   /// Gives this handle's claim another holder.
   void rename(HolderId holder) { buffer_.rename(holder); }
   const BufferRef& buffer() const { return buffer_; }

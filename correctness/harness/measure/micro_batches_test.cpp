@@ -9,7 +9,8 @@
 
 #include "autograd/functions.h"
 #include "comm/process_groups.h"
-#include "harness/measure/training_run.h"
+#include "harness/train/options.h"
+#include "harness/train/training_run.h"
 #include "nn/build.h"
 #include "nn/layer_table.h"
 #include "nn/model.h"

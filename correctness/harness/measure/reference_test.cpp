@@ -11,12 +11,12 @@
 
 #include "harness/measure/cast_check.h"
 #include "harness/measure/measure.h"
-#include "harness/measure/stress_data.h"
 #include "harness/reference/adam.h"
 #include "harness/reference/casts.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
+#include "harness/train/stress_data.h"
 #include "support/cells.h"
 #include "support/quantize.h"
 

@@ -21,6 +21,8 @@ namespace {
 using predict_test::agrees;
 using predict_test::can_run;
 using predict_test::Draw;
+using predict_test::draw_bf16_layers;
+using predict_test::draw_language;
 using predict_test::draw_sizes;
 using predict_test::measured;
 
@@ -52,20 +54,28 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.model.form = draw.of({"gpt", "llama"});
   cell.model.op_fuser = draw.of({"none", "mlp"});
   cell.training.fp8_attention = draw.chance();
+  cell.training.fp8_attention_backward = !cell.training.fp8_attention || draw.upto(3) > 1;
+  cell.training.fp8_mha = cell.training.fp8_attention && cell.training.fp8_attention_backward && draw.chance();
   cell.training.fused_quantize = draw.chance();
   cell.training.param_dtype = draw.of({"bf16", "f32"});
   cell.training.steps = draw.upto(3);
   cell.training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
   cell.training.loss = draw.of({"sum", "mse"});
   cell.training.keep_loss = draw.upto(4) > 1;
-  cell.training.validation_batches = is_sharded(cell) ? 0 : draw.of<std::int64_t>({0, 1, 2});
+  cell.training.validation_batches = draw.of<std::int64_t>({0, 1, 2});
+  cell.training.validate_every = cell.training.validation_batches > 0 ? draw.of<std::int64_t>({0, 1, 2}) : 0;
   cell.training.cache_weights = !is_sharded(cell) && draw.chance();
+  cell.training.initial_history_length = cell.training.recipe == "delayed" && draw.chance() ? draw.upto(2000) : 0;
   cell.training.deferred_init.reset();
   if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
   cell.gather_ahead = is_sharded(cell) && draw.chance();
+  cell.reduce_dtype.reset();
+  if (is_sharded(cell) && draw.chance()) cell.reduce_dtype = draw.of({"bf16", "f32", "f32"});
   cell.training.weight_average = draw.upto(4) == 1;
   draw_sizes(draw, cell.training.recipe, cell.model);
+  draw_bf16_layers(draw, cell);
   draw_optimizer(draw, cell.training);
+  draw_language(draw, cell);
 }
 
 void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {
@@ -119,6 +129,8 @@ TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
         cell.training.checkpoint = draw.of({"none", "full"});
         set_ranks(cell, draw.of({kRanks[0], kRanks[2], kRanks[3], kRanks[5], kRanks[6]}), draw.chance());
         draw_rest(draw, cell);
+        // Validation after steps frees what this fix is about, so that there is no closed form of both.
+        if (fix.name == "clear_gathered_transposes") cell.training.validate_every = 0;
         if (!can_run(cell)) continue;
         if (predict(cell, Arm::kBefore).empty()) {
           EXPECT_THROW(measured(cell, Arm::kBefore), Error) << cell_to_json(cell);

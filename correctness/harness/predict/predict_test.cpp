@@ -20,6 +20,8 @@ namespace {
 using predict_test::agrees;
 using predict_test::can_run;
 using predict_test::Draw;
+using predict_test::draw_bf16_layers;
+using predict_test::draw_language;
 using predict_test::draw_sizes;
 using predict_test::Figures;
 using predict_test::measured;
@@ -33,8 +35,10 @@ void draw_training(Draw& draw, TrainingConfig& training) {
   training.fused_quantize = draw.chance();
   training.micro_batches = draw.of<std::int64_t>({1, 1, 2, 3});
   training.validation_batches = draw.of<std::int64_t>({0, 0, 1, 3});
+  training.validate_every = training.validation_batches > 0 ? draw.of<std::int64_t>({0, 1, 2}) : 0;
   training.cache_weights = draw.chance();
   if (training.recipe == "delayed" && draw.chance()) training.recipe_options.amax_history_length = draw.upto(64);
+  if (training.recipe == "delayed" && draw.chance()) training.initial_history_length = draw.upto(64);
 }
 
 /// Visits every layer, form, recipe, architecture and training option, each with several draws of the other keys, up to
@@ -60,6 +64,10 @@ void for_each_cell(int draws, Visit visit) {
                   cell.training.fp8_attention = fp8_attention;
                   draw_sizes(draw, std::string(recipe.name), cell.model);
                   draw_training(draw, cell.training);
+                  draw_bf16_layers(draw, cell);
+                  draw_language(draw, cell);
+                  cell.training.fp8_attention_backward = !fp8_attention || draw.upto(3) > 1;
+                  cell.training.fp8_mha = fp8_attention && cell.training.fp8_attention_backward && draw.chance();
                   if (can_run(cell) && !testing::Test::HasFailure()) visit(cell);
                 }
 }
@@ -277,6 +285,26 @@ TEST(Predict, ForwardPeakOfAnInputThatIsCastAsItIsComputed) {
   // Where a tensor is measured before it is cast, it is stored in both cases.
   cell.training.recipe = "current";
   EXPECT_EQ(forward_peak(false), forward_peak(true));
+}
+
+// Two of four MXFP8 layers in eight bits keep theirs as one layer in BF16 keeps its weights, and cast nothing.
+TEST(Predict, LayersLeftInBF16AreThoseOfTheBF16Arm) {
+  CellConfig cell = llama_3(4, 1024, 8, 4096);
+  cell.training.recipe = "mxfp8";
+  cell.training.quantized_weights = true;
+  cell.training.optimizer = "none";
+  const auto weights = [&](std::int64_t first, std::int64_t last, Arm arm) {
+    cell.training.first_layers_bf16 = first;
+    cell.training.last_layers_bf16 = last;
+    EXPECT_TRUE(agrees(cell, arm));
+    return predict(cell, arm).at("memory.weight_bytes");
+  };
+  const double eight = weights(0, 0, Arm::kAfter), sixteen = weights(0, 0, Arm::kBf16);
+  EXPECT_GT(eight, sixteen);  // both orientations and their scales
+  EXPECT_EQ(weights(1, 1, Arm::kAfter), (eight + sixteen) / 2);
+  EXPECT_EQ(weights(1, 0, Arm::kAfter), (3 * eight + sixteen) / 4);
+  EXPECT_EQ(weights(4, 0, Arm::kAfter), sixteen);
+  EXPECT_EQ(weights(1, 2, Arm::kBf16), sixteen);
 }
 
 TEST(Predict, GapCountsInBothDirections) {

@@ -7,9 +7,10 @@
 #include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/measure/training_run.h"
 #include "harness/predict/predict.h"
 #include "harness/results/json_codec.h"
+#include "harness/train/options.h"
+#include "harness/train/training_run.h"
 #include "nn/layer_table.h"
 
 namespace fp8lab::predict_test {
@@ -128,6 +129,24 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
   model.split = draw.of({"even", "uneven"});
+}
+
+void draw_language(Draw& draw, CellConfig& cell) {
+  ModelConfig& model = cell.model;
+  model.bias = draw.chance() ? std::optional<bool>() : std::optional(draw.chance());
+  model.head = "own";
+  model.positions.reset();
+  model.vocabulary = draw.chance() ? draw.of<std::int64_t>({1, 65, 1001, 50257}) : 0;
+  if (model.vocabulary == 0) return;
+  cell.training.loss = "cross_entropy";
+  model.head = draw.of({"own", "tied"});
+  if (draw.chance()) model.positions = draw.chance() ? Positions::kLearned : Positions::kNone;
+}
+
+void draw_bf16_layers(Draw& draw, CellConfig& cell) {
+  TrainingConfig& training = cell.training;
+  training.first_layers_bf16 = draw.upto(4) > 1 ? 0 : draw.upto(cell.model.layers);
+  training.last_layers_bf16 = draw.upto(4) > 1 ? 0 : draw.upto(cell.model.layers + 1 - training.first_layers_bf16) - 1;
 }
 
 }  // namespace fp8lab::predict_test

@@ -44,4 +44,11 @@ class Draw {
 /// peak in some draw. No draw costs much, since nothing is computed.
 void draw_sizes(Draw& draw, const std::string& recipe, ModelConfig& model);
 
+/// Makes half of the cells language models, after the loss was drawn. Their vocabularies are from less than the width
+/// of the model to many times it.
+void draw_language(Draw& draw, CellConfig& cell);
+
+/// Draws how many of the first and last layers stay in BF16: none, some or all.
+void draw_bf16_layers(Draw& draw, CellConfig& cell);
+
 }  // namespace fp8lab::predict_test

@@ -278,7 +278,7 @@ TEST(Findings, PlantedGatherInHighPrecisionIsTheFirstLine) {
     c.arms[Arm::kAfter].metrics["traffic.all_gather_bytes"] = bytes(8000);
     c.arms[Arm::kAfter].metrics[kPeak] = bytes(1100);
   });
-  EXPECT_TRUE(first_line(out).starts_with("a: after traffic.all_gather_bytes +3.9 KiB (+100 %)")) << first_line(out);
+  EXPECT_TRUE(first_line(out).starts_with("a: after traffic.all_gather_bytes +3.91 KiB (+100 %)")) << first_line(out);
   EXPECT_NE(first_line(out).find("with it memory.peak_bytes"), std::string::npos) << first_line(out);
 }
 

@@ -39,6 +39,7 @@ TEST(JsonCodec, EveryKeyOfACellReadsBackAsWritten) {
     if (key.type == KeyType::kWord) key.set(cell, key.words(vocabulary).back());
     if (key.type == KeyType::kMesh) key.set(cell, std::string("2x4"));
     if (key.type == KeyType::kText) key.set(cell, std::string("2.14"));
+    if (key.type == KeyType::kFile) key.set(cell, std::string("prose.txt"));
   }
   const CellConfig back = cell_from_json(cell_to_json(cell));
   for (const Key& key : keys()) EXPECT_EQ(key.get(back), key.get(cell)) << key.path;

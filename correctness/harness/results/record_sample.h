@@ -35,8 +35,14 @@ inline CellRecord record_named(const std::string& id) {
   before.sequence_hash = "0123456789abcdef";
   before.emulated = "products";
   before.losses = {2.5, 0.1};
+  before.validation_losses = {{0, 4.5}, {250, 2.0625}};
   before.samples["host.pre_forward_ns"] = {700, 1250.5};
   before.noise = {{"layers[0].fc1.weight", "gradient", 28.25, ""}, {"output", "output", std::nullopt, "no noise"}};
+  before.casts = {{.tensor = "layers[0].fc1 gradient",
+                   .steps = {0, 9},
+                   .sqnr_db = {31.5, std::nullopt},
+                   .clip_fraction = {0, 0.125},
+                   .underflow_fraction = {0.5, 1}}};
   ArmResult& after = out.arms[Arm::kAfter];
   after.status = "crashed";
   after.reason = "ended by SIGSEGV";

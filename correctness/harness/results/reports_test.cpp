@@ -93,7 +93,7 @@ TEST(Summary, StartsWithCellsThatNeedAttentionAndShowsEveryFigure) {
       << text;
   EXPECT_TRUE(contains(text, "| 785.9 MiB | 589.5 MiB (618,135,552 B) | 589.5 MiB (618,135,552 B) |")) << text;
   EXPECT_TRUE(contains(text, "| layer\\|0 | 1,000 B |"));
-  EXPECT_TRUE(contains(text, "| the rest | 7.8 KiB (8,000 B) |")) << text;
+  EXPECT_TRUE(contains(text, "| the rest | 7.81 KiB (8,000 B) |")) << text;
 }
 
 TEST(Summary, NamesEveryFixOfAScenario) {
@@ -120,7 +120,7 @@ TEST(Summary, WithoutCellsReadsNoCells) {
 TEST(Units, AreReadableAndExact) {
   EXPECT_EQ(figure(0, "B"), "0 B");
   EXPECT_EQ(figure(1023, "B"), "1,023 B");
-  EXPECT_EQ(figure(-2048, "B"), "-2.0 KiB (-2,048 B)");
+  EXPECT_EQ(figure(-2048, "B"), "-2.00 KiB (-2,048 B)");
   EXPECT_EQ(figure(147468, "B"), "144.0 KiB (147,468 B)") << "0.1 MiB would be one digit";
   EXPECT_EQ(figure(68681728, "B"), "65.5 MiB (68,681,728 B)");
   EXPECT_EQ(figure(2147483648.0 * 100, "B"), "200.0 GiB (214,748,364,800 B)");

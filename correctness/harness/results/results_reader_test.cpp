@@ -46,6 +46,8 @@ CellRecord cell(const std::string& id) {
     result.losses = {1, 0.5};
     result.samples["host.pre_forward_ns"] = {1, 2, 3};
     result.noise = {{"w", "weight", 30.0, ""}, {"output", "output", {}, "equal"}};
+    result.casts = {
+        {.tensor = "w", .steps = {3}, .sqnr_db = {31.0}, .clip_fraction = {0.5}, .underflow_fraction = {0}}};
     result.notes = {"a note"};
     result.sequence_hash = "00ff";
   }

@@ -78,6 +78,8 @@ TEST(ResultsSchema, AcceptsResultsThatARunWrites) {
   good.arms[Arm::kBefore].losses = {2.5, std::nan("")};
   good.arms[Arm::kBefore].samples["host.pre_forward_ns"] = {700};
   good.arms[Arm::kBefore].noise = {{"output", "output", std::nullopt, "no noise"}, {"w", "weight", 28.25, ""}};
+  good.arms[Arm::kBefore].casts = {
+      {.tensor = "w", .steps = {3}, .sqnr_db = {std::nullopt}, .clip_fraction = {0.5}, .underflow_fraction = {0}}};
   good.arms[Arm::kBefore].values_hash = "0011223344556677";
   good.gates = {{"t", Side::kDifference, "", std::nullopt, 1.5, std::nullopt, "d"}};
   good.claims = {{{}, 1, 2}};

@@ -355,7 +355,7 @@ TEST(Runner, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
   ASSERT_EQ(records.size(), 3u);
   EXPECT_EQ(records[0].verdict, Verdict::kSkipped);
   EXPECT_EQ(records[0].reason,
-            "its before arm needs 11.0 GiB (11,811,160,064 B) of device memory, and the device has 9600.0 MiB "
+            "its before arm needs 11.0 GiB (11,811,160,064 B) of device memory, and the device has 9.38 GiB "
             "(10,066,329,600 B) beside what its driver takes");
   EXPECT_EQ(records[1].arms.at(Arm::kBefore).status, "out_of_memory");
   EXPECT_NE(records[2].verdict, Verdict::kSkipped);

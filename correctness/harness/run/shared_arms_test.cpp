@@ -53,7 +53,19 @@ TEST(TaskOf, DoesNotDependOnKeysThatTheArmDoesNotUse) {
       [](CellConfig& cell) { cell.training.recipe_options.amax_history_length = 3; },
       [](CellConfig& cell) { cell.training.quantized_weights = true; },
       [](CellConfig& cell) { cell.training.fused_quantize = false; },
+      [](CellConfig& cell) { cell.training.initial_history_length = 3; },
       [](CellConfig& cell) { cell.training.fp8_attention = true; },
+      [](CellConfig& cell) { cell.training.fp8_sums = Fp8Sums::kTensorCore; },
+      [](CellConfig& cell) { cell.training.first_layers_bf16 = 1; },
+      [](CellConfig& cell) { cell.training.last_layers_bf16 = 1; },
+      [](CellConfig& cell) {
+        cell.training.fp8_attention = true;
+        cell.training.fp8_attention_backward = false;
+      },
+      [](CellConfig& cell) {
+        cell.training.fp8_attention = true;
+        cell.training.fp8_mha = true;
+      },
   };
   for (const Change& change : quantization) {
     EXPECT_NE(changed_task(change, Arm::kBefore), task_of(some_cell(), Arm::kBefore));
@@ -70,6 +82,7 @@ TEST(TaskOf, DependsOnAllOtherKeys) {
       [](CellConfig& cell) { cell.mesh = "2x2"; },
       [](CellConfig& cell) { cell.sharding = "none"; },
       [](CellConfig& cell) { cell.gather_ahead = true; },
+      [](CellConfig& cell) { cell.reduce_dtype = "f32"; },
       [](CellConfig& cell) { cell.capacity = 1 << 30; },
       [](CellConfig& cell) { cell.model.layers = 2; },
       [](CellConfig& cell) { cell.training.seed = 5; },

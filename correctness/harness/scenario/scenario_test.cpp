@@ -76,6 +76,21 @@ TEST(Scenario, LimitMayBeAnotherArmsFigureOrAMultipleOfIt) {
   EXPECT_THROW(parse(text), ScenarioError) << "no two runs take the same time";
 }
 
+TEST(Scenario, LimitsAndTolerancesMayHaveUnits) {
+  const Scenario s = parse(sample::kFixScenario + R"(expect:
+  - {metric: memory.peak_bytes, arm: after, at_most: 6 GiB}
+  - {metric: memory.peak_bytes, arm: after, equals: 1.5kB, abs: 1 KiB, rel: 5 %}
+  - {metric: memory.peak_bytes, arm: after, within: [1 MB, 2 MB]}
+)");
+  EXPECT_EQ(s.expect[0].low, 6442450944.0);
+  EXPECT_EQ(text_of(s.expect[0]), "after memory.peak_bytes is at most 6 GiB");
+  EXPECT_EQ(s.expect[1].low, 1500.0);
+  EXPECT_EQ(s.expect[1].abs, 1024.0);
+  EXPECT_EQ(s.expect[1].rel, 0.05);
+  EXPECT_EQ(s.expect[2].high, 2e6);
+  EXPECT_EQ(text_of(s.expect[2]), "after memory.peak_bytes is within [1 MB, 2 MB]");
+}
+
 TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
   const auto cells = plan(sample::kFixScenario + "matrix: {device: [cpu, cuda]}\n");
   ASSERT_EQ(cells.size(), 2u);
@@ -147,6 +162,7 @@ TEST(Scenario, EveryKeyReadsBackTheValueSet) {
       case KeyType::kWord: value = key.words(kVocabulary).back(); break;
       case KeyType::kMesh: value = std::string("2x4"); break;
       case KeyType::kText: value = std::string("2.14"); break;
+      case KeyType::kFile: value = std::string("prose.txt"); break;
     }
     key.set(cell, value);
     EXPECT_EQ(key.get(cell), value) << key.path;

@@ -40,9 +40,9 @@ class AttentionArgumentsTest : public ::testing::Test {
     call.backward.out = {make_tensor(*device_, 12, 32, DType::kBF16), make_tensor(*device_, 12, 16, DType::kBF16),
                          make_tensor(*device_, 12, 16, DType::kBF16)};
     if (dtype == DType::kE4M3) {
-      call.forward.s = {.payload = DType::kE4M3, .scale = &kScale};
+      call.forward.s = {.dtype = DType::kE4M3, .scale = &kScale};
       call.backward.s = call.forward.s;
-      call.backward.grad_p = {.payload = DType::kE5M2, .scale = &kScale};
+      call.backward.grad_p = {.dtype = DType::kE5M2, .scale = &kScale};
     }
     return call;
   }
@@ -142,20 +142,19 @@ TEST_F(AttentionArgumentsTest, TypesMustFit) {
 TEST_F(AttentionArgumentsTest, CastRolesNeedFloat8Operands) {
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.s.scale = &kScale; }),
             "attention_forward: role s is cast to e4m3 while v is bf16; a cast role needs FP8 operands");
-  EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.s.payload = DType::kBF16; }),
+  EXPECT_EQ(forward_error(DType::kE4M3, [](AttentionInputs& in) { in.s.dtype = DType::kBF16; }),
             "attention_forward: role s is cast to bf16; it must be an FP8 type (e4m3, e5m2)");
   EXPECT_EQ(
       backward_error(DType::kE4M3, [this](AttentionBackwardInputs& in) { in.grad_o = operand(12, 32, DType::kBF16); }),
       "attention_backward: role s is cast to e4m3 while grad_o is bf16; a cast role needs FP8 operands");
-  EXPECT_EQ(
-      backward_error(DType::kBF16,
-                     [](AttentionBackwardInputs& in) { in.grad_p = {.payload = DType::kE5M2, .scale = &kScale}; }),
-      "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
+  EXPECT_EQ(backward_error(DType::kBF16,
+                           [](AttentionBackwardInputs& in) { in.grad_p = {.dtype = DType::kE5M2, .scale = &kScale}; }),
+            "attention_backward: role grad_p is cast to e5m2 while k is bf16; a cast role needs FP8 operands");
 }
 
 TEST_F(AttentionArgumentsTest, OutputMustBeCastToFloat8) {
   EXPECT_EQ(
-      forward_error(DType::kE4M3, [](AttentionInputs& in) { in.o_cast = {.payload = DType::kBF16, .scale = &kScale}; }),
+      forward_error(DType::kE4M3, [](AttentionInputs& in) { in.o_cast = {.dtype = DType::kBF16, .scale = &kScale}; }),
       "attention_forward: O will be cast to bf16; it must be an FP8 type (e4m3, e5m2)");
 }
 

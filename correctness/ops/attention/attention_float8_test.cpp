@@ -36,11 +36,11 @@ struct Role {
   Tensor scale;
   Tensor amax;
 
-  Role(Device& device, DType payload, float scale_value, float amax_value = 0.0f)
-      : cast{payload == DType::kE4M3 ? &e4m3() : &e5m2(), static_cast<double>(scale_value)},
+  Role(Device& device, DType dtype, float scale_value, float amax_value = 0.0f)
+      : cast{dtype == DType::kE4M3 ? &e4m3() : &e5m2(), static_cast<double>(scale_value)},
         scale(make_scalar(device, scale_value)),
         amax(make_scalar(device, amax_value)) {
-    kernel = {.payload = payload, .scale = scale.data<float>(), .amax = amax.data<float>()};
+    kernel = {.dtype = dtype, .scale = scale.data<float>(), .amax = amax.data<float>()};
   }
 };
 

@@ -55,7 +55,7 @@ inline const char* name_of(Kind kind) {
 inline std::optional<QuantFormat> format_of(Kind kind) {
   switch (kind) {
     case Kind::kPerTensor: return QuantFormat{};
-    case Kind::kE5M2PerTensor: return QuantFormat{.payload = DType::kE5M2};
+    case Kind::kE5M2PerTensor: return QuantFormat{.dtype = DType::kE5M2};
     case Kind::kRowBlocks: return QuantFormat{.block_rows = 1, .block_cols = 128, .amax_source = AmaxSource::kBlock};
     case Kind::kSquareBlocks:
       return QuantFormat{.block_rows = 128, .block_cols = 128, .amax_source = AmaxSource::kBlock};
@@ -77,7 +77,7 @@ class OrientationWriter {
   Values write(QuantizedOrientation& orientation, std::int64_t rows, std::int64_t cols, bool transposed = false) {
     transposed_ = transposed;
     const Shape stored = transposed ? Shape{cols, rows} : Shape{rows, cols};
-    orientation.data = device_.allocate({stored, format_.payload}, support::anyone(device_));
+    orientation.data = device_.allocate({stored, format_.dtype}, support::anyone(device_));
     orientation.scale_inv =
         device_.allocate({Shape{scale_count(rows, cols)}, format_.scale_dtype()}, support::anyone(device_));
     scales_.assign(static_cast<std::size_t>(orientation.scale_inv.bytes()), std::byte{0});
@@ -88,7 +88,7 @@ class OrientationWriter {
         const std::int64_t at = i * cols + j;
         const std::uint8_t code = code_of(at);
         data[static_cast<std::size_t>(transposed ? j * rows + i : at)] = static_cast<std::byte>(code);
-        values[static_cast<std::size_t>(at)] = decoder(format_.payload).decode(code) * write_scale(rows, cols, i, j);
+        values[static_cast<std::size_t>(at)] = decoder(format_.dtype).decode(code) * write_scale(rows, cols, i, j);
       }
     device_.write_bytes(orientation.data, data);
     device_.write_bytes(orientation.scale_inv, scales_);
@@ -99,7 +99,7 @@ class OrientationWriter {
   /// The byte of an arbitrary finite value.
   std::uint8_t code_of(std::int64_t at) const {
     const std::uint64_t drawn = reference::scramble(seed_ ^ reference::scramble(static_cast<std::uint64_t>(at)));
-    const std::uint64_t magnitude = drawn % (decoder(format_.payload).max_code() + 1);
+    const std::uint64_t magnitude = drawn % (decoder(format_.dtype).max_code() + 1);
     return static_cast<std::uint8_t>(magnitude | (drawn >> 40 & 0x80u));
   }
   static std::int64_t padded(std::int64_t value, std::int64_t multiple) {

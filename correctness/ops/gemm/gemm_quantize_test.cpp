@@ -30,9 +30,9 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// A quantizer of a full tensor under `scale`, whose amax already has the value `amax`.
-Quantizer quantizer(Device& device, DType payload, float scale, float amax = 0.0f,
+Quantizer quantizer(Device& device, DType dtype, float scale, float amax = 0.0f,
                     const Orientations& orientations = {}) {
-  return {.format = {.payload = payload, .amax_source = AmaxSource::kHistory},
+  return {.format = {.dtype = dtype, .amax_source = AmaxSource::kHistory},
           .orientations = orientations,
           .scale = make_tensor(device, {1}, DType::kF32, {scale}),
           .amax = make_tensor(device, {1}, DType::kF32, {amax}),
@@ -55,8 +55,8 @@ std::vector<std::uint8_t> transposed_data(const std::vector<std::uint8_t>& data,
 
 /// True if each element is the quantized data of some value within `expected`, times `scale`; NaN never is.
 ::testing::AssertionResult are_data_of(const std::vector<std::uint8_t>& data, const Expected& expected, double scale,
-                                       DType payload) {
-  const reference::SmallFloat& format = decoder(payload);
+                                       DType dtype) {
+  const reference::SmallFloat& format = decoder(dtype);
   if (data.size() != expected.value.size()) return ::testing::AssertionFailure() << data.size() << " quantized data";
   for (std::size_t i = 0; i < data.size(); ++i) {
     const double value = expected.value[i] * scale;
@@ -80,8 +80,8 @@ double largest_of(const std::vector<double>& values) {
 
 /// Mutations that are_data_of() must refuse: quantized data truncated instead of rounded, of values a tenth too large,
 /// and of the neighbouring element.
-void expect_mutations_refused(const Expected& expected, double scale, DType payload) {
-  const reference::SmallFloat& format = decoder(payload);
+void expect_mutations_refused(const Expected& expected, double scale, DType dtype) {
+  const reference::SmallFloat& format = decoder(dtype);
   const std::size_t size = expected.value.size();
   std::vector<std::uint8_t> cut(size), large(size), next(size);
   for (std::size_t i = 0; i < size; ++i) {
@@ -92,20 +92,20 @@ void expect_mutations_refused(const Expected& expected, double scale, DType payl
     large[i] = encode(1.1 * value);
     next[i] = encode(expected.value[(i + 1) % size] * scale);
   }
-  EXPECT_FALSE(are_data_of(cut, expected, scale, payload));
-  EXPECT_FALSE(are_data_of(large, expected, scale, payload));
-  EXPECT_FALSE(are_data_of(next, expected, scale, payload));
+  EXPECT_FALSE(are_data_of(cut, expected, scale, dtype));
+  EXPECT_FALSE(are_data_of(large, expected, scale, dtype));
+  EXPECT_FALSE(are_data_of(next, expected, scale, dtype));
 }
 
 struct Case {
   Kind a;
   Kind b;
-  DType payload = DType::kE4M3;
+  DType dtype = DType::kE4M3;
 };
 
 std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
   const Case& c = instance.param;
-  return std::string(name_of(c.a)) + "_" + name_of(c.b) + "_to_" + std::string(name(c.payload));
+  return std::string(name_of(c.a)) + "_" + name_of(c.b) + "_to_" + std::string(name(c.dtype));
 }
 
 class GemmQuantize : public ::testing::TestWithParam<Case> {
@@ -123,7 +123,7 @@ constexpr std::array<std::array<std::int64_t, 3>, 5> kShapes = {
 
 TEST_P(GemmQuantize, DataAndAmaxEqualTheProductInDouble) {
   constexpr Orientations kOrientations[] = {{true, false}, {true, true}, {false, true}, {true, true}};
-  const DType payload = GetParam().payload;
+  const DType dtype = GetParam().dtype;
   for (const auto& [m, n, k] : kShapes) {
     const Operand a = operand(true, m, k), b = operand(false, n, k);
     const MatrixUnit* const unit = summed_by(*device_, a, b);
@@ -135,8 +135,8 @@ TEST_P(GemmQuantize, DataAndAmaxEqualTheProductInDouble) {
       const Tensor bias = make_tensor(*device_, {n}, of_bias.value_or(DType::kF32), reference::gaussian_values(n, 3));
       const Expected expected = product(a, b, of_bias ? support::read(*device_, bias) : Values{}, DType::kF32, unit);
       const double largest = largest_of(expected.value);
-      const float scale = static_cast<float>(0.9 * decoder(payload).max() / largest);
-      const Quantizer cast = quantizer(*device_, payload, scale, 0.0f, kOrientations[round++]);
+      const float scale = static_cast<float>(0.9 * decoder(dtype).max() / largest);
+      const Quantizer cast = quantizer(*device_, dtype, scale, 0.0f, kOrientations[round++]);
       QuantizedTensor out =
           gemm_quantize(*device_, {.a = a.view, .b = b.view, .bias = of_bias ? &bias : nullptr}, cast);
 
@@ -153,9 +153,9 @@ TEST_P(GemmQuantize, DataAndAmaxEqualTheProductInDouble) {
       } else {
         EXPECT_EQ(device_->read(out.rowwise().scale_inv), std::vector<float>{1.0f / scale});
       }
-      EXPECT_TRUE(are_data_of(data, expected, scale, payload));
+      EXPECT_TRUE(are_data_of(data, expected, scale, dtype));
       EXPECT_NEAR(device_->read(cast.amax)[0], largest, 1.01 * largest_of(expected.error));
-      if (unit == nullptr && m * n > 8) expect_mutations_refused(expected, scale, payload);
+      if (unit == nullptr && m * n > 8) expect_mutations_refused(expected, scale, dtype);
     }
   }
 }
@@ -169,7 +169,7 @@ TEST_P(GemmQuantize, EqualsTheCastOfTheFp32Product) {
       if (per_tensor && recipe == std::string("delayed")) continue;
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " to " << recipe);
       Quantizer cast{.format = make_recipe(recipe).activation, .holder = support::anyone(*device_)};
-      if (cast.format.per_tensor()) cast = quantizer(*device_, GetParam().payload, 3.7f);
+      if (cast.format.per_tensor()) cast = quantizer(*device_, GetParam().dtype, 3.7f);
       const Operand a = operand(true, m, k), b = operand(false, n, k);
       const GemmInputs of{.a = a.view, .b = b.view, .out_dtype = DType::kF32};
       QuantizedTensor expected = quantize(*device_, gemm(*device_, of), cast), out = gemm_quantize(*device_, of, cast);
@@ -192,17 +192,17 @@ INSTANTIATE_TEST_SUITE_P(
 /// Products of quantized data that the test writes down value by value.
 class GemmQuantizeValues : public support::DenseTest {
  protected:
-  /// `values`, which `payload` represents exactly, as quantized data under an inverse scale of a quarter.
-  Operand quantized_operand(DType payload, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
+  /// `values`, which `dtype` represents exactly, as quantized data under an inverse scale of a quarter.
+  Operand quantized_operand(DType dtype, std::int64_t rows, std::int64_t cols, const std::vector<double>& values) {
     Operand made{.view = {}, .values = {}, .rows = rows, .cols = cols, .plain = {}, .quantized = {}};
-    made.quantized = QuantizedTensor(Shape{rows, cols}, {.payload = payload});
+    made.quantized = QuantizedTensor(Shape{rows, cols}, {.dtype = dtype});
     QuantizedOrientation& orientation = made.quantized.rowwise();
-    orientation.data = empty({rows, cols}, payload);
+    orientation.data = empty({rows, cols}, dtype);
     orientation.scale_inv = make_tensor(*device_, {1}, DType::kF32, {0.25f});
     std::vector<std::byte> data;
     for (const double value : values) {
-      const bool infinite = std::isinf(value) && payload == DType::kE5M2;
-      data.push_back(static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(payload).encode(value)));
+      const bool infinite = std::isinf(value) && dtype == DType::kE5M2;
+      data.push_back(static_cast<std::byte>(infinite ? (value < 0.0 ? 0xFCu : 0x7Cu) : decoder(dtype).encode(value)));
       made.values.push_back(0.25 * value);
     }
     device_->write_bytes(orientation.data, data);
@@ -231,26 +231,26 @@ class GemmQuantizeValues : public support::DenseTest {
 TEST_F(GemmQuantizeValues, SumIsNotRoundedBeforeTheCast) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{64, 48, 512}, {33, 31, 500}})
     for (const DType of_a : {DType::kE4M3, DType::kE5M2})
-      for (const DType payload : {DType::kE4M3, DType::kE5M2})
+      for (const DType dtype : {DType::kE4M3, DType::kE5M2})
         for (const bool with_bias : {false, true}) {
           const Operand a = quantized_operand(of_a, m, k, integers(m * k, 1)),
                         b = quantized_operand(DType::kE4M3, n, k, integers(n * k, 2));
           std::vector<float> biases(static_cast<std::size_t>(n));
           for (std::size_t j = 0; j < biases.size(); ++j) biases[j] = 0.0625f * static_cast<float>(j);
           const Tensor bias = make_tensor(*device_, {n}, DType::kBF16, biases);
-          const double scale = payload == DType::kE4M3 ? 2.0 : 128.0;
-          const Quantizer cast = quantizer(*device_, payload, static_cast<float>(scale));
+          const double scale = dtype == DType::kE4M3 ? 2.0 : 128.0;
+          const Quantizer cast = quantizer(*device_, dtype, static_cast<float>(scale));
           const Made made = make(a, b, cast, with_bias ? &bias : nullptr);
 
           const Expected exact = product(a, b, with_bias ? support::read(*device_, bias) : Values{}, DType::kF32);
-          const reference::SmallFloat& format = decoder(payload);
+          const reference::SmallFloat& format = decoder(dtype);
           std::vector<std::uint8_t> data, through_bf16;
           for (const double value : exact.value) {
             data.push_back(static_cast<std::uint8_t>(format.encode(scale * value)));
             const double rounded = bf16_to_f32(f32_to_bf16(static_cast<float>(value)));
             through_bf16.push_back(static_cast<std::uint8_t>(format.encode(scale * rounded)));
           }
-          SCOPED_TRACE(::testing::Message() << name(of_a) << " to " << name(payload) << ", " << m << " x " << n);
+          SCOPED_TRACE(::testing::Message() << name(of_a) << " to " << name(dtype) << ", " << m << " x " << n);
           EXPECT_EQ(made.data, data);
           EXPECT_EQ(made.amax, largest_of(exact.value));
           EXPECT_NE(data, through_bf16);
@@ -285,13 +285,13 @@ TEST_F(GemmQuantizeValues, RaisesTheAmaxFromBefore) {
 TEST_F(GemmQuantizeValues, NanBecomesNanDataAndTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16, kDepth = 64;
   for (const DType of_a : {DType::kE4M3, DType::kE5M2})
-    for (const DType payload : {DType::kE4M3, DType::kE5M2})
+    for (const DType dtype : {DType::kE4M3, DType::kE5M2})
       for (const Orientations orientations : {Orientations{true, false}, {true, true}}) {
         std::vector<double> values = integers(kRows * kDepth, 1);
         values[7 * kDepth + 3] = kNan;
         const Operand a = quantized_operand(of_a, kRows, kDepth, values),
                       b = quantized_operand(DType::kE4M3, kCols, kDepth, integers(kCols * kDepth, 2));
-        const Made made = make(a, b, quantizer(*device_, payload, 1.0f, 0.25f, orientations));
+        const Made made = make(a, b, quantizer(*device_, dtype, 1.0f, 0.25f, orientations));
         EXPECT_TRUE(std::isnan(made.amax));
         for (std::int64_t i = 0; i < kRows; ++i)
           for (std::int64_t j = 0; j < kCols; ++j)
@@ -302,15 +302,15 @@ TEST_F(GemmQuantizeValues, NanBecomesNanDataAndTheAmax) {
 TEST_F(GemmQuantizeValues, InfinitySaturatesAndBecomesTheAmax) {
   constexpr std::int64_t kRows = 32, kCols = 16,
                          kDepth = 64;  // less than a tile of any GPU; the rest of the tile must not count
-  for (const DType payload : {DType::kE4M3, DType::kE5M2}) {
+  for (const DType dtype : {DType::kE4M3, DType::kE5M2}) {
     std::vector<double> values = integers(kRows * kDepth, 1), others = integers(kCols * kDepth, 2);
     values[7 * kDepth + 3] = kInfinity;
     for (std::int64_t j = 0; j < kCols; ++j) others[static_cast<std::size_t>(j * kDepth + 3)] = j % 2 == 0 ? 1.0 : -1.0;
     const Operand a = quantized_operand(DType::kE5M2, kRows, kDepth, values),
                   b = quantized_operand(DType::kE4M3, kCols, kDepth, others);
-    const Made made = make(a, b, quantizer(*device_, payload, 1.0f));
+    const Made made = make(a, b, quantizer(*device_, dtype, 1.0f));
     EXPECT_EQ(made.amax, kInfinity);
-    const auto largest = static_cast<std::uint8_t>(decoder(payload).max_code());
+    const auto largest = static_cast<std::uint8_t>(decoder(dtype).max_code());
     for (std::int64_t j = 0; j < kCols; ++j)
       EXPECT_EQ(made.data[static_cast<std::size_t>(7 * kCols + j)], j % 2 == 0 ? largest : largest | 0x80) << j;
   }

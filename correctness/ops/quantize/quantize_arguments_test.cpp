@@ -53,7 +53,7 @@ TEST_F(QuantizeArguments, ScalesAndAmaxesMustFitTheFormat) {
 
 TEST_F(QuantizeArguments, FormatsThatContradictThemselvesAreRefused) {
   QuantFormat format = format_named("mxfp8_rceil");
-  format.payload = DType::kBF16;
+  format.dtype = DType::kBF16;
   expect_words(refusal(x_, {.format = format}), {"to bf16", "e4m3 or e5m2"});
   format = format_named("mxfp8_rceil");
   format.block_cols = 48;

@@ -221,7 +221,7 @@ TEST_F(QuantizeEdge, InfSaturatesAndNanStaysUnderOneScale) {
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
       for (const char* format :
            {"current_e4m3", "current_e5m2", "current_pow2", "block_1x128_f32", "block_128x128_pow2"}) {
-        const bool e5m2 = format_named(format).payload == DType::kE5M2;
+        const bool e5m2 = format_named(format).dtype == DType::kE5M2;
         const Result result = run(format, block_of(row.special, 2.0f, 100), dtype);
         EXPECT_EQ(result.scale_inv, 1.0f) << format;
         EXPECT_EQ(result.data[0], e5m2 ? row.e5m2 : row.e4m3) << format << " " << row.special;

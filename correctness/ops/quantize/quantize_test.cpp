@@ -224,7 +224,7 @@ TEST(QuantizeKernel, SupportsAnyStrides) {
       QuantizedTensor shell({kRows, kCols}, row.format);
       const Tensor inverse = device->allocate(scale_layout(row.format, kRows, kCols).spec, support::anyone(*device));
       // Quantized data with a gap after each element.
-      const Tensor data = device->allocate({Shape{kRows, 2 * kCols}, row.format.payload}, support::anyone(*device));
+      const Tensor data = device->allocate({Shape{kRows, 2 * kCols}, row.format.dtype}, support::anyone(*device));
       MatrixView gaps = data.view();
       gaps.cols = kCols;
       gaps.col_stride = 2;

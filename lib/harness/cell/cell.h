@@ -26,6 +26,14 @@ enum class GroupSplit { kEven, kUneven };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<GroupSplit>{"even", "uneven"};
 
+enum class HeadWeight { kOwn, kTied };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<HeadWeight>{"own", "tied"};
+
+enum class Positions { kNone, kLearned };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Positions>{"none", "learned"};
+
 enum class Optimizer { kNone, kAdam, kForeachAdam };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Optimizer>{"none", "adam", "foreach_adam"};
@@ -38,17 +46,29 @@ enum class Moments { kF32, kBF16, kF16, kE4M3 };
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<Moments>{"f32", "bf16", "f16", "e4m3"};
 
-enum class Loss { kSum, kMse };
+enum class Loss { kSum, kMse, kCrossEntropy };
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<Loss>{"sum", "mse"};
+inline constexpr std::array<std::string_view, 3> kWords<Loss>{"sum", "mse", "cross_entropy"};
 
-enum class Data { kNormal, kStress };
+enum class Data { kNormal, kStress, kText };
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<Data>{"normal", "stress"};
+inline constexpr std::array<std::string_view, 3> kWords<Data>{"normal", "stress", "text"};
+
+enum class Tokens { kByte, kCharacter };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Tokens>{"byte", "character"};
+
+enum class RateSchedule { kConstant, kCosine };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<RateSchedule>{"constant", "cosine"};
 
 enum class ParamDType { kBF16, kF32 };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<ParamDType>{"bf16", "f32"};
+
+enum class ReduceDType { kBF16, kF32 };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<ReduceDType>{"bf16", "f32"};
 
 enum class Recompute { kNone, kFull };
 template <>
@@ -61,6 +81,14 @@ inline constexpr std::array<std::string_view, 2> kWords<Sharded>{"none", "fsdp"}
 enum class Control { kNone, kSame, kPlanted };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Control>{"none", "same", "planted"};
+
+enum class Rounding { kNearest, kStochastic };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Rounding>{"nearest", "stochastic"};
+
+enum class Fp8Sums { kF32, kTensorCore };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Fp8Sums>{"f32", "tensor_core"};
 
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
@@ -77,31 +105,59 @@ struct ModelConfig {
   double dropout = 0.0;                        ///< attention and hidden dropout probability
   std::int64_t experts = 4;                    ///< of grouped_linear
   Word<GroupSplit> split = GroupSplit::kEven;  ///< uneven: groups of different sizes, one of them empty
+  std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
+  Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
+  /// Of the embedding; left out: learned, unless the form has rotary embedding.
+  std::optional<Word<Positions>> positions{};
+  std::optional<bool> bias{};     ///< of products and norms; left out: as the form has it
+  double init_std = 0.02;         ///< standard deviation of matrices' initial values
+  bool scaled_residuals = false;  ///< matrices that add to the residual stream: init_std / sqrt(2 layers)
 };
 
 /// Scenario key `training`.
 struct TrainingConfig {
   std::int64_t steps = 1;
-  std::int64_t validation_batches = 0;  ///< forward passes without gradients before the first step
-  std::int64_t micro_batches = 1;  ///< forward and backward passes of a step, each over `batch` sequences of its own
+  std::int64_t validation_batches =
+      0;                            ///< forward passes without gradients of a validation; one precedes the first step
+  std::int64_t validate_every = 0;  ///< more validations: after as many steps each, and after the last step; 0: none
+  std::int64_t micro_batches = 1;   ///< forward and backward passes of a step, each over `batch` sequences of its own
   Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
   double learning_rate = 1e-4;
+  Word<RateSchedule> learning_rate_schedule = RateSchedule::kConstant;  ///< after the warm-up
+  std::int64_t warmup_steps = 0;                                        ///< steps before the rate is learning_rate
+  double final_learning_rate = 0.0;                                     ///< where cosine ends
+  std::int64_t decay_steps = 0;                                         ///< the step at which it ends; 0: `steps`
+  double beta1 = 0.9;                                                   ///< of the mean of gradients
+  double beta2 = 0.999;                                                 ///< of the mean of their squares
   Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept beside them
   Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
+  Word<Rounding> weight_rounding = Rounding::kNearest;  ///< of new weights without masters
   double weight_decay = 0.0;
-  bool decoupled_decay = true;      ///< true: AdamW; false: decay is added to the gradient (L2)
-  double clip_norm = 0.0;           ///< gradients are scaled down to this norm over all ranks; 0: never
-  bool weight_average = false;      ///< keep an exponential average of the weights
-  Word<Data> data = Data::kNormal;  ///< stress: values that excite every rule of a cast (measure/stress_data.h)
-  Word<Loss> loss = Loss::kSum;     ///< sum of outputs, or mse against a seeded target
+  bool decoupled_decay = true;       ///< true: AdamW; false: decay is added to the gradient (L2)
+  bool decay_only_matrices = false;  ///< biases and norms do not decay
+  double clip_norm = 0.0;            ///< gradients are scaled down to this norm over all ranks; 0: never
+  bool weight_average = false;       ///< keep an exponential average of the weights
+  /// stress: values that excite every rule of a cast (train/stress_data.h); text: windows of a corpus.
+  Word<Data> data = Data::kNormal;
+  std::string corpus;                   ///< a file; empty: the King James Bible (data/corpus.h)
+  Word<Tokens> tokens = Tokens::kByte;  ///< character: those that occur in the corpus
+  Word<Loss> loss = Loss::kSum;  ///< sum of outputs, mse against a seeded target, or a language model's cross_entropy
   Word<ParamDType> param_dtype = ParamDType::kBF16;
   std::string recipe = "bf16";        ///< a row of the recipe table
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
   bool quantized_weights = false;     ///< GEMM weights live in eight bits; a recipe without eight bits ignores it
   std::optional<bool> deferred_init;  ///< each rank initialises its shard only, after sharding; left out: if sharded
-  bool fused_quantize = true;         ///< norms and activations quantize their outputs; false: a cast follows
-  bool fp8_attention = false;         ///< attention's matrix products in FP8 (recipes that support it)
-  bool cache_weights = false;         ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
+  /// Delayed scaling: rows of the amax histories with which the model is built; the first forward gives them as many as
+  /// the recipe asks for. 0: as many from the beginning.
+  std::int64_t initial_history_length = 0;
+  bool fused_quantize = true;              ///< norms and activations quantize their outputs; false: a cast follows
+  std::int64_t first_layers_bf16 = 0;      ///< layers at the start that the recipe leaves in the parameters' type
+  std::int64_t last_layers_bf16 = 0;       ///< and at the end
+  Word<Fp8Sums> fp8_sums = Fp8Sums::kF32;  ///< of the host's FP8 products in linear layers
+  bool fp8_attention = false;              ///< attention's matrix products in FP8 (recipes that support it)
+  bool fp8_attention_backward = true;      ///< false: backward of FP8 attention computes in 16 bits
+  bool fp8_mha = false;                    ///< with fp8_attention: eight-bit tensors between it and the linear layers
+  bool cache_weights = false;              ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
   Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest
@@ -126,10 +182,11 @@ struct CellConfig {
   std::string arch = "hopper";  ///< a row of the architecture table; device `cuda` reads it from the GPU
   std::string subject = "own";  ///< a row of kSubjects (subject_keys.h): the own runtime, or a library
   int ranks = 1;
-  std::string mesh;                        ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
-  std::optional<Word<Sharded>> sharding;   ///< left out: fsdp for several ranks or a mesh
-  bool reshard_after_forward = true;       ///< false: unsharded parameters live until the end of backward
-  bool gather_ahead = false;               ///< a layer's weights are gathered while the layer before it computes
+  std::string mesh;                               ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
+  std::optional<Word<Sharded>> sharding;          ///< left out: fsdp for several ranks or a mesh
+  bool reshard_after_forward = true;              ///< false: unsharded parameters live until the end of backward
+  bool gather_ahead = false;                      ///< a layer's weights are gathered while the layer before it computes
+  std::optional<Word<ReduceDType>> reduce_dtype;  ///< type in which gradients are reduced; left out: their own
   std::int64_t capacity = 0;               ///< device memory of each rank, in bytes; 0: as much as the device has
   Word<Control> control = Control::kNone;  ///< what the before arm has more, without a fix: nothing, or planted changes
   std::string fix;                         ///< a row of the fix table, or empty for a plain cell
@@ -143,8 +200,17 @@ struct CellConfig {
 /// The most samples of one metric that results keep.
 inline constexpr std::size_t kMostSamples = 64;
 
-/// The most losses that results keep.
+/// The loss of a validation: the mean over its batches and over ranks.
+struct ValidationLoss {
+  std::int64_t step = 0;  ///< how many steps were trained before
+  double loss = 0.0;
+};
+
+/// The most losses that results keep, and the most of validations.
 inline constexpr std::size_t kMostLosses = 1024;
+
+/// True if the cell trains a language model: tokens in, logits out.
+inline bool is_language_model(const CellConfig& cell) { return cell.model.vocabulary > 0; }
 
 /// True if the cell has a before arm: of a fix, of a library's version, or as a control of the measurement.
 inline bool has_before(const CellConfig& cell) {
@@ -171,6 +237,18 @@ struct TensorNoise {
   std::string reason;             ///< why sqnr_db is absent
 };
 
+/// The casts of one tensor to eight bits at some steps, over both orientations where these have scales of their own.
+struct CastSeries {
+  std::string tensor;                          ///< "layers[0].mlp.fc1 gradient"
+  std::vector<std::int64_t> steps;             ///< from 0, ascending; the lists below have an entry for each
+  std::vector<std::optional<double>> sqnr_db;  ///< of what a product reads against what was cast; absent: no noise
+  std::vector<double> clip_fraction;           ///< of values beyond the largest of the type
+  std::vector<double> underflow_fraction;      ///< of values that are not 0 and became 0
+};
+
+/// The most steps at which casts are measured.
+inline constexpr std::int64_t kMostCastSteps = 6;
+
 /// What one arm's process reports.
 struct ArmResult {
   std::string status = "ok";  ///< ok | crashed | timeout | out_of_memory | error
@@ -189,7 +267,11 @@ struct ArmResult {
   /// The mean loss over ranks by step; empty unless parity was measured. A run of more than kMostLosses steps keeps
   /// n = kMostLosses of them: the i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
   std::vector<double> losses;
+  /// In the order of steps; empty unless parity was measured and the cell validates. Of more than kMostLosses as many
+  /// are kept, as of the losses.
+  std::vector<ValidationLoss> validation_losses;
   std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
+  std::vector<CastSeries> casts;   ///< in the order of a step; empty unless parity was measured and the recipe casts
   /// By metric, the samples whose median the metric is, ascending. Of more than kMostSamples, that many at evenly
   /// spaced places of the sorted list are kept, the first and the last among them.
   std::map<std::string, std::vector<double>> samples;

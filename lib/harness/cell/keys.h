@@ -21,7 +21,7 @@ using Value = std::variant<std::monostate, bool, std::int64_t, double, std::stri
 /// The value as ids and conditions write it: "true", "2048", "0.1", "mxfp8".
 std::string to_text(const Value& value);
 
-enum class KeyType { kSwitch, kInteger, kNumber, kWord, kMesh, kText };
+enum class KeyType { kSwitch, kInteger, kNumber, kWord, kMesh, kText, kFile };
 
 struct Key {
   std::string_view path;  ///< "training.recipe"; on an axis the last part alone names the key too

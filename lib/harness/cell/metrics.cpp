@@ -25,6 +25,7 @@ constexpr std::array kMetrics{
     Metric{"memory.weight_bytes", "B", kLess, true, "bytes of parameters that the rank keeps from step to step"},
     Metric{"memory.retained_bytes", "B", kLess, true, "bytes alive after backward that the schedule says are dead"},
     Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
+    Metric{"memory.forward_by_holder.*", "B", kLess, true, "bytes alive when forward ends, by who holds them"},
     Metric{"memory.predicted_*", "B", kNeither, true, "the closed-form value of the memory metric of that name"},
     Metric{"memory.unexplained_bytes", "B", kLess, true, "largest gap between a memory metric and its closed form"},
 
@@ -41,8 +42,20 @@ constexpr std::array kMetrics{
            "heap allocations before a sharded layer's first kernel (p50)"},
     Metric{"host.pre_forward_quantizer_copies", "1", kLess, true,
            "quantizers cloned before a sharded layer's first kernel (p50)"},
+    Metric{"host.pre_forward_python_calls", "1", kLess, true,
+           "Python functions that a library calls before a sharded layer's own work (p50)"},
+    Metric{"host.pre_forward_python_objects", "1", kLess, true,
+           "blocks of Python's allocator that are in use after a library's work before a sharded layer, and were not "
+           "before (p50)"},
 
     Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's", 1e-4, 1.0},
+    Metric{"parity.mean_loss_gap", "1", kLess, true,
+           "mean loss over the second half of the steps, relative to BF16's over the same steps; below 0: lower", 1e-4,
+           1.0},
+    Metric{"parity.mean_loss_gap_margin", "1", kNeither, true,
+           "half the 95 % interval of parity.mean_loss_gap, from its values in eight windows of steps"},
+    Metric{"parity.validation_loss", "1", kLess, true, "loss of the last validation, the mean over batches and ranks",
+           1e-4},
     Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise", 0.5},

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
+#include <utility>
 
 namespace fp8lab {
 namespace {
@@ -31,10 +33,16 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return last[b.size()];
 }
 
+/// What other programs call a word of this one. `gpu` is nearer to `cpu` than to what it means.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kSynonyms{
+    {{"gpu", "cuda"}, {"nvidia", "cuda"}, {"float32", "f32"}, {"bfloat16", "bf16"}}};
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   const std::string wanted = folded(word);
+  for (const auto& [other, ours] : kSynonyms)
+    if (wanted == other && std::ranges::find(candidates, ours) != candidates.end()) return std::string(ours);
   if (wanted.empty() || wanted.size() > 200) return "";
   // A word of one or two letters is near to everything, so it may not differ; longer words may differ in a third of
   // their letters.

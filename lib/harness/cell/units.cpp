@@ -51,10 +51,14 @@ std::string grouped(double value) {
 
 std::string figure(double value, std::string_view unit) {
   if (unit == "B" && std::abs(value) >= 1024.0) {
-    const bool gibi = std::abs(value) >= 10240.0 * kMiB;
+    const bool gibi = std::abs(value) >= 1024.0 * kMiB;
     const bool mebi = std::abs(value) >= kMiB;
-    const double scale = gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0;
-    return fmt::format("{:.1f} {} ({} B)", value / scale, gibi ? "GiB" : mebi ? "MiB" : "KiB", grouped(value));
+    const double scaled = value / (gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0);
+    return fmt::format("{:.{}f} {} ({} B)", scaled, std::abs(scaled) < 10 ? 2 : 1,
+                       gibi   ? "GiB"
+                       : mebi ? "MiB"
+                              : "KiB",
+                       grouped(value));
   }
   return unit == "1" ? grouped(value) : fmt::format("{} {}", grouped(value), unit);
 }

@@ -50,6 +50,8 @@ struct Vocabulary {
   std::function<std::int64_t(std::string_view device)> max_ranks;
   /// Returns the first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
   std::function<std::optional<BrokenRule>(const CellConfig&)> broken_rule;
+  /// Why this machine lacks what the cell reads, with the remedy; "": it has that. Empty: no cell reads anything.
+  std::function<std::string(const CellConfig&)> lacks;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;
 };

@@ -34,7 +34,7 @@ class Word {
   static Enum of(std::string_view text) {
     for (std::size_t i = 0; i < kWords<Enum>.size(); ++i)
       if (kWords<Enum>[i] == text) return static_cast<Enum>(i);
-    fail("'" + std::string(text) + "' is no word of this key");
+    fail(std::string("'").append(text).append("' is no word of this key"));
   }
 
   Enum value_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "harness/cell/file_keys.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
@@ -23,6 +24,7 @@ const char* type_of(const Key& key) {
     case KeyType::kWord: return "word";
     case KeyType::kMesh: return "mesh";
     case KeyType::kText: return "text";
+    case KeyType::kFile: return "file";
   }
   return "";
 }
@@ -45,6 +47,7 @@ std::string example_value(const Key& key, const Vocabulary& vocabulary) {
     }
     case KeyType::kMesh: return "2x4";
     case KeyType::kText: return "2.14.1";
+    case KeyType::kFile: return "corpora/prose.txt";
     case KeyType::kWord: break;
   }
   for (const std::string& word : key.words(vocabulary))
@@ -72,6 +75,11 @@ Json json_of(const Key& key, const Vocabulary& vocabulary) {
   out["example"] = example_of(key, vocabulary);
   out["axis"] = fmt::format("matrix: {{{}: [{}]}}", key.last(), example_value(key, vocabulary));
   return out;
+}
+
+Json json_of(const FileKey& key) {
+  return {{"name", key.name},   {"type", "part of the file"}, {"meaning", key.meaning}, {"allowed", key.allowed},
+          {"default", nullptr}, {"example", key.example},     {"axis", nullptr}};
 }
 
 const char* better_of(const Metric& metric) {
@@ -124,27 +132,34 @@ int print_rows(const Json& rows, bool one, bool json) {
 
 int keys_command(const std::string& name, bool json, const Program& program) {
   const Key* wanted = name.empty() ? nullptr : find_key(name);
-  if (!name.empty() && !wanted) {
+  const FileKey* of_file = name.empty() ? nullptr : find_file_key(name);
+  const auto is_meant = [&](const Key& key) {
+    return wanted ? &key == wanted : name.empty() || key.path.starts_with(name + ".");
+  };
+  Json rows = Json::array();
+  for (const FileKey& key : file_keys())
+    if (name.empty() || &key == of_file) rows.push_back(json_of(key));
+  for (const Key& key : keys())
+    if (is_meant(key)) rows.push_back(json_of(key, program.vocabulary()));
+  if (rows.empty()) {
     std::vector<std::string> known = axis_names();
+    for (const FileKey& key : file_keys()) known.emplace_back(key.name);
     for (const Key& key : keys()) known.emplace_back(key.path);
     fail(fmt::format("keys: `{}` is no key.{}", quotable(name), suggestion(name, known)));
   }
-  Json rows = Json::array();
-  for (const Key& key : keys())
-    if (!wanted || &key == wanted) rows.push_back(json_of(key, program.vocabulary()));
-  return print_rows(rows, wanted != nullptr, json);
+  return print_rows(rows, wanted || of_file, json);
 }
 
 int metrics_command(const std::string& name, bool json) {
   const Metric* wanted = name.empty() ? nullptr : find_metric(name);
-  if (!name.empty() && !wanted) {
-    std::vector<std::string> known;
-    for (const Metric& metric : metrics()) known.emplace_back(metric.name);
-    fail(fmt::format("metrics: `{}` is no metric.{}", quotable(name), suggestion(name, known)));
-  }
   Json rows = Json::array();
   for (const Metric& metric : metrics())
-    if (!wanted || &metric == wanted) rows.push_back(json_of(metric));
+    if (wanted ? &metric == wanted : name.empty() || metric.group() == name) rows.push_back(json_of(metric));
+  if (rows.empty()) {
+    std::vector<std::string> known;
+    for (const Metric& metric : metrics()) known.emplace_back(metric.name);
+    fail(fmt::format("metrics: `{}` is no metric, nor a group of them.{}", quotable(name), suggestion(name, known)));
+  }
   return print_rows(rows, wanted != nullptr, json);
 }
 

@@ -15,6 +15,7 @@
 #include "harness/cli/planned.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
+#include "harness/subjects/memory_profile.h"
 #include "harness/subjects/subjects.h"
 
 namespace fp8lab {
@@ -130,9 +131,40 @@ Json json_of(const Planned& plan) {
   return out;
 }
 
-/// Peaks as a table, a row a recipe, a column a number of ranks; and whether each row fits over the fewest ranks.
+/// One line: which rows of a model's plan fit over the fewest ranks, and the cheapest change with which the others do.
+std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& model) {
+  std::size_t rows = 0, fitting = 0, mended = 0;
+  const Planned* best = nullptr;  // of those that do not fit, the one whose cheapest change leaves the smallest peak
+  for (std::size_t i = 0; i < plans.size(); i += model.ranks.size()) {
+    const PlannedArm& arm = plans[i].arms.front();
+    if (!arm.spare) continue;
+    ++rows;
+    fitting += *arm.spare >= 0;
+    if (*arm.spare >= 0 || arm.fits.empty()) continue;
+    ++mended;
+    if (!best || arm.fits.front().peak_bytes < best->arms.front().fits.front().peak_bytes) best = &plans[i];
+  }
+  if (rows == 0) return "";
+  const std::string over = counted(static_cast<std::size_t>(model.ranks.front()), "rank");
+  const std::string recipes = rows == 1 ? "" : fmt::format(", by {} of {} recipes", fitting, rows);
+  if (fitting == rows) return fmt::format("Fits over {}.\n", over);
+  std::string out =
+      fitting > 0 ? fmt::format("Fits over {}{}", over, recipes) : fmt::format("Does not fit over {} as it is", over);
+  if (best) {
+    const std::string others = mended + fitting < rows ? fmt::format("{} of {} recipes fit", mended, rows)
+                               : fitting > 0           ? "the others fit"
+                                                       : "fits";
+    out += fmt::format("; {} with {}", others, changes_text(best->arms.front().fits.front()));
+  }
+  return out + ".\n";
+}
+
+/// Peaks as a table, a row a recipe, a column a number of ranks; and whether each row fits over the fewest ranks, rows
+/// of one answer together.
 std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
-  std::string out = model.heading, head = fmt::format("{:<36}", "peak of a rank, by ranks"), row, label, answers;
+  std::string out = answer_text(plans, model) + model.heading;
+  std::string head = fmt::format("{:<36}", "peak of a rank, by ranks");
+  std::vector<std::pair<std::string, std::string>> answers;  // rows, and what they have in common
   for (const int ranks : model.ranks) head += fmt::format(" {:>12}", ranks);
   out += head + "\n";
   for (std::size_t i = 0; i < plans.size(); ++i) {
@@ -143,11 +175,19 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
     const std::string text = peak == arm.estimate.figures.end() ? "-" : bytes_text(peak->second);
     out += fmt::format(" {:>12}", text + (arm.spare && *arm.spare < 0 ? " !" : "  "));
     if (!first) continue;
-    answers +=
-        fmt::format("{} over {}:\n", plans[i].cell.title, counted(static_cast<std::size_t>(model.ranks[0]), "rank"));
-    answers += arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
+    std::string answer =
+        arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
+    const auto same = std::ranges::find(answers, answer, &std::pair<std::string, std::string>::second);
+    if (same == answers.end())
+      answers.emplace_back(plans[i].cell.title, std::move(answer));
+    else
+      same->first += "; " + plans[i].cell.title;
   }
-  return out + (plans.empty() || plans.front().capacity == 0 ? "\n" : "\n(!: does not fit)\n\n" + answers);
+  if (plans.empty() || plans.front().capacity == 0) return out + "\n";
+  out +=
+      fmt::format("\n(!: does not fit)\n\nOver {}:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
+  for (const auto& [rows, answer] : answers) out += rows + "\n" + answer;
+  return out;
 }
 
 std::string scenario_text(const std::vector<Planned>& plans) {
@@ -175,14 +215,33 @@ std::string scenario_text(const std::vector<Planned>& plans) {
 
 }  // namespace
 
-int plan_command(const PlanRequest& request, const Program& program) {
+namespace {
+
+/// The program whose predictions are those of the library that `request.as` names; `title` says which.
+Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
+  if (request.as.empty()) return program;
+  if (!request.model.empty())
+    fail("plan: --as predicts the cells of scenario files; a model's layers can be written as one");
+  Program out = program;
+  const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
+  title = fmt::format("As {}\n", profile.title());
+  out.estimate = [profile](const CellConfig& cell, Arm arm) { return profile.estimate(cell, arm); };
+  out.finds_fits = false;
+  return out;
+}
+
+}  // namespace
+
+int plan_command(const PlanRequest& request, const Program& own) {
+  std::string title;
+  const Program program = as_library(request, own, title);
   const Capacity capacity = capacity_of(request);
   std::vector<Planned> plans;
   std::string text;
   if (!request.model.empty()) {
     if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
     const ModelPlan model = model_plan(request, capacity, program.vocabulary());
-    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity.bytes, &model.model, program));
+    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity.bytes, {Arm::kAfter}, program));
     text = request.json ? "" : model_text(plans, model);
   } else {
     if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
@@ -191,11 +250,13 @@ int plan_command(const PlanRequest& request, const Program& program) {
     LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
     for (const ScenarioError& error : loaded.errors) report_error(error.what());
     if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
+    const std::vector<std::string> devices = devices_of(loaded.cells);
     select_cells(loaded.cells, request.selection, program.vocabulary());
-    Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
-    for (const PlannedCell& cell : loaded.cells) plans.push_back(planned(cell, capacity.bytes, nullptr, program));
-    if (plans.empty()) report_error(nothing_matches(request.selection, program.vocabulary()));
-    text = request.json || plans.empty() ? "" : scenario_text(plans);
+    if (request.as.empty()) Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
+    for (const PlannedCell& cell : loaded.cells)
+      plans.push_back(planned(cell, capacity.bytes, arms_of(cell, program.vocabulary()), program));
+    if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
+    text = request.json || plans.empty() ? "" : title + scenario_text(plans);
   }
   if (request.json) {
     Json json = Json::array();

@@ -22,8 +22,10 @@ constexpr std::array kGpus{
     KnownGpu{"b200", 183359, "blackwell", true},
 };
 
-// From the models' published configurations. Models whose head shares the embedding's weights are not here.
+// From the models' published configurations.
 constexpr std::array kModels{
+    KnownModel{"gpt3-6.7b", 32, 4096, 32, 32, 16384, 50257, 2048, "gpt", true},
+    KnownModel{"gpt3-175b", 96, 12288, 96, 96, 49152, 50257, 2048, "gpt", true},
     KnownModel{"llama2-7b", 32, 4096, 32, 32, 11008, 32000, 4096},
     KnownModel{"llama2-13b", 40, 5120, 40, 40, 13824, 32000, 4096},
     KnownModel{"llama2-70b", 80, 8192, 64, 8, 28672, 32000, 4096},
@@ -52,13 +54,16 @@ CellConfig KnownModel::cell() const {
   out.scenario = out.id = name;
   out.device = "meta";
   out.model = {.layer = "transformer_layer",
-               .form = "llama",
+               .form = std::string(form),
                .layers = layers,
                .hidden = hidden,
                .heads = heads,
                .kv_heads = kv_heads,
                .ffn = ffn,
                .seq = seq};
+  out.model.vocabulary = vocabulary;
+  out.model.head = is_tied ? HeadWeight::kTied : HeadWeight::kOwn;
+  out.training.loss = Loss::kCrossEntropy;
   out.training.steps = 2;
   out.training.optimizer = Optimizer::kAdam;
   out.training.master_weights = Master::kF32;

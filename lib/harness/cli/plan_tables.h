@@ -26,6 +26,8 @@ inline constexpr std::int64_t kReservedBytes = std::int64_t{2} << 30;
 struct KnownModel {
   std::string_view name;
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocabulary, seq;
+  std::string_view form = "llama";
+  bool is_tied = false;  ///< the head's matrix is the embedding's
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;

@@ -15,12 +15,6 @@
 namespace fp8lab {
 namespace {
 
-std::optional<BrokenRule> broken(const CellConfig& cell, const Vocabulary& vocabulary) {
-  std::optional<BrokenRule> rule = broken_general_rule(cell, vocabulary);
-  if (!rule && vocabulary.broken_rule) rule = vocabulary.broken_rule(cell);
-  return rule;
-}
-
 /// The arms as results whose measured figures are the predicted ones. An arm that asks for more than the cell's
 /// capacity ends out of memory.
 ArmResults as_results(const Planned& plan) {
@@ -59,16 +53,10 @@ std::vector<Gate> judged(const Planned& plan) {
   return gates;
 }
 
-void set_key(CellConfig& cell, LanguageModel& model, const std::string& setting, const Vocabulary& vocabulary) {
+void set_key(CellConfig& cell, const std::string& setting, const Vocabulary& vocabulary) {
   const std::size_t sign = setting.find('=');
   const std::string name = setting.substr(0, sign);
   const std::string text = sign == std::string::npos ? "" : setting.substr(sign + 1);
-  if (name == "loss_chunks") {
-    const auto chunks = integer(text);
-    if (!chunks || *chunks < 1 || *chunks > 4096) fail("--set: loss_chunks must be an integer from 1 to 4096");
-    model.loss_chunks = *chunks;
-    return;
-  }
   const Key* key = find_key(name);
   if (!key || sign == std::string::npos)
     fail(fmt::format("--set: `{}` is not KEY=VALUE with a key of scenarios.{}", quotable(setting),
@@ -87,15 +75,14 @@ bool Planned::fails(bool fits) const {
           }));
 }
 
-Planned planned(const PlannedCell& cell, std::int64_t capacity, const LanguageModel* model, const Program& program) {
+Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program) {
   Planned plan{cell, capacity > 0 ? capacity : cell.config.capacity, {}, {}};
   if (!cell.skip_reason.empty()) return plan;
-  const std::vector<Arm> arms = model ? std::vector{Arm::kAfter} : arms_of(cell, program.vocabulary());
   for (const Arm arm : arms) {
     PlannedArm out{arm, {}, "", {}, false, {}};
     try {
       if (program.estimate)
-        out.estimate = program.estimate(cell.config, arm, model);
+        out.estimate = program.estimate(cell.config, arm);
       else if (program.predict)
         out.estimate.figures = program.predict(cell.config, arm);
       if (out.estimate.figures.empty()) out.reason = "no closed form";
@@ -105,10 +92,11 @@ Planned planned(const PlannedCell& cell, std::int64_t capacity, const LanguageMo
     const auto peak = out.estimate.figures.find("memory.peak_bytes");
     if (plan.capacity > 0 && peak != out.estimate.figures.end())
       out.spare = plan.capacity - static_cast<std::int64_t>(peak->second);
-    if (arm == Arm::kAfter && program.estimate && out.spare && *out.spare < 0) {
+    if (arm == Arm::kAfter && program.estimate && program.finds_fits && out.spare && *out.spare < 0) {
       out.searched = true;
-      out.fits = cheapest_fits(cell.config, model, plan.capacity,
-                               [&](const CellConfig& changed) { return !broken(changed, program.vocabulary()); });
+      out.fits = cheapest_fits(cell.config, plan.capacity, [&](const CellConfig& changed) {
+        return broken_rules(changed, program.vocabulary()).empty();
+      });
     }
     plan.arms.push_back(std::move(out));
   }
@@ -136,10 +124,9 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   const KnownModel& known = find_model(request.model);
   ModelPlan out;
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
-  out.model.vocabulary = known.vocabulary;
   CellConfig base = known.cell();
   base.arch = capacity.arch;
-  for (const std::string& setting : request.settings) set_key(base, out.model, setting, vocabulary);
+  for (const std::string& setting : request.settings) set_key(base, setting, vocabulary);
   std::vector<std::string> recipes = request.recipes;
   if (recipes.empty() && !capacity.fp8) recipes = {"bf16"};
   if (recipes.empty())
@@ -161,20 +148,18 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
         cell.title = recipe + (quantized ? ", weights in eight bits" : "");
-        if (const auto rule = broken(cell.config, vocabulary)) fail(fmt::format("plan: {}: {}", rule->key, rule->rule));
+        if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty())
+          fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
         out.cells.push_back(std::move(cell));
       }
     }
   }
   out.heading = fmt::format(
       "{}: {} layers, hidden {}, vocabulary {}; {} of {} tokens a rank and micro-batch; FSDP over all ranks\n{}\n"
-      "Layers, sharding and optimizer: the closed forms that runs are compared with, byte by byte. Embedding, last "
-      "norm,\n"
-      "head and loss (cross entropy in FP32, in {}): closed forms that no run verifies.\n",
-      known.name, base.model.layers, base.model.hidden, known.vocabulary,
+      "Figures are the closed forms that runs are compared with, byte by byte.\n",
+      known.name, base.model.layers, base.model.hidden, base.model.vocabulary,
       counted(static_cast<std::size_t>(base.model.batch), "sequence"), base.model.seq,
-      capacity.bytes > 0 ? "Memory of a rank: " + capacity.words : "Give --gpu or --capacity to see what fits.",
-      counted(static_cast<std::size_t>(out.model.loss_chunks), "piece"));
+      capacity.bytes > 0 ? "Memory of a rank: " + capacity.words : "Give --gpu or --capacity to see what fits.");
   return out;
 }
 

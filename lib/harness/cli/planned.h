@@ -32,8 +32,8 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// `capacity` 0: the cell's own. `model`: see estimate().
-Planned planned(const PlannedCell& cell, std::int64_t capacity, const LanguageModel* model, const Program& program);
+/// `capacity` 0: the cell's own.
+Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program);
 
 struct Capacity {
   std::int64_t bytes = 0;  ///< 0: none was given
@@ -48,7 +48,6 @@ Capacity capacity_of(const PlanRequest& request);
 struct ModelPlan {
   std::vector<PlannedCell> cells;
   std::vector<int> ranks;
-  LanguageModel model;
   std::string heading;
 };
 /// Throws Error for an unknown model, key or value, and for a cell that cannot be run.

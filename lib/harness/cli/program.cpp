@@ -257,6 +257,8 @@ class CommandLine {
     plan.get_option("PATH")->required(false);
     plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")->type_name("SIZE");
     plan.add_option("--gpu", plan_.gpu, "the memory and architecture of this GPU")->type_name("GPU");
+    plan.add_option("--as", plan_.as, "predict the memory of this library's release: transformer_engine@2.16")
+        ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model, "plan a known model instead of scenario files")->type_name("MODEL");
     plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a column each")
         ->delimiter(',')
@@ -267,7 +269,7 @@ class CommandLine {
         ->delimiter(',')
         ->allow_extra_args(false)
         ->type_name("RECIPE,...");
-    plan.add_option("--set", plan_.settings, "with --model: a scenario key, or loss_chunks")
+    plan.add_option("--set", plan_.settings, "with --model: a scenario key")
         ->allow_extra_args(false)
         ->type_name("KEY=VALUE");
     add_json(plan, "print every predicted figure as JSON");
@@ -305,10 +307,11 @@ class CommandLine {
                  [this] { return devices_command(json_, program_); }));
     CLI::App& keys =
         add("keys", "explain the keys of a scenario", [this] { return keys_command(name_, json_, program_); });
-    keys.add_option("NAME", name_, "explain this key in full, by its path or its last part");
+    keys.add_option("NAME", name_,
+                    "explain this key in full, by its path or its last part; of a section (training): list its keys");
     add_json(keys);
     CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
-    metrics.add_option("NAME", name_, "explain this metric in full");
+    metrics.add_option("NAME", name_, "explain this metric in full; of a group (memory): list its metrics");
     add_json(metrics);
     CLI::App& subjects = add("subjects", "list the libraries that can train a scenario's cells, and what is installed",
                              [this] { return subjects_command(release_, json_, program_); });

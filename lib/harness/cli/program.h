@@ -24,7 +24,8 @@ struct Program {
   MeasureOver measure_over = {};  ///< measures an arm over ranks that a launcher started
   PredictFunction predict;
   /// predict() with what is alive at the peak; null: `plan` prints figures alone.
-  std::function<Estimate(const CellConfig&, Arm, const LanguageModel*)> estimate = {};
+  std::function<Estimate(const CellConfig&, Arm)> estimate = {};
+  bool finds_fits = true;  ///< `plan` searches for changes that make an arm fit, by the closed forms of the own runtime
   TaskFunction task = {};  ///< see RunnerOptions::task
 };
 
@@ -59,6 +60,7 @@ struct PlanRequest {
   std::vector<int> ranks;             ///< of `model`; empty: several
   std::vector<std::string> recipes;   ///< of `model`; empty: all that the GPU has
   std::vector<std::string> settings;  ///< of `model`: "model.seq=4096"
+  std::string as;                     ///< a library's release, "transformer_engine@2.16"; empty: the own runtime
   bool json = false;
 };
 

@@ -71,6 +71,10 @@ Json arm_schema() {
        {"losses?", described(list_of(kNumberOrNull),
                              "By step, the mean over ranks; null: not finite. Of more than 1024 steps 1024, evenly "
                              "spaced: the i-th of n, from 0, is of step i * (steps - 1) / (n - 1), rounded down.")},
+       {"validation_losses?",
+        described(list_of(object({{"step", kCount}, {"loss", kNumberOrNull}})),
+                  "The mean over batches and ranks by the number of steps trained before; null: not finite. Of more "
+                  "than 1024 validations 1024, evenly spaced as losses are.")},
        {"samples?", described(map_of(list_of(kNumberOrNull)),
                               "The samples of which a metric is the median, ascending; of many, 64 of evenly spaced "
                               "rank, the least and the greatest among them.")},
@@ -82,6 +86,14 @@ Json arm_schema() {
                                             {"sqnr_db", kNumberOrNull},
                                             {"reason?", described(kText, "why it is null")}})),
                             "Signal to quantization noise against BF16 by tensor, of the last step.")},
+       {"casts?",
+        described(
+            list_of(object({{"tensor", kText},
+                            {"steps", described(list_of(kCount), "from 0; the lists below have a figure for each")},
+                            {"sqnr_db", list_of(kNumberOrNull)},
+                            {"clip_fraction", list_of(kNumberOrNull)},
+                            {"underflow_fraction", list_of(kNumberOrNull)}})),
+            "By tensor and at some steps: what casts to eight bits changed, clipped and lost.")},
        {"values_hash?", described(kHash, "Over the losses of all ranks and the weights as each of them sees them.")},
        {"emulated?", described(kText, "What the device emulates for the modelled architecture.")},
        {"sequence_hash", kTextOrNull}});

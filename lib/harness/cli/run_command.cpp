@@ -166,8 +166,8 @@ class Run {
                        counts_of(outcome_.verdicts));
     if (const std::string controls = controls_.text(); !controls.empty()) out += controls + "\n";
     if (documented)
-      out +=
-          fmt::format("results: {}\nsummary: {}\n", results_.path_of("results.json"), results_.path_of("summary.md"));
+      out += fmt::format("results: {}\nsummary: {}\nreport:  fp8lab report {} -o report\n",
+                         results_.path_of("results.json"), results_.path_of("summary.md"), request_.out);
     return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
   }
 
@@ -256,6 +256,7 @@ int run_command(const RunRequest& request, const Program& program) {
   };
   check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
+  const std::vector<std::string> devices = devices_of(loaded.cells);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
   if (loaded.errors.empty() && request.controls)
     for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
@@ -279,7 +280,7 @@ int run_command(const RunRequest& request, const Program& program) {
     if (!loaded.cells.empty()) return 0;
   }
   if (loaded.cells.empty()) {
-    tell(nothing_matches(request, vocabulary));
+    tell(nothing_matches(request, devices, vocabulary));
     return exit_code({});
   }
   if (ranks) return run_launched(*ranks, request, program, loaded.cells);

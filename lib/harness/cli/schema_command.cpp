@@ -56,6 +56,10 @@ Json definition_of(const Key& key, const Vocabulary& vocabulary) {
       out["type"] = {"string", "number"};  // YAML readers take 2.14 for a number
       out["minLength"] = 1;
       break;
+    case KeyType::kFile:
+      out["type"] = "string";
+      out["minLength"] = 1;
+      break;
   }
   return out;
 }
@@ -118,33 +122,41 @@ Json definitions(const Vocabulary& vocabulary) {
   for (const Side side : kSides) sides.push_back(name(side));
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
   out["metric"] = metric_pattern();
-  const Json number{{"type", "number"}};
+  std::string units;
+  for (const Json& unit : all_units()) units += (units.empty() ? "" : "|") + unit.get<std::string>();
+  const Json with_unit{{"type", "string"},
+                       {"pattern", "^[0-9.eE+-]+ *(" + units + ")$"},
+                       {"description", "a number with a unit of the metric: 6 GiB"}};
+  const Json number{{"anyOf", {{{"type", "number"}}, with_unit}}};
   const Json limit{{"anyOf",
-                    {number,
+                    {{{"type", "number"}},
+                     with_unit,
                      {{"enum", {"predicted"}}},
                      {{"type", "string"},
                       {"pattern", "^([0-9.eE+-]+ of )?(before|after|bf16)$"},
                       {"description", "another arm's figure, or a multiple of it: 1.05 of before"}}}}};
-  const Json positive{{"type", "number"}, {"minimum", 0}};
-  out["expectation"] =
-      closed_object({{"metric", reference("metric")},
-                     {"arm", reference("arm")},
-                     {"equals", limit},
-                     {"at_least", limit},
-                     {"at_most", limit},
-                     {"within", {{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", number}}},
-                     {"abs", positive},
-                     {"rel", {{"type", "number"}, {"minimum", 0}, {"description", "of the limit's size"}}},
-                     {"status", {{"enum", arm_statuses()}, {"description", "how the arm's process must end"}}},
-                     {"signal", {{"enum", expected_signals()}}},
-                     {"when", reference("when")}});
+  const Json positive{{"anyOf", {{{"type", "number"}, {"minimum", 0}}, with_unit}}};
+  out["expectation"] = closed_object(
+      {{"metric", reference("metric")},
+       {"arm", reference("arm")},
+       {"equals", limit},
+       {"at_least", limit},
+       {"at_most", limit},
+       {"within", {{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", number}}},
+       {"abs", positive},
+       {"rel",
+        {{"anyOf", {{{"type", "number"}, {"minimum", 0}}, {{"type", "string"}, {"pattern", "^[0-9.eE+]+ *%$"}}}},
+         {"description", "of the limit's size"}}},
+       {"status", {{"enum", arm_statuses()}, {"description", "how the arm's process must end"}}},
+       {"signal", {{"enum", expected_signals()}}},
+       {"when", reference("when")}});
   const Json text{{"type", "string"}};
   out["claim"] =
       closed_object({{"source", text},
                      {"words", {{"type", "string"}, {"description", "what the source says, in its own words"}}},
                      {"metric", reference("metric")},
                      {"arm", reference("arm")},
-                     {"value", number},
+                     {"value", {{"type", "number"}}},
                      {"unit", {{"enum", all_units()}}},
                      {"note", text},
                      {"when", reference("when")}},

@@ -1,6 +1,7 @@
 #include "harness/cli/selection.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <map>
@@ -67,8 +68,19 @@ void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, co
   if (request.sample > 0) keep_sample(cells, static_cast<std::size_t>(request.sample));
 }
 
-std::string nothing_matches(const RunRequest& request, const Vocabulary& vocabulary) {
-  std::string out = "no cell matches; `fp8lab run PATH --list` without filters shows what there is";
+std::vector<std::string> devices_of(const std::vector<PlannedCell>& cells) {
+  std::set<std::string> devices;
+  for (const PlannedCell& cell : cells) devices.insert(cell.config.device);
+  return {devices.begin(), devices.end()};
+}
+
+std::string nothing_matches(const RunRequest& request, const std::vector<std::string>& devices,
+                            const Vocabulary& vocabulary) {
+  const bool on_others =
+      !request.devices.empty() && std::ranges::find_first_of(request.devices, devices) == request.devices.end();
+  std::string out = on_others ? fmt::format("no cell is on {}; those of these files are on {}", listed(request.devices),
+                                            fmt::join(devices, " and "))
+                              : "no cell matches; `fp8lab run PATH --list` without filters shows what there is";
   for (const std::string& device : request.devices)
     if (const Term* term = find_term(vocabulary.devices, device); term && !term->why_unavailable().empty())
       out += fmt::format("; {} is unavailable: {}", device, term->why_unavailable());

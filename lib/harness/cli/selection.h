@@ -21,7 +21,12 @@ void check_devices(const std::vector<std::string>& devices, const Vocabulary& vo
 /// ids only, so that it changes little when a scenario grows. Throws Error for an unknown device or an invalid filter.
 void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, const Vocabulary& vocabulary);
 
-/// The message for a request that selects no cell: the reason, and what to do.
-std::string nothing_matches(const RunRequest& request, const Vocabulary& vocabulary);
+/// The devices of the cells, each once.
+std::vector<std::string> devices_of(const std::vector<PlannedCell>& cells);
+
+/// The message for a request that selects no cell: the reason, and what to do. `devices`: of all cells, selected or
+/// not.
+std::string nothing_matches(const RunRequest& request, const std::vector<std::string>& devices,
+                            const Vocabulary& vocabulary);
 
 }  // namespace fp8lab

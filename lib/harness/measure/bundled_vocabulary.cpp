@@ -7,7 +7,8 @@
 #include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/cell/vocabulary.h"
-#include "harness/measure/training_run.h"
+#include "harness/data/text_data.h"
+#include "harness/train/options.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
@@ -21,6 +22,15 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
     if (recipe.quantized && cell.training.fp8_attention && !recipe.attention)
       return BrokenRule{"training.fp8_attention", fmt::format("recipe '{}' keeps attention in 16 bits", recipe.name)};
+    const bool histories = recipe.activation.amax_source == AmaxSource::kHistory;
+    if (recipe.quantized && cell.training.initial_history_length > 0 && !histories)
+      return BrokenRule{"training.initial_history_length",
+                        fmt::format("recipe '{}' keeps no histories; write `recipe: delayed`", recipe.name)};
+    if (recipe.quantized && cell.training.fp8_mha && !histories)
+      return BrokenRule{"training.fp8_mha",
+                        fmt::format("recipe '{}' knows a scale only once its tensor is stored, so that no product can "
+                                    "cast what it makes; write `recipe: delayed`",
+                                    recipe.name)};
     const LayerConfig layer = layer_config(cell.model, cell.training.fp8_attention);
     if (const std::string rule = broken_layer_rule(layer_row(cell.model.layer), layer, recipe); !rule.empty())
       return BrokenRule{"model", rule};
@@ -28,6 +38,35 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
     return BrokenRule{"training.recipe_options", error.what()};
   }
   return std::nullopt;
+}
+
+/// The rule that a cell breaks with the corpus that it names; the default one may be missing, see lacks_corpus().
+std::optional<BrokenRule> broken_corpus_rule(const CellConfig& cell) {
+  if (cell.training.data != Data::kText) return std::nullopt;
+  std::shared_ptr<const TextData> text;
+  try {
+    text = text_of(cell.training);
+  } catch (const Error& error) {
+    if (cell.training.corpus.empty()) return std::nullopt;
+    return BrokenRule{"training.corpus", error.what()};
+  }
+  if (const std::string rule = broken_text_rule(*text, cell.model); !rule.empty())
+    return BrokenRule{"training.corpus", rule};
+  return std::nullopt;
+}
+
+std::optional<BrokenRule> broken_rule(const CellConfig& cell) {
+  if (std::optional<BrokenRule> broken = broken_recipe_rule(cell)) return broken;
+  return broken_corpus_rule(cell);
+}
+
+std::string lacks_corpus(const CellConfig& cell) {
+  try {
+    if (cell.training.data == Data::kText) text_of(cell.training);
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
 /// The most ranks of one process. Ranks are threads on the host, which may share a GPU; on `meta` one rank of many is
@@ -59,7 +98,8 @@ Vocabulary make_vocabulary() {
                          .release = std::string(row.upstream.release),
                          .counterfactual = row.counterfactual});
   out.max_ranks = most_ranks;
-  out.broken_rule = broken_recipe_rule;
+  out.broken_rule = broken_rule;
+  out.lacks = lacks_corpus;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;
 }

@@ -15,7 +15,7 @@ using reference_step::Matrix;
 using reference_step::ScaleRule;
 
 BlockCast definition_of(const QuantFormat& format) {
-  BlockCast cast{.format = format.payload == DType::kE4M3 ? reference_step::kE4M3 : reference_step::kE5M2,
+  BlockCast cast{.format = format.dtype == DType::kE4M3 ? reference_step::kE4M3 : reference_step::kE5M2,
                  .block_rows = format.block_rows,
                  .block_cols = format.block_cols,
                  .epsilon = static_cast<double>(format.epsilon)};

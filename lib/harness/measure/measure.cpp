@@ -17,9 +17,9 @@
 #include "harness/measure/parity.h"
 #include "harness/measure/reference.h"
 #include "harness/measure/timeline.h"
-#include "harness/measure/training_run.h"
 #include "harness/measure/twin.h"
 #include "harness/predict/predict.h"
+#include "harness/train/training_run.h"
 
 namespace fp8lab {
 namespace {
@@ -90,9 +90,10 @@ std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
 }
 
 /// At most `most` of the values, at evenly spaced positions, the first and the last among them.
-std::vector<double> spaced(std::vector<double> values, std::size_t most) {
+template <class T>
+std::vector<T> spaced(std::vector<T> values, std::size_t most) {
   if (values.size() <= most) return values;
-  std::vector<double> out;
+  std::vector<T> out;
   for (std::size_t i = 0; i < most; ++i) out.push_back(values[i * (values.size() - 1) / (most - 1)]);
   return out;
 }
@@ -193,6 +194,8 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   result.emulated = emulation(recipe, run.device().arch());
   result.notes = run.warnings();
   for (std::string& note : run.device().notes()) result.notes.push_back(std::move(note));
+  if (cell.training.fp8_sums == Fp8Sums::kTensorCore && cell.device == "cuda")
+    result.notes.emplace_back("fp8_sums: this GPU's tensor cores sum FP8 products, with or without it");
   if (memory) {
     measure_memory(run, result);
     result.timeline_json = timeline_json(run.device().ledger());
@@ -208,6 +211,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (parity) measure_parity(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
   if (asks_for(cell, "reference")) measure_reference(compared, arm, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
+  result.validation_losses = spaced(std::move(result.validation_losses), kMostLosses);
   return result;
 }
 

@@ -24,10 +24,21 @@ namespace {
 
 using Metrics = std::map<std::string, MetricValue>;
 
-constexpr std::string_view kMetrics[] = {
-    "parity.loss_gap",      "parity.output_sqnr_db", "parity.grad_sqnr_db",       "parity.weight_sqnr_db",
-    "parity.weights_moved", "parity.shards_moved",   "parity.ranks_equal",        "parity.gathered_equals_unsharded",
-    "parity.bitwise_equal", "parity.clip_fraction",  "parity.underflow_fraction", "parity.values_cast"};
+constexpr std::string_view kMetrics[] = {"parity.loss_gap",
+                                         "parity.validation_loss",
+                                         "parity.mean_loss_gap",
+                                         "parity.mean_loss_gap_margin",
+                                         "parity.output_sqnr_db",
+                                         "parity.grad_sqnr_db",
+                                         "parity.weight_sqnr_db",
+                                         "parity.weights_moved",
+                                         "parity.shards_moved",
+                                         "parity.ranks_equal",
+                                         "parity.gathered_equals_unsharded",
+                                         "parity.bitwise_equal",
+                                         "parity.clip_fraction",
+                                         "parity.underflow_fraction",
+                                         "parity.values_cast"};
 
 /// Gathers `mine` of every rank, in the order of ranks; only this rank's if there is no world.
 template <class T>
@@ -57,6 +68,18 @@ double smallest(ProcessGroup* world, double mine, std::string_view label) {
 
 std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
   return mean_by_step(of_all_ranks(world, run.losses(), "losses"), run.losses().size());
+}
+
+/// The mean over ranks of every validation's loss.
+std::vector<ValidationLoss> mean_validations(ProcessGroup* world, const TrainingRun& run) {
+  const std::vector<ValidationLoss> all = of_all_ranks(world, run.validations(), "validation losses");
+  std::vector<ValidationLoss> mean = run.validations();
+  for (std::size_t i = 0; i < mean.size(); ++i) {
+    mean[i].loss = 0.0;
+    for (std::size_t j = i; j < all.size(); j += mean.size()) mean[i].loss += all[j].loss;
+    mean[i].loss /= static_cast<double>(all.size() / mean.size());
+  }
+  return mean;
 }
 
 /// Tensors of one kind that are compared with BF16's: their metric, and the name of each tensor.
@@ -152,6 +175,7 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
   alone.training.deferred_init.reset();
   alone.reshard_after_forward = true;
   alone.gather_ahead = false;
+  alone.reduce_dtype.reset();
   TrainingRun unsharded(alone, Behaviors{}, recipe, {.world = world});
   const std::vector<Stored> expected = stored(unsharded), seen = stored(fresh);
   std::size_t compared = 0;
@@ -169,16 +193,56 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
     put(metrics, "parity.gathered_equals_unsharded", equal ? 1.0 : 0.0);
 }
 
+double share_of(std::int64_t part, std::int64_t all) {
+  return all == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+/// The casts of all ranks by tensor and step. Ranks cast the same tensors in the same order, each its own tokens.
+std::vector<TensorCasts> over_ranks(ProcessGroup* world, std::vector<TensorCasts> tensors) {
+  std::vector<CastCounts> mine;
+  for (const TensorCasts& tensor : tensors)
+    for (const auto& [step, counts] : tensor.by_step) mine.push_back(counts);
+  const std::vector<CastCounts> all = of_all_ranks(world, mine, "cast counts");
+  std::size_t next = 0;
+  for (TensorCasts& tensor : tensors)
+    for (auto& [step, counts] : tensor.by_step) {
+      counts = {};
+      for (std::size_t from = next; from < all.size(); from += mine.size()) counts += all[from];
+      ++next;
+    }
+  return tensors;
+}
+
+CastSeries series_of(const TensorCasts& tensor) {
+  CastSeries out;
+  out.tensor = tensor.tensor;
+  for (const auto& [step, counts] : tensor.by_step) {
+    out.steps.push_back(step);
+    out.sqnr_db.push_back(Decibels({.signal = counts.signal, .noise = counts.noise}).value);
+    out.clip_fraction.push_back(share_of(counts.clipped, counts.values));
+    out.underflow_fraction.push_back(share_of(counts.underflowed, counts.values));
+  }
+  return out;
+}
+
 /// Counts the values that are cast, and measures the fractions of clipped and underflowed ones, in a further run of the
-/// arm without fused quantization: only there are the values that are cast stored, so that they can be counted.
-void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, Metrics& metrics) {
+/// arm without fused quantization: only there are the values that are cast stored, so that they can be counted. Metrics
+/// are of the last step, series of some steps of the run.
+void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, ArmResult& result) {
+  Metrics& metrics = result.metrics;
   CastCounts sum;
   if (recipe.quantized) {
     CellConfig stored = cell;
     stored.training.fused_quantize = false;
     CastCounter counter;
-    TrainingRun(stored, behaviors_of(cell, arm), recipe, {.world = world, .casts = &counter}).train();
-    for (const CastCounts& counts : of_all_ranks(world, std::vector{counter.counts()}, "cast counts")) sum += counts;
+    TrainingRun(stored, behaviors_of(cell, arm), recipe,
+                {.world = world, .casts = &counter, .cast_steps = kMostCastSteps})
+        .train();
+    for (const TensorCasts& tensor : over_ranks(world, counter.tensors())) {
+      result.casts.push_back(series_of(tensor));
+      if (const auto last = tensor.by_step.find(cell.training.steps - 1); last != tensor.by_step.end())
+        sum += last->second;
+    }
   }
   const auto put_fraction = [&](const char* name, std::int64_t part) {
     if (sum.values == 0) return put(metrics, name, std::nullopt, "nothing is cast to eight bits");
@@ -216,9 +280,17 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const std::vector<Stored> ended_with = stored(run);
   const Companion baseline(cell, make_recipe("bf16"), world);
   result.losses = mean_losses(world, run);
-  const double reference = mean_losses(world, baseline.run).back(), loss = result.losses.back();
-  const LossGap gap(loss, reference);
+  const std::vector<double> reference = mean_losses(world, baseline.run);
+  const LossGap gap(result.losses.back(), reference.back());
   put(metrics, "parity.loss_gap", gap.value, gap.reason);
+  const MeanLossGap mean_gap(result.losses, reference);
+  put(metrics, "parity.mean_loss_gap", mean_gap.value, mean_gap.reason);
+  put(metrics, "parity.mean_loss_gap_margin", mean_gap.margin, mean_gap.reason);
+  result.validation_losses = mean_validations(world, run);
+  if (result.validation_losses.empty())
+    put(metrics, "parity.validation_loss", std::nullopt, "nothing is validated");
+  else
+    put(metrics, "parity.validation_loss", result.validation_losses.back().loss);
   const TrainingRun::Values& reference_values = baseline.run.values();
   const std::vector<std::string> names = run.parameter_names(), output{"output"};
   const Lists reference_output{reference_values.output}, own_output{values.output};
@@ -228,7 +300,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
       Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
-  put_cast_counts(cell, arm, recipe, world, metrics);
+  put_cast_counts(cell, arm, recipe, world, result);
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();

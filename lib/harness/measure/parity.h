@@ -1,7 +1,7 @@
 #pragma once
 
 #include "harness/measure/measure.h"
-#include "harness/measure/training_run.h"
+#include "harness/train/training_run.h"
 
 namespace fp8lab {
 

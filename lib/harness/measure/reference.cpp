@@ -11,11 +11,11 @@
 
 #include "harness/measure/arms.h"
 #include "harness/measure/cast_check.h"
-#include "harness/measure/training_run.h"
 #include "harness/reference/adam.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
+#include "harness/train/training_run.h"
 
 namespace fp8lab {
 namespace {
@@ -29,6 +29,10 @@ constexpr std::size_t kMostNamed = 8;
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
+bool casts_a_layer(const CellConfig& cell, const Recipe& recipe) {
+  return recipe.quantized && cell.training.first_layers_bf16 + cell.training.last_layers_bf16 < cell.model.layers;
+}
+
 class Comparison {
  public:
   Comparison(const CellConfig& cell, const Recipe& recipe)
@@ -37,25 +41,29 @@ class Comparison {
         rounded_(cell, recipe.name, false),
         adam_(cell.training),
         storage_(cell, recipe.name, false),
-        bounds_{.share = recipe.quantized ? reference_step::kNoiseShare : reference_step::kIndependentShare,
+        bounds_{.share = casts_a_layer(cell, recipe) ? reference_step::kNoiseShare : reference_step::kIndependentShare,
                 .step = cell.training.param_dtype == ParamDType::kF32 ? reference_step::kF32Steps
                                                                       : reference_step::kBF16Steps} {}
 
   void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
     const ModelConfig& model = cell_.model;
     const std::int64_t tokens = model.seq * model.batch;
-    const Matrix x(tokens, model.hidden, seen.x),
-        target = seen.target.empty() ? Matrix() : Matrix(tokens, model.hidden, seen.target);
+    const bool language = is_language_model(cell_);
+    const std::int64_t in = language ? 1 : model.hidden, out = language ? model.vocabulary : model.hidden;
+    const Matrix x(tokens, in, seen.x), target = seen.target.empty() ? Matrix() : Matrix(tokens, in, seen.target);
     const NamedMatrices before = named(names, shapes, seen.weights), gradients = named(names, shapes, seen.gradients);
     const reference_step::Step exact = exact_.run(x, target, before), rounded = rounded_.run(x, target, before);
-    judge("output", "y", exact.output, rounded.output, Matrix(tokens, model.hidden, seen.output), bounds_);
+    judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), bounds_);
+    if (language) judge("loss", "mean", scalar(exact.loss), scalar(rounded.loss), scalar(seen.loss), bounds_);
     for (const std::string& name : names)
       judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name), bounds_);
     if (updates_are_covered()) {
       const NamedMatrices after = adam_.step(before, gradients), updated = named(names, shapes, seen.updated);
+      const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
       for (const std::string& name : names)
         judge("update", name, difference(after.at(name), before.at(name)),
-              difference(storage_.stored(after.at(name)), before.at(name)),
+              difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
+                         before.at(name)),
               difference(updated.at(name), before.at(name)),
               {.share = reference_step::kNoiseShare, .step = bounds_.step});
     }
@@ -113,17 +121,23 @@ class Comparison {
     return out;
   }
 
+  static Matrix scalar(double value) {
+    Matrix out(1, 1);
+    out.values.front() = value;
+    return out;
+  }
+
   static Matrix difference(const Matrix& a, const Matrix& b) {
     Matrix out = a;
     for (std::size_t i = 0; i < out.values.size(); ++i) out.values[i] -= b.values[i];
     return out;
   }
 
-  /// List-wise Adam rounds between decay and update, and moments of fewer bits have scales of their own.
+  /// List-wise Adam rounds between decay and update.
   bool updates_are_covered() const {
     const TrainingConfig& training = cell_.training;
     if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
-    return training.optimizer == Optimizer::kAdam && training.moments == Moments::kF32;
+    return training.optimizer == Optimizer::kAdam;
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,

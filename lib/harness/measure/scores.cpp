@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "harness/measure/arms.h"
 
@@ -62,6 +63,39 @@ LossGap::LossGap(double loss, double reference) {
     reason = fmt::format("BF16's loss is {}", reference);
   else
     value = std::abs(loss - reference) / std::abs(reference);
+}
+
+MeanLossGap::MeanLossGap(const std::vector<double>& losses, const std::vector<double>& reference) {
+  constexpr double kQuantile = 2.365;  // of Student's t at 97.5 %, 7 degrees of freedom
+  static_assert(kLossWindows == 8);
+  const std::size_t steps = losses.size(), first = steps - steps / 2;
+  if (steps / 2 < kLossWindows) {
+    reason = fmt::format("needs {} steps: the second half has {} windows", 2 * kLossWindows, kLossWindows);
+    return;
+  }
+  const auto mean = [&](const std::vector<double>& of, std::size_t begin, std::size_t end) {
+    return std::accumulate(of.begin() + static_cast<std::ptrdiff_t>(begin),
+                           of.begin() + static_cast<std::ptrdiff_t>(end), 0.0) /
+           static_cast<double>(end - begin);
+  };
+  const auto gap = [&](std::size_t begin, std::size_t end) {
+    const double bf16 = mean(reference, begin, end);
+    return (mean(losses, begin, end) - bf16) / std::abs(bf16);
+  };
+  const LossGap usable(1.0, mean(reference, first, steps));
+  if (!usable.value) {
+    reason = usable.reason;
+    return;
+  }
+  value = gap(first, steps);
+  double squares = 0.0;
+  for (std::size_t window = 0; window < kLossWindows; ++window) {
+    const std::size_t count = steps - first;
+    const double away =
+        gap(first + window * count / kLossWindows, first + (window + 1) * count / kLossWindows) - *value;
+    squares += away * away;
+  }
+  margin = kQuantile * std::sqrt(squares / (kLossWindows - 1.0) / static_cast<double>(kLossWindows));
 }
 
 std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t steps) {

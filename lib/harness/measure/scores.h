@@ -8,18 +8,13 @@
 
 #include "core/fnv1a.h"
 #include "harness/cell/cell.h"
+#include "harness/train/element_range.h"
 
 // What metrics of parity say about values on the host, of this program's runtime or of a library.
 namespace fp8lab {
 
 /// Tensors, each as its values in row-major order.
 using Lists = std::vector<std::vector<float>>;
-
-/// Elements of an unsharded parameter, row after row.
-struct ElementRange {
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
 
 struct Noise {
   double signal = 0.0;
@@ -49,6 +44,18 @@ struct LossGap {
   std::optional<double> value;
   std::string reason;
 };
+
+/// How far the mean of the losses of the second half of the steps is from that of `reference`, relative to it, with
+/// half the 95 % interval that its values in kLossWindows windows of steps give: losses of neighbouring steps are not
+/// independent, means over windows nearly are. Absent with the reason for too few steps, or losses that are not finite.
+struct MeanLossGap {
+  MeanLossGap(const std::vector<double>& losses, const std::vector<double>& reference);
+
+  std::optional<double> value;
+  std::optional<double> margin;
+  std::string reason;
+};
+inline constexpr std::size_t kLossWindows = 8;
 
 /// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks. `losses`: those of each
 /// rank, rank after rank.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "harness/measure/training_run.h"
+#include "harness/train/training_run.h"
 
 namespace fp8lab {
 

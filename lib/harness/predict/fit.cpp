@@ -7,62 +7,49 @@
 namespace fp8lab {
 namespace {
 
-/// A cell with what a change may set.
-struct Trial {
-  CellConfig cell;
-  LanguageModel model;
-  bool has_model = false;
-};
-
 struct Remedy {
   int cost;  ///< relative to the other rows; a combination costs their sum
   const char* key;
   const char* words;
   /// Applies the change and returns the value that it sets; "" where there is nothing to change.
-  std::string (*apply)(Trial&);
+  std::string (*apply)(CellConfig&);
 };
 
 // Ordered by cost: first what changes neither results nor time, then what communicates more, then what rounds, then
 // what computes again.
 constexpr std::array kRemedies{
-    Remedy{1, "loss_chunks", "the loss is computed in pieces, with its gradients",
-           [](Trial& trial) -> std::string {
-             if (!trial.has_model || trial.model.loss_chunks > 1) return "";
-             trial.model.loss_chunks = 8;
-             return "8";
-           }},
     Remedy{2, "reshard_after_forward", "every layer is gathered a second time in a step",
-           [](Trial& trial) -> std::string {
-             if (trial.cell.reshard_after_forward) return "";
-             trial.cell.reshard_after_forward = true;
+           [](CellConfig& cell) -> std::string {
+             if (cell.reshard_after_forward) return "";
+             cell.reshard_after_forward = true;
              return "true";
            }},
     Remedy{3, "training.quantized_weights", "weights are rounded to eight bits after every step",
-           [](Trial& trial) -> std::string {
-             TrainingConfig& training = trial.cell.training;
+           [](CellConfig& cell) -> std::string {
+             TrainingConfig& training = cell.training;
              if (training.recipe == "bf16" || training.quantized_weights) return "";
              training.quantized_weights = true;
              return "true";
            }},
     Remedy{3, "training.moments", "Adam's moments are rounded to BF16",
-           [](Trial& trial) -> std::string {
-             TrainingConfig& training = trial.cell.training;
+           [](CellConfig& cell) -> std::string {
+             TrainingConfig& training = cell.training;
              if (training.optimizer != Optimizer::kAdam || training.moments != Moments::kF32) return "";
              training.moments = Moments::kBF16;
              return "bf16";
            }},
     Remedy{4, "model.batch", "half a micro-batch, twice as many: twice the gathers",
-           [](Trial& trial) -> std::string {
-             if (trial.cell.model.batch % 2 != 0) return "";
-             trial.cell.model.batch /= 2;
-             trial.cell.training.micro_batches *= 2;
-             return std::to_string(trial.cell.model.batch) +
-                    ", training.micro_batches=" + std::to_string(trial.cell.training.micro_batches);
+           [](CellConfig& cell) -> std::string {
+             if (cell.model.batch % 2 != 0) return "";
+             cell.model.batch /= 2;
+             cell.training.micro_batches *= 2;
+             return std::to_string(cell.model.batch) +
+                    ", training.micro_batches=" + std::to_string(cell.training.micro_batches);
            }},
     Remedy{5, "training.checkpoint", "every layer's forward runs twice: a third more computation",
-           [](Trial& trial) -> std::string {
-             if (trial.cell.training.checkpoint == Recompute::kFull) return "";
-             trial.cell.training.checkpoint = Recompute::kFull;
+           [](CellConfig& cell) -> std::string {
+             if (cell.training.checkpoint == Recompute::kFull) return "";
+             cell.training.checkpoint = Recompute::kFull;
              return "full";
            }},
 };
@@ -98,7 +85,7 @@ std::vector<Combination> by_cost() {
 
 }  // namespace
 
-std::vector<Fit> cheapest_fits(const CellConfig& config, const LanguageModel* model, std::int64_t capacity,
+std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
                                const std::function<bool(const CellConfig&)>& allowed, std::size_t most) {
   static const std::vector<Combination> kTried = by_cost();
   std::vector<Fit> fits;
@@ -108,7 +95,7 @@ std::vector<Fit> cheapest_fits(const CellConfig& config, const LanguageModel* mo
     if (tried.size() == 0 ||
         std::any_of(found.begin(), found.end(), [&](const Combination& earlier) { return tried.contains(earlier); }))
       continue;
-    Trial trial{config, model ? *model : LanguageModel{}, model != nullptr};
+    CellConfig trial = config;
     Fit fit;
     bool applies = true;
     for (std::size_t i = 0; applies && i < kRemedies.size(); ++i) {
@@ -120,11 +107,11 @@ std::vector<Fit> cheapest_fits(const CellConfig& config, const LanguageModel* mo
     if (tried.doublings > 0) {
       const std::int64_t ranks = static_cast<std::int64_t>(config.ranks) << tried.doublings;
       applies = applies && config.mesh.empty() && ranks <= kMostRanks;
-      trial.cell.ranks = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
+      trial.ranks = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
       fit.changes.push_back({"ranks", std::to_string(ranks), "more GPUs"});
     }
-    if (!applies || !allowed(trial.cell)) continue;
-    const Estimate estimated = estimate(trial.cell, Arm::kAfter, model ? &trial.model : nullptr);
+    if (!applies || !allowed(trial)) continue;
+    const Estimate estimated = estimate(trial, Arm::kAfter);
     const auto peak = estimated.figures.find("memory.peak_bytes");
     if (peak == estimated.figures.end() || peak->second > static_cast<double>(capacity)) continue;
     fit.peak_bytes = static_cast<std::int64_t>(peak->second);

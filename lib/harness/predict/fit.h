@@ -11,7 +11,7 @@ namespace fp8lab {
 
 /// A change to how a cell trains, with what it costs.
 struct FitChange {
-  std::string key;    ///< of a scenario: "training.checkpoint"; or "loss_chunks"
+  std::string key;    ///< of a scenario: "training.checkpoint"
   std::string value;  ///< "full"
   std::string cost;   ///< "every layer's forward runs twice"
 };
@@ -23,10 +23,10 @@ struct Fit {
 };
 
 /// Combinations of changes with which the peak of `config` is at most `capacity` bytes, the cheapest first, at most
-/// `most` of them, none of which contains another. Tried are: the loss in pieces, resharding after forward, moments in
+/// `most` of them, none of which contains another. Tried are: resharding after forward, moments in
 /// BF16, weights in eight bits, a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell
 /// that cannot be run. Empty if no combination fits.
-std::vector<Fit> cheapest_fits(const CellConfig& config, const LanguageModel* model, std::int64_t capacity,
+std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
                                const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);
 
 }  // namespace fp8lab

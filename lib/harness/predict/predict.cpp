@@ -32,25 +32,24 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   config.subject = CellConfig{}.subject;
   const CellNumbers cell(config, arm);
   if (!moves_as_torch(config, cell)) return {};
-  std::map<std::string, double> figures = estimate(config, arm, nullptr).figures;
+  std::map<std::string, double> figures = estimate(config, arm).figures;
   std::erase_if(figures, [](const auto& figure) { return !figure.first.starts_with("traffic."); });
   return figures;
 }
 
 }  // namespace
 
-Estimate estimate(const CellConfig& config, Arm arm, const LanguageModel* model) {
+Estimate estimate(const CellConfig& config, Arm arm) {
   if (is_library(config)) return {.figures = predict_library(config, arm), .peak_phase = {}, .peak_by_owner = {}};
   const CellNumbers cell(config, arm);
-  const LayersOfRun layers = make_layers(cell, config.model.layer);
-  const LayerAccount each(cell, layers);
-  if (each.stops || !has_closed_form(config, cell, each)) return {};
-  const EndsAccount ends(cell, model);
-  const OptimizerNumbers optimizer = optimizer_numbers(config, cell, each, ends);
-  const RunFigures run = RunAccount(config, cell, each, ends, optimizer).figures();
+  const LayersAccount layers(config, arm);
+  if (layers.sum(&LayerAccount::stops) > 0 || !has_closed_form(config, cell, layers)) return {};
+  const EndsAccount ends(cell);
+  const OptimizerNumbers optimizer = optimizer_numbers(config, cell, layers, ends);
+  const RunFigures run = RunAccount(config, cell, layers, ends, optimizer).figures();
   Estimate out;
   for (const auto& [name, bytes] : run.bytes) out.figures[name] = static_cast<double>(bytes);
-  for (const auto& [name, count] : traffic(config, cell, each, ends, optimizer))
+  for (const auto& [name, count] : traffic(config, cell, layers, ends, optimizer))
     out.figures[name] = static_cast<double>(count);
   out.peak_phase = run.peak_phase;
   for (std::size_t i = 0; i < kOwnerNames.size(); ++i)

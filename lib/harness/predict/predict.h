@@ -17,16 +17,6 @@ namespace fp8lab {
 /// predict_optimizer.cpp does not know.
 std::map<std::string, double> predict(const CellConfig& config, Arm arm);
 
-/// What a language model adds to its layers: an embedding [vocabulary, hidden], a last norm, and a head of the
-/// embedding's shape that is not tied to it. Both matrices stay in the type of the parameters. The loss is a cross
-/// entropy in FP32: it reads a copy of the logits in FP32 and saves their log-probabilities.
-struct LanguageModel {
-  std::int64_t vocabulary = 0;
-  /// More than 1: head and loss run forward and backward over so many pieces of the tokens, one after the other, so
-  /// that the logits of one piece are alive at a time.
-  std::int64_t loss_chunks = 1;
-};
-
 struct Estimate {
   std::map<std::string, double> figures;  ///< as predict() returns them; empty where that is empty
   std::string peak_phase;                 ///< setup, forward, backward or optimizer: the phase of memory.peak_bytes
@@ -34,8 +24,7 @@ struct Estimate {
   std::vector<std::pair<std::string_view, std::int64_t>> peak_by_owner;
 };
 
-/// predict(), with what is alive at the peak. `model`, if not null, adds embedding, last norm, head and loss, which the
-/// runtime does not have, so that no run has verified them.
-Estimate estimate(const CellConfig& config, Arm arm, const LanguageModel* model = nullptr);
+/// predict(), with what is alive at the peak.
+Estimate estimate(const CellConfig& config, Arm arm);
 
 }  // namespace fp8lab

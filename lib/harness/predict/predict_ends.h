@@ -1,59 +1,55 @@
 #pragma once
 
-#include "harness/predict/predict.h"
-#include "harness/predict/predict_parameters.h"
+#include <vector>
 
-// What a language model has before and after its layers, which the runtime does not run: embedding, last norm, head and
-// loss. The sums and schedules here are therefore compared with no run.
+#include "harness/predict/predict_layer.h"
+
+// What a language model has before and after its layers: embedding, last norm, head and loss.
 namespace fp8lab::closed_form {
 
-/// The embedding is a group of parameters of its own; so are the last norm and the head. All sums are 0, and the output
-/// of the layers is the loss's input, without a LanguageModel.
+/// The parameters form one group, the root's, which is gathered once in a micro-batch and freed after backward. Without
+/// a vocabulary all sums are 0, and the output of the layers is the loss's input. `cell` must outlive this object.
 class EndsAccount {
  public:
-  EndsAccount(const CellNumbers& cell, const LanguageModel* model);
+  explicit EndsAccount(const CellNumbers& cell);
 
-  /// The construction of the parameters.
-  Schedule made() const;
-  /// Before the layers: gathers the embedding.
-  Schedule enter() const;
-  /// From the output of the layers to the loss.
-  Schedule leave(bool first_of_step) const;
-  /// From the gradient of the loss to the gradient of the layers' output.
-  Schedule backward(bool first_of_step) const;
-  /// After the layers' backward: the gradient of the embedding.
-  Schedule embedding_backward(bool first_of_step) const;
+  /// The construction of the parameters; if sharded, in two stages, of which the second comes after the layers'.
+  Schedule made() const { return made_by(&ParameterNumbers::initialized); }
+  Schedule declared() const { return made_by(&ParameterNumbers::made_unsharded); }
+  Schedule sharded() const { return made(); }
+
+  /// From the input to the first layer's.
+  Schedule enter(bool evaluates) const;
+  /// From the last layer's output to the model's.
+  Schedule leave() const;
+  /// From the model's output to the loss.
+  Schedule loss() const;
+  /// From the gradient of the loss, which it frees, to the gradient of the last layer's output.
+  Schedule backward(MicroBatch at) const;
+  /// From the gradient of the first layer's input to the end of backward.
+  Schedule embedding_backward(MicroBatch at) const;
+  /// From the last layer's output to the end of a validation batch.
+  Schedule validation() const;
 
   std::vector<ParameterNumbers> parameters;
   Bytes kept = 0;
-  Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
-  Bytes inputs = 0;     ///< token ids and labels
-  Bytes held = 0;       ///< alive between the passes
+  Bytes gradients = 0;  ///< of shards, alive from the step's first backward to the optimizer's step
+  Bytes inputs = 0;     ///< tokens and targets
+  Bytes output = 0;     ///< what the training loop keeps of the model's output until the next forward
+  Bytes held = 0;       ///< alive between the passes, without the last layer's output
   Bytes unsharded_gradients = 0;
-  Gather forward_gather, backward_gather;  ///< of both groups
-  std::int64_t groups = 0;                 ///< of parameters
+  Gather gather;            ///< of the group
+  std::int64_t groups = 0;  ///< of parameters
 
  private:
-  struct Group {
-    Bytes gradients = 0, unsharded_gradients = 0;
-    Gather forward, backward;
+  Schedule made_by(Schedule ParameterNumbers::* stage) const;
 
-    void add(const ParameterNumbers& parameter);
-  };
-  Schedule gathered(const Gather& gather) const { return sharded_ ? gather.schedule() : Schedule{}; }
-  Schedule resharded(const Group& group) const;
-  /// Frees the unsharded parameters of a group and reduce-scatters its gradients.
-  Schedule reduced(const Group& group, bool first_of_step) const;
-  /// Logits and loss of `tokens` tokens, forward and backward; at the end of backward their gradients are alive.
-  Schedule loss_forward(std::int64_t tokens) const;
-  Schedule loss_backward(std::int64_t tokens) const;
-  /// The products of head and logits' gradient.
-  Schedule head_backward(std::int64_t tokens, bool first) const;
-
-  bool present_, sharded_, reshards_, adds_;
-  std::int64_t tokens_, chunks_, vocabulary_;
-  Bytes element_, stream_, statistics_ = 0, table_ = 0, norm_gradients_ = 0;
-  Group embedding_, head_;
+  const CellNumbers& cell_;
+  bool present_, sharded_, adds_, tied_, dropout_;
+  Bytes stream_;                                          ///< one activation of the residual stream
+  Bytes by_token_ = 0;                                    ///< an f32 for each token
+  Bytes statistics_ = 0, logits_ = 0;                     ///< of the last norm; in the type of the parameters
+  Bytes table_ = 0, positions_ = 0, norm_gradients_ = 0;  ///< gradients of unsharded parameters
 };
 
 }  // namespace fp8lab::closed_form

@@ -61,6 +61,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     for (std::size_t k = 0; k < branch.size(); ++k) {
       const Node& node = branch[k];
       state += node.recipe_state;
+      recipe_state += node.resized;
       for (const ParameterNumbers& parameter : node.parameters) {
         parameters.push_back(parameter);
         parameters.back().state_before += std::exchange(state, 0);
@@ -116,10 +117,12 @@ Schedule LayerAccount::sharded() const {
 
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
 /// layer, and this layer allocates those of the next. `dropped` bytes are freed when the gather has ended.
-Schedule LayerAccount::gathered(const Gather& own, LayerPosition position, Bytes dropped) const {
+Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped) const {
+  const Gather& own = this->*of_pass;
   if (!cell_.sharding.ahead) return own.schedule() + release(dropped, Owner::kGathered);
+  const Gather next = position.is_last() ? Gather{} : position.next->*of_pass;
   return (position.is_first ? own.schedule() : own.finish()) + release(dropped, Owner::kGathered) +
-         allocate(position.is_last ? 0 : own.unsharded_parameters + own.decoded, Owner::kGathered);
+         allocate(next.unsharded_parameters + next.decoded, Owner::kGathered);
 }
 
 Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
@@ -127,40 +130,51 @@ Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
   const Schedule unsharded_released =
       release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0, Owner::kGathered);
   const Bytes dropped = at.first_of_run || transposes_stay ? 0 : left_transposes;
-  return gathered(forward_gather, position, dropped) +
-         (cell_.checkpoint ? first_forward(layer, at.first_of_run) : full_forward(layer)) + unsharded_released;
+  return gathered(&LayerAccount::forward_gather, position, dropped) +
+         (cell_.checkpoint ? first_forward(layer, at.first_of_run, false) : full_forward(layer)) + unsharded_released;
+}
+
+/// What is gathered is freed, with all copies of it.
+Schedule LayerAccount::validation(bool first, LayerPosition position) const {
+  const Layer& layer = first ? layers_.first_validation : layers_.later_validation;
+  const Schedule forward = first_forward(layer, first, true);
+  if (!cell_.sharding.sharded) return forward;
+  return gathered(&LayerAccount::forward_gather, position, 0) + forward +
+         release(forward_gather.unsharded_parameters + early_transposes_ + reordered_, Owner::kGathered);
 }
 
 Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
-  const bool is_first = position.is_last;
+  // The first layer of a language model has an embedding before it, and so is like any other.
+  const bool is_first = position.is_last() && cell_.vocabulary == 0;
   const Layer& layer = layers_.of(at);
   if (!cell_.sharding.sharded) return backward_of_nodes(layer, is_first, !is_first) + release(is_first ? stream_ : 0);
   // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
   // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
-  return gathered(backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
-         release(unsharded_parameters + reordered_, Owner::kGathered) + allocate(gradients, Owner::kGradients) +
-         release(unsharded_gradients, Owner::kGradients) +
+  return gathered(&LayerAccount::backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
+         release(unsharded_parameters + reordered_, Owner::kGathered) +
+         cell_.reduction(unsharded_gradients, gradients) +
          release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(is_first ? stream_ : 0);
 }
 
-/// Adds a branch's output, after dropout if the cell has it, to the residual stream.
-Schedule LayerAccount::merged() const {
-  const Bytes masked = cell_.dropout ? stream_ : 0;
+/// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
+Schedule LayerAccount::merged(bool evaluates) const {
+  const Bytes masked = cell_.dropout && !evaluates ? stream_ : 0;
   return allocate(masked) + allocate(stream_) + release(masked + stream_);
 }
 
 Schedule LayerAccount::full_forward(const Layer& layer) const {
   Schedule schedule;
-  for (const Branch& branch : layer.branches) schedule += forward_of(branch) + (layer.residual ? merged() : Schedule{});
+  for (const Branch& branch : layer.branches)
+    schedule += forward_of(branch) + (layer.residual ? merged(false) : Schedule{});
   return schedule;
 }
 
-Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run) const {
+Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run, bool evaluates) const {
   Schedule schedule;
   for (const Branch& branch : layer.branches)
-    schedule += recorded_of(branch, first_of_run) + (layer.residual ? merged() : Schedule{});
+    schedule += recorded_of(branch, first_of_run) + (layer.residual ? merged(evaluates) : Schedule{});
   return schedule + release(layer.residual ? stream_ : 0);
 }
 
@@ -184,6 +198,22 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool
                          through(layer.branches[0], !dropout && wanted) + region_released +
                          (wanted ? merge : Schedule{});
   return second + first;
+}
+
+LayersAccount::LayersAccount(const CellConfig& config, Arm arm) {
+  CellConfig plain = config;
+  plain.training.recipe = "bf16";
+  const std::int64_t first = config.training.first_layers_bf16, last = config.training.last_layers_bf16;
+  const std::int64_t between = config.model.layers - first - last;
+  if (first > 0) runs_.emplace_back(first, plain, arm);
+  if (between > 0) runs_.emplace_back(between, config, arm);
+  if (last > 0) runs_.emplace_back(last, plain, arm);
+}
+
+std::int64_t LayersAccount::count() const {
+  std::int64_t layers = 0;
+  for (const Run& run : runs_) layers += run.count;
+  return layers;
 }
 
 }  // namespace fp8lab::closed_form

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+#include <iterator>
 #include <vector>
 
 #include "harness/predict/predict_nodes.h"
@@ -12,19 +14,15 @@ struct MicroBatch {
   bool first_of_step = false;  ///< its backward makes gradients; those of later ones are added to them
 };
 
+class LayerAccount;
+
 /// The position of a layer in the order of a pass. A single layer is both first and last.
 struct LayerPosition {
   bool is_first = false;
-  bool is_last = false;
-};
+  const LayerAccount* next = nullptr;  ///< the layer after it in this pass; null for the last one
 
-/// The schedule of a pass over layers that differ by their position only.
-template <class ScheduleOf>
-Schedule in_order(std::int64_t layers, const ScheduleOf& schedule_of) {
-  if (layers == 1) return schedule_of(LayerPosition{.is_first = true, .is_last = true});
-  return schedule_of(LayerPosition{.is_first = true}) + repeat(layers - 2, schedule_of(LayerPosition{})) +
-         schedule_of(LayerPosition{.is_last = true});
-}
+  bool is_last() const { return next == nullptr; }
+};
 
 /// One layer in the passes of a run.
 struct LayersOfRun {
@@ -53,9 +51,7 @@ class LayerAccount {
   Schedule sharded() const;
 
   /// Forward in a validation batch: at the end the layer's output is alive.
-  Schedule validation(bool first) const {
-    return first_forward(first ? layers_.first_validation : layers_.later_validation, first);
-  }
+  Schedule validation(bool first, LayerPosition position) const;
   /// At the end the layer's output and what backward needs are alive.
   Schedule forward(MicroBatch at, LayerPosition position) const;
   /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
@@ -78,10 +74,10 @@ class LayerAccount {
   bool transposes_stay = false;  ///< forward does not free those either
 
  private:
-  Schedule gathered(const Gather& own, LayerPosition position, Bytes dropped) const;
-  Schedule merged() const;
+  Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped) const;
+  Schedule merged(bool evaluates) const;
   Schedule full_forward(const Layer& layer) const;
-  Schedule first_forward(const Layer& layer, bool first_of_run) const;
+  Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
   Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
 
   const CellNumbers& cell_;
@@ -90,6 +86,73 @@ class LayerAccount {
   Bytes transposes_ = 0;        ///< made beside the unsharded parameters
   Bytes early_transposes_ = 0;  ///< those that forward makes
   Bytes reordered_ = 0;         ///< those that gathers make; forward's live until backward's gather
+};
+
+/// The layers of a cell's model, in order: all alike, or, where the first or the last ones stay in 16 bits, up to three
+/// runs of equal layers.
+class LayersAccount {
+ public:
+  LayersAccount(const CellConfig& config, Arm arm);
+
+  std::int64_t count() const;
+  const LayerAccount& first() const { return runs_.front().layer; }
+  /// The sum over all layers of a figure of each.
+  template <class Figure>
+  std::int64_t sum(Figure LayerAccount::* figure) const {
+    std::int64_t total = 0;
+    for (const Run& run : runs_) total += run.count * static_cast<std::int64_t>(run.layer.*figure);
+    return total;
+  }
+  /// Calls visit(count, layer) for every run.
+  template <class Visit>
+  void visit(const Visit& visit) const {
+    for (const Run& run : runs_) visit(run.count, run.layer);
+  }
+  /// The schedules of all layers, one after the other.
+  template <class ScheduleOf>
+  Schedule each(const ScheduleOf& schedule_of) const {
+    Schedule schedule;
+    visit([&](std::int64_t count, const LayerAccount& layer) { schedule += repeat(count, schedule_of(layer)); });
+    return schedule;
+  }
+  /// The schedule of a pass, forward or backward through the layers: schedule_of(layer, position).
+  template <class ScheduleOf>
+  Schedule forward(const ScheduleOf& schedule_of) const {
+    return pass(runs_.begin(), runs_.end(), schedule_of);
+  }
+  template <class ScheduleOf>
+  Schedule backward(const ScheduleOf& schedule_of) const {
+    return pass(runs_.rbegin(), runs_.rend(), schedule_of);
+  }
+
+ private:
+  struct Run {
+    Run(std::int64_t layers, const CellConfig& config, Arm arm)
+        : count(layers), cell(config, arm), passes(make_layers(cell, config.model.layer)), layer(cell, passes) {}
+
+    std::int64_t count;
+    CellNumbers cell;
+    LayersOfRun passes;
+    LayerAccount layer;
+  };
+
+  /// Layers of a run differ by their position only.
+  template <class Iterator, class ScheduleOf>
+  static Schedule pass(Iterator begin, Iterator end, const ScheduleOf& schedule_of) {
+    Schedule schedule;
+    for (Iterator run = begin; run != end; ++run) {
+      const LayerAccount& layer = run->layer;
+      const LayerAccount* const beyond = std::next(run) == end ? nullptr : &std::next(run)->layer;
+      const bool is_first = run == begin;
+      if (run->count > 1)
+        schedule += schedule_of(layer, LayerPosition{.is_first = is_first, .next = &layer}) +
+                    repeat(run->count - 2, schedule_of(layer, LayerPosition{.next = &layer}));
+      schedule += schedule_of(layer, LayerPosition{.is_first = is_first && run->count == 1, .next = beyond});
+    }
+    return schedule;
+  }
+
+  std::deque<Run> runs_;  // a layer refers to its run's numbers, which must not move
 };
 
 }  // namespace fp8lab::closed_form

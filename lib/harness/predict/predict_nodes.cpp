@@ -12,34 +12,36 @@ namespace {
 // schedule of allocations and releases that the node makes in forward and in backward, in the order in which it makes
 // them. Sums of such schedules make up the peak; what forward leaves allocated is what backward finds.
 
-Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out) {
-  const Product product(cell, in, out);
+// A tensor that is exchanged in eight bits counts among what its consumer saves, and not as the producer's output.
+
+Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out, Exchanged exchanged = {}) {
+  const Product product(cell, in, out, false, exchanged);
   Node node;
   node.out = product.plain_y;
   node.keeps_input = !cell.casts;
   node.saved = product.x.kept + product.saved_weight();
   product.add_to(node);
-  node.forward = product.forward();
+  node.forward = product.begin(Run::kSaving) + product.forward();
   node.backward = product.backward();
   node.backward_beside_residual = product.backward(false);
-  set_recorded(node, cell.decisions.module_shells, product.saved_copy, node.saved,
-               [&](Run run) { return allocate(product.stash) + product.forward(run); });
+  set_recorded(node, cell.decisions.module_shells, product.saved_copy, node.saved + product.exchanged_x,
+               [&](Run run) { return product.begin(run) + product.forward(run); });
   return node;
 }
 
-Node norm_linear(const CellNumbers& cell, std::int64_t out) {
+Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged = {}) {
   const Norm norm(cell);
-  const Product product(cell, cell.hidden, out);
+  const Product product(cell, cell.hidden, out, false, exchanged);
   Node node;
-  node.out = product.plain_y;
+  node.out = exchanged.y ? 0 : product.plain_y;
   node.keeps_input = true;
   node.saved = norm.statistics + product.saved_x() + product.saved_weight();
   node.parameters = norm.parameters;
   product.add_to(node);
-  node.forward = norm.forward() + product.forward_making();
+  node.forward = product.begin(Run::kSaving) + norm.forward() + product.forward_making();
   node.backward = product.backward() + norm.backward();
   set_recorded(node, cell.decisions.module_shells, product.saved_copy, node.saved,
-               [&](Run run) { return allocate(product.stash) + norm.forward() + product.forward_making(run); });
+               [&](Run run) { return product.begin(run) + norm.forward() + product.forward_making(run); });
   return node;
 }
 
@@ -77,22 +79,22 @@ Node grouped_linear(const CellNumbers& cell) {
   Node node;
   node.out = cell.plain(cell.hidden);
   node.keeps_input = !cell.casts;
-  Bytes shelled = 0, stash = 0;
+  Bytes shelled = 0;
   for (const Product& product : products) {
     product.add_to(node);
     node.saved += product.x.kept + product.saved_weight();
     shelled += product.saved_copy + (cell.recipe.per_tensor ? kF32 : 0);
-    stash += product.stash;
   }
   const auto forward = [&](Run run) {
-    Schedule inputs, weights, dropped;
+    Schedule begun, inputs, weights, dropped;
     for (const Product& product : products) {
+      begun += product.begin(run);
       const Bytes transposed = run == Run::kSaving ? product.transposed_in_forward : product.transposed_when_recorded;
       inputs += product.x.schedule();
       weights += allocate(transposed, Owner::kGathered) + product.copy.schedule();
       dropped += release(product.x.both - product.x.kept);
     }
-    return inputs + weights + allocate(node.out) + dropped;
+    return begun + inputs + weights + allocate(node.out) + dropped;
   };
   const auto backward = [&](bool consuming) {
     const Schedule gradient_released = release(consuming ? node.out : 0);
@@ -115,8 +117,7 @@ Node grouped_linear(const CellNumbers& cell) {
   node.forward = forward(Run::kSaving);
   node.backward = backward(true);
   node.backward_beside_residual = backward(false);
-  set_recorded(node, cell.decisions.grouped_shells, shelled, node.saved,
-               [&](Run run) { return allocate(stash) + forward(run); });
+  set_recorded(node, cell.decisions.grouped_shells, shelled, node.saved, forward);
   return node;
 }
 
@@ -152,11 +153,11 @@ Node norm_mlp(const CellNumbers& cell) {
   Node node = mlp.node();
   node.saved =
       mlp.norm.statistics + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y + fc2.saved_x() + fc2.saved_weight();
-  node.forward = mlp.norm.forward() + fc1.forward_making() + fc2.forward_making();
-  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved, [&](Run run) {
-    return allocate(fc1.stash) + mlp.norm.forward() + fc1.forward_making(run) + allocate(fc2.stash) +
-           fc2.forward_making(run);
-  });
+  const auto forward = [&](Run run) {
+    return fc1.begin(run) + mlp.norm.forward() + fc1.forward_making(run) + fc2.begin(run) + fc2.forward_making(run);
+  };
+  node.forward = forward(Run::kSaving);
+  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved, forward);
   return node;
 }
 
@@ -172,12 +173,12 @@ Node fused_mlp(const CellNumbers& cell) {
   const auto forgotten = [](const Product& of) { return release(of.saved_x() + of.copy.kept); };
   Node node = mlp.node();
   node.saved = mlp.norm.statistics + fc1.saved_x() + fc1.copy.kept + fc1.plain_y + fc2.saved_x() + fc2.copy.kept;
-  node.forward = mlp.norm.forward() + fc1.make_input() + product(fc1, Run::kSaving) + fc2.make_input() +
-                 product(fc2, Run::kSaving);
+  node.forward = fc1.begin(Run::kSaving) + mlp.norm.forward() + fc1.make_input() + product(fc1, Run::kSaving) +
+                 fc2.begin(Run::kSaving) + fc2.make_input() + product(fc2, Run::kSaving);
   set_recorded(node, cell.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
-    return allocate(fc1.stash) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) +
-           product(fc1, run) + forgotten(fc1) + allocate(fc2.stash) + fc2.make_input() + release(fc1.plain_y) +
-           product(fc2, run) + forgotten(fc2);
+    return fc1.begin(run) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) + product(fc1, run) +
+           forgotten(fc1) + fc2.begin(run) + fc2.make_input() + release(fc1.plain_y) + product(fc2, run) +
+           forgotten(fc2);
   });
   return node;
 }
@@ -206,7 +207,7 @@ Node plain_attention(const CellNumbers& cell) {
 
 Node cast_attention(const CellNumbers& cell) {
   const AttentionNumbers& numbers = cell.recipe.attention;
-  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.history_rows : numbers.history_rows;
+  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.built_history_rows : numbers.history_rows;
   const Cast qkv = cell.cast_rowwise(cell.packed);
   const Cast grad_o = cell.cast_rowwise(cell.hidden);
   const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.hidden) : Cast{};
@@ -214,33 +215,57 @@ Node cast_attention(const CellNumbers& cell) {
   const Bytes plain_o = cell.plain(cell.hidden), plain_qkv = cell.plain(cell.packed);
   const Bytes lse = cell.tokens * cell.heads * kF32;
   const Bytes s_scale = kF32;
-  // The tensor is cast to eight bits and back: the copy in high precision is freed and made again.
-  const auto rounded = [&](Bytes plain) {
-    return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};
+  // The tensor is cast to eight bits and back: the copy in high precision is freed and made again, unless the next node
+  // reads the eight bits.
+  const bool exchanges = cell.exchanges_eight_bits, comes_cast = exchanges && !cell.form.rotary;
+  const auto rounded = [&](Bytes plain, bool goes_cast) {
+    return numbers.casts_output ? release(plain) + allocate(goes_cast ? 0 : plain) : Schedule{};
   };
 
+  // With a backward in 16 bits all that forward cast is freed, and the node saves what one that casts nothing saves.
+  const bool back = cell.casts_attention_backward;
   Node node;
-  node.out = plain_o;
-  node.keeps_output = !numbers.casts_output;
-  node.saved = qkv.both + lse + s_scale + o.both;
-  node.recipe_state = 2 * numbers.histories * kF32 * (1 + history_rows);
-  node.forward_amaxes = node.backward_amaxes = numbers.histories;
+  node.out = exchanges ? 0 : plain_o;
+  node.keeps_input = !back;
+  node.keeps_output = !back || !numbers.casts_output;
+  node.saved = back ? qkv.both + lse + s_scale + o.both : lse;
+  node.recipe_state = (back ? 2 : 1) * numbers.histories * kF32 * (1 + history_rows);
+  node.forward_amaxes = numbers.histories;
+  node.backward_amaxes = back ? numbers.histories : 0;
   node.stash = cell.evaluates ? 0 : numbers.histories * kF32;
-  const Schedule kernel = qkv.schedule() + allocate(plain_o + lse);
-  node.forward = kernel + allocate(s_scale) + o.schedule() + rounded(plain_o);
-  const Schedule recorded = allocate(node.stash) + kernel + release(qkv.both) + allocate(s_scale) + release(s_scale) +
-                            o.schedule() + rounded(plain_o) + release(o.both + lse);
-  node.backward = grad_o.schedule() + release(plain_o) + allocate(plain_qkv) + grad_qkv.schedule() +
-                  rounded(plain_qkv) + release(grad_qkv.both + grad_o.both);
-  set_recorded(node, cell.decisions.attention_shells, qkv.both, 0, [&](Run) { return recorded; });
+  const Schedule histories = cell.resized_histories(numbers.histories, false);
+  const Schedule resized = back ? histories + histories : histories;
+  node.resized = resized.net;
+  // A checkpointed region resizes when it runs for the first time, not when it is recomputed.
+  const Schedule begun = cell.resizes ? resized : Schedule{};
+  const Schedule begun_saving = cell.checkpoint ? Schedule{} : begun;
+  const Schedule kernel = (comes_cast ? Schedule{} : qkv.schedule()) + allocate(plain_o + lse);
+  if (!back) {
+    const Schedule forward = kernel + o.schedule() + rounded(plain_o, false) + release(qkv.both + o.both);
+    node.forward = begun_saving + forward;
+    node.recorded_again = allocate(node.stash) + forward + release(lse);
+    node.recorded = begun + node.recorded_again;
+    node.backward = allocate(plain_qkv) + release(plain_o);
+    return node;
+  }
+  const Schedule forward = kernel + o.schedule() + rounded(plain_o, exchanges) + allocate(s_scale);
+  const Schedule recorded =
+      allocate(node.stash) + forward + release(qkv.both + s_scale + (exchanges ? 0 : o.both) + lse);
+  node.forward = begun_saving + forward;
+  node.backward = (exchanges ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
+                  grad_qkv.schedule() + rounded(plain_qkv, comes_cast) +
+                  release((comes_cast ? 0 : grad_qkv.both) + grad_o.both);
+  set_recorded(node, cell.decisions.attention_shells, qkv.both, 0,
+               [&](Run run) { return (run == Run::kRecorded ? begun : Schedule{}) + recorded; });
   return node;
 }
 
 std::vector<Node> attention(const CellNumbers& cell) {
-  std::vector<Node> nodes{norm_linear(cell, cell.packed)};
+  const bool exchanges = cell.exchanges_eight_bits, qkv_too = exchanges && !cell.form.rotary;
+  std::vector<Node> nodes{norm_linear(cell, cell.packed, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell.form.rotary) nodes.push_back(rotary(cell));
   nodes.push_back(cell.casts_attention ? cast_attention(cell) : plain_attention(cell));
-  nodes.push_back(linear(cell, cell.hidden, cell.hidden));
+  nodes.push_back(linear(cell, cell.hidden, cell.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 

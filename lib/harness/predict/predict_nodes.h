@@ -17,6 +17,7 @@ struct Node {
 
   std::vector<ParameterNumbers> parameters;  ///< in the order of construction
   Bytes recipe_state = 0;           ///< scales and histories of operands that are not parameters, made before those
+  Bytes resized = 0;                ///< by which histories grow in the first forward
   std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;
   Bytes stash = 0;      ///< scales that a checkpointed forward stashes for its recomputation

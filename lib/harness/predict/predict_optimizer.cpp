@@ -39,20 +39,22 @@ Schedule at_once(Bytes bytes) { return allocate(bytes) + release(bytes); }
 
 class OptimizerSchedule {
  public:
-  OptimizerSchedule(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+  OptimizerSchedule(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
                     const EndsAccount& ends)
-      : training_(config.training), cell_(cell), layer_(layer), ends_(ends), layers_(config.model.layers) {
+      : training_(config.training), cell_(cell), layers_(layers), ends_(ends) {
     for (const ParameterNumbers& parameter : ends.parameters) {
       elems_ += parameter.shard_elems;
       average_ += parameter.average;
     }
-    for (const ParameterNumbers& parameter : layer.parameters) {
-      elems_ += layers_ * parameter.shard_elems;
-      average_ += layers_ * parameter.average;
-      if (!parameter.eight_bits) continue;
-      eight_bit_weights_ += layers_;
-      eight_bit_values_ += layers_ * parameter.shard;
-    }
+    layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+      for (const ParameterNumbers& parameter : layer.parameters) {
+        elems_ += count * parameter.shard_elems;
+        average_ += count * parameter.average;
+        if (!parameter.eight_bits) continue;
+        eight_bit_weights_ += count;
+        eight_bit_values_ += count * parameter.shard;
+      }
+    });
   }
 
   OptimizerNumbers adam() const {
@@ -68,11 +70,15 @@ class OptimizerSchedule {
       const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
       return made + allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
     };
-    Schedule state, state_of_ends;
-    for (const ParameterNumbers& parameter : layer_.parameters) state += state_of(parameter);
-    for (const ParameterNumbers& parameter : ends_.parameters) state_of_ends += state_of(parameter);
+    const auto state_of_all = [&](const std::vector<ParameterNumbers>& parameters) {
+      Schedule state;
+      for (const ParameterNumbers& parameter : parameters) state += state_of(parameter);
+      return state;
+    };
     const bool clips = training_.clip_norm > 0.0;
-    const Schedule made = repeat(layers_, state) + state_of_ends + allocate(clips ? 3 * kF32 : 0);
+    const Schedule made = state_of_all(ends_.parameters) + layers_.each([&](const LayerAccount& layer) {
+      return state_of_all(layer.parameters);
+    }) + allocate(clips ? 3 * kF32 : 0);
     const bool casts = (!cell_.sharding.sharded || cell_.decisions.finds_shards) &&
                        (cell_.recipe.per_tensor || cell_.decisions.casts_blocks);
     const Bytes widened =
@@ -120,8 +126,10 @@ class OptimizerSchedule {
   Schedule cast_masters() const {
     Bytes rounded = 0;
     if (cell_.element != kF32 && !cell_.recipe.per_tensor)
-      for (const ParameterNumbers& parameter : layer_.parameters)
-        if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
+      layers_.visit([&](std::int64_t, const LayerAccount& layer) {
+        for (const ParameterNumbers& parameter : layer.parameters)
+          if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
+      });
     // Each weight's amax or, where the scale of its last cast is computed, that scale; and the 1 that is divided.
     const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measures_in_adam ? 1 : 0);
     return at_once(scalars * kF32 + rounded);
@@ -140,30 +148,34 @@ class OptimizerSchedule {
 
   const TrainingConfig& training_;
   const CellNumbers& cell_;
-  const LayerAccount& layer_;
+  const LayersAccount& layers_;
   const EndsAccount& ends_;
-  std::int64_t layers_;
   std::int64_t elems_ = 0, eight_bit_weights_ = 0;
   Bytes eight_bit_values_ = 0, average_ = 0;
 };
 
 }  // namespace
 
-bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer) {
+bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers) {
   const TrainingConfig& t = config.training;
   if (t.resume_at > 0) return false;  // temporary bytes of saving and loading depend on the files
+  // Validation frees what a step left of the copies that it should have freed.
+  if (t.validate_every > 0 && layers.sum(&LayerAccount::left_transposes) > 0) return false;
   if (t.optimizer == Optimizer::kNone) return true;
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
   // A master weight cannot be copied into a state of another shape: the first step ends in an error.
   if (cell.sharding.sharded && !cell.decisions.shards_state && t.master_weights != Master::kNone) return false;
-  return t.master_weights != Master::kNone || std::none_of(layer.parameters.begin(), layer.parameters.end(),
-                                                           [](const ParameterNumbers& p) { return p.eight_bits; });
+  bool eight_bits = false;
+  layers.visit([&](std::int64_t, const LayerAccount& layer) {
+    for (const ParameterNumbers& parameter : layer.parameters) eight_bits = eight_bits || parameter.eight_bits;
+  });
+  return t.master_weights != Master::kNone || !eight_bits;
 }
 
-OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
                                    const EndsAccount& ends) {
-  const OptimizerSchedule optimizer(config, cell, layer, ends);
+  const OptimizerSchedule optimizer(config, cell, layers, ends);
   OptimizerNumbers numbers;
   if (config.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
   if (config.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();

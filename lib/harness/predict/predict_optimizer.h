@@ -16,8 +16,8 @@ struct OptimizerNumbers {
 };
 
 /// True if the cell's optimizer has a closed form and training is not resumed.
-bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer);
-OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers);
+OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
                                    const EndsAccount& ends);
 
 }  // namespace fp8lab::closed_form

@@ -12,17 +12,28 @@ inline constexpr Bytes kF32 = 4;
 /// kSaving, in backward.
 enum class Run { kSaving, kRecorded, kRecordedAgain };
 
+/// Which tensors of a product are exchanged in eight bits, row-wise: x and the gradient of y come so, and y and the
+/// gradient of x are cast as they are made.
+struct Exchanged {
+  bool x = false, y = false, grad_x = false, grad_y = false;
+};
+
 /// y = x W^T + b under a recipe: the casts of x, of W and of the gradient of y, and three matrix products.
 struct Product {
   /// `keeps_copy`: backward reads forward's copy of the weight, sharded or not.
-  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out, bool keeps_copy = false)
+  Product(const CellNumbers& cell, std::int64_t in, std::int64_t out, bool keeps_copy = false, Exchanged exchanged = {})
       : casts(cell.casts),
         casts_unstored(cell.casts_unstored),
         measured_early(cell.measured_early),
-        x(cell.cast_activation(in)),
-        grad_y(cell.cast_activation(out)),
+        x(exchanged.x ? Cast{} : cell.cast_activation(in)),
+        grad_y(exchanged.grad_y ? cell.cast_rowwise(out) : cell.cast_activation(out)),
+        grad_y_comes_cast(exchanged.grad_y),
         plain_x(cell.plain(in)),
         plain_y(cell.plain(out)),
+        exchanged_x(exchanged.x ? cell.cast_rowwise(in).both : 0),
+        y(made(cell, exchanged.y, out)),
+        grad_x(made(cell, exchanged.grad_x, in)),
+        completed(cell.any_orientation ? 0 : cell.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
         weight(weight_parameter(cell, out, in)),
         quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantizes_in_backward &&
                         !weight.computes_as_kept && !keeps_copy),
@@ -36,12 +47,15 @@ struct Product {
         has_bias(cell.form.bias),
         added_weight(cell.adds_gradients ? weight.unsharded : 0),
         added_bias(cell.adds_gradients ? bias.unsharded : 0),
-        forward_amaxes(cell.recipe.histories ? 2 : 0),
-        backward_amaxes(cell.recipe.histories ? 1 : 0),
+        forward_amaxes(cell.recipe.histories ? 2 + exchanged.y : 0),
+        backward_amaxes(cell.recipe.histories ? 1 + exchanged.grad_x : 0),
         stash(cell.evaluates ? 0 : forward_amaxes * kF32) {
     if (cached == Cached::kWidened) widen(cell, out, in);
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
-    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.history_rows);
+    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.built_history_rows);
+    resized = cell.resized_histories(backward_amaxes, false) +
+              cell.resized_histories(forward_amaxes, weight.eight_bits && !cell.decisions.rebinds_amaxes);
+    if (cell.resizes) begun = resized;
     // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
     // or until the gradient of x is computed.
     const bool early = !cell.decisions.transposes_in_backward;
@@ -60,7 +74,13 @@ struct Product {
     node.forward_amaxes += forward_amaxes;
     node.backward_amaxes += backward_amaxes;
     node.stash += stash;
+    node.resized += resized.net;
     if (cached != Cached::kNever) node.cached += copy.both;
+  }
+  /// The beginning of a forward, before its input is made.
+  Schedule begin(Run run) const {
+    if (run == Run::kSaving) return checkpoint ? Schedule{} : begun;
+    return (run == Run::kRecorded ? begun : Schedule{}) + allocate(stash);
   }
   /// The norm or activation before this product makes its input, either in eight bits or in the nominal type, which
   /// make_operand() then casts.
@@ -73,8 +93,8 @@ struct Product {
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
     const Schedule cast = quantizes_again ? rows_copy.schedule() : cast_for_both(run);
-    return allocate(transposed, Owner::kGathered) + cast + allocate(plain_y) + release(rows_copy.both) +
-           allocate(saved_scale) + release(x.both - x.kept);
+    return allocate(transposed, Owner::kGathered) + cast + y + release(rows_copy.both) + allocate(saved_scale) +
+           release(x.both - x.kept);
   }
   /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
@@ -90,7 +110,11 @@ struct Product {
 
   bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
+  bool grad_y_comes_cast;
   Bytes plain_x, plain_y;
+  Bytes exchanged_x;   ///< x, where it comes in eight bits
+  Schedule y, grad_x;  ///< of the results of products, whichever type they have
+  Bytes completed;     ///< transposes of what came in eight bits, made for the gradient of the weight
   ParameterNumbers weight;
   bool quantizes_again;  ///< forward's copy of the weight lives for its product alone, and backward makes another
   Cast copy;             ///< the cast copy of the weight, for one pass or for both
@@ -104,10 +128,18 @@ struct Product {
   Bytes added_weight, added_bias;  ///< gradients that are freed once they are added to those of earlier micro-batches
   std::int64_t forward_amaxes, backward_amaxes;
   Bytes stash;
+  Schedule resized{};  ///< of the histories in the first forward of the run
+  Schedule begun{};    ///< the same if this forward is the first
   Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
   Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
 
  private:
+  /// A result of `cols` columns: stored, or cast as it is made or from a copy in FP32.
+  static Schedule made(const CellNumbers& cell, bool is_cast, std::int64_t cols) {
+    if (!is_cast) return allocate(cell.plain(cols));
+    const Bytes copy = cell.casts_unstored ? 0 : cell.tokens * cols * kF32;
+    return allocate(copy) + allocate(cell.cast_rowwise(cols).both) + release(copy);
+  }
   /// An incomplete copy is freed and made anew, except for blocks, whose other orientation is made from the first.
   void widen(const CellNumbers& cell, std::int64_t out, std::int64_t in) {
     const Bytes rowwise = cell.cast_weight_rowwise(out, in).both;
@@ -140,12 +172,16 @@ struct Product {
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
-    const Schedule products = cast_weight + allocate(transposed_in_backward, Owner::kGathered) + allocate(plain_x) +
+    const Schedule products = cast_weight + allocate(transposed_in_backward, Owner::kGathered) + grad_x +
                               release(quantizes_again ? copy.both : 0) + release(cleared, Owner::kGathered) +
-                              allocate(weight.unsharded, Owner::kGradients) + release(added_weight, Owner::kGradients);
+                              allocate(completed) + allocate(weight.unsharded, Owner::kGradients) +
+                              release(added_weight, Owner::kGradients);
     const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;
-    return bias_gradient + cast_gradient + gradient_released + products + release(grad_y.both);
+    const Schedule casts_released = release(grad_y.both + completed);
+    if (!grad_y_comes_cast) return bias_gradient + cast_gradient + gradient_released + products + casts_released;
+    const Bytes decoded = has_bias ? plain_y : 0;
+    return allocate(decoded) + bias_gradient + release(decoded) + products + casts_released;
   }
 };
 

@@ -35,36 +35,42 @@ class Level {
 
 }  // namespace
 
-RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const LayerAccount& layer,
+RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
                        const EndsAccount& ends, const OptimizerNumbers& optimizer)
     : cell_(cell),
-      layer_(layer),
+      layers_(layers),
       ends_(ends),
       optimizer_(optimizer),
-      layers_(config.model.layers),
       steps_(config.training.steps),
       micro_batches_(config.training.micro_batches),
       validation_batches_(config.training.validation_batches),
+      validates_after_steps_(config.training.validate_every > 0),
       keep_loss_(config.training.keep_loss),
+      language_model_(is_language_model(config)),
       stream_(cell.plain(cell.hidden)),
-      kept_(layers_ * layer.kept + ends.kept),
-      standing_(kept_ + layers_ * (layer.recipe_state + layer.cached) + optimizer.average),
-      inputs_((config.training.loss == Loss::kMse ? 2 * stream_ : stream_) + ends.inputs) {}
+      kept_(layers.sum(&LayerAccount::kept) + ends.kept),
+      standing_(kept_ + layers.sum(&LayerAccount::recipe_state) + layers.sum(&LayerAccount::cached) +
+                optimizer.average),
+      inputs_(language_model_                      ? ends.inputs
+              : config.training.loss == Loss::kMse ? 2 * stream_
+                                                   : stream_) {}
 
 /// The output, the loss and the bytes that their autograd graph retains. They live from the end of backward until the
 /// next forward replaces them.
-Bytes RunAccount::results() const { return keep_loss_ ? stream_ + kF32 + retained() : 0; }
+Bytes RunAccount::results() const { return keep_loss_ ? ends_.output + kF32 + retained() : 0; }
 
 /// Without what the last forward frees and without transposes that it leaves alive.
 Bytes RunAccount::before_last_update() const { return standing_ + (steps_ > 1 ? optimizer_.state : 0) + inputs_; }
 
 Bytes RunAccount::end_of_forward() const {
-  const Bytes inner_inputs = layer_.keeps_input ? (layers_ - 1) * stream_ : 0;
+  // The training loop holds the input of the first layer, unless an embedding makes it.
+  const bool first_is_input = layers_.first().keeps_input && !language_model_;
+  const std::int64_t inner_inputs = layers_.sum(&LayerAccount::keeps_input) - (first_is_input ? 1 : 0);
   const bool first_of_run = steps_ == 1 && micro_batches_ == 1;
-  const Bytes found_transposes = !first_of_run && layer_.transposes_stay ? left_transposes() : 0;
+  const Bytes found_transposes = !first_of_run && cell_.in_later_steps().finds_transposes ? left_transposes() : 0;
   const Bytes added_to = micro_batches_ > 1 ? gradients() : 0;
-  return before_last_update() + found_transposes + added_to + inner_inputs + layers_ * layer_.held + ends_.held +
-         stream_ + kF32;
+  return before_last_update() + found_transposes + added_to + inner_inputs * stream_ +
+         layers_.sum(&LayerAccount::held) + ends_.held + stream_ + kF32;
 }
 
 Bytes RunAccount::end_of_backward() const { return before_last_update() + left_transposes() + gradients() + results(); }
@@ -72,27 +78,27 @@ Bytes RunAccount::end_of_backward() const { return before_last_update() + left_t
 Bytes RunAccount::end_of_step() const { return standing_ + optimizer_.state + left_transposes() + results(); }
 
 RunAccount::Passes RunAccount::passes(MicroBatch at) const {
-  const Bytes old_output = keep_loss_ && !at.first_of_run ? stream_ : 0;
+  const Bytes old_output = keep_loss_ && !at.first_of_run ? ends_.output : 0;
   const Bytes old_rest = at.first_of_run ? 0 : results() - old_output;
   // A layer that does not keep its input frees it, except for the model's own input, which the training loop holds.
-  const auto layer_forward = [&](LayerPosition position) {
-    return layer_.forward(at, position) + release(position.is_first || layer_.keeps_input ? 0 : stream_);
+  const auto layer_forward = [&](const LayerAccount& layer, LayerPosition position) {
+    return layer.forward(at, position) + release(holds_input(position) || layer.keeps_input ? 0 : stream_);
   };
-  const auto layer_backward = [&](LayerPosition position) { return layer_.backward(at, position); };
-  const Schedule loss = allocate(kF32) + release(old_rest);
-  const Schedule loss_backward = allocate(kF32) + ends_.backward(at.first_of_step) + release(kF32);
-  const Schedule dropped = release(stream_ + kF32 + layers_ * layer_.retained - results());
-  return {.forward = ends_.enter() + in_order(layers_, layer_forward) + ends_.leave(at.first_of_step) +
-                     release(old_output) + loss,
-          .backward =
-              loss_backward + in_order(layers_, layer_backward) + ends_.embedding_backward(at.first_of_step) + dropped};
+  const auto layer_backward = [&](const LayerAccount& layer, LayerPosition position) {
+    return layer.backward(at, position);
+  };
+  const Schedule dropped = release(ends_.output + kF32 + layers_.sum(&LayerAccount::retained) - results());
+  return {.forward = ends_.enter(false) + layers_.forward(layer_forward) + ends_.leave() + release(old_output) +
+                     ends_.loss() + release(old_rest),
+          .backward = allocate(kF32) + ends_.backward(at) + layers_.backward(layer_backward) +
+                      ends_.embedding_backward(at) + dropped};
 }
 
 Schedule RunAccount::validation(bool first) const {
-  const auto layer_forward = [&](LayerPosition position) {
-    return layer_.validation(first) + release(position.is_first ? 0 : stream_);
+  const auto layer_forward = [&](const LayerAccount& layer, LayerPosition position) {
+    return layer.validation(first, position) + release(holds_input(position) ? 0 : stream_);
   };
-  return in_order(layers_, layer_forward) + allocate(kF32) + release(kF32 + stream_);
+  return ends_.enter(true) + layers_.forward(layer_forward) + ends_.validation();
 }
 
 Schedule RunAccount::update(bool first_step) const {
@@ -101,16 +107,21 @@ Schedule RunAccount::update(bool first_step) const {
 }
 
 RunFigures RunAccount::figures() const {
-  const Schedule made = cell_.sharding.sharded ? repeat(layers_, layer_.declared()) + repeat(layers_, layer_.sharded())
-                                               : repeat(layers_, layer_.made());
+  const auto declared = [](const LayerAccount& layer) { return layer.declared(); };
+  const auto sharded = [](const LayerAccount& layer) { return layer.sharded(); };
+  const auto made_here = [](const LayerAccount& layer) { return layer.made(); };
+  const Schedule made = cell_.sharding.sharded
+                            ? ends_.declared() + layers_.each(declared) + layers_.each(sharded) + ends_.sharded()
+                            : ends_.made() + layers_.each(made_here);
   Peak between, in_setup, in_forward, in_backward, in_update;
   Level level;
-  level.pass(made + ends_.made() + allocate(optimizer_.average, Owner::kOptimizer), in_setup);
-  for (std::int64_t batch = 0; batch < std::min<std::int64_t>(2, validation_batches_); ++batch) {
+  level.pass(made + allocate(optimizer_.average, Owner::kOptimizer), in_setup);
+  const auto validate = [&](bool first) {
     level.pass(allocate(inputs_), between);
-    level.pass(validation(batch == 0), in_forward);
+    level.pass(validation(first), in_forward);
     level.pass(release(inputs_));
-  }
+  };
+  for (std::int64_t batch = 0; batch < std::min<std::int64_t>(2, validation_batches_); ++batch) validate(batch == 0);
   // Every step after the first is the same; in a step, every micro-batch after the first is.
   for (const bool first_step : {true, false}) {
     if (!first_step && steps_ == 1) break;
@@ -125,6 +136,8 @@ RunFigures RunAccount::figures() const {
     level.pass(update(first_step), in_update);
     level.pass(release(inputs_));
   }
+  // All batches after the first are the same, and so is what is alive between steps.
+  if (validates_after_steps_) validate(false);
   check(level.bytes() == end_of_step(), "predict: the schedule of the run must end where the sums of the step do");
   // Where phases share the peak, the first one names it.
   Peak peak = in_setup;

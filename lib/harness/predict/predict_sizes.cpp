@@ -111,6 +111,7 @@ constexpr FixNumbers kFixes[] = {
     {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
     {"shard_saved_state"},
     {"keep_type_in_moves"},
+    {"rebind_amax_on_resize", [](Decisions& d) { d.rebinds_amaxes = false; }},
     {"reset_incomplete_workspaces", [](Decisions& d) { d.resets_workspaces = false; }},
 };
 
@@ -119,6 +120,14 @@ const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_v
   for (const Row& row : rows)
     if (row.name == name) return row;
   fail(fmt::format("predict: {} '{}' has no closed form; add a row to its table in predict_sizes.cpp", what, name));
+}
+
+/// Without biases a layer norm has no beta either.
+FormNumbers form_numbers(const ModelConfig& model) {
+  FormNumbers form = row_called(model.form, kForms, "form");
+  form.bias = model.bias.value_or(form.bias);
+  if (form.norm_parameters == 2 && !form.bias) form.norm_parameters = 1;
+  return form;
 }
 
 ShardingNumbers sharding_numbers(const CellConfig& config) {
@@ -143,21 +152,35 @@ Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
 }
 
 CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
-    : form(row_called(config.model.form, kForms, "form")),
+    : form(form_numbers(config.model)),
       recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
       element(config.training.param_dtype == ParamDType::kF32 ? 4 : 2),
+      reduced(!config.reduce_dtype                        ? element
+              : *config.reduce_dtype == ReduceDType::kF32 ? 4
+                                                          : 2),
       tokens(config.model.seq * config.model.batch),
+      seq(config.model.seq),
       hidden(config.model.hidden),
       heads(config.model.heads),
       ffn(config.model.ffn == 0 ? 4 * hidden : config.model.ffn),
+      vocabulary(config.model.vocabulary),
+      tied_head(config.model.head == HeadWeight::kTied),
+      learned_positions(config.model.positions.value_or(form.rotary ? Positions::kNone : Positions::kLearned) ==
+                        Positions::kLearned),
       packed(hidden + 2 * (hidden / heads) * (config.model.kv_heads == 0 ? heads : config.model.kv_heads)),
       activated(form.activation_inputs * ffn),
       experts(config.model.experts),
       uneven_split(config.model.split == GroupSplit::kUneven),
       history_rows(config.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
+      built_history_rows(recipe.histories && config.training.initial_history_length > 0
+                             ? config.training.initial_history_length
+                             : history_rows),
+      resizes(built_history_rows != history_rows && config.training.validation_batches == 0),
       any_orientation(row_called(config.arch, kArchs, "arch").any_orientation),
       casts(recipe.activation_scales != nullptr),
       casts_attention(recipe.attention.casts && config.training.fp8_attention),
+      casts_attention_backward(casts_attention && config.training.fp8_attention_backward),
+      exchanges_eight_bits(casts_attention_backward && config.training.fp8_mha && recipe.attention.casts_output),
       // A norm or activation can write eight bits only with a scale that is known beforehand, as in delayed scaling.
       // Block scaling knows its scales in time, but needs the other orientation too.
       casts_unstored(recipe.histories && config.training.fused_quantize),
@@ -178,6 +201,7 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
 CellNumbers CellNumbers::in_validation(bool first) const {
   CellNumbers validation = *this;
   validation.evaluates = true;
+  validation.resizes = first && built_history_rows != history_rows;
   validation.casts_unstored = casts_rows_unstored;
   if (cached != Cached::kNever) validation.cached = first ? Cached::kMade : Cached::kAgain;
   // There are no shells where nothing is saved.
@@ -188,6 +212,7 @@ CellNumbers CellNumbers::in_validation(bool first) const {
 
 CellNumbers CellNumbers::in_later_steps() const {
   CellNumbers later = *this;
+  later.resizes = false;
   if (cached != Cached::kNever) later.cached = Cached::kAgain;
   // Where forward gathers for both passes, nothing drops the transposes of tensors under one scale.
   later.finds_transposes = !decisions.clears_transposes && recipe.per_tensor && !sharding.reshards;
@@ -199,6 +224,20 @@ CellNumbers CellNumbers::in_later_micro_batches() const {
   later.adds_gradients = !sharding.sharded;
   if (cached != Cached::kNever) later.cached = Cached::kRead;
   return later;
+}
+
+Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) const {
+  if (built_history_rows == history_rows) return {};
+  return allocate(kF32 * tensors * history_rows, Owner::kScales) +
+         release(keeps_old ? 0 : kF32 * tensors * built_history_rows, Owner::kScales);
+}
+
+Schedule CellNumbers::reduction(Bytes unsharded, Bytes shards) const {
+  if (reduced == element) return allocate(shards, Owner::kGradients) + release(unsharded, Owner::kGradients);
+  const Bytes copies = in_reduction(unsharded), sums = in_reduction(shards);
+  return allocate(copies, Owner::kGradients) + release(unsharded, Owner::kGradients) +
+         allocate(sums, Owner::kGradients) + release(copies, Owner::kGradients) + allocate(shards, Owner::kGradients) +
+         release(sums, Owner::kGradients);
 }
 
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {

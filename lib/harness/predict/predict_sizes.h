@@ -128,6 +128,8 @@ struct Decisions {
   /// Adam measures weights whose amax must be known before they are cast; else it computes the scales of their last
   /// casts.
   bool measures_in_adam = true;
+  /// The quantizer of a weight gets the live row of a resized history; else it keeps the old history alive.
+  bool rebinds_amaxes = true;
   /// A cached copy of a weight that lacks an orientation is made anew.
   bool resets_workspaces = true;
   /// Results of list operations are written back to weights in eight bits.
@@ -156,19 +158,26 @@ enum class Cached {
 struct CellNumbers {
   CellNumbers(const CellConfig& config, Arm arm);
 
-  const FormNumbers& form;
+  FormNumbers form;
   const RecipeNumbers& recipe;
   Bytes element;  ///< bytes of an element of parameters, activations and gradients
-  std::int64_t tokens, hidden, heads, ffn;
+  Bytes reduced;  ///< bytes of an element of gradients while ranks add them up
+  std::int64_t tokens, seq, hidden, heads, ffn;
+  std::int64_t vocabulary;  ///< 0: no embedding and no head
+  bool tied_head, learned_positions;
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t experts;
   bool uneven_split;  ///< groups of experts differ in size, and one is empty
   std::int64_t history_rows;
+  std::int64_t built_history_rows;  ///< until the first forward
+  bool resizes;                     ///< this forward is the first, in which histories of another length are resized
   bool any_orientation;  ///< FP8 GEMMs read a per-tensor matrix in either orientation, so one orientation is enough
   bool casts;            ///< operands of matrix products are cast
   bool casts_attention;
-  bool casts_unstored;  ///< norms and activations write products' inputs in eight bits, never in high precision
+  bool casts_attention_backward;
+  bool exchanges_eight_bits;  ///< linear layers and attention exchange tensors in eight bits
+  bool casts_unstored;        ///< norms and activations write products' inputs in eight bits, never in high precision
   bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
   bool casts_weights;   ///< weights live in eight bits
   bool fused_mlp;
@@ -190,6 +199,11 @@ struct CellNumbers {
   CellNumbers in_later_steps() const;
   /// These numbers in the micro-batches of any step after its first.
   CellNumbers in_later_micro_batches() const;
+  /// The bytes in a reduction of gradients that have `bytes` before and after it.
+  Bytes in_reduction(Bytes bytes) const { return bytes / element * reduced; }
+  /// The reduction of a group's gradients: from `unsharded` bytes of them alive to the `shards` bytes that a rank
+  /// keeps.
+  Schedule reduction(Bytes unsharded, Bytes shards) const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
@@ -198,6 +212,9 @@ struct CellNumbers {
   OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
     return orientations(recipe.weight_scales, out, in);
   }
+  /// The first forward's change of `tensors` histories that are held together; `keeps_old`: something holds the old
+  /// ones.
+  Schedule resized_histories(std::int64_t tensors, bool keeps_old) const;
   /// A cast to row-wise data only, which attention uses on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
   /// A cast of a weight to row-wise data only.

@@ -1,7 +1,5 @@
 #include "harness/predict/predict_traffic.h"
 
-#include <algorithm>
-
 namespace fp8lab::closed_form {
 namespace {
 
@@ -21,24 +19,30 @@ struct Reductions {
 }  // namespace
 
 std::map<std::string, std::int64_t> traffic(const CellConfig& config, const CellNumbers& cell,
-                                            const LayerAccount& layer, const EndsAccount& ends,
+                                            const LayersAccount& layers, const EndsAccount& ends,
                                             const OptimizerNumbers& optimizer) {
   if (!cell.sharding.sharded) return {};
-  const std::int64_t layers = config.model.layers;
-  const std::int64_t passes = layers * config.training.micro_batches;  // forwards of a layer, and as many backwards
+  const std::int64_t micro_batches = config.training.micro_batches;
+  const std::int64_t passes = layers.count() * micro_batches;  // forwards of a layer, and as many backwards
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
-  const Bytes payload = passes * (layer.forward_gather.payload + layer.backward_gather.payload) +
-                        config.training.micro_batches * (ends.forward_gather.payload + ends.backward_gather.payload);
-  const Bytes scales = passes * (layer.forward_gather.scales + layer.backward_gather.scales);
+  const std::int64_t root_passes = ends.groups * micro_batches;
+  Bytes of_layers = 0, scales = 0;
+  layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+    of_layers += count * (layer.forward_gather.payload + layer.backward_gather.payload);
+    scales += count * micro_batches * (layer.forward_gather.scales + layer.backward_gather.scales);
+  });
+  const Bytes payload = micro_batches * of_layers + root_passes * ends.gather.payload;
 
   Reductions reductions;
   if (cell.sharding.replicas > 1) {
-    reductions.add(passes, layer.gradients);
-    if (ends.groups > 0) reductions.add(config.training.micro_batches, ends.gradients);
-    reductions.calls += config.training.micro_batches * std::max<std::int64_t>(0, ends.groups - 1);
+    layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+      reductions.add(count * micro_batches, cell.in_reduction(layer.gradients));
+    });
+    reductions.add(root_passes, cell.in_reduction(ends.gradients));
   }
-  for (const std::int64_t amaxes : {layers * layer.forward_amaxes, layers * layer.backward_amaxes})
-    if (amaxes > 0) reductions.add(config.training.micro_batches, kF32 * amaxes);
+  for (const std::int64_t amaxes :
+       {layers.sum(&LayerAccount::forward_amaxes), layers.sum(&LayerAccount::backward_amaxes)})
+    if (amaxes > 0) reductions.add(micro_batches, kF32 * amaxes);
   reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
   if (optimizer.reduces_norm) reductions.add(1, kF32);
 
@@ -46,12 +50,12 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
           {"traffic.all_gather_payload_bytes", payload},
           {"traffic.all_gather_scale_bytes", scales},
           {"traffic.reduce_scatter_bytes",
-           passes * layer.unsharded_gradients + config.training.micro_batches * ends.unsharded_gradients},
+           cell.in_reduction(micro_batches * layers.sum(&LayerAccount::unsharded_gradients) +
+                             root_passes * ends.unsharded_gradients)},
           {"traffic.all_reduce_bytes", reductions.bytes},
           // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
-          // parameters.
-          {"traffic.collectives",
-           (passes + config.training.micro_batches * ends.groups) * (gathers + 1) + reductions.calls}};
+          // parameters; the root has one of either.
+          {"traffic.collectives", passes * (gathers + 1) + root_passes * 2 + reductions.calls}};
 }
 
 }  // namespace fp8lab::closed_form

@@ -2,13 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "core/counter_rng.h"
+#include "core/fnv1a.h"
 #include "harness/reference/casts.h"
 
 namespace fp8lab::reference_step {
 namespace {
 
-constexpr double kBeta1 = 0.9, kBeta2 = 0.999, kEpsilon = 1e-8;
+constexpr double kEpsilon = 1e-8;
 
 /// The factor that scales the norm over all gradients down to `most`; 1 without a limit.
 double clip_factor(const NamedMatrices& gradients, double most) {
@@ -19,33 +22,81 @@ double clip_factor(const NamedMatrices& gradients, double most) {
   return std::min(1.0, most / (std::sqrt(squares) + 1e-6));
 }
 
+/// A moment as the next step reads it. Under a scale, elements are quotients of floats.
+Matrix stored_moment(Matrix moment, Moments type) {
+  if (type == Moments::kF32) return moment;
+  double scale = 1.0;
+  if (type != Moments::kBF16) {
+    double absmax = 0.0;
+    for (const double value : moment.values) absmax = std::max(absmax, std::abs(value));
+    const double limit = type == Moments::kF16 ? kF16.largest / 2.0 : kE4M3.largest;
+    if (absmax > 0.0) scale = static_cast<double>(static_cast<float>(absmax) / static_cast<float>(limit));
+  }
+  const Format& format = type == Moments::kBF16 ? kBF16 : type == Moments::kF16 ? kF16 : kE4M3;
+  for (double& value : moment.values)
+    value = rounded(static_cast<double>(static_cast<float>(value) / static_cast<float>(scale)), format) * scale;
+  return moment;
+}
+
 }  // namespace
+
+/// Of the present step, whose number is steps_, from 1.
+double Adam::learning_rate() const {
+  const TrainingConfig& t = training_;
+  const double number = steps_, warmup = static_cast<double>(t.warmup_steps);
+  if (number <= warmup) return t.learning_rate * number / (warmup + 1.0);
+  if (t.learning_rate_schedule == RateSchedule::kConstant) return t.learning_rate;
+  const double end = static_cast<double>(t.decay_steps == 0 ? t.steps : t.decay_steps);
+  const double part = std::clamp((number - 1.0 - warmup) / std::max(end - warmup, 1.0), 0.0, 1.0);
+  const double half = std::acos(-1.0) / 2.0;
+  return t.final_learning_rate + (t.learning_rate - t.final_learning_rate) * std::pow(std::cos(half * part), 2.0);
+}
 
 NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& gradients) {
   ++steps_;
   const bool has_masters = training_.master_weights != Master::kNone;
-  const double clip = clip_factor(gradients, training_.clip_norm), rate = training_.learning_rate;
-  const double correction1 = 1.0 - std::pow(kBeta1, steps_), correction2 = 1.0 - std::pow(kBeta2, steps_);
+  const double clip = clip_factor(gradients, training_.clip_norm), rate = learning_rate();
+  const double beta1 = training_.beta1, beta2 = training_.beta2;
+  const double correction1 = 1.0 - std::pow(beta1, steps_), correction2 = 1.0 - std::pow(beta2, steps_);
   NamedMatrices out;
   for (const auto& [name, gradient] : gradients) {
     Matrix& m = exp_avg_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix& v = exp_avg_sq_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix p = has_masters ? masters_.try_emplace(name, parameters.at(name)).first->second : parameters.at(name);
+    const bool decays = gradient.rows > 1 || !training_.decay_only_matrices;  // vectors have one row
+    const double decay = decays ? training_.weight_decay : 0.0;
     for (std::size_t i = 0; i < p.values.size(); ++i) {
       double& value = p.values[i];
-      const double coupled = training_.decoupled_decay ? 0.0 : training_.weight_decay;
-      const double decoupled = training_.decoupled_decay ? training_.weight_decay : 0.0;
+      const double coupled = training_.decoupled_decay ? 0.0 : decay;
+      const double decoupled = training_.decoupled_decay ? decay : 0.0;
       const double g = clip * gradient.values[i] + coupled * value;
-      m.values[i] += (1.0 - kBeta1) * (g - m.values[i]);
-      v.values[i] += (1.0 - kBeta2) * (g * g - v.values[i]);
+      m.values[i] += (1.0 - beta1) * (g - m.values[i]);
+      v.values[i] += (1.0 - beta2) * (g * g - v.values[i]);
       const double quotient = m.values[i] / correction1 / (std::sqrt(v.values[i] / correction2) + kEpsilon);
       value -= rate * (quotient + decoupled * value);
       if (has_masters) value = rounded(value, kF32);
     }
+    m = stored_moment(std::move(m), training_.moments);
+    v = stored_moment(std::move(v), training_.moments);
     if (has_masters) masters_[name] = p;
     out.emplace(name, std::move(p));
   }
   return out;
+}
+
+Matrix Adam::rounded_at_random(const std::string& name, Matrix values) const {
+  const CounterRng rng(training_.seed, fnv1a("rounding of " + name) + static_cast<std::uint64_t>(steps_));
+  for (std::size_t i = 0; i < values.values.size(); ++i) {
+    const double value = rounded(values.values[i], kF32), magnitude = std::abs(value);
+    const double quantum = std::ldexp(
+        1.0, std::max(magnitude > 0.0 ? std::ilogb(magnitude) : kBF16.lowest, kBF16.lowest) - kBF16.fraction);
+    const double below = std::floor(magnitude / quantum), cut_off = magnitude / quantum - below;
+    const double drawn = static_cast<double>(rng.bits(i) >> 16) * 0x1p-16;
+    // Up if the fraction and the draw add up to a step.
+    const double kept = (below + (cut_off + drawn >= 1.0 ? 1.0 : 0.0)) * quantum;
+    values.values[i] = std::copysign(std::min(kept, kBF16.largest), value);
+  }
+  return values;
 }
 
 }  // namespace fp8lab::reference_step

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <string>
+
 #include "harness/cell/cell.h"
 #include "harness/reference/matrix.h"
 
 namespace fp8lab::reference_step {
 
-/// Adam by its definition in double, with moments of its own. Betas 0.9 and 0.999, epsilon 1e-8.
+/// Adam by its definition in double, with a learning rate of its own, and with moments of its own, which are rounded to
+/// the cell's type between steps. Epsilon is 1e-8.
 class Adam {
  public:
   explicit Adam(const TrainingConfig& training) : training_(training) {}
@@ -13,8 +16,13 @@ class Adam {
   /// The parameters after a step from `parameters` with `gradients`, not rounded. Where the cell has master weights,
   /// these start from the parameters of the first step and go on from step to step, as the runtime's do.
   NamedMatrices step(const NamedMatrices& parameters, const NamedMatrices& gradients);
+  /// The values of the parameter `name` after the last step, rounded at random to bf16: up in magnitude where 16 bits
+  /// drawn for the element are below the fraction of a step that is cut off.
+  Matrix rounded_at_random(const std::string& name, Matrix values) const;
 
  private:
+  double learning_rate() const;
+
   const TrainingConfig& training_;
   int steps_ = 0;
   NamedMatrices masters_;

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "harness/reference/model.h"
 
@@ -23,20 +25,30 @@ void add_head(const Matrix& head, std::int64_t batch, std::int64_t sequence, std
     for (std::int64_t d = 0; d < head.cols; ++d) packed.row(i * batch + sequence)[first_column + d] += head.row(i)[d];
 }
 
-/// Softmax over keys up to the query's own position, with logits over sqrt(dim).
-Matrix probabilities(const Matrix& q, const Matrix& k) {
-  Matrix p = product(q, transposed(k));
-  for (std::int64_t i = 0; i < p.rows; ++i) {
-    double largest = p.row(i)[0], total = 0.0;
-    for (std::int64_t j = 0; j <= i; ++j) largest = std::max(largest, p.row(i)[j]);
-    const double factor = 1.0 / std::sqrt(static_cast<double>(q.cols));
-    for (std::int64_t j = 0; j < p.cols; ++j) {
-      p.row(i)[j] = j > i ? 0.0 : std::exp(factor * (p.row(i)[j] - largest));
-      total += p.row(i)[j];
-    }
-    for (std::int64_t j = 0; j <= i; ++j) p.row(i)[j] /= total;
+/// Logits over sqrt(dim).
+Matrix logits(const Matrix& q, const Matrix& k) {
+  Matrix s = product(q, transposed(k));
+  for (double& value : s.values) value /= std::sqrt(static_cast<double>(q.cols));
+  return s;
+}
+
+/// The logarithm of each query's sum of exponentials over the keys up to its own position.
+std::vector<double> log_sums(const Matrix& s) {
+  std::vector<double> sums;
+  for (std::int64_t i = 0; i < s.rows; ++i) {
+    const double largest = *std::max_element(s.row(i), s.row(i) + i + 1);
+    double total = 0.0;
+    for (std::int64_t j = 0; j <= i; ++j) total += std::exp(s.row(i)[j] - largest);
+    sums.push_back(largest + std::log(total));
   }
-  return p;
+  return sums;
+}
+
+/// exp(s - log_sums) for keys up to the query's own position.
+Matrix probabilities(Matrix s, const double* log_sums) {
+  for (std::int64_t i = 0; i < s.rows; ++i)
+    for (std::int64_t j = 0; j < s.cols; ++j) s.row(i)[j] = j > i ? 0.0 : std::exp(s.row(i)[j] - log_sums[i]);
+  return s;
 }
 
 }  // namespace
@@ -69,17 +81,33 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
   const auto key_of = [=](std::int64_t head) { return first_key + head / (heads / keys) * dim; };
   const auto value_of = [=](std::int64_t head) { return first_value + head / (heads / keys) * dim; };
   const bool casts = casts_.attention(), casts_outputs = casts_.attention_outputs();
-  const Matrix qkv = casts ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
+  const bool casts_back = casts_.attention_backward();
+  // What the linear layers beside attention have cast, or will read, in eight bits.
+  const bool exchanges = casts_.exchanges_eight_bits(), qkv_comes_cast = exchanges && !llama();
+  const Matrix qkv = casts && !qkv_comes_cast ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
 
   // P of all heads one below the other, so that all share a scale.
   const std::int64_t seq = cell_.model.seq;
-  Matrix p(batch * heads * seq, seq);
+  const auto logits_of = [=](const Matrix& of, std::int64_t b, std::int64_t h) {
+    return logits(head_of(of, batch, b, h * dim, dim), head_of(of, batch, b, key_of(h), dim));
+  };
+  std::vector<double> sums;
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h) {
-      const Matrix of_head =
-          probabilities(head_of(qkv, batch, b, h * dim, dim), head_of(qkv, batch, b, key_of(h), dim));
-      std::copy(of_head.values.begin(), of_head.values.end(), p.row((b * heads + h) * seq));
+      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h));
+      sums.insert(sums.end(), of_head.begin(), of_head.end());
     }
+  const auto all_probabilities = [=](const Matrix& of) {
+    Matrix p(batch * heads * seq, seq);
+    for (std::int64_t b = 0; b < batch; ++b)
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const std::int64_t first = (b * heads + h) * seq;
+        const Matrix of_head = probabilities(logits_of(of, b, h), sums.data() + first);
+        std::copy(of_head.values.begin(), of_head.values.end(), p.row(first));
+      }
+    return p;
+  };
+  const Matrix p = all_probabilities(qkv);
   const Matrix p_cast = casts ? casts_.cast_in_kernel(name + " p", Role::kInput, p) : p;
   Matrix o(packed.rows, heads * dim);
   for (std::int64_t b = 0; b < batch; ++b)
@@ -88,36 +116,42 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
                h * dim, o);
   o = casts_.stored(std::move(o));
   if (casts_outputs) o = casts_.cast(name + " o", Role::kInput, o).by_rows;
-  Matrix y = casts_outputs ? casts_.stored(o) : o;
+  Matrix y = casts_outputs && !exchanges ? casts_.stored(o) : o;
 
+  // A backward in 16 bits reads Q, K, V and O as they were stored; its P is under forward's sums.
+  const Matrix read = casts && !casts_back ? packed : qkv, o_read = casts_back ? o : y;
   return {std::move(y), [=, this](const Matrix& grad_y) {
-            const Matrix grad = casts ? casts_.cast(name + " grad o", Role::kGradient, grad_y).by_rows : grad_y;
-            Matrix grad_s(p.rows, p.cols), out(qkv.rows, qkv.cols);
+            const Matrix p_read = casts && !casts_back ? all_probabilities(read) : p;
+            const Matrix& p_multiplied = casts_back ? p_cast : p_read;
+            const Matrix grad =
+                casts_back && !exchanges ? casts_.cast(name + " grad o", Role::kGradient, grad_y).by_rows : grad_y;
+            Matrix grad_s(p_read.rows, p_read.cols), out(qkv.rows, qkv.cols);
             for (std::int64_t b = 0; b < batch; ++b)
               for (std::int64_t h = 0; h < heads; ++h) {
                 const std::int64_t first = (b * heads + h) * seq;
                 const Matrix grad_o = head_of(grad, batch, b, h * dim, dim),
-                             o_head = head_of(o, batch, b, h * dim, dim);
-                const Matrix grad_p = product(grad_o, transposed(head_of(qkv, batch, b, value_of(h), dim)));
+                             o_head = head_of(o_read, batch, b, h * dim, dim);
+                const Matrix grad_p = product(grad_o, transposed(head_of(read, batch, b, value_of(h), dim)));
                 for (std::int64_t i = 0; i < seq; ++i) {
                   double dot = 0.0;
                   for (std::int64_t d = 0; d < dim; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
                   for (std::int64_t j = 0; j <= i; ++j)
-                    grad_s.row(first + i)[j] = p.row(first + i)[j] * (grad_p.row(i)[j] - dot);
+                    grad_s.row(first + i)[j] = p_read.row(first + i)[j] * (grad_p.row(i)[j] - dot);
                 }
-                add_head(product(transposed(rows_of(p_cast, first, seq)), grad_o), batch, b, value_of(h), out);
+                add_head(product(transposed(rows_of(p_multiplied, first, seq)), grad_o), batch, b, value_of(h), out);
               }
-            if (casts) grad_s = casts_.cast_in_kernel(name + " grad s", Role::kGradient, std::move(grad_s));
+            if (casts_back) grad_s = casts_.cast_in_kernel(name + " grad s", Role::kGradient, std::move(grad_s));
             for (double& value : grad_s.values) value /= std::sqrt(static_cast<double>(dim));
             for (std::int64_t b = 0; b < batch; ++b)
               for (std::int64_t h = 0; h < heads; ++h) {
                 const Matrix of_head = rows_of(grad_s, (b * heads + h) * seq, seq);
-                add_head(product(of_head, head_of(qkv, batch, b, key_of(h), dim)), batch, b, h * dim, out);
-                add_head(product(transposed(of_head), head_of(qkv, batch, b, h * dim, dim)), batch, b, key_of(h), out);
+                add_head(product(of_head, head_of(read, batch, b, key_of(h), dim)), batch, b, h * dim, out);
+                add_head(product(transposed(of_head), head_of(read, batch, b, h * dim, dim)), batch, b, key_of(h), out);
               }
             out = casts_.stored(std::move(out));
-            if (casts_outputs) out = casts_.stored(casts_.cast(name + " grad qkv", Role::kGradient, out).by_rows);
-            return out;
+            if (!casts_back || !casts_outputs) return out;
+            out = casts_.cast(name + " grad qkv", Role::kGradient, out).by_rows;
+            return qkv_comes_cast ? out : casts_.stored(std::move(out));
           }};
 }
 

@@ -70,13 +70,20 @@ double rounded(double x, const Format& format) {
 }
 
 Casts::Casts(const CellConfig& cell, std::string_view recipe, bool exact)
-    : exact_(exact), storage_(cell.training.param_dtype == ParamDType::kF32 ? kF32 : kBF16) {
+    : exact_(exact),
+      storage_(cell.training.param_dtype == ParamDType::kF32 ? kF32 : kBF16),
+      first_plain_(cell.training.first_layers_bf16),
+      end_of_casts_(cell.model.layers - cell.training.last_layers_bf16) {
   const RecipeOptions& options = cell.training.recipe_options;
   if (recipe == "delayed") scaling_ = Scaling::kDelayed;
   if (recipe == "current") scaling_ = Scaling::kCurrent;
   if (recipe == "block") scaling_ = Scaling::kBlock;
   if (recipe == "mxfp8") scaling_ = Scaling::kMicroscaling;
   attention_ = cell.training.fp8_attention && (scaling_ == Scaling::kDelayed || scaling_ == Scaling::kCurrent);
+  const bool per_tensor = scaling_ == Scaling::kDelayed || scaling_ == Scaling::kCurrent;
+  hybrid_ = options.fp8_format ? *options.fp8_format == "hybrid" : per_tensor;
+  attention_backward_ = attention_ && cell.training.fp8_attention_backward;
+  exchanges_ = attention_backward_ && cell.training.fp8_mha && scaling_ == Scaling::kDelayed;
   history_length_ = static_cast<std::size_t>(options.amax_history_length.value_or(1024));
   most_recent_ = options.amax_algorithm.value_or("max") == "most_recent";
   margin_ = static_cast<int>(options.margin.value_or(0));
@@ -92,13 +99,10 @@ Matrix Casts::stored(Matrix x) const {
   return x;
 }
 
-Format Casts::format_of(Role role) const {
-  const bool per_tensor = scaling_ == Scaling::kDelayed || scaling_ == Scaling::kCurrent;
-  return per_tensor && role == Role::kGradient ? kE5M2 : kE4M3;
-}
+Format Casts::format_of(Role role) const { return hybrid_ && role == Role::kGradient ? kE5M2 : kE4M3; }
 
 Operand Casts::cast(const std::string& place, Role role, const Matrix& x) {
-  if (exact_ || scaling_ == Scaling::kNone) return {x, x};
+  if (exact_ || scaling_ == Scaling::kNone || in_plain_layer_) return {x, x};
   sources_[place] = x;
   if (scaling_ == Scaling::kDelayed) {
     const Matrix made = cast_delayed(place, role, x);

@@ -19,6 +19,7 @@ struct Format {
 };
 inline constexpr Format kE4M3{3, -6, 448.0};
 inline constexpr Format kE5M2{2, -14, 57344.0};
+inline constexpr Format kF16{10, -14, 65504.0};
 inline constexpr Format kBF16{7, -126, 3.3895313892515355e38};
 inline constexpr Format kF32{23, -126, 3.4028234663852886e38};
 
@@ -55,16 +56,22 @@ class Casts {
  public:
   Casts(const CellConfig& cell, std::string_view recipe, bool exact);
 
+  /// Casts of a layer that the recipe leaves alone do nothing. Set before the layer's forward and before its backward.
+  void enter_layer(std::int64_t layer) { in_plain_layer_ = layer < first_plain_ || layer >= end_of_casts_; }
   /// Rounds every element to the parameters' type.
   Matrix stored(Matrix x) const;
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
   /// What was cast last at each place.
   const std::map<std::string, Matrix>& sources() const { return sources_; }
-  /// True if products of attention are in eight bits. Then its matrices are cast as follows.
-  bool attention() const { return attention_; }
+  /// True if products of attention are in eight bits in this layer. Then its matrices are cast as follows.
+  bool attention() const { return attention_ && !in_plain_layer_; }
+  /// False if its backward is in 16 bits.
+  bool attention_backward() const { return attention_backward_ && !in_plain_layer_; }
   /// True if attention's output and the gradients of Q, K and V go through eight bits too.
-  bool attention_outputs() const { return attention_ && scaling_ == Scaling::kDelayed; }
+  bool attention_outputs() const { return attention() && scaling_ == Scaling::kDelayed; }
+  /// True if linear layers and attention exchange eight bits, so that each tensor between them is cast once.
+  bool exchanges_eight_bits() const { return exchanges_ && !in_plain_layer_; }
   /// P and its gradient, for all heads: they never leave the kernel, so their scale comes from a history always.
   Matrix cast_in_kernel(const std::string& place, Role role, Matrix x);
 
@@ -89,13 +96,19 @@ class Casts {
 
   bool exact_;
   bool attention_ = false;
+  bool attention_backward_ = false;
+  bool exchanges_ = false;
   Format storage_;
   Scaling scaling_ = Scaling::kNone;
   ScaleRule scale_ = ScaleRule::kFloat;
   std::size_t history_length_ = 1024;
+  bool hybrid_ = false;  ///< gradients in E5M2
   bool most_recent_ = false;
   int margin_ = 0;
   double epsilon_ = 0.0;
+  std::int64_t first_plain_ = 0;   ///< the layers before this one are left alone
+  std::int64_t end_of_casts_ = 0;  ///< and so are those from this one on
+  bool in_plain_layer_ = false;
   Histories forward_;
   Histories backward_;
   std::map<std::string, Matrix> sources_;

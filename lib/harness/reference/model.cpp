@@ -37,8 +37,8 @@ Value chained(std::vector<Value> values) {
 
 }  // namespace
 
-Value Model::linear(const std::string& name, const Matrix& x) {
-  const Operand input = casts_.cast(name + " input", Role::kInput, x);
+Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& exchanged) {
+  const Operand input = exchanged.x ? Operand{x, x} : casts_.cast(name + " input", Role::kInput, x);
   const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
   const auto bias = parameters_->find(name + ".bias");
   Matrix y = product(input.by_rows, transposed(weight.by_rows));
@@ -46,11 +46,16 @@ Value Model::linear(const std::string& name, const Matrix& x) {
     for (std::int64_t i = 0; i < y.rows; ++i)
       for (std::int64_t j = 0; j < y.cols; ++j) y.row(i)[j] += bias->second.row(0)[j];
   const bool has_bias = bias != parameters_->end();
-  return {casts_.stored(std::move(y)), [this, name, has_bias, input, weight](const Matrix& grad) {
-            if (has_bias) gradients_[name + ".bias"] = casts_.stored(column_sums(grad));
-            const Operand cast = casts_.cast(name + " gradient", Role::kGradient, grad);
+  y = exchanged.y ? casts_.cast(name + " output", Role::kInput, y).by_rows : casts_.stored(std::move(y));
+  return {std::move(y), [this, name, has_bias, input, weight, exchanged](const Matrix& grad) {
+            // The bias sums the gradient as stored; of one that came in eight bits, a stored copy.
+            if (has_bias) gradients_[name + ".bias"] = casts_.stored(column_sums(casts_.stored(grad)));
+            const Operand cast =
+                exchanged.grad_y ? Operand{grad, grad} : casts_.cast(name + " gradient", Role::kGradient, grad);
             gradients_[name + ".weight"] = casts_.stored(product(transposed(cast.by_columns), input.by_columns));
-            return casts_.stored(product(cast.by_rows, weight.by_columns));
+            const Matrix grad_x = product(cast.by_rows, weight.by_columns);
+            if (exchanged.grad_x) return casts_.cast(name + " input gradient", Role::kGradient, grad_x).by_rows;
+            return casts_.stored(grad_x);
           }};
 }
 
@@ -102,6 +107,7 @@ Value Model::grouped_linear(const std::string& name, const Matrix& x) {
 Value Model::norm(const std::string& name, const Matrix& x) {
   const bool centred = !llama();
   const Matrix& gamma = parameters_->at(name + ".gamma");
+  const auto beta = parameters_->find(name + ".beta");
   const double count = static_cast<double>(x.cols);
   Matrix y(x.rows, x.cols), xhat(x.rows, x.cols);
   std::vector<double> deviations;
@@ -114,7 +120,7 @@ Value Model::norm(const std::string& name, const Matrix& x) {
     for (std::int64_t j = 0; j < x.cols; ++j) {
       xhat.row(i)[j] = (row[j] - mean) / deviations.back();
       y.row(i)[j] = xhat.row(i)[j] * gamma.row(0)[j];
-      if (centred) y.row(i)[j] += parameters_->at(name + ".beta").row(0)[j];
+      if (beta != parameters_->end()) y.row(i)[j] += beta->second.row(0)[j];
     }
   }
   return {casts_.stored(std::move(y)), [=, this, &gamma](const Matrix& grad) {
@@ -132,7 +138,7 @@ Value Model::norm(const std::string& name, const Matrix& x) {
                     (g[j] * gamma.row(0)[j] - mean - xhat.row(i)[j] * slope) / deviations[static_cast<std::size_t>(i)];
             }
             gradients_[name + ".gamma"] = casts_.stored(std::move(of_gamma));
-            if (centred) gradients_[name + ".beta"] = casts_.stored(column_sums(grad));
+            if (beta != parameters_->end()) gradients_[name + ".beta"] = casts_.stored(column_sums(grad));
             return casts_.stored(std::move(out));
           }};
 }
@@ -162,9 +168,9 @@ Value Model::activation(const Matrix& x) {
           }};
 }
 
-Value Model::layernorm_linear(const std::string& name, const Matrix& x) {
+Value Model::layernorm_linear(const std::string& name, const Matrix& x, const Exchanged& exchanged) {
   Value normed = norm(name + ".norm", x);
-  Value y = linear(name, normed.value);
+  Value y = linear(name, normed.value, exchanged);
   return chained({std::move(normed), std::move(y)});
 }
 
@@ -177,10 +183,11 @@ Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
 }
 
 Value Model::multihead_attention(const std::string& name, const Matrix& x) {
-  std::vector<Value> values{layernorm_linear(name + ".qkv", x)};
+  const bool exchanges = casts_.exchanges_eight_bits(), qkv_too = exchanges && !llama();
+  std::vector<Value> values{layernorm_linear(name + ".qkv", x, {.y = qkv_too, .grad_y = qkv_too})};
   if (llama()) values.push_back(rotary(values.back().value));
   values.push_back(attention(name + ".attention", values.back().value));
-  values.push_back(linear(name + ".proj", values.back().value));
+  values.push_back(linear(name + ".proj", values.back().value, {.x = exchanges, .grad_x = exchanges}));
   return chained(std::move(values));
 }
 
@@ -195,6 +202,17 @@ Value Model::transformer_layer(const std::string& name, const Matrix& x) {
           }};
 }
 
+Matrix Model::distance(const Matrix& target, Step& step) const {
+  Matrix grad(step.output.rows, step.output.cols);
+  const double count = static_cast<double>(grad.values.size());
+  for (std::size_t i = 0; i < grad.values.size(); ++i) {
+    const double y = step.output.values[i], distance = target.values.empty() ? 0.0 : y - target.values[i];
+    step.loss += target.values.empty() ? y : distance * distance / count;
+    grad.values[i] = target.values.empty() ? 1.0 : 2.0 * distance / count;
+  }
+  return grad;
+}
+
 Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters) {
   static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},
                                                     {"grouped_linear", &Model::grouped_linear},
@@ -205,20 +223,24 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   parameters_ = &parameters;
   gradients_.clear();
   const Layer layer = kLayers.at(cell_.model.layer);
+  const bool language = is_language_model(cell_);
   std::vector<Value> values;
-  for (std::int64_t i = 0; i < cell_.model.layers; ++i)
-    values.push_back((this->*layer)("layers[" + std::to_string(i) + "]", i == 0 ? x : values.back().value));
+  if (language) values.push_back(embedding(x));
+  for (std::int64_t i = 0; i < cell_.model.layers; ++i) {
+    casts_.enter_layer(i);
+    Value value = (this->*layer)("layers[" + std::to_string(i) + "]", values.empty() ? x : values.back().value);
+    values.push_back({std::move(value.value), [this, i, backward = std::move(value.backward)](const Matrix& grad) {
+                        casts_.enter_layer(i);
+                        return backward(grad);
+                      }});
+  }
+  if (language) values.push_back(norm("norm", values.back().value));
+  if (language) values.push_back(head(values.back().value));
   casts_.end_forward();
 
   Step step;
   step.output = values.back().value;
-  Matrix grad(x.rows, x.cols);
-  const double count = static_cast<double>(grad.values.size());
-  for (std::size_t i = 0; i < grad.values.size(); ++i) {
-    const double y = step.output.values[i], distance = target.values.empty() ? 0.0 : y - target.values[i];
-    step.loss += target.values.empty() ? y : distance * distance / count;
-    grad.values[i] = target.values.empty() ? 1.0 : 2.0 * distance / count;
-  }
+  Matrix grad = language ? cross_entropy(target, step) : distance(target, step);
   chained(std::move(values)).backward(casts_.stored(std::move(grad)));
   casts_.end_backward();
   step.gradients = std::move(gradients_);

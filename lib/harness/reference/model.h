@@ -30,8 +30,9 @@ class Model {
  public:
   Model(const CellConfig& cell, std::string_view recipe, bool exact) : cell_(cell), casts_(cell, recipe, exact) {}
 
-  /// One training step without its optimizer. `x` and `target` are [tokens, hidden], token = position * batch +
-  /// sequence; `target` is empty where the loss is the sum. `parameters` must outlive the call.
+  /// One training step without its optimizer. `x` and `target` are [tokens, hidden] or, of a language model, numbers of
+  /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty where the loss is the sum.
+  /// `parameters` must outlive the call.
   Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters);
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
   const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
@@ -39,17 +40,31 @@ class Model {
  private:
   using Layer = Value (Model::*)(const std::string&, const Matrix&);
 
-  Value linear(const std::string& name, const Matrix& x);
+  /// The tensors of a product that neighbours exchange in eight bits: x and the gradient of y are cast already, y and
+  /// the gradient of x are cast as sums, before they are stored.
+  struct Exchanged {
+    bool x = false, y = false, grad_x = false, grad_y = false;
+  };
+  Value linear(const std::string& name, const Matrix& x) { return linear(name, x, Exchanged{}); }
+  Value linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value grouped_linear(const std::string& name, const Matrix& x);
   Value norm(const std::string& name, const Matrix& x);
   Value activation(const Matrix& x);
-  Value layernorm_linear(const std::string& name, const Matrix& x);
+  Value layernorm_linear(const std::string& name, const Matrix& x) { return layernorm_linear(name, x, Exchanged{}); }
+  Value layernorm_linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value layernorm_mlp(const std::string& name, const Matrix& x);
   Value rotary(const Matrix& qkv);
   Matrix rotated(const Matrix& qkv, bool inverse) const;
   Value attention(const std::string& name, const Matrix& qkv);
   Value multihead_attention(const std::string& name, const Matrix& x);
   Value transformer_layer(const std::string& name, const Matrix& x);
+  // Of a language model (language.cpp). Their products are not cast under any recipe.
+  Value embedding(const Matrix& tokens);
+  Value head(const Matrix& x);
+  /// Sets the loss of `step` by its output; returns the gradient of the output.
+  Matrix cross_entropy(const Matrix& targets, Step& step) const;
+  /// The same of the sum of the output, or of its distance to `target`.
+  Matrix distance(const Matrix& target, Step& step) const;
 
   bool llama() const { return cell_.model.form == "llama"; }
   std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }

@@ -23,7 +23,8 @@ double multiplications(const ModelConfig& model) {
     weights += hidden * (2.0 * hidden + 2.0 * keys);
     scores = 2.0 * tokens * count(model.seq) * hidden;
   }
-  return 3.0 * count(model.layers) * (tokens * weights + scores);
+  const double head = tokens * hidden * count(model.vocabulary);
+  return 3.0 * (count(model.layers) * (tokens * weights + scores) + head);
 }
 
 std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {

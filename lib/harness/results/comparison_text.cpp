@@ -267,6 +267,10 @@ StoredRun load_run(const std::string& path) {
   fs::path file = path;
   if (fs::is_directory(file, error)) file /= "results.json";
   if (fs::path packed = file.string() + ".gz"; !fs::exists(file, error) && fs::exists(packed, error)) file = packed;
+  if (const fs::path lines = file.parent_path() / "results.jsonl"; !fs::exists(file, error) && fs::exists(lines, error))
+    fail(fmt::format(
+        "{}: that run did not end, so it has no results.json; finish it with `fp8lab run ... -o {} --resume`", path,
+        path));
   if (!fs::is_regular_file(file, error)) {
     const bool exists = fs::exists(file, error);
     fail(fmt::format("{}: {}; {}", file.string(),

@@ -38,7 +38,8 @@ Value value_from(const Key& key, const JsonReader& json) {
     case KeyType::kNumber: return json.number();
     case KeyType::kWord:
     case KeyType::kMesh:
-    case KeyType::kText: return json.text();
+    case KeyType::kText:
+    case KeyType::kFile: return json.text();
   }
   return {};
 }
@@ -92,6 +93,19 @@ TensorNoise noise_from(const JsonReader& json, NumberFrom number) {
           .reason = json.text_or_empty("reason")};
 }
 
+CastSeries casts_from(const JsonReader& json, NumberFrom number) {
+  CastSeries out;
+  out.tensor = json.at("tensor").text();
+  json.at("steps").each_item(
+      [&](const JsonReader& step) { out.steps.push_back(step.integer(0, std::numeric_limits<std::int64_t>::max())); });
+  json.at("sqnr_db").each_item([&](const JsonReader& db) { out.sqnr_db.push_back(number(db)); });
+  out.clip_fraction = numbers_from(json.at("clip_fraction"), number);
+  out.underflow_fraction = numbers_from(json.at("underflow_fraction"), number);
+  for (const std::size_t length : {out.sqnr_db.size(), out.clip_fraction.size(), out.underflow_fraction.size()})
+    if (length != out.steps.size()) json.refuse("lists with a figure for each of its steps");
+  return out;
+}
+
 MetricValue metric_from(const JsonReader& json, NumberFrom number) {
   return {number(json.at("value")), number(json.at("predicted")), json.at("unit").text(), json.text_or_empty("reason")};
 }
@@ -111,6 +125,10 @@ ArmResult arm_from(const JsonReader& json, NumberFrom number) {
   out.peak_by_holder = holders_from(json.at("peak_by_holder"));
   out.emulated = json.text_or_empty("emulated");
   if (const auto losses = json.find("losses")) out.losses = numbers_from(*losses, number);
+  if (const auto validations = json.find("validation_losses"))
+    validations->each_item([&](const JsonReader& one) {
+      out.validation_losses.push_back({one.at("step").integer(), number(one.at("loss")).value_or(std::nan(""))});
+    });
   for (const auto& [key, lists] : {std::pair{"samples", &out.samples}, std::pair{"by_process", &out.by_process}})
     if (const auto found = json.find(key))
       found->each_member([&, of = lists](const std::string& name, const JsonReader& values) {
@@ -118,6 +136,8 @@ ArmResult arm_from(const JsonReader& json, NumberFrom number) {
       });
   if (const auto noise = json.find("noise"))
     noise->each_item([&](const JsonReader& one) { out.noise.push_back(noise_from(one, number)); });
+  if (const auto casts = json.find("casts"))
+    casts->each_item([&](const JsonReader& one) { out.casts.push_back(casts_from(one, number)); });
   if (const auto notes = json.find("notes")) out.notes = texts_from(*notes);
   out.values_hash = json.text_or_empty("values_hash");
   out.sequence_hash = json.text_or_empty("sequence_hash");

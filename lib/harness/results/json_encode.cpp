@@ -92,6 +92,16 @@ Json noise_json(const TensorNoise& noise, NumberJson number) {
   return out;
 }
 
+Json casts_json(const CastSeries& casts, NumberJson number) {
+  Json sqnr = Json::array();
+  for (const std::optional<double>& db : casts.sqnr_db) sqnr.push_back(number(db));
+  return {{"tensor", casts.tensor},
+          {"steps", casts.steps},
+          {"sqnr_db", sqnr},
+          {"clip_fraction", numbers_json(casts.clip_fraction, number)},
+          {"underflow_fraction", numbers_json(casts.underflow_fraction, number)}};
+}
+
 Json arm_json(const ArmResult& arm, NumberJson number) {
   Json out{{"status", arm.status}, {"reason", text_or_null(arm.reason)}, {"seconds", arm.seconds}};
   if (!arm.measured_in.empty()) out["measured_in"] = arm.measured_in;
@@ -103,9 +113,12 @@ Json arm_json(const ArmResult& arm, NumberJson number) {
   out["peak_by_holder"] = holders_json(arm.peak_by_holder);
   if (!arm.emulated.empty()) out["emulated"] = arm.emulated;
   if (!arm.losses.empty()) out["losses"] = numbers_json(arm.losses, number);
+  for (const auto& [step, loss] : arm.validation_losses)
+    out["validation_losses"].push_back({{"step", step}, {"loss", number(loss)}});
   for (const auto& [name, samples] : arm.samples) out["samples"][name] = numbers_json(samples, number);
   for (const auto& [name, figures] : arm.by_process) out["by_process"][name] = numbers_json(figures, number);
   for (const TensorNoise& one : arm.noise) out["noise"].push_back(noise_json(one, number));
+  for (const CastSeries& one : arm.casts) out["casts"].push_back(casts_json(one, number));
   if (!arm.notes.empty()) out["notes"] = arm.notes;
   if (!arm.values_hash.empty()) out["values_hash"] = arm.values_hash;
   out["sequence_hash"] = text_or_null(arm.sequence_hash);

@@ -180,6 +180,8 @@ std::string complaint(const Gate& gate, const Expectation& e, const ArmResults& 
                         : e.factor == 1 ? name(*e.of)
                                         : "limit",
                         figure(*gate.limit, unit));
+  else if (gate.limit && unit == "B" && e.unit.empty() && std::abs(*gate.limit) >= 1024)
+    limit = ", limit " + short_figure(*gate.limit, unit);
   return fmt::format("{}: measured {}{}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit,
                      because(e, arms));
 }

@@ -113,7 +113,7 @@ class Runner {
       }
       // How much of a GPU a library needs is not predicted, so it has the GPU for itself.
       const bool alone = any_group(cell.config.measure, &MetricGroup::alone) ||
-                         (is_library(cell.config) && memory_of(cell.config) > 0.0);
+                         (is_library(cell.config) && cell.config.device == "cuda");
       if (alone && busy > 0) return;
       const std::vector<Arm> arms = arms_of(cell, vocabulary_);
       const double arm_bytes = bytes_of(cell, arms);

@@ -27,8 +27,14 @@ std::string task_of(CellConfig cell, Arm arm) {
     training.recipe = none.recipe;
     training.recipe_options = none.recipe_options;
     training.quantized_weights = none.quantized_weights;
+    training.initial_history_length = none.initial_history_length;
     training.fused_quantize = none.fused_quantize;
     training.fp8_attention = none.fp8_attention;
+    training.fp8_sums = none.fp8_sums;
+    training.first_layers_bf16 = none.first_layers_bf16;
+    training.last_layers_bf16 = none.last_layers_bf16;
+    training.fp8_attention_backward = none.fp8_attention_backward;
+    training.fp8_mha = none.fp8_mha;
   }
   return std::string(name(arm)) + cell_to_json(cell);
 }

@@ -1,12 +1,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <filesystem>
 #include <set>
 
 #include "harness/cell/keys.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/scenario/rules.h"
 #include "harness/scenario/scenario.h"
+#include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
 namespace {
@@ -21,22 +23,43 @@ Place place_of(const Scenario& scenario, const std::string& key) {
   return {1, 1};
 }
 
-void check_cell(const Scenario& scenario, const CellConfig& cell, const Vocabulary& vocabulary) {
-  std::optional<BrokenRule> broken = broken_general_rule(cell, vocabulary);
-  if (!broken && vocabulary.broken_rule) broken = vocabulary.broken_rule(cell);
-  if (!broken) return;
-  const std::string of = cell.axes.empty() ? "" : fmt::format(" (cell {})", cell.id);
-  throw ScenarioError(scenario.file, place_of(scenario, broken->key),
-                      fmt::format("`{}`: {}{}", broken->key, broken->rule, of));
-}
+/// The rules that cells break, each with the first cell that breaks it.
+class BrokenCells {
+ public:
+  BrokenCells(const Scenario& scenario, const Vocabulary& vocabulary) : scenario_(scenario), vocabulary_(vocabulary) {}
 
-/// Why the device cannot run the cell, or "".
+  void check(const CellConfig& cell) {
+    for (const BrokenRule& broken : broken_rules(cell, vocabulary_)) {
+      if (!seen_.emplace(broken.key, broken.rule).second) continue;
+      const std::string of = cell.axes.empty() ? "" : fmt::format(" (cell {})", cell.id);
+      mistakes_.collect([&] {
+        throw ScenarioError(scenario_.file, place_of(scenario_, broken.key),
+                            fmt::format("`{}`: {}{}", broken.key, broken.rule, of));
+      });
+    }
+  }
+  void throw_all() const { mistakes_.throw_all(); }
+
+ private:
+  const Scenario& scenario_;
+  const Vocabulary& vocabulary_;
+  std::set<std::pair<std::string, std::string>> seen_;
+  Mistakes mistakes_;
+};
+
+/// Why the device cannot run the cell, or "". Where a library runs, its worker is asked.
 std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) {
   const Term* device = find_term(vocabulary.devices, cell.device);
-  if (!device) return "";
+  if (!device || is_library(cell)) return "";
   if (std::string reason = device->why_unavailable(); !reason.empty()) return reason;
   const std::string_view arch = device->own_arch ? device->own_arch() : std::string_view();
   return arch.empty() || arch == cell.arch ? "" : fmt::format("the GPU is '{}', not '{}'", arch, cell.arch);
+}
+
+/// A file's path is relative to the scenario's folder.
+void resolve_paths(const std::string& scenario, CellConfig& cell) {
+  std::string& corpus = cell.training.corpus;
+  if (!corpus.empty()) corpus = (std::filesystem::path(scenario).parent_path() / corpus).string();
 }
 
 /// The bytes of one cell's copy of the entry.
@@ -105,6 +128,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   Copies copies(scenario, points);
   std::vector<PlannedCell> cells;
   std::set<std::string> ids;
+  BrokenCells broken(scenario, vocabulary);
   const int line = place_of(scenario, "name").line;
   for (const Axes& axes : points.points()) {
     PlannedCell cell;
@@ -118,7 +142,8 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     if (!ids.insert(cell.config.id).second)
       throw ScenarioError(scenario.file, place_of(scenario, "include"),
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
-    check_cell(scenario, cell.config, vocabulary);
+    resolve_paths(scenario.file, cell.config);
+    broken.check(cell.config);
     cell.file = scenario.file;
     cell.line = line;
     cell.title = scenario.title;
@@ -128,11 +153,14 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     cell.timeout_s = scenario.timeout_s;
     cells.push_back(std::move(cell));
   }
+  broken.throw_all();
   copies.give(scenario.expect, &PlannedCell::expect, cells);
   copies.give(scenario.claims, &PlannedCell::claims, cells);
   copies.give_reasons(scenario.skip_if, cells);
-  for (PlannedCell& cell : cells)
+  for (PlannedCell& cell : cells) {
     if (cell.skip_reason.empty()) cell.skip_reason = device_reason(cell.config, vocabulary);
+    if (cell.skip_reason.empty() && vocabulary.lacks) cell.skip_reason = vocabulary.lacks(cell.config);
+  }
   return cells;
 }
 

@@ -41,6 +41,47 @@ Broken broken_model_rule(const ModelConfig& m, std::int64_t micro_batches) {
   return std::nullopt;
 }
 
+Broken broken_language_rule(const CellConfig& cell) {
+  const ModelConfig& m = cell.model;
+  const Loss loss = cell.training.loss;
+  if (is_language_model(cell)) {
+    if (loss != Loss::kCrossEntropy)
+      return BrokenRule{"training.loss",
+                        fmt::format("{}, but a model with a vocabulary trains on the next token; write "
+                                    "`loss: cross_entropy`, or remove `vocabulary`",
+                                    cell.training.loss.text())};
+    if (cell.training.data == Data::kStress)
+      return BrokenRule{"training.data",
+                        "stress values are activations, but a model with a vocabulary reads tokens; "
+                        "remove one of the two"};
+    constexpr double kMostElements = 0x1p52;
+    const double tokens = static_cast<double>(m.seq) * static_cast<double>(m.batch);
+    if (static_cast<double>(m.vocabulary) * (tokens + static_cast<double>(m.hidden)) > kMostElements)
+      return BrokenRule{"model.vocabulary", fmt::format("logits of {} tokens x vocabulary {} are above 2^52 elements",
+                                                        tokens, m.vocabulary)};
+    return std::nullopt;
+  }
+  if (loss == Loss::kCrossEntropy)
+    return BrokenRule{"model.vocabulary",
+                      "missing; cross_entropy is of a language model, which needs its number of "
+                      "tokens; write `vocabulary: 256`, or another `loss`"};
+  if (m.head != HeadWeight::kOwn)
+    return BrokenRule{"model.head",
+                      "tied, but a model without a vocabulary has no head; remove it, or write `vocabulary`"};
+  if (m.positions)
+    return BrokenRule{"model.positions",
+                      "a model without a vocabulary has no embedding to add them to; remove it, or write `vocabulary`"};
+  return std::nullopt;
+}
+
+Broken broken_bf16_layers_rule(const CellConfig& cell) {
+  const std::int64_t first = cell.training.first_layers_bf16, last = cell.training.last_layers_bf16;
+  if (first + last <= cell.model.layers) return std::nullopt;
+  return BrokenRule{
+      last > 0 ? "training.last_layers_bf16" : "training.first_layers_bf16",
+      fmt::format("{} first and {} last layers are more than the model's {}", first, last, cell.model.layers)};
+}
+
 Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const std::int64_t most = vocabulary.max_ranks ? vocabulary.max_ranks(cell.device) : 1;
   if (cell.ranks > most)
@@ -63,6 +104,9 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
                       "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
   if (cell.gather_ahead)
     return BrokenRule{"gather_ahead", "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
+  if (cell.reduce_dtype)
+    return BrokenRule{"reduce_dtype",
+                      "no gradients are reduced without sharding; remove it, or write `sharding: fsdp`"};
   if (defers_init(cell))
     return BrokenRule{"training.deferred_init",
                       "nobody initialises the parameters later without sharding; remove it, or write `sharding: fsdp`"};
@@ -85,9 +129,18 @@ Broken broken_subject_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-constexpr std::array<std::string_view, 5> kOptimizerKeys{"training.master_weights", "training.moments",
-                                                         "training.weight_decay", "training.clip_norm",
-                                                         "training.weight_average"};
+constexpr std::array<std::string_view, 12> kOptimizerKeys{"training.master_weights",
+                                                          "training.moments",
+                                                          "training.weight_rounding",
+                                                          "training.weight_decay",
+                                                          "training.decay_only_matrices",
+                                                          "training.clip_norm",
+                                                          "training.weight_average",
+                                                          "training.learning_rate_schedule",
+                                                          "training.warmup_steps",
+                                                          "training.final_learning_rate",
+                                                          "training.beta1",
+                                                          "training.beta2"};
 
 Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const TrainingConfig& t = cell.training;
@@ -100,11 +153,16 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
       if (changed(path))
         return BrokenRule{std::string(path), "there is no optimizer to heed it; remove it, or write `optimizer: adam`"};
   if (t.optimizer == Optimizer::kForeachAdam)
-    for (const std::string_view path : {"training.master_weights", "training.moments"})
+    for (const std::string_view path : {"training.master_weights", "training.moments", "training.weight_rounding"})
       if (changed(path))
         return BrokenRule{std::string(path),
-                          "foreach_adam updates the parameters themselves, with moments in f32; "
-                          "remove it, or write `optimizer: adam`"};
+                          "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
+                          "nearest; remove it, or write `optimizer: adam`"};
+  if (t.weight_rounding == Rounding::kStochastic &&
+      (t.master_weights != Master::kNone || t.param_dtype != ParamDType::kBF16))
+    return BrokenRule{"training.weight_rounding",
+                      "masters and parameters in f32 keep what rounding loses; write `master_weights: none` and "
+                      "`param_dtype: bf16`, or remove it"};
   if (t.master_weights == Master::kRemainder && t.param_dtype != ParamDType::kBF16)
     return BrokenRule{"training.master_weights",
                       fmt::format("remainder keeps the 16 bits that bf16 parameters lack, but param_dtype is {}; write "
@@ -119,12 +177,58 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
   return std::nullopt;
 }
 
+Broken broken_sums_rule(const CellConfig& cell) {
+  if (cell.training.fp8_sums != Fp8Sums::kTensorCore || cell.arch == "hopper") return std::nullopt;
+  return BrokenRule{"training.fp8_sums",
+                    fmt::format("tensor_core is Hopper's, but arch is {}; write f32 or `arch: hopper`", cell.arch)};
+}
+
 Broken broken_cache_rule(const CellConfig& cell) {
-  if (!is_sharded(cell)) return std::nullopt;
-  if (cell.training.cache_weights)
+  if (is_sharded(cell) && cell.training.cache_weights)
     return BrokenRule{"training.cache_weights", "layers of a sharded model cache no weights; remove one of the two"};
-  if (cell.training.validation_batches > 0)
-    return BrokenRule{"training.validation_batches", "sharded models are not validated; remove one of the two"};
+  return std::nullopt;
+}
+
+Broken broken_schedule_rule(const TrainingConfig& t) {
+  const bool cosine = t.learning_rate_schedule == RateSchedule::kCosine;
+  for (const auto& [set, key] : {std::pair{t.decay_steps != 0, "training.decay_steps"},
+                                 {t.final_learning_rate != 0.0, "training.final_learning_rate"}})
+    if (set && !cosine)
+      return BrokenRule{key,
+                        "a constant learning rate has no end; remove it, or write `learning_rate_schedule: cosine`"};
+  const std::int64_t end = t.decay_steps == 0 ? t.steps : t.decay_steps;
+  if (cosine && t.warmup_steps >= end)
+    return BrokenRule{"training.warmup_steps",
+                      fmt::format("{}, but cosine ends at step {}; the warm-up must be shorter", t.warmup_steps, end)};
+  if (t.validate_every > 0 && t.validation_batches == 0)
+    return BrokenRule{"training.validate_every",
+                      "a validation has no batches; write `validation_batches: 1`, or remove it"};
+  return std::nullopt;
+}
+
+Broken broken_data_rule(const CellConfig& cell) {
+  const TrainingConfig& t = cell.training;
+  if (t.data == Data::kText) {
+    if (is_language_model(cell)) return std::nullopt;
+    return BrokenRule{"training.data",
+                      "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"};
+  }
+  for (const auto& [set, key] :
+       {std::pair{!t.corpus.empty(), "training.corpus"}, {t.tokens != Tokens::kByte, "training.tokens"}})
+    if (set)
+      return BrokenRule{key,
+                        fmt::format("`data: {}` reads no corpus; write `data: text`, or remove it", t.data.text())};
+  return std::nullopt;
+}
+
+Broken broken_attention_rule(const TrainingConfig& t) {
+  if (!t.fp8_attention && !t.fp8_attention_backward)
+    return BrokenRule{"training.fp8_attention_backward",
+                      "attention casts nothing in forward either; remove it, or write `fp8_attention: true`"};
+  if (t.fp8_mha && !(t.fp8_attention && t.fp8_attention_backward))
+    return BrokenRule{"training.fp8_mha",
+                      "attention must read and return eight bits in both passes; remove it, or write `fp8_attention: "
+                      "true` and no `fp8_attention_backward: false`"};
   return std::nullopt;
 }
 
@@ -136,6 +240,10 @@ Broken broken_resume_rule(const TrainingConfig& t) {
   if (t.optimizer == Optimizer::kForeachAdam)
     return BrokenRule{"training.resume_at",
                       "the state of foreach_adam is not saved; write `optimizer: adam` or `optimizer: none`"};
+  if (t.initial_history_length > 0)
+    return BrokenRule{"training.initial_history_length",
+                      "saved histories are as long as the recipe's, and a model that is built anew has others; remove "
+                      "one of the two"};
   if (t.weight_average)
     return BrokenRule{"training.resume_at", "the average of the weights is not saved; remove one of the two"};
   return std::nullopt;
@@ -143,16 +251,27 @@ Broken broken_resume_rule(const TrainingConfig& t) {
 
 }  // namespace
 
-std::optional<BrokenRule> broken_general_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
+std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& vocabulary) {
+  std::vector<BrokenRule> out;
+  const auto add = [&](Broken broken) {
+    if (broken) out.push_back(std::move(*broken));
+  };
   if (cell.control != Control::kNone && !cell.fix.empty())
-    return BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"};
-  Broken broken = broken_model_rule(cell.model, cell.training.micro_batches);
-  if (!broken) broken = broken_ranks_rule(cell, vocabulary);
-  if (!broken) broken = broken_subject_rule(cell);
-  if (!broken) broken = broken_optimizer_rule(cell, vocabulary);
-  if (!broken) broken = broken_cache_rule(cell);
-  if (!broken) broken = broken_resume_rule(cell.training);
-  return broken;
+    add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
+  add(broken_model_rule(cell.model, cell.training.micro_batches));
+  add(broken_language_rule(cell));
+  add(broken_bf16_layers_rule(cell));
+  add(broken_ranks_rule(cell, vocabulary));
+  add(broken_subject_rule(cell));
+  add(broken_optimizer_rule(cell, vocabulary));
+  add(broken_sums_rule(cell));
+  add(broken_cache_rule(cell));
+  add(broken_attention_rule(cell.training));
+  add(broken_schedule_rule(cell.training));
+  add(broken_data_rule(cell));
+  add(broken_resume_rule(cell.training));
+  if (out.empty() && vocabulary.broken_rule) add(vocabulary.broken_rule(cell));
+  return out;
 }
 
 }  // namespace fp8lab

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "harness/cell/file_keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
@@ -21,39 +22,52 @@ class ScenarioParser {
  public:
   ScenarioParser(const std::string& file, const Vocabulary& vocabulary) : file_(file), reader_(file, vocabulary) {}
 
-  Scenario parse(const YamlNode& root) {
-    if (!root.is_map())
-      reader_.refuse(root.place, fmt::format("a scenario is a mapping of keys, but this is {}", described(root)));
+  Scenario parse(const YamlNode& file) {
+    if (!file.is_map())
+      reader_.refuse(file.place, fmt::format("a scenario is a mapping of keys, but this is {}", described(file)));
     const auto read = [&](const auto& piece) { return mistakes_.collect(piece); };
     // The keys of a file of another version are not checked: they may differ.
-    if (read([&] { check_version(root); })) {
-      read([&] { check_top_level(root); });
+    if (read([&] { check_version(file); })) {
+      YamlNode root = top_level(file);
       read([&] { read_name(root); });
       read([&] { out_.title = reader_.text(reader_.required(root, "title", "").value, "title"); });
       read([&] { read_upstream(root); });
-      const bool has_keys = read_keys(root, "");
+      read_keys(root, "");
       for (const std::string& section : kSections) read([&] { read_section(root, section); });
       const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
       const bool measures = read([&] { read_measure(root); });
       // `expect`, `claims` and `skip_if` refer to axes, to the fix and to metrics, so those must be read first.
-      if (has_keys && has_axes && measures) read([&] { read_lists(root); });
+      const EntryContext context(has_axes ? &out_.matrix : nullptr, measures ? &out_.base.measure : nullptr,
+                                 before_arm(root, has_axes));
+      read_list(root, "expect", context, read_expectation, out_.expect);
+      read_list(root, "claims", context, read_claim, out_.claims);
+      read_list(root, "skip_if", context, read_skip_rule, out_.skip_if);
       if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
+      // Rules of cells are known to be broken only where every key was understood.
+      if (!mistakes_.empty() && understood_ && has_axes) read([&] { plan_cells(out_, reader_.vocabulary()); });
     }
     mistakes_.throw_all();
     return std::move(out_);
   }
 
  private:
-  void check_top_level(const YamlNode& root) const {
-    std::vector<std::string> known{"version", "name",     "title",  "upstream", "versions",
-                                   "model",   "training", "matrix", "include",  "exclude",
-                                   "measure", "expect",   "claims", "skip_if",  "timeout"};
+  YamlNode top_level(const YamlNode& file) {
+    std::vector<std::string> known;
+    for (const FileKey& key : file_keys()) known.emplace_back(key.name);
+    for (const std::string& section : kSections)
+      if (section.find('.') == std::string::npos) known.push_back(section);
     for (const Key& key : keys())
       if (key.section().empty()) known.emplace_back(key.path);
-    YamlNode named = root;
+    YamlNode named = file;
     // Keys that begin with x- hold anchors for the rest of the file, as in Compose files.
     std::erase_if(named.entries, [](const YamlEntry& entry) { return entry.key.starts_with("x-"); });
-    reader_.only_keys(named, "", known);
+    return known_keys(named, "", known);
+  }
+
+  YamlNode known_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) {
+    YamlNode out = reader_.known_keys(map, where, known, mistakes_);
+    understood_ &= out.entries.size() == map.entries.size();
+    return out;
   }
 
   void check_version(const YamlNode& root) const {
@@ -92,37 +106,32 @@ class ScenarioParser {
     return name;
   }
 
-  void read_section(const YamlNode& root, const std::string& section) {
+  /// Puts misspelt keys of the section right in `root`, since a section inside it may be among them.
+  void read_section(YamlNode& root, const std::string& section) {
     const auto dot = section.find('.');
-    const YamlEntry* outer = root.find(section.substr(0, dot));
-    if (!outer) return;
-    const YamlNode* map = &reader_.as_map(*outer, outer->key);
-    if (dot != std::string::npos) {
-      const YamlEntry* inner = map->find(section.substr(dot + 1));
-      if (!inner) return;
-      map = &reader_.as_map(*inner, section);
-    }
+    YamlEntry* outer = root.find(section.substr(0, dot));
+    YamlEntry* entry = outer && dot != std::string::npos ? outer->value.find(section.substr(dot + 1)) : outer;
+    if (!entry) return;
+    reader_.as_map(*entry, section);
     std::vector<std::string> known;
     for (const Key& key : keys())
       if (key.section() == section) known.emplace_back(key.last());
     for (const std::string& other : kSections)
       if (other.starts_with(section + ".")) known.push_back(other.substr(section.size() + 1));
-    mistakes_.collect([&] { reader_.only_keys(*map, section, known); });
-    out_.places[section] = outer->place;
-    read_keys(*map, section);
+    out_.places[section] = entry->place;
+    entry->value = known_keys(entry->value, section, known);
+    read_keys(entry->value, section);
   }
 
-  /// Returns false if a key was refused.
-  bool read_keys(const YamlNode& map, const std::string& section) {
-    bool all = true;
+  void read_keys(const YamlNode& map, const std::string& section) {
     for (const Key& key : keys()) {
       if (key.section() != section) continue;
       const YamlEntry* entry = map.find(key.last());
       if (!entry) continue;
-      all &= mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
+      understood_ &=
+          mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
       out_.places[std::string(key.path)] = entry->place;
     }
-    return all;
   }
 
   void read_measure(const YamlNode& root) {
@@ -137,21 +146,25 @@ class ScenarioParser {
     }
   }
 
-  void read_lists(const YamlNode& root) {
+  /// Whether some cells have an arm `before`; nothing where mistakes hide it.
+  std::optional<bool> before_arm(const YamlNode& root, bool has_axes) const {
     const std::vector<std::string> axes = out_.matrix.axis_names();
     const bool before_axis = std::any_of(axes.begin(), axes.end(), [](const auto& axis) {
       return find_key(axis) == find_key("fix") || find_key(axis) == find_key("versions.before");
     });
-    const EntryContext context(out_.matrix, out_.base.measure, before_axis || has_before(out_.base));
-    if (const YamlEntry* entry = root.find("expect"))
-      for (const YamlNode& item : reader_.as_list(*entry, "expect"))
-        mistakes_.collect([&] { out_.expect.push_back(read_expectation(reader_, item, context)); });
-    if (const YamlEntry* entry = root.find("claims"))
-      for (const YamlNode& item : reader_.as_list(*entry, "claims"))
-        mistakes_.collect([&] { out_.claims.push_back(read_claim(reader_, item, context)); });
-    if (const YamlEntry* entry = root.find("skip_if"))
-      for (const YamlNode& item : reader_.as_list(*entry, "skip_if"))
-        mistakes_.collect([&] { out_.skip_if.push_back(read_skip_rule(reader_, item, context)); });
+    if (before_axis || has_before(out_.base) || root.find("fix")) return true;
+    return has_axes && understood_ ? std::optional(false) : std::nullopt;
+  }
+
+  template <class Entry>
+  void read_list(const YamlNode& root, const std::string& key, const EntryContext& context,
+                 Entry (*read)(const NodeReader&, const YamlNode&, const EntryContext&), std::vector<Entry>& out) {
+    const YamlEntry* entry = root.find(key);
+    if (!entry) return;
+    mistakes_.collect([&] {
+      for (const YamlNode& item : reader_.as_list(*entry, key))
+        mistakes_.collect([&] { out.push_back(read(reader_, item, context)); });
+    });
   }
 
   double timeout(const YamlEntry& entry) const {
@@ -165,6 +178,7 @@ class ScenarioParser {
   const std::string& file_;
   NodeReader reader_;
   Mistakes mistakes_;
+  bool understood_ = true;  ///< every key that sets a field of the cell was read, or its meaning guessed
   Scenario out_;
 };
 

@@ -47,6 +47,7 @@ struct Expectation {
   double factor = 1;       ///< above 0; 1 unless `of`
   double low = 0;          ///< the limit; for kWithin the lower one
   double high = 0;         ///< for kWithin the upper limit
+  std::string unit{};      ///< in which the limits are written; empty: the metric's
   double abs = 0;          ///< tolerance: the larger of abs and rel * |limit|
   double rel = 0;
   std::string status;  ///< kEnds: the ArmResult::status that the arm must have
@@ -107,8 +108,8 @@ struct PlannedCell {
 /// Throws ScenarioError with all mistakes of the file, except those that follow from others.
 Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
-/// The cells of a scenario in matrix order. Throws ScenarioError if a cell breaks a rule of its layer, recipe, ranks or
-/// training.
+/// The cells of a scenario in matrix order. Throws ScenarioError with every rule of layer, recipe, ranks or
+/// training that cells break.
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary);
 
 struct LoadedScenarios {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <unordered_set>
+#include <utility>
 
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
@@ -11,6 +13,9 @@
 
 namespace fp8lab {
 namespace {
+
+/// A metric in the unit of fractions, for amounts that are fractions whatever the metric.
+constexpr std::string_view kFraction = "parity.loss_gap";
 
 struct ComparisonKey {
   std::string_view key;
@@ -35,8 +40,7 @@ std::string read_metric(const NodeReader& reader, const YamlNode& item, const st
     reader.refuse(node.place, fmt::format("`{}.metric`: no metric is called `{}`.{}", where, quotable(metric),
                                           suggestion(metric, known)));
   }
-  const auto& measured = context.measure;
-  if (std::find(measured.begin(), measured.end(), row->group()) == measured.end())
+  if (context.measure && std::ranges::find(*context.measure, row->group()) == context.measure->end())
     reader.refuse(node.place, fmt::format("`{}.metric`: `{}` is not measured here; add `{}` to `measure`", where,
                                           metric, row->group()));
   return metric;
@@ -47,14 +51,14 @@ Side read_side(const NodeReader& reader, const YamlNode& item, const std::string
   if (!entry) {
     // A plain cell has one arm beside BF16, so `arm` has a default; a cell with a before arm has two, and guessing
     // one would be wrong.
-    if (!context.has_before) return Side::kAfter;
+    if (!context.has_before.value_or(false)) return Side::kAfter;
     reader.refuse(item.place, fmt::format("`{}.arm` is missing; write before, after, bf16 or difference", where));
   }
   std::vector<std::string> names;
   for (const Side side : kSides) names.emplace_back(name(side));
   const std::string word = reader.one_of(entry->value, where + ".arm", names);
   const Side side = *std::find_if(kSides.begin(), kSides.end(), [&](Side s) { return name(s) == word; });
-  if (!context.has_before && (side == Side::kBefore || side == Side::kDifference))
+  if (context.has_before == false && (side == Side::kBefore || side == Side::kDifference))
     reader.refuse(
         entry->value.place,
         fmt::format("`{}.arm`: `{}` needs a `fix` or `versions.before`, and this scenario names neither", where, word));
@@ -66,6 +70,7 @@ Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const
   Condition condition;
   for (const YamlEntry& term : reader.as_map(entry, where).entries) {
     const Key* key = find_key(term.key);
+    if (!context.knows_axes) continue;
     const auto known = std::find_if(context.axes.begin(), context.axes.end(), [&](const auto& known_axis) {
       return key && find_key(known_axis.axis.name) == key;
     });
@@ -90,7 +95,7 @@ Condition read_condition(const NodeReader& reader, const YamlEntry& entry, const
     }
     condition.terms.emplace_back(known->axis.name, std::move(values));
   }
-  if (context.points.matching(condition.terms).empty())
+  if (context.knows_axes && context.points.matching(condition.terms).empty())
     reader.refuse(entry.place, fmt::format("`{}` holds in no cell of the matrix", where));
   return condition;
 }
@@ -101,10 +106,29 @@ Condition optional_condition(const NodeReader& reader, const YamlNode& item, con
   return entry ? read_condition(reader, *entry, where + ".when", context) : Condition{};
 }
 
-double read_tolerance(const NodeReader& reader, const YamlNode& item, const std::string& key) {
+/// A number with or without a unit, as `6 GiB`, in the unit of the metric, and the unit that is written. Nothing if the
+/// text is none; throws for a unit that the metric does not have. `metric`: empty if it could not be read.
+std::optional<std::pair<double, std::string>> amount_of(const NodeReader& reader, const YamlNode& node,
+                                                        const std::string& where, std::string_view metric) {
+  if (!node.is_scalar() || node.quoted) return std::nullopt;
+  const std::size_t end = std::min(node.text.find_first_not_of("0123456789.eE+-"), node.text.size());
+  const auto number = decimal_number(node.text.substr(0, end));
+  if (!number) return std::nullopt;
+  const std::string unit = node.text.substr(std::min(node.text.find_first_not_of(' ', end), node.text.size()));
+  if (unit.empty() || metric.empty()) return std::pair(*number, unit);
+  const std::string_view base = find_metric(metric)->unit;
+  const auto factor = in_base_units(unit, base);
+  if (!factor)
+    reader.refuse(node.place, fmt::format("`{}`: {} is not in `{}`; write a number alone, or in {}", where, metric,
+                                          quotable(unit), listed(units_of(base))));
+  return std::pair(*number * *factor, unit);
+}
+
+double read_tolerance(const NodeReader& reader, const YamlNode& item, const std::string& key, std::string_view metric) {
   const YamlEntry* entry = item.find(key);
   if (!entry) return 0;
-  const double value = reader.number(entry->value, "expect." + key);
+  const auto amount = amount_of(reader, entry->value, "expect." + key, metric);
+  const double value = amount ? amount->first : reader.number(entry->value, "expect." + key);
   if (value < 0)
     reader.refuse(entry->value.place,
                   fmt::format("`expect.{}` must not be negative, but is {}", key, entry->value.text));
@@ -112,9 +136,9 @@ double read_tolerance(const NodeReader& reader, const YamlNode& item, const std:
 }
 
 /// Reads a limit that is another arm's figure, `before`, or a multiple of it, `1.05 of before`; false if the entry is
-/// neither.
+/// neither. `side`: of the expectation, and `out.metric`: absent if they could not be read.
 bool read_relative_limit(const NodeReader& reader, const YamlEntry& entry, const std::string& where,
-                         const EntryContext& context, Expectation& out) {
+                         const EntryContext& context, std::optional<Side> side, Expectation& out) {
   if (!entry.value.is_scalar() || entry.value.quoted) return false;
   constexpr std::string_view kOf = " of ";
   const std::string& text = entry.value.text;
@@ -129,28 +153,37 @@ bool read_relative_limit(const NodeReader& reader, const YamlEntry& entry, const
                                                    where, quotable(text)));
     out.factor = *factor;
   }
-  if (out.side == Side::kDifference || name(out.side) == name(*arm))
+  if (side && (side == Side::kDifference || name(*side) == name(*arm)))
     reader.refuse(entry.value.place, fmt::format("`{}`: the {} side is not compared with the {} arm; name two arms",
-                                                 where, name(out.side), name(*arm)));
-  if (*arm == Arm::kBefore && !context.has_before)
+                                                 where, name(*side), name(*arm)));
+  if (*arm == Arm::kBefore && context.has_before == false)
     reader.refuse(
         entry.value.place,
         fmt::format("`{}`: `before` needs a `fix` or `versions.before`, and this scenario names neither", where));
-  if (!find_metric(out.metric)->exact && out.comparison == Comparison::kEquals)
+  if (!out.metric.empty() && !find_metric(out.metric)->exact && out.comparison == Comparison::kEquals)
     reader.refuse(entry.place,
                   fmt::format("`{}`: no two runs give the same {}; write at_most or at_least", where, out.metric));
   out.of = *arm;
   return true;
 }
 
-void read_limit(const NodeReader& reader, const YamlEntry& entry, const EntryContext& context, Expectation& out) {
+void read_limit(const NodeReader& reader, const YamlEntry& entry, const EntryContext& context, std::optional<Side> side,
+                Expectation& out) {
   const std::string where = "expect." + entry.key;
   if (out.comparison == Comparison::kWithin) {
     if (!entry.value.is_list() || entry.value.items.size() != 2)
       reader.refuse(entry.place, fmt::format("`{}` must be a list of two numbers (`[low, high]`), but is {}", where,
                                              described(entry.value)));
-    out.low = reader.number(entry.value.items[0], where);
-    out.high = reader.number(entry.value.items[1], where);
+    for (double* bound : {&out.low, &out.high}) {
+      const YamlNode& item = entry.value.items[bound == &out.high];
+      const auto amount = amount_of(reader, item, where, out.metric);
+      if (!amount)
+        reader.refuse(item.place,
+                      fmt::format("`{}` must be two numbers, with or without a unit (`6 GiB`), but one is {}", where,
+                                  described(item)));
+      *bound = amount->first;
+      out.unit = amount->second;
+    }
     if (out.low > out.high)
       reader.refuse(entry.place, fmt::format("`{}`: the lower bound {} is above the upper one {}", where,
                                              shortest(out.low), shortest(out.high)));
@@ -160,18 +193,17 @@ void read_limit(const NodeReader& reader, const YamlEntry& entry, const EntryCon
     out.predicted = true;
     return;
   }
-  if (read_relative_limit(reader, entry, where, context, out)) return;
-  const auto value = entry.value.is_scalar() && !entry.value.quoted ? decimal_number(entry.value.text) : std::nullopt;
-  if (!value)
+  if (read_relative_limit(reader, entry, where, context, side, out)) return;
+  const auto amount = amount_of(reader, entry.value, where, out.metric);
+  if (!amount)
     reader.refuse(entry.value.place,
-                  fmt::format("`{}` must be a number, the word predicted, an arm (`before`) or a multiple of one "
-                              "(`1.05 of before`), but is {}",
+                  fmt::format("`{}` must be a number, with or without a unit (`6 GiB`), the word predicted, an arm "
+                              "(`before`) or a multiple of one (`1.05 of before`), but is {}",
                               where, described(entry.value)));
-  out.low = *value;
+  std::tie(out.low, out.unit) = *amount;
 }
 
 void read_ending(const NodeReader& reader, const YamlNode& item, Expectation& out) {
-  reader.only_keys(item, "expect", {"arm", "status", "signal", "when"});
   out.comparison = Comparison::kEnds;
   if (out.side == Side::kDifference)
     reader.refuse(item.place, "`expect.status`: a difference does not end; name the arm before, after or bf16");
@@ -180,6 +212,32 @@ void read_ending(const NodeReader& reader, const YamlNode& item, Expectation& ou
     if (out.status != "crashed") reader.refuse(entry->place, "`expect.signal` goes with `status: crashed` only");
     out.signal = reader.one_of(entry->value, "expect.signal", expected_signals());
   }
+}
+
+/// Reads the comparison of `item`, its limit and its tolerances.
+void read_comparison(const NodeReader& reader, const YamlNode& item, const EntryContext& context,
+                     std::optional<Side> side, Expectation& out) {
+  const YamlEntry* limit = nullptr;
+  for (const ComparisonKey& row : kComparisons) {
+    const YamlEntry* entry = item.find(row.key);
+    if (!entry) continue;
+    if (limit)
+      reader.refuse(entry->place, fmt::format("`expect` entries compare once, but this one has `{}` and `{}`",
+                                              limit->key, entry->key));
+    limit = entry;
+    out.comparison = row.comparison;
+  }
+  if (!limit)
+    reader.refuse(item.place,
+                  "this entry of `expect` compares nothing; write one of equals, at_least, at_most or within");
+  read_limit(reader, *limit, context, side, out);
+  out.abs = read_tolerance(reader, item, "abs", out.metric);
+  out.rel = read_tolerance(reader, item, "rel", kFraction);
+  if (!item.find("abs") && !item.find("rel")) return;
+  if (out.of && !out.metric.empty() && !find_metric(out.metric)->exact)
+    reader.refuse(limit->place, "the interval of a timed ratio already is a tolerance; drop `abs` and `rel`");
+  if (out.comparison == Comparison::kWithin)
+    reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
 }
 
 }  // namespace
@@ -214,10 +272,14 @@ std::string_view name(Arm arm) {
   return "?";
 }
 
-EntryContext::EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool before)
-    : measure(measured), has_before(before), axis_names(matrix.axis_names()), points(expand(matrix)) {
+EntryContext::EntryContext(const Matrix* matrix, const std::vector<std::string>* measured, std::optional<bool> before)
+    : measure(measured),
+      has_before(before),
+      knows_axes(matrix != nullptr),
+      axis_names(matrix ? matrix->axis_names() : std::vector<std::string>{}),
+      points(matrix ? expand(*matrix) : std::vector<Axes>{}) {
   for (const std::string& name : axis_names) {
-    std::vector<std::string> values = matrix.values_of(name);
+    std::vector<std::string> values = matrix->values_of(name);
     std::unordered_set<std::string> known(values.begin(), values.end());
     axes.push_back({{name, std::move(values)}, std::move(known)});
   }
@@ -228,9 +290,14 @@ std::string text_of(const Expectation& expectation) {
     const std::string by = expectation.signal.empty() ? "" : " by " + expectation.signal;
     return fmt::format("{} ends {}{}", name(expectation.side), expectation.status, by);
   }
+  const auto as_written = [&](double limit) {
+    if (expectation.unit.empty()) return shortest(limit);
+    const auto factor = in_base_units(expectation.unit, find_metric(expectation.metric)->unit);
+    return fmt::format("{} {}", shortest(limit / factor.value_or(1)), expectation.unit);
+  };
   std::string text = fmt::format("{} {} ", name(expectation.side), expectation.metric);
   if (expectation.comparison == Comparison::kWithin)
-    return text + fmt::format("is within [{}, {}]", shortest(expectation.low), shortest(expectation.high));
+    return text + fmt::format("is within [{}, {}]", as_written(expectation.low), as_written(expectation.high));
   const std::string_view verb = expectation.comparison == Comparison::kEquals    ? "equals"
                                 : expectation.comparison == Comparison::kAtLeast ? "is at least"
                                                                                  : "is at most";
@@ -238,76 +305,77 @@ std::string text_of(const Expectation& expectation) {
                       expectation.predicted                       ? "predicted"
                       : expectation.of && expectation.factor == 1 ? fmt::format("{}'s", name(*expectation.of))
                       : expectation.of ? fmt::format("{} of {}'s", shortest(expectation.factor), name(*expectation.of))
-                                       : shortest(expectation.low));
+                                       : as_written(expectation.low));
   if (expectation.abs > 0) text += fmt::format(" (abs {})", shortest(expectation.abs));
   if (expectation.rel > 0) text += fmt::format(" (rel {})", shortest(expectation.rel));
   return text;
 }
 
-Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
-  reader.item_as_map(item, "expect");
+Expectation read_expectation(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
+  reader.item_as_map(entry, "expect");
+  Mistakes mistakes;
+  const auto read = [&](const auto& piece) { return mistakes.collect(piece); };
+  const bool ends = entry.find("status") != nullptr;
+  const YamlNode item =
+      reader.known_keys(entry, "expect",
+                        ends ? std::vector<std::string>{"arm", "status", "signal", "when"}
+                             : std::vector<std::string>{"metric", "arm", "equals", "at_least", "at_most", "within",
+                                                        "abs", "rel", "when", "status", "signal"},
+                        mistakes);
   Expectation out;
   out.line = item.place.line;
-  if (item.find("status")) {
-    out.side = read_side(reader, item, "expect", context);
-    read_ending(reader, item, out);
-    out.when = optional_condition(reader, item, "expect", context);
-    return out;
+  const bool has_side = read([&] { out.side = read_side(reader, item, "expect", context); });
+  if (ends) {
+    read([&] { read_ending(reader, item, out); });
+  } else {
+    if (const YamlEntry* signal = item.find("signal"))
+      read([&] { reader.refuse(signal->place, "`expect.signal` goes with `status: crashed` only"); });
+    read([&] { out.metric = read_metric(reader, item, "expect", context); });
+    read([&] { read_comparison(reader, item, context, has_side ? std::optional(out.side) : std::nullopt, out); });
   }
-  reader.only_keys(
-      item, "expect",
-      {"metric", "arm", "equals", "at_least", "at_most", "within", "abs", "rel", "when", "status", "signal"});
-  if (const YamlEntry* entry = item.find("signal"))
-    reader.refuse(entry->place, "`expect.signal` goes with `status: crashed` only");
-  out.metric = read_metric(reader, item, "expect", context);
-  out.side = read_side(reader, item, "expect", context);
-  const YamlEntry* limit = nullptr;
-  for (const ComparisonKey& row : kComparisons) {
-    const YamlEntry* entry = item.find(row.key);
-    if (!entry) continue;
-    if (limit)
-      reader.refuse(entry->place, fmt::format("`expect` entries compare once, but this one has `{}` and `{}`",
-                                              limit->key, entry->key));
-    limit = entry;
-    out.comparison = row.comparison;
-  }
-  if (!limit)
-    reader.refuse(item.place,
-                  "this entry of `expect` compares nothing; write one of equals, at_least, at_most or within");
-  read_limit(reader, *limit, context, out);
-  out.abs = read_tolerance(reader, item, "abs");
-  out.rel = read_tolerance(reader, item, "rel");
-  if (out.of && !find_metric(out.metric)->exact && (item.find("abs") || item.find("rel")))
-    reader.refuse(limit->place, "the interval of a timed ratio already is a tolerance; drop `abs` and `rel`");
-  if (out.comparison == Comparison::kWithin && (item.find("abs") || item.find("rel")))
-    reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
-  out.when = optional_condition(reader, item, "expect", context);
+  read([&] { out.when = optional_condition(reader, item, "expect", context); });
+  mistakes.throw_all();
   return out;
 }
 
-Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
-  reader.item_as_map(item, "claims");
-  reader.only_keys(item, "claims", {"source", "words", "metric", "arm", "value", "unit", "note", "when"});
+Claim read_claim(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
+  reader.item_as_map(entry, "claims");
+  Mistakes mistakes;
+  const auto read = [&](const auto& piece) { return mistakes.collect(piece); };
+  const YamlNode item = reader.known_keys(
+      entry, "claims", {"source", "words", "metric", "arm", "value", "unit", "note", "when"}, mistakes);
+  const auto value_of = [&](const std::string& key) -> const YamlNode& {
+    return reader.required(item, key, "claims").value;
+  };
   Claim out;
-  out.source = reader.text(reader.required(item, "source", "claims").value, "claims.source");
-  out.words = reader.text(reader.required(item, "words", "claims").value, "claims.words");
-  out.metric = read_metric(reader, item, "claims", context);
-  out.side = read_side(reader, item, "claims", context);
-  out.value = reader.number(reader.required(item, "value", "claims").value, "claims.value");
-  const std::vector<std::string> units = units_of(find_metric(out.metric)->unit);
-  out.unit = reader.one_of(reader.required(item, "unit", "claims").value, "claims.unit", units);
-  if (const YamlEntry* note = item.find("note")) out.note = reader.text(note->value, "claims.note");
-  out.when = optional_condition(reader, item, "claims", context);
+  read([&] { out.source = reader.text(value_of("source"), "claims.source"); });
+  read([&] { out.words = reader.text(value_of("words"), "claims.words"); });
+  read([&] { out.side = read_side(reader, item, "claims", context); });
+  read([&] { out.value = reader.number(value_of("value"), "claims.value"); });
+  read([&] {
+    out.metric = read_metric(reader, item, "claims", context);
+    out.unit = reader.one_of(value_of("unit"), "claims.unit", units_of(find_metric(out.metric)->unit));
+  });
+  read([&] {
+    if (const YamlEntry* note = item.find("note")) out.note = reader.text(note->value, "claims.note");
+  });
+  read([&] { out.when = optional_condition(reader, item, "claims", context); });
+  mistakes.throw_all();
   return out;
 }
 
-SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const EntryContext& context) {
-  reader.item_as_map(item, "skip_if");
-  reader.only_keys(item, "skip_if", {"when", "reason"});
+SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
+  reader.item_as_map(entry, "skip_if");
+  Mistakes mistakes;
+  const YamlNode item = reader.known_keys(entry, "skip_if", {"when", "reason"}, mistakes);
   SkipRule out;
-  if (!item.find("reason")) reader.refuse(item.place, "`skip_if.reason` is missing; a skipped cell must say why");
-  out.reason = reader.text(item.find("reason")->value, "skip_if.reason");
-  out.when = read_condition(reader, reader.required(item, "when", "skip_if"), "skip_if.when", context);
+  mistakes.collect([&] {
+    if (!item.find("reason")) reader.refuse(item.place, "`skip_if.reason` is missing; a skipped cell must say why");
+    out.reason = reader.text(item.find("reason")->value, "skip_if.reason");
+  });
+  mistakes.collect(
+      [&] { out.when = read_condition(reader, reader.required(item, "when", "skip_if"), "skip_if.when", context); });
+  mistakes.throw_all();
   return out;
 }
 

@@ -86,19 +86,20 @@ Axes read_include(const NodeReader& reader, const YamlNode& item, const std::vec
 
 Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places) {
   Matrix matrix;
+  Mistakes mistakes;
   const YamlEntry* include = root.find("include");
   const YamlEntry* exclude = root.find("exclude");
   if (const YamlEntry* entry = root.find("matrix")) {
     const YamlNode& map = reader.as_map(*entry, "matrix");
     places["matrix"] = entry->place;
     if (map.entries.empty()) reader.refuse(entry->place, "`matrix` is empty; remove it or give it an axis");
-    for (const YamlEntry& axis : map.entries) {
+    const auto read = [&](const YamlEntry& axis) {
       if (axis.key == "include" || axis.key == "exclude") {
         const YamlEntry*& slot = axis.key == "include" ? include : exclude;
         if (slot)
           reader.refuse(axis.place, fmt::format("`{}` is given beside `matrix` and inside it; keep one", axis.key));
         slot = &axis;
-        continue;
+        return;
       }
       const Key& key = axis_key(reader, axis, "matrix");
       if (const Axis* other = axis_of(matrix.axes, key))
@@ -106,8 +107,10 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
                       fmt::format("`matrix.{}` and `matrix.{}` both set `{}`", other->name, axis.key, key.path));
       matrix.axes.push_back(read_axis(reader, axis, key));
       places[std::string(key.path)] = axis.place;
-    }
+    };
+    for (const YamlEntry& axis : map.entries) mistakes.collect([&] { read(axis); });
   }
+  mistakes.throw_all();  // entries of `exclude` and `include` refer to the axes
   // Count before expanding: `exclude` may leave few points, but their product would fill the memory first.
   std::size_t points = 1;
   for (const Axis& axis : matrix.axes)
@@ -120,15 +123,19 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
     if (comparisons(exclude) + comparisons(include) > kMostComparisons && comparisons(entry) > 0)
       reader.refuse(entry->place, fmt::format("`{}` has {} entries, each for {} points; write fewer, or several files",
                                               entry->key, entry->value.items.size(), points));
-  if (exclude)
-    for (const YamlNode& item : reader.as_list(*exclude, "exclude"))
-      matrix.exclude.push_back(read_exclude(reader, item, matrix.axes));
-  if (include) {
-    places["include"] = include->place;
-    std::map<const Key*, std::string> names;
-    for (const YamlNode& item : reader.as_list(*include, "include"))
-      matrix.include.push_back(read_include(reader, item, matrix.axes, names, places));
-  }
+  const auto read_each = [&](const YamlEntry* list, const auto& read_item) {
+    if (!list) return;
+    mistakes.collect([&] {
+      for (const YamlNode& item : reader.as_list(*list, list->key)) mistakes.collect([&] { read_item(item); });
+    });
+  };
+  read_each(exclude, [&](const YamlNode& item) { matrix.exclude.push_back(read_exclude(reader, item, matrix.axes)); });
+  if (include) places["include"] = include->place;
+  std::map<const Key*, std::string> names;
+  read_each(include, [&](const YamlNode& item) {
+    matrix.include.push_back(read_include(reader, item, matrix.axes, names, places));
+  });
+  mistakes.throw_all();
   if (expand(matrix).empty()) reader.refuse(exclude->place, "the matrix is empty: `exclude` removes every point of it");
   return matrix;
 }

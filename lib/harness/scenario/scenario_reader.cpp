@@ -56,21 +56,38 @@ const YamlNode& NodeReader::item_as_map(const YamlNode& item, const std::string&
   return item;
 }
 
-void NodeReader::only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const {
-  const auto check = [&](const YamlEntry& entry) {
-    if (std::find(known.begin(), known.end(), entry.key) != known.end()) return;
+YamlNode NodeReader::known_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known,
+                                Mistakes& mistakes) const {
+  const auto belongs_elsewhere = [&](const YamlEntry& entry) {
+    const Key* key = find_key(entry.key);
+    return key && key->section() != where ? key : nullptr;
+  };
+  const auto report = [&](const YamlEntry& entry) {
     const std::string full = (where.empty() ? "" : where + ".") + quotable(entry.key);
-    const Key* elsewhere = find_key(entry.key);
-    if (elsewhere && elsewhere->section() != where) {
+    if (const Key* elsewhere = belongs_elsewhere(entry)) {
       const std::string home =
           elsewhere->section().empty() ? "at the top level" : fmt::format("under `{}`", elsewhere->section());
       refuse(entry.place, fmt::format("`{}`: no such key here; `{}` belongs {}", full, elsewhere->last(), home));
     }
     refuse(entry.place, fmt::format("`{}`: no such key.{}", full, suggestion(entry.key, known)));
   };
-  Mistakes mistakes;
-  for (const YamlEntry& entry : map.entries) mistakes.collect([&] { check(entry); });
-  mistakes.throw_all();
+  YamlNode out = map;
+  out.entries.clear();
+  std::vector<const YamlEntry*> unknown;
+  for (const YamlEntry& entry : map.entries) {
+    if (std::find(known.begin(), known.end(), entry.key) != known.end())
+      out.entries.push_back(entry);
+    else
+      unknown.push_back(&entry);
+  }
+  for (const YamlEntry* entry : unknown) {
+    const bool was_full = mistakes.is_full();
+    mistakes.collect([&] { report(*entry); });
+    if (was_full) break;
+    const std::string meant = belongs_elsewhere(*entry) ? "" : nearest(entry->key, known);
+    if (!meant.empty() && !out.find(meant)) out.entries.push_back({meant, entry->place, entry->value});
+  }
+  return out;
 }
 
 const YamlEntry& NodeReader::required(const YamlNode& map, const std::string& key, const std::string& where) const {
@@ -104,7 +121,7 @@ std::string NodeReader::one_of(const YamlNode& node, const std::string& where,
 Value NodeReader::value(const Key& key, const YamlNode& node, const std::string& where) const {
   if (key.type == KeyType::kWord) return one_of(node, where, key.words(vocabulary_));
   // "3" in quotes is text: reading it as a number would hide a mistake of the program that wrote the file.
-  const bool may_be_quoted = key.type == KeyType::kText;
+  const bool may_be_quoted = key.type == KeyType::kText || key.type == KeyType::kFile;
   const auto value =
       node.is_scalar() && (may_be_quoted || !node.quoted) ? value_of(key, node.text, vocabulary_) : std::nullopt;
   if (!value)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -15,11 +16,13 @@ class Mistakes {
  public:
   static constexpr std::size_t kMost = 100;
 
+  bool is_full() const { return all_.size() >= kMost; }
+
   /// Calls `read` for a piece and records its ScenarioError. Returns false if it threw, or if kMost mistakes were found
   /// before, so that the piece was not read.
   template <class Read>
   bool collect(const Read& read) {
-    if (all_.size() >= kMost) {
+    if (is_full()) {
       is_cut_ = true;
       return false;
     }
@@ -32,6 +35,7 @@ class Mistakes {
     }
   }
   void add(const ScenarioError& error);
+  bool empty() const { return all_.empty(); }
   /// Throws the first mistake of the file, with the others inside; does nothing if there are none.
   void throw_all() const;
 
@@ -51,8 +55,10 @@ class NodeReader {
   const YamlNode& as_map(const YamlEntry& entry, const std::string& where) const;
   const std::vector<YamlNode>& as_list(const YamlEntry& entry, const std::string& where) const;
   const YamlNode& item_as_map(const YamlNode& item, const std::string& where) const;
-  /// Throws one error with all keys of `map` that are not in `known`.
-  void only_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known) const;
+  /// `map` without the keys that are not in `known`, each of which is recorded in `mistakes`. What a misspelt key holds
+  /// is kept under the key that was meant, so that its mistakes are found too.
+  YamlNode known_keys(const YamlNode& map, const std::string& where, const std::vector<std::string>& known,
+                      Mistakes& mistakes) const;
   const YamlEntry& required(const YamlNode& map, const std::string& key, const std::string& where) const;
 
   std::string text(const YamlNode& node, const std::string& where) const;
@@ -71,6 +77,7 @@ class NodeReader {
 Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std::string, Place>& places);
 
 /// The axes, metrics and arms of a scenario, against which entries of `expect`, `claims` and `skip_if` are checked.
+/// What mistakes of the file hide is absent, and not checked.
 struct EntryContext {
   /// An axis with all its values.
   struct KnownAxis {
@@ -78,10 +85,12 @@ struct EntryContext {
     std::unordered_set<std::string> values;
   };
 
-  EntryContext(const Matrix& matrix, const std::vector<std::string>& measured, bool before);
+  /// `matrix`, `measured`: null if they could not be read.
+  EntryContext(const Matrix* matrix, const std::vector<std::string>* measured, std::optional<bool> before);
 
-  const std::vector<std::string>& measure;
-  bool has_before = false;  ///< some cells have an arm `before`
+  const std::vector<std::string>* measure;
+  std::optional<bool> has_before;  ///< whether some cells have an arm `before`
+  bool knows_axes;                 ///< false: axes, names and points are empty
   std::vector<KnownAxis> axes;
   std::vector<std::string> axis_names;
   PointIndex points;

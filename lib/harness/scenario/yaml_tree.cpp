@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <sstream>
 #include <unordered_map>
+#include <utility>
 
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
@@ -177,6 +178,8 @@ const YamlEntry* YamlNode::find(std::string_view key) const {
       std::find_if(entries.begin(), entries.end(), [&](const YamlEntry& entry) { return entry.key == key; });
   return it == entries.end() ? nullptr : &*it;
 }
+
+YamlEntry* YamlNode::find(std::string_view key) { return const_cast<YamlEntry*>(std::as_const(*this).find(key)); }
 
 YamlNode parse_yaml(const std::string& text, const std::string& file) {
   if (const int line = first_bad_line(text); line != 0)

@@ -26,6 +26,7 @@ struct YamlNode {
   bool is_list() const { return kind == Kind::kList; }
   bool is_scalar() const { return kind == Kind::kScalar; }
   const YamlEntry* find(std::string_view key) const;
+  YamlEntry* find(std::string_view key);
 };
 
 struct YamlEntry {

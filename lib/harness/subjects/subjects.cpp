@@ -35,13 +35,19 @@ bool is_release(const std::string& subject, const std::string& version) {
   return subject != "double" && !version.empty() && !is_folder(version);
 }
 
+std::string last_line(const std::string& text) {
+  const std::size_t end = text.find_last_not_of(" \n");
+  if (end == std::string::npos) return "";
+  const std::size_t newline = text.find_last_of('\n', end);
+  const std::size_t begin = newline == std::string::npos ? 0 : newline + 1;
+  return text.substr(begin, end - begin + 1);
+}
+
 /// The last line of what a failed worker wrote, which in Python names the error.
 std::string failure(const Captured& run) {
   if (run.late) return fmt::format("it gave no answer in {:g} s", kAnswerSeconds);
-  const std::size_t end = run.errors.find_last_not_of(" \n");
-  if (end == std::string::npos) return fmt::format("it ended with status {}", run.status);
-  const std::size_t newline = run.errors.find_last_of('\n', end);
-  return run.errors.substr(newline == std::string::npos ? 0 : newline + 1, end - (newline + 1) + 1);
+  const std::string line = last_line(run.errors);
+  return line.empty() ? fmt::format("it ended with status {}", run.status) : line;
 }
 
 }  // namespace
@@ -100,6 +106,29 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
   return "";
 }
 
+/// Why the library cannot be imported beside the GPUs, or has too few of them, or "". Asked once for each library.
+std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
+  if (cell.device != "cuda") return "";
+  std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
+  words.insert(words.end(), {"--machine", cell.subject});
+  const auto [machine, is_new] = machines_.try_emplace(fmt::format("{}", fmt::join(words, " ")));
+  Machine& found = machine->second;
+  if (is_new) {
+    const Captured run = captured(words, "", kAnswerSeconds);
+    try {
+      if (run.status != 0) fail(failure(run));
+      const JsonDocument document(last_line(run.output));
+      found.reason = one_line(document.root().text_or_empty("skip"));
+      if (found.reason.empty()) found.gpus = document.root().at("gpus").integer(0, kMostRanks);
+    } catch (const Error& error) {
+      found.reason = one_line(fmt::format("{} cannot be imported: {}", cell.subject, error.what()));
+    }
+  }
+  if (found.reason.empty() && found.gpus < cell.ranks)
+    return fmt::format("ranks: {} need as many GPUs, PyTorch sees {}", cell.ranks, found.gpus);
+  return found.reason;
+}
+
 /// The worker's reason why it cannot run the arm, or "".
 std::string Subjects::asked(const CellConfig& cell, Arm arm) {
   std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
@@ -128,6 +157,7 @@ void Subjects::skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary
     for (const Arm arm : arms_of(cell, vocabulary)) {
       if (cell.skip_reason.empty()) cell.skip_reason = missing(cell.config, arm);
       if (cell.skip_reason.empty()) cell.skip_reason = asked(cell.config, arm);
+      if (cell.skip_reason.empty()) cell.skip_reason = without_gpus(cell.config, arm);
     }
   }
 }

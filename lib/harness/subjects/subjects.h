@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
@@ -46,10 +47,18 @@ class Subjects {
   std::vector<std::string> worker(const std::string& subject, const std::string& version) const;
   std::string missing(const CellConfig& cell, Arm arm) const;
   std::string asked(const CellConfig& cell, Arm arm);
+  std::string without_gpus(const CellConfig& cell, Arm arm);
   SubjectState state_of(const std::string& subject, const std::string& version) const;
 
   std::string package_folder_, folder_;
+  /// What a library's Python sees of the machine.
+  struct Machine {
+    std::string reason;  ///< why the library cannot be imported
+    std::int64_t gpus = 0;
+  };
+
   std::map<std::string, std::string> answers_;  ///< the worker's reason by question
+  std::map<std::string, Machine> machines_;     ///< by command line
 };
 
 }  // namespace fp8lab

@@ -21,14 +21,32 @@ std::vector<QuantFormat> backward_roles(const AttentionFormats& formats) {
   return {formats.grad_o, formats.grad_p, formats.grad_qkv.value_or(QuantFormat{})};
 }
 
+/// Columns of a matrix that is quantized row-wise, per tensor. Data and scale are shared.
+QuantizedTensor columns_of(const QuantizedTensor& packed, std::int64_t begin, std::int64_t count) {
+  QuantizedTensor out(Shape{packed.rows(), count}, packed.format());
+  out.rowwise().data = packed.rowwise().data.columns(begin, count);
+  out.rowwise().scale_inv = packed.rowwise().scale_inv;
+  return out;
+}
+
 }  // namespace
 
+bool exchanges_eight_bits(const Build& build, const LayerConfig& config) {
+  const std::optional<AttentionFormats>& formats = build.recipe.attention;
+  return config.fp8_attention && config.fp8_attention_backward && config.fp8_mha && formats && formats->o &&
+         formats->o->amax_source == AmaxSource::kHistory;
+}
+
 AttentionCore::AttentionCore(Build& build, const std::string& name, const LayerConfig& config)
-    : name_(name), config_(config) {
+    : name_(name),
+      config_(config),
+      dtype_(build.dtype),
+      exchanges_eight_bits_(fp8lab::exchanges_eight_bits(build, config)) {
   if (!config.fp8_attention || !build.recipe.attention) return;
   formats_ = build.recipe.attention;
   forward_scales_.emplace(build, name + " forward", forward_roles(*formats_), formats_->in_kernel, true);
-  backward_scales_.emplace(build, name + " backward", backward_roles(*formats_), formats_->in_kernel, false);
+  if (config.fp8_attention_backward)
+    backward_scales_.emplace(build, name + " backward", backward_roles(*formats_), formats_->in_kernel, false);
 }
 
 AttentionCore::Split AttentionCore::split(const Tensor& packed) const {
@@ -45,7 +63,7 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
           .head_dim = config_.head_dim(),
           .causal = true,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim()))),
-          .dropout = config_.dropout,
+          .dropout = runtime.dropout(config_.dropout),
           // The seed depends on the rank's rows, so sequences of other ranks draw from other streams.
           .seed = runtime.seed + static_cast<std::uint64_t>(runtime.row_offset),
           .stream = stream_of(name_) + static_cast<std::uint64_t>(runtime.step)};
@@ -63,24 +81,37 @@ Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
                                                                .out_dtype = qkv.value.dtype(),
                                                                .o_holder = runtime.in_flight(name_),
                                                                .lse_holder = runtime.workspace(name_)});
+  return with_plain_backward(runtime, qkv, shape, std::move(result.o), result.lse);
+}
+
+Variable AttentionCore::with_plain_backward(Runtime& runtime, const Variable& qkv, const AttentionShape& shape,
+                                            Tensor o, const Tensor& lse) {
   const auto node = std::make_shared<AttentionNode>(runtime, name_, qkv.producer, *this, shape);
   node->save("qkv", qkv.value);
-  node->save("o", result.o);
-  node->save("lse", result.lse);
-  return {std::move(result.o), node};
+  node->save("o", o);
+  node->save("lse", lse);
+  return {std::move(o), node};
 }
 
 Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv) {
   Device& device = runtime.device;
   const HolderId local = runtime.workspace(name_);
-  const DType dtype = qkv.value.dtype();
   const AttentionShape shape = shape_at(runtime);
   RoleScales& scales = *forward_scales_;
+  for (std::optional<RoleScales>* roles : {&forward_scales_, &backward_scales_})
+    if (*roles) (*roles)->resize_histories(device);
   scales.begin_forward(runtime);
 
-  const Split parts = split(qkv.value);
-  const std::array<Tensor, 3> inputs{parts.q, parts.k, parts.v};
-  std::vector<QuantizedTensor> qkv8 = quantize_together(device, inputs, scales.quantizer(kQkv, {}, local));
+  std::vector<QuantizedTensor> qkv8;
+  if (qkv.value) {
+    const Split parts = split(qkv.value);
+    const std::array<Tensor, 3> inputs{parts.q, parts.k, parts.v};
+    qkv8 = quantize_together(device, inputs, scales.quantizer(kQkv, {}, local));
+  } else {
+    const std::int64_t queries = config_.heads * config_.head_dim(), keys = config_.kv_heads * config_.head_dim();
+    for (const auto& [begin, count] : {std::pair{std::int64_t{0}, queries}, {queries, keys}, {queries + keys, keys}})
+      qkv8.push_back(columns_of(qkv.quantized, begin, count));
+  }
   AttentionRole o_cast;
   if (formats_->o && formats_->o->amax_source == AmaxSource::kHistory) o_cast = scales.kernel_role(kO);
   AttentionOutputs result = attention_forward(device, {.shape = shape,
@@ -89,31 +120,39 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
                                                        .v = qkv8[2].rowwise_operand(),
                                                        .s = scales.kernel_role(kS),
                                                        .o_cast = o_cast,
-                                                       .out_dtype = dtype,
+                                                       .out_dtype = dtype_,
                                                        .o_holder = local,
                                                        .lse_holder = local});
 
-  const auto node = std::make_shared<QuantizedAttentionNode>(runtime, name_, qkv.producer, *this, shape);
-  node->save_split("q", std::move(qkv8[0]));
-  node->save_split("k", std::move(qkv8[1]));
-  node->save_split("v", std::move(qkv8[2]));
-  node->save("lse", result.lse);
-  // Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved.
-  node->save("s_scale", cast(device, scales.scale(kS), DType::kF32, local));
   Tensor o = std::move(result.o);
+  QuantizedTensor o8;
   if (formats_->o) {
     // The output is dequantized from O's eight bits, which are also what backward reads.
     Quantizer to_eight_bits = scales.quantizer(kO, {}, local);
     if (result.o_measured) to_eight_bits.amax = {};  // the kernel has measured O before its rounding
-    const QuantizedTensor o8 = quantize(device, o, to_eight_bits);
+    o8 = quantize(device, o, to_eight_bits);
     o = {};
-    o = dequantize(device, o8.rowwise_operand(), dtype, runtime.in_flight(name_));
-    node->save_quantized("o", o8);
+    if (!exchanges_eight_bits_) o = dequantize(device, o8.rowwise_operand(), dtype_, runtime.in_flight(name_));
   } else {
     o.rename(runtime.in_flight(name_));
-    node->save("o", o);
   }
+  // Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved.
+  Tensor s_scale;
+  if (config_.fp8_attention_backward) s_scale = cast(device, scales.scale(kS), DType::kF32, local);
   scales.end_forward();
+  if (!config_.fp8_attention_backward) return with_plain_backward(runtime, qkv, shape, std::move(o), result.lse);
+
+  const auto node = std::make_shared<QuantizedAttentionNode>(runtime, name_, qkv.producer, *this, shape, !qkv.value);
+  node->save_split("q", std::move(qkv8[0]));
+  node->save_split("k", std::move(qkv8[1]));
+  node->save_split("v", std::move(qkv8[2]));
+  node->save("lse", result.lse);
+  node->save("s_scale", s_scale);
+  if (formats_->o)
+    node->save_quantized("o", o8);
+  else
+    node->save("o", o);
+  if (exchanges_eight_bits_) return {{}, node, std::move(o8)};
   return {std::move(o), node};
 }
 

@@ -10,10 +10,17 @@
 
 namespace fp8lab {
 
+/// True if attention takes and returns eight bits (Transformer Engine's fp8_mha). Only a recipe whose O and gradients
+/// are cast under scales with a history can: the products beside attention cast them as they make them.
+bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
+
 /// Fused attention over a packed [tokens, (heads + 2 kv_heads) * head_dim] projection, as one node with inputs and
 /// outputs in 16 bits. In eight bits (if requested, and if the recipe has attention formats) Q, K and V are cast inside
 /// under one scale and saved as quantized storage; O is saved in the recipe's format. In 16 bits the packed projection
-/// itself is saved.
+/// itself is saved. Forward in eight bits may have a backward in 16 bits (Transformer Engine's NVTE_FP8_DPA_BWD=0): the
+/// packed projection is saved then, with the O that forward returned and the logarithms of its sums over eight bits.
+/// Where exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient of O comes
+/// quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
 class AttentionCore final : public Module {
  public:
   AttentionCore(Build& build, const std::string& name, const LayerConfig& config);
@@ -32,10 +39,15 @@ class AttentionCore final : public Module {
   friend class QuantizedAttentionNode;
 
   Variable forward_quantized(Runtime& runtime, const Variable& qkv);
+  /// `o` with a node whose backward computes in 16 bits.
+  Variable with_plain_backward(Runtime& runtime, const Variable& qkv, const AttentionShape& shape, Tensor o,
+                               const Tensor& lse);
   AttentionShape shape_at(const Runtime& runtime) const;
 
   std::string name_;
   LayerConfig config_;
+  DType dtype_;  ///< of activations and gradients in high precision
+  bool exchanges_eight_bits_ = false;
   std::optional<AttentionFormats> formats_;  ///< absent: 16 bits
   std::optional<RoleScales> forward_scales_;
   std::optional<RoleScales> backward_scales_;

@@ -36,27 +36,31 @@ std::vector<Tensor> AttentionNode::backward(Tensor grad) {
 }
 
 QuantizedAttentionNode::QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
-                                               AttentionCore& core, const AttentionShape& shape)
+                                               AttentionCore& core, const AttentionShape& shape, bool returns_quantized)
     : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells),
       core_(core),
-      shape_(shape) {}
+      shape_(shape),
+      returns_quantized_(returns_quantized) {}
 
-std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
+std::vector<Gradient> QuantizedAttentionNode::backward_of(Gradient grad) {
   Restored saved = restore();
   QuantizedTensor& q = saved.quantized(0);
   QuantizedTensor& k = saved.quantized(1);
   QuantizedTensor& v = saved.quantized(2);
   const Tensor& o = saved.tensor(5);
-  const DType dtype = grad.dtype();
+  std::vector<Gradient> gradients;
+  const DType dtype = core_.dtype_;
   const HolderId local = runtime().workspace(name());
   RoleScales& scales = *core_.backward_scales_;
 
-  const QuantizedTensor grad8 = quantize(device(), grad, scales.quantizer(kGradO, {}, local));
+  const QuantizedTensor grad8 = grad.is_quantized()
+                                    ? std::move(grad.quantized)
+                                    : quantize(device(), grad.plain, scales.quantizer(kGradO, {}, local));
   grad = {};
   Tensor grad_qkv =
       device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
   AttentionRole s;
-  s.payload = core_.formats_->s.payload;
+  s.dtype = core_.formats_->s.dtype;
   s.scale = saved.tensor(4).data<float>();
   const std::optional<QuantFormat>& cast = core_.formats_->grad_qkv;
   AttentionRole grad_cast;
@@ -79,11 +83,16 @@ std::vector<Tensor> QuantizedAttentionNode::backward(Tensor grad) {
   if (cast) {
     Quantizer to_eight_bits = scales.quantizer(kGradQkv, {}, local);
     if (measured) to_eight_bits.amax = {};  // the kernel has measured the gradients before their rounding
-    const QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
+    QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
     grad_qkv = {};
+    if (returns_quantized_) {
+      gradients.push_back({.plain = {}, .quantized = std::move(eight_bits)});
+      return gradients;
+    }
     grad_qkv = dequantize(device(), eight_bits.rowwise_operand(), dtype, runtime().in_flight(name()));
   }
-  return {std::move(grad_qkv)};
+  gradients.push_back({.plain = std::move(grad_qkv)});
+  return gradients;
 }
 
 }  // namespace fp8lab

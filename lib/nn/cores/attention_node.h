@@ -22,19 +22,21 @@ class AttentionNode final : public Node {
   AttentionShape shape_;
 };
 
-/// Backward of attention in eight bits. Saved: q, k, v (storage), lse, s_scale, o.
+/// Backward of attention in eight bits. Saved: q, k, v (storage), lse, s_scale, o. `returns_quantized`: the gradient of
+/// the packed projection stays in eight bits.
 class QuantizedAttentionNode final : public Node {
  public:
   QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
-                         const AttentionShape& shape);
+                         const AttentionShape& shape, bool returns_quantized);
   using Node::save;
   using Node::save_quantized;
   using Node::save_split;
-  std::vector<Tensor> backward(Tensor grad) override;
+  std::vector<Gradient> backward_of(Gradient grad) override;
 
  private:
   AttentionCore& core_;
   AttentionShape shape_;
+  bool returns_quantized_;
 };
 
 }  // namespace fp8lab

@@ -6,15 +6,20 @@
 
 #include "core/check.h"
 #include "ops/elementwise.h"
-#include "ops/gemm.h"
 #include "ops/quantized_storage.h"
 #include "ops/rewrite.h"
 
 namespace fp8lab {
 namespace {
 
-enum ForwardRole { kInput, kWeight };
-enum BackwardRole { kGradOutput };
+enum ForwardRole { kInput, kWeight, kOutput };
+enum BackwardRole { kGradOutput, kGradInput };
+
+/// The roles of a core: `first`, and `last` if the core casts that result.
+std::vector<QuantFormat> roles(std::vector<QuantFormat> first, bool casts, const QuantFormat& last) {
+  if (casts) first.push_back(last);
+  return first;
+}
 
 Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
   const Tensor out = device.allocate(spec, holder);
@@ -27,18 +32,26 @@ Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
 LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape& shape)
     : name_(name),
       recipe_(build.recipe),
+      casts_output_(shape.casts_output),
+      casts_input_gradient_(shape.casts_input_gradient),
       fused_quantize_(build.fused_quantize),
       cache_weights_(build.cache_weights),
-      forward_scales_(build, name + " forward", {build.recipe.activation, build.recipe.weight}, build.recipe.delayed,
-                      true),
-      backward_scales_(build, name + " backward", {build.recipe.gradient}, build.recipe.delayed, false),
+      forward_scales_(
+          build, name + " forward",
+          roles({build.recipe.activation, build.recipe.weight}, shape.casts_output, build.recipe.activation),
+          build.recipe.delayed, true),
+      backward_scales_(build, name + " backward",
+                       roles({build.recipe.gradient}, shape.casts_input_gradient, build.recipe.gradient),
+                       build.recipe.delayed, false),
       weight_(make_weight(build, name + ".weight", {shape.out, shape.in},
-                          quantizer(build.runtime, forward_scales_, kWeight))),
+                          quantizer(build.runtime, forward_scales_, kWeight),
+                          shape.to_residual ? build.residual_deviation : build.init_deviation)),
       bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
 
 Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {
   if (!recipe_.quantized) return {};
-  Quantizer quantizer = scales.quantizer(role, {}, runtime.workspace(name_));
+  const char* const what = &scales == &backward_scales_ ? "gradient" : role == kInput ? "input" : "weight";
+  Quantizer quantizer = scales.quantizer(role, {}, runtime.device.holder(HolderKind::kWorkspace, name_, what));
   quantizer.orientations.columnwise =
       runtime.mode != Runtime::Mode::kEvaluating && !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
   return quantizer;
@@ -142,7 +155,19 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
   return columnwise_of(*copy, arch);
 }
 
+void LinearCore::resize_histories(Runtime& runtime) {
+  backward_scales_.resize_histories(runtime.device);
+  const bool resized = forward_scales_.resize_histories(runtime.device);
+  // Reverted behaviour: an eight-bit weight's quantizer keeps the live row of the old history. Its amaxes are lost
+  // there, so that the weight's scale never changes again.
+  if (!resized || !runtime.behaviors.rebind_amax_on_resize) return;
+  for (const Parameter* weight : {weight_.get(), weight_->local})
+    if (weight != nullptr && weight->in_eight_bits())
+      weight->quantizer->amax = forward_scales_.delayed()->amax(kWeight);
+}
+
 OperandRequest LinearCore::begin_forward(Runtime& runtime) {
+  resize_histories(runtime);
   forward_scales_.begin_forward(runtime);
   if (!recipe_.quantized || !fused_quantize_) return {};
   Quantizer cast = quantizer(runtime, forward_scales_, kInput);
@@ -155,12 +180,16 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
   const bool quantized_again = !keeps_copy && quantizes_again(runtime);
   result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
   const OperandView weight = weight_rowwise(runtime, !quantized_again, !keeps_copy, result.weight.copy);
-  result.y = gemm(runtime.device, {.a = result.x.rowwise(),
-                                   .b = weight,
-                                   .bias = bias_ ? &bias_->value : nullptr,
-                                   .out_dtype = weight_->spec.dtype,
-                                   .holder = runtime.in_flight(name_),
-                                   .fast_accumulation = true});
+  const GemmInputs product{.a = result.x.rowwise(),
+                           .b = weight,
+                           .bias = bias_ ? &bias_->value : nullptr,
+                           .out_dtype = weight_->spec.dtype,
+                           .holder = runtime.in_flight(name_),
+                           .fast_accumulation = true};
+  if (casts_output_)
+    result.quantized_y = cast_product(runtime, product, forward_scales_, kOutput);
+  else
+    result.y = gemm(runtime.device, product);
   if (quantized_again) {
     result.weight.copy.reset();
     result.weight.scale = forward_scales_.copy_scale(runtime.device, kWeight, runtime.workspace(name_));
@@ -170,18 +199,49 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
   return result;
 }
 
-Tensor LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
+QuantizedTensor LinearCore::cast_product(Runtime& runtime, GemmInputs product, const RoleScales& scales,
+                                         int role) const {
+  const Quantizer cast = scales.quantizer(role, {}, runtime.in_flight(name_));
+  if (fused_quantize_) return gemm_quantize(runtime.device, product, cast);
+  product.out_dtype = DType::kF32;
+  product.holder = runtime.workspace(name_);
+  return quantize(runtime.device, gemm(runtime.device, product), cast);
+}
+
+void LinearCore::accumulate_bias(Runtime& runtime, const Tensor& grad_y) {
+  if (bias_)
+    bias_->accumulate(runtime.device, column_sum(runtime.device, grad_y, bias_->spec.dtype, bias_->grad_holder));
+}
+
+void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand) const {
+  if (operand.columnwise() || reads_rowwise_transposed(runtime.device.arch(), operand.format())) return;
+  operand.columnwise() = make_columnwise(runtime.device, operand, runtime.workspace(name_));
+}
+
+Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
   Device& device = runtime.device;
-  const DType dtype = grad_y.plain.dtype();
-  if (bias_) bias_->accumulate(device, column_sum(device, grad_y.plain, dtype, bias_->grad_holder));
-  const Operand grad = quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
+  const DType dtype = weight_->spec.dtype;
+  const bool came_quantized = grad_y.is_quantized();
+  if (!came_quantized)
+    accumulate_bias(runtime, grad_y.plain);
+  else if (bias_)
+    accumulate_bias(runtime, dequantize(device, grad_y.rowwise(), dtype, runtime.workspace(name_)));
+  Operand grad =
+      came_quantized ? std::move(grad_y) : quantize_role(runtime, backward_scales_, kGradOutput, std::move(grad_y));
   std::optional<QuantizedTensor> copy;
-  Tensor grad_x = gemm(device, {.a = grad.rowwise(),
-                                .b = weight_columnwise(runtime, saved, weight, copy),
-                                .out_dtype = dtype,
-                                .holder = runtime.in_flight(name_)});
+  const GemmInputs product{.a = grad.rowwise(),
+                           .b = weight_columnwise(runtime, saved, weight, copy),
+                           .out_dtype = dtype,
+                           .holder = runtime.in_flight(name_)};
+  Gradient grad_x;
+  if (casts_input_gradient_)
+    grad_x.quantized = cast_product(runtime, product, backward_scales_, kGradInput);
+  else
+    grad_x.plain = gemm(device, product);
   copy.reset();
   free_columnwise(runtime);
+  if (came_quantized) complete(runtime, grad.quantized);
+  if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
                                             .b = columnwise_of(saved, x, device.arch()),
                                             .out_dtype = weight_->spec.dtype,

@@ -8,6 +8,7 @@
 #include "nn/build.h"
 #include "nn/cores/operand.h"
 #include "nn/cores/role_scales.h"
+#include "ops/gemm.h"
 
 namespace fp8lab {
 
@@ -15,6 +16,10 @@ struct LinearShape {
   std::int64_t in = 0;
   std::int64_t out = 0;
   bool bias = true;
+  bool to_residual = false;  ///< the result is added to the residual stream: Build::residual_deviation
+  // Results that the product itself casts, under scales with a history; only for recipes whose scales have one.
+  bool casts_output = false;          ///< y, in the format of activations
+  bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
 };
 
 /// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the
@@ -27,9 +32,10 @@ class LinearCore {
   LinearCore& operator=(const LinearCore&) = delete;
 
   struct Forward {
-    Tensor y;
-    Operand x;  ///< the orientation that backward needs
-    SavedWeight weight;
+    Tensor y{};
+    QuantizedTensor quantized_y{};  ///< row-wise, in place of `y`, if the core casts its output
+    Operand x{};                    ///< the orientation that backward needs; of an input that came quantized, what came
+    SavedWeight weight{};
   };
   /// Begins a pass, before its input is made. Returns a request to the operation that makes the input: if the scale is
   /// known, to cast the input for this product without storing it; if the scale follows from its amax, to measure it;
@@ -42,10 +48,10 @@ class LinearCore {
   /// True if backward() uses the amax of `grad_y`.
   bool measures_gradient() const;
   /// Returns the gradient of x; accumulates the gradients of the parameters. `grad_y` is in high precision, with or
-  /// without its amax. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's SavedWeight. Without a
-  /// copy the parameter is read, so that the module keeps nothing alive; if it is in high precision and the recipe
-  /// quantizes, it is quantized again, for the gradient of x alone.
-  Tensor backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
+  /// without its amax, or quantized row-wise. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's
+  /// SavedWeight. Without a copy the parameter is read, so that the module keeps nothing alive; if it is in high
+  /// precision and the recipe quantizes, it is quantized again, for the gradient of x alone.
+  Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   // The steps of a pass, for a module that takes each of them for several cores before the next. Forward is
   // begin_forward() and these four; the copy of the weight is kept even if the weight is sharded. A core without rows
@@ -83,12 +89,21 @@ class LinearCore {
                                 std::optional<QuantizedTensor>& copy);
   /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
   void need_columnwise(Runtime& runtime);
+  /// Before the first forward: histories as long as the recipe's.
+  void resize_histories(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   bool measures(const QuantFormat& format) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
+  /// Casts the product as it is made or, without fused quantization, from a copy in FP32.
+  QuantizedTensor cast_product(Runtime& runtime, GemmInputs product, const RoleScales& scales, int role) const;
+  void accumulate_bias(Runtime& runtime, const Tensor& grad_y);
+  /// Makes the column-wise orientation of an operand that came quantized row-wise, unless products read it transposed.
+  void complete(Runtime& runtime, QuantizedTensor& operand) const;
 
   std::string name_;
   const Recipe& recipe_;
+  bool casts_output_;
+  bool casts_input_gradient_;
   bool fused_quantize_;
   bool cache_weights_;
   RoleScales forward_scales_;

@@ -4,9 +4,9 @@
 
 namespace fp8lab {
 
-NormCore::NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns)
+NormCore::NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns, bool bias)
     : name_(name), kind_(kind), gamma_(make_parameter(build, name + ".gamma", {columns}, Init::kOnes)) {
-  if (kind == NormKind::kLayerNorm) beta_ = make_parameter(build, name + ".beta", {columns}, Init::kZeros);
+  if (kind == NormKind::kLayerNorm && bias) beta_ = make_parameter(build, name + ".beta", {columns}, Init::kZeros);
 }
 
 NormCore::Forward NormCore::forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) {
@@ -34,6 +34,7 @@ Tensor NormCore::backward(Runtime& runtime, const Tensor& grad_y, const Saved& s
                                                            .gamma = gamma_->value,
                                                            .mean = saved.mean,
                                                            .rstd = saved.rstd,
+                                                           .has_beta = beta_ != nullptr,
                                                            .grad_x_holder = runtime.in_flight(name_),
                                                            .grad_gamma_holder = gamma_->grad_holder,
                                                            .grad_beta_holder = beta_ ? beta_->grad_holder : 0});

@@ -14,7 +14,8 @@ namespace fp8lab {
 /// LayerNorm or RMSNorm with its parameters. The module saves x and the row statistics for backward.
 class NormCore {
  public:
-  NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns);
+  /// `bias`: a LayerNorm has a beta; RMSNorm never has one.
+  NormCore(Build& build, const std::string& name, NormKind kind, std::int64_t columns, bool bias);
 
   struct Forward {
     Operand y;
@@ -37,7 +38,7 @@ class NormCore {
   std::string name_;
   NormKind kind_;
   std::unique_ptr<Parameter> gamma_;
-  std::unique_ptr<Parameter> beta_;
+  std::unique_ptr<Parameter> beta_;  ///< null where the norm has none
 };
 
 }  // namespace fp8lab

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "autograd/node.h"
 #include "nn/cores/role_scales.h"
@@ -19,6 +20,11 @@ struct Operand {
   OperandView rowwise() const { return is_quantized() ? quantized.rowwise_operand() : plain.operand(); }
   OperandView columnwise(const ArchProfile& arch) const;
 };
+
+/// A gradient as the operand of a product.
+inline Operand operand_of(Gradient gradient) {
+  return {.plain = std::move(gradient.plain), .quantized = std::move(gradient.quantized)};
+}
 
 /// What a matrix product asks of the operation that makes its operand, to save work in the operand's cast. By default
 /// nothing.

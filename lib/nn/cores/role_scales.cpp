@@ -10,16 +10,18 @@ namespace fp8lab {
 
 RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<QuantFormat> roles,
                        const DelayedScaling& options, bool forward)
-    : roles_(std::move(roles)) {
+    : roles_(std::move(roles)), history_length_(options.history_length) {
   if (!build.recipe.quantized) return;
   std::vector<float> fp8_max;
   for (const QuantFormat& format : roles_) {
     const bool history = format.amax_source == AmaxSource::kHistory;
     slots_.push_back(history ? static_cast<int>(fp8_max.size()) : -1);
-    if (history) fp8_max.push_back(float8_format(format.payload).max);
+    if (history) fp8_max.push_back(float8_format(format.dtype).max);
   }
   if (fp8_max.empty()) return;
-  delayed_.emplace(build.runtime.device, std::move(fp8_max), options, owner);
+  DelayedScaling initial = options;
+  if (build.initial_history_length > 0) initial.history_length = build.initial_history_length;
+  delayed_.emplace(build.runtime.device, std::move(fp8_max), initial, owner);
   (forward ? build.registry.forward_scales : build.registry.backward_scales).push_back(this);
 }
 
@@ -28,6 +30,12 @@ void RoleScales::begin_forward(Runtime& runtime) {
   if (runtime.mode == Runtime::Mode::kRecording)
     runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
   stashed_ = runtime.mode == Runtime::Mode::kRecomputing ? runtime.frame->next_stashed() : Tensor();
+}
+
+bool RoleScales::resize_histories(Device& device) {
+  if (!delayed_ || delayed_->history().rows() == history_length_) return false;
+  delayed_->resize_history(device, history_length_);
+  return true;
 }
 
 void RoleScales::end_forward() { stashed_ = {}; }
@@ -57,7 +65,7 @@ Quantizer RoleScales::quantizer(int role, Orientations orientations, HolderId ho
 
 AttentionRole RoleScales::kernel_role(int role) const {
   AttentionRole kernel_role;
-  kernel_role.payload = roles_[static_cast<std::size_t>(role)].payload;
+  kernel_role.dtype = roles_[static_cast<std::size_t>(role)].dtype;
   kernel_role.scale = scale(role).data<float>();
   if (!stashed_) kernel_role.amax = delayed_->amax(slots_[static_cast<std::size_t>(role)]).data<float>();
   return kernel_role;

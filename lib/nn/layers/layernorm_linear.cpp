@@ -14,11 +14,13 @@ class LayerNormLinearNode final : public ModuleNode {
         norm_(norm),
         core_(core) {}
 
-  std::vector<Tensor> backward(Tensor grad) override {
+  std::vector<Gradient> backward_of(Gradient grad) override {
     Restored saved = restore();
     const std::size_t product = norm_entries(norm_);
-    const Tensor grad_norm = core_.backward(runtime(), {.plain = std::move(grad)}, saved, product, product + 1);
-    return {norm_.backward(runtime(), grad_norm, norm_saved(saved, norm_, 0))};
+    const Gradient grad_norm = core_.backward(runtime(), operand_of(std::move(grad)), saved, product, product + 1);
+    std::vector<Gradient> gradients;
+    gradients.push_back({.plain = norm_.backward(runtime(), grad_norm.plain, norm_saved(saved, norm_, 0))});
+    return gradients;
   }
 
  private:
@@ -35,7 +37,7 @@ Variable LayerNormLinear::forward(Runtime& runtime, const Variable& x) {
   node->save_norm(norm_, x.value, normed);
   node->save_activation("norm_out", result.x);
   node->save_weight("weight", std::move(result.weight));
-  return {std::move(result.y), node};
+  return {std::move(result.y), node, std::move(result.quantized_y)};
 }
 
 }  // namespace fp8lab

@@ -12,7 +12,7 @@ namespace fp8lab {
 class LayerNormLinear final : public Module {
  public:
   LayerNormLinear(Build& build, const std::string& name, NormKind norm, const LinearShape& shape)
-      : norm_(build, name + ".norm", norm, shape.in), core_(build, name, shape) {}
+      : norm_(build, name + ".norm", norm, shape.in, shape.bias), core_(build, name, shape) {}
   Variable forward(Runtime& runtime, const Variable& x) override;
 
  private:

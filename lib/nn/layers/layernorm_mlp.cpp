@@ -22,11 +22,12 @@ class LayerNormMlpNode final : public ModuleNode {
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
     const std::size_t first = norm_entries(parts_.norm);  // norm_out, W1, activation input, activation output, W2
-    Tensor grad_activation = parts_.fc2.backward(runtime(), {.plain = std::move(grad)}, saved, first + 3, first + 4);
+    Tensor grad_activation =
+        parts_.fc2.backward(runtime(), {.plain = std::move(grad)}, saved, first + 3, first + 4).plain;
     Operand grad_fc1 =
         parts_.activation.backward(runtime(), grad_activation, saved.tensor(first + 2), parts_.fc1.measures_gradient());
     grad_activation = {};
-    const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), saved, first, first + 1);
+    const Tensor grad_norm = parts_.fc1.backward(runtime(), std::move(grad_fc1), saved, first, first + 1).plain;
     return {parts_.norm.backward(runtime(), grad_norm, norm_saved(saved, parts_.norm, 0))};
   }
 
@@ -39,9 +40,10 @@ class LayerNormMlpNode final : public ModuleNode {
 LayerNormMlp::LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
       activation_(name, config.form.activation),
-      norm_(build, name + ".norm", config.form.norm, config.hidden),
+      norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       fc1_(build, name + ".fc1", {.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}),
-      fc2_(build, name + ".fc2", {.in = config.ffn, .out = config.hidden, .bias = config.form.bias}) {}
+      fc2_(build, name + ".fc2",
+           {.in = config.ffn, .out = config.hidden, .bias = config.form.bias, .to_residual = true}) {}
 
 Variable LayerNormMlp::forward(Runtime& runtime, const Variable& x) {
   NormCore::Forward normed = norm_.forward(runtime, x.value, fc1_.begin_forward(runtime));

@@ -35,8 +35,8 @@ namespace {
 
 class NormOp final : public FusibleOp {
  public:
-  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns)
-      : norm_(build, name, kind, columns) {}
+  NormOp(Build& build, const std::string& name, NormKind kind, std::int64_t columns, bool bias)
+      : norm_(build, name, kind, columns, bias) {}
 
   Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
     NormCore::Forward outputs = norm_.forward(runtime, x.plain, next);
@@ -68,7 +68,7 @@ class BasicLinearOp final : public FusibleOp {
   }
   bool measures_gradient() const override { return core_.measures_gradient(); }
   Operand backward(Runtime& runtime, Restored& saved, std::size_t first, Operand grad, bool) override {
-    Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1);
+    Tensor grad_x = core_.backward(runtime, std::move(grad), saved, first, first + 1).plain;
     saved.clear_quantized(first);
     return {.plain = std::move(grad_x)};
   }
@@ -112,13 +112,14 @@ Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
 std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config) {
   if (!config.fuse_mlp) return std::make_unique<LayerNormMlp>(build, name, config);
   std::vector<std::unique_ptr<FusibleOp>> ops;
-  ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden));
+  ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden, config.form.bias));
   ops.push_back(std::make_unique<BasicLinearOp>(
       build, name + ".fc1",
       LinearShape{.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}));
   ops.push_back(std::make_unique<ActivationOp>(name + ".activation", config.form.activation));
   ops.push_back(std::make_unique<BasicLinearOp>(
-      build, name + ".fc2", LinearShape{.in = config.ffn, .out = config.hidden, .bias = config.form.bias}));
+      build, name + ".fc2",
+      LinearShape{.in = config.ffn, .out = config.hidden, .bias = config.form.bias, .to_residual = true}));
   return std::make_unique<OpFuser>(name, std::move(ops));
 }
 

@@ -175,7 +175,7 @@ RoleCast::RoleCast(const AttentionRole& role) : role_(role) {
 void RoleCast::apply(float* values, std::int64_t count) {
   if (role_.scale == nullptr) return;
   const std::uint32_t seen =
-      visit_float8(role_.payload, [&](auto format) { return cast_row<decltype(format)>(values, count, scale_); });
+      visit_float8(role_.dtype, [&](auto format) { return cast_row<decltype(format)>(values, count, scale_); });
   amax_bits_ = std::max(amax_bits_, seen);
 }
 

@@ -49,7 +49,7 @@ void sum_loss(const SumLossArgs& args, ExecContext&) {
       for (std::int64_t j = 0; j < run; ++j) terms[at + j] = double{x[j]};
     });
   });
-  *args.loss.as<float>() = static_cast<float>(sum);
+  *args.loss.as<float>() = static_cast<float>(sum / args.divisor);
 }
 
 void mse_loss(const MseLossArgs& args, ExecContext&) {

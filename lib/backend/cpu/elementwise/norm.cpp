@@ -23,7 +23,7 @@ void norm_forward(const NormForwardArgs& args, ExecContext&) {
   const bool centred = args.kind == NormKind::kLayerNorm;
   const RowReader x_rows(args.x, kX);
   const float* gamma = RowReader(args.gamma, kGamma)(0);
-  const float* beta = centred ? RowReader(args.beta, kBeta)(0) : nullptr;
+  const float* beta = args.beta.data != nullptr ? RowReader(args.beta, kBeta)(0) : nullptr;
   float* y = scratch(kOut, cols);
 
   for (std::int64_t i = 0; i < args.x.rows; ++i) {
@@ -75,7 +75,7 @@ void norm_backward(const NormBackwardArgs& args, ExecContext&) {
     store(grad_x, cols, args.grad_x, i, 0);
   }
   store(gamma_sums.total(), cols, args.grad_gamma, 0, 0);
-  if (centred) store(beta_sums.total(), cols, args.grad_beta, 0, 0);
+  if (args.grad_beta.data != nullptr) store(beta_sums.total(), cols, args.grad_beta, 0, 0);
 }
 
 }  // namespace fp8lab::cpu

@@ -73,9 +73,20 @@ Prepared prepare(const OperandView& operand, int slot) {
   return {.operand = {floats, values.cols, transpose}, .factor = per_tensor ? double{scale_at(scales, 0, 0)} : 1.0};
 }
 
+/// Hopper's tensor cores multiply data that is scaled by FP32 numbers, per tensor or in blocks of 128 along k. Blocks
+/// are summed here as dequantized values, which loses nothing where their scales are powers of two.
+Sums sums_of(const GemmArgs& args, const ExecContext& context) {
+  const auto on_tensor_core = [](const OperandView& operand) {
+    return operand.quantized() && operand.scales.dtype == DType::kF32;
+  };
+  if (!context.tensor_core_sums() || !on_tensor_core(args.a) || !on_tensor_core(args.b)) return Sums::kF32;
+  const bool per_tensor = args.a.scales.per_tensor() && args.b.scales.per_tensor();
+  return args.fast_accumulation && per_tensor ? Sums::kFastTensorCore : Sums::kTensorCore;
+}
+
 }  // namespace
 
-void gemm(const GemmArgs& args, ExecContext&) {
+void gemm(const GemmArgs& args, ExecContext& context) {
   const std::int64_t m = args.out.rows;
   const std::int64_t n = args.out.cols;
   const std::int64_t k = args.a.values.cols;
@@ -85,7 +96,14 @@ void gemm(const GemmArgs& args, ExecContext&) {
   const Prepared b = prepare(args.b, kSlotB);
   const double factor = a.factor * b.factor;
   float* product = scratch(kSlotProduct, m * n);
-  matmul({.m = m, .n = n, .k = k, .a = a.operand, .b = b.operand, .c = product, .c_row_stride = n});
+  matmul({.m = m,
+          .n = n,
+          .k = k,
+          .a = a.operand,
+          .b = b.operand,
+          .c = product,
+          .c_row_stride = n,
+          .sums = sums_of(args, context)});
 
   const float* bias = args.bias.data == nullptr ? nullptr : RowReader(args.bias, kSlotBias)(0);
   float* before = args.accumulate ? scratch(kSlotOut, n) : nullptr;

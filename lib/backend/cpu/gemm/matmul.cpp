@@ -39,13 +39,14 @@ void matmul(const MatmulArgs& args) {
   const MatmulLoops& loops = cpu::loops().matmul;
   const std::int64_t block_rows = std::min(kBlockRows, round_up(args.m, loops.tile_rows));
   const std::int64_t block_cols = std::min(kBlockCols, round_up(args.n, loops.tile_cols));
-  const std::int64_t run = std::min(kMatmulRun, args.k);
+  const std::int64_t longest = args.sums == Sums::kTensorCore ? kTensorCoreSpan : kMatmulRun;
+  const std::int64_t run = std::min(longest, args.k);
   float* a = aligned_scratch(kSlotA, block_rows * run);
   float* b = aligned_scratch(kSlotB, block_cols * run);
   for (std::int64_t j = 0; j < args.n; j += block_cols) {
     const std::int64_t cols = std::min(block_cols, args.n - j);
-    for (std::int64_t p = 0; p < args.k; p += kMatmulRun) {
-      const std::int64_t k = std::min(kMatmulRun, args.k - p);
+    for (std::int64_t p = 0; p < args.k; p += longest) {
+      const std::int64_t k = std::min(longest, args.k - p);
       loops.pack_b({.from = part(args.b, j, p), .rows = cols, .k = k, .panels = b});
       for (std::int64_t i = 0; i < args.m; i += block_rows) {
         const std::int64_t rows = std::min(block_rows, args.m - i);
@@ -57,7 +58,8 @@ void matmul(const MatmulArgs& args) {
                         .b = b,
                         .c = args.c + i * args.c_row_stride + j,
                         .c_row_stride = args.c_row_stride,
-                        .add = p > 0});
+                        .add = p > 0,
+                        .sums = args.sums});
       }
     }
   }

@@ -13,6 +13,19 @@ struct MatmulOperand {
   bool transposed = false;
 };
 
+/// How the products of an element are summed.
+enum class Sums {
+  kF32,  ///< as matmul() says
+  /// As a Hopper tensor core sums products of 8-bit data. An instruction adds kTensorCoreStep products to an
+  /// accumulator: all are truncated towards zero to multiples of 2^(e - kTensorCoreBits), where e is the exponent of
+  /// the largest magnitude among them, and then added exactly. After kTensorCoreSpan products the accumulator is added
+  /// to an FP32 sum and starts again from zero. Sums with an Inf or NaN are FP32's.
+  kTensorCore,
+  kFastTensorCore,  ///< the same with one accumulator for the entire sum
+};
+inline constexpr std::int64_t kTensorCoreStep = 32, kTensorCoreSpan = 128;
+inline constexpr int kTensorCoreBits = 13;
+
 /// c = a * b^T, with a [m, k], b [n, k] and c [m, n]; c is overwritten and never read before that. Sizes may be 0.
 struct MatmulArgs {
   std::int64_t m = 0;
@@ -22,6 +35,7 @@ struct MatmulArgs {
   MatmulOperand b;
   float* c = nullptr;
   std::int64_t c_row_stride = 0;
+  Sums sums = Sums::kF32;
 };
 
 /// Each element's sum over k is cut into runs of this many products: the products of a run are added in order,
@@ -29,9 +43,10 @@ struct MatmulArgs {
 /// small: a term passes through at most kMatmulRun + k / kMatmulRun additions.
 inline constexpr std::int64_t kMatmulRun = 256;
 
-/// Rounds every product and every sum to FP32, without fused multiply-add. An element's bits, except a NaN's payload,
-/// therefore depend only on its row of `a` and its row of `b`: not on layout, size, neighbours, threads or instruction
-/// set. Runs on the calling thread alone, since cells that run side by side would otherwise compete for the cores.
+/// Rounds every product and every sum to FP32, without fused multiply-add, unless `sums` says otherwise. An element's
+/// bits, except a NaN's payload, therefore depend only on its row of `a` and its row of `b`: not on layout, size,
+/// neighbours, threads or instruction set. Runs on the calling thread alone, since cells that run side by side would
+/// otherwise compete for the cores.
 void matmul(const MatmulArgs& args);
 
 }  // namespace fp8lab::cpu

@@ -17,7 +17,7 @@ struct PackArgs {
 };
 
 /// c (+)= a * b^T for packed operands, m x k and n x k. The k products of an element are summed in order, beginning
-/// with 0. If `add`, that sum is added to c, else it replaces c.
+/// with 0. If `add`, that sum is added to c, else it replaces c. A kFastTensorCore accumulator goes on from c instead.
 struct PanelProduct {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -27,6 +27,7 @@ struct PanelProduct {
   float* c = nullptr;
   std::int64_t c_row_stride = 0;
   bool add = false;
+  Sums sums = Sums::kF32;
 };
 
 /// A panel holds `width` rows of an operand as [k, width]; rows beyond the operand's last are zero.

@@ -105,8 +105,80 @@ inline void multiply_tile(const float* a, const float* b, std::int64_t k, float*
   }
 }
 
+/// Two vectors of a row of the result, and what a tensor core's accumulator holds of them.
+template <class Vector>
+struct Accumulator {
+  using Ints = decltype(Vector{} < Vector{});  // 32-bit integers
+  static constexpr std::int64_t kFloats = sizeof(Vector) / sizeof(float);
+  static constexpr std::int32_t kInfinity = 0x7F800000, kFractionBits = 23;
+
+  static Ints magnitude(Vector x) { return (Ints)x & 0x7FFFFFFF; }
+  static Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+
+  Vector held[2];
+  Ints special[2] = {};  ///< not zero in lanes that met an Inf or NaN
+
+  /// One instruction: `count` products, whose factors are a[p * a_stride] and the two vectors at b + 2 kFloats p.
+  void add(const float* a, std::int64_t a_stride, const float* b, std::int64_t count) {
+    Ints largest[2] = {magnitude(held[0]), magnitude(held[1])};
+    for (std::int64_t p = 0; p < count; ++p)
+      for (int h = 0; h < 2; ++h) largest[h] = larger(largest[h], magnitude(product(a, a_stride, b, p, h)));
+    // Exponents from which the quantum is a normal float.
+    constexpr std::int32_t kLowest = (kTensorCoreBits + 1) << kFractionBits;
+    Ints sums[2];
+    Vector quantum[2], inverse[2];
+    for (int h = 0; h < 2; ++h) {
+      special[h] |= largest[h] >= kInfinity;
+      const Ints exponent = larger(largest[h] & kInfinity, Ints{} + kLowest);
+      quantum[h] = (Vector)(exponent - (kTensorCoreBits << kFractionBits));
+      inverse[h] = (Vector)(((254 + kTensorCoreBits) << kFractionBits) - exponent);
+      sums[h] = truncated(held[h] * inverse[h]);
+    }
+    for (std::int64_t p = 0; p < count; ++p)
+      for (int h = 0; h < 2; ++h) sums[h] += truncated(product(a, a_stride, b, p, h) * inverse[h]);
+    for (int h = 0; h < 2; ++h) held[h] = __builtin_convertvector(sums[h], Vector) * quantum[h];
+  }
+
+  static Vector product(const float* a, std::int64_t a_stride, const float* b, std::int64_t p, int h) {
+    const Vector broadcast = a[p * a_stride] - Vector{};
+    return broadcast * load<Vector>(b + (2 * p + h) * kFloats);
+  }
+  static Ints truncated(Vector x) { return __builtin_convertvector(x, Ints); }
+};
+
+/// multiply_tile() with the sums of a tensor core.
+template <class Set>
+inline void multiply_tile_on_tensor_core(const float* a, const float* b, std::int64_t k, float* c,
+                                         std::int64_t c_row_stride, bool add, bool fast) {
+  using Vector = typename Set::Vector;
+  using Held = Accumulator<Vector>;
+  constexpr std::int64_t kFloats = Held::kFloats;
+  for (std::int64_t row = 0; row < Set::kRows; ++row, ++a, c += c_row_stride) {
+    const Vector before[2] = {add ? load<Vector>(c) : Vector{}, add ? load<Vector>(c + kFloats) : Vector{}};
+    Held sum{.held = {fast ? before[0] : Vector{}, fast ? before[1] : Vector{}}};
+    for (std::int64_t p = 0; p < k; p += kTensorCoreStep)
+      sum.add(a + p * Set::kRows, Set::kRows, b + 2 * kFloats * p, k - p < kTensorCoreStep ? k - p : kTensorCoreStep);
+    for (int h = 0; h < 2; ++h) {
+      store(fast ? sum.held[h] : before[h] + sum.held[h], c + h * kFloats);
+      for (std::int64_t lane = 0; lane < kFloats; ++lane) {
+        if (sum.special[h][lane] == 0) continue;
+        float plain = before[h][lane];
+        for (std::int64_t p = 0; p < k; ++p) plain += a[p * Set::kRows] * b[(2 * p + h) * kFloats + lane];
+        c[h * kFloats + lane] = plain;
+      }
+    }
+  }
+}
+
 template <class Set>
 void multiply(const PanelProduct& args) {
+  const bool fast = args.sums == Sums::kFastTensorCore;
+  const auto multiply_one = [&](const float* a, const float* b, float* c, std::int64_t c_row_stride, bool add) {
+    if (args.sums == Sums::kF32)
+      multiply_tile<Set>(a, b, args.k, c, c_row_stride, add);
+    else
+      multiply_tile_on_tensor_core<Set>(a, b, args.k, c, c_row_stride, add, fast);
+  };
   constexpr std::int64_t kRows = Set::kRows;
   constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);
   for (std::int64_t j = 0; j < args.n; j += kCols) {
@@ -117,16 +189,15 @@ void multiply(const PanelProduct& args) {
       float* c = args.c + i * args.c_row_stride + j;
       const std::int64_t rows = args.m - i < kRows ? args.m - i : kRows;
       if (rows == kRows && cols == kCols) {
-        multiply_tile<Set>(a, b, args.k, c, args.c_row_stride, args.add);
+        multiply_one(a, b, c, args.c_row_stride, args.add);
         continue;
       }
-      float tile[kRows * kCols];
-      multiply_tile<Set>(a, b, args.k, tile, kCols, false);
+      float tile[kRows * kCols] = {};
+      for (std::int64_t row = 0; args.add && row < rows; ++row)
+        for (std::int64_t col = 0; col < cols; ++col) tile[row * kCols + col] = c[row * args.c_row_stride + col];
+      multiply_one(a, b, tile, kCols, args.add);
       for (std::int64_t row = 0; row < rows; ++row)
-        for (std::int64_t col = 0; col < cols; ++col) {
-          float* to = c + row * args.c_row_stride + col;
-          *to = args.add ? *to + tile[row * kCols + col] : tile[row * kCols + col];
-        }
+        for (std::int64_t col = 0; col < cols; ++col) c[row * args.c_row_stride + col] = tile[row * kCols + col];
     }
   }
 }

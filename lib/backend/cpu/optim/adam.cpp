@@ -4,6 +4,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/quantize/cast_target.h"
 #include "backend/cpu/rows.h"
+#include "core/counter_rng.h"
 #include "core/float16.h"
 #include "core/lerp.h"
 #include "core/moment_scale.h"
@@ -90,6 +91,8 @@ struct Step {
   float* m = scratch(kExpAvg, kRun);
   float* v = scratch(kExpAvgSq, kRun);
   float coupled_decay;
+  CounterRng rng;
+  std::int64_t first_element;
 
   Step(const AdamArgs& adam, const AdamTensor& tensor)
       : args(adam),
@@ -99,13 +102,16 @@ struct Step {
         exp_avg(tensor.exp_avg, tensor.exp_avg_scale),
         exp_avg_sq(tensor.exp_avg_sq, tensor.exp_avg_sq_scale),
         target(tensor.target, nullptr),
-        coupled_decay(adam.decoupled_decay ? 0.0f : adam.weight_decay) {
+        coupled_decay(adam.decoupled_decay ? 0.0f : adam.weight_decay),
+        rng(adam.seed, tensor.stream + adam.step),
+        first_element(tensor.first_element) {
     flatten_if_contiguous(param, grad, exp_avg.view, exp_avg_sq.view, master, target.data());
   }
 
   bool has_parts16() const { return master.dtype == DType::kI16; }
   /// True if the optimizer updates an f32 copy; the parameter is then that copy rounded.
   bool has_master() const { return master.data != param.data; }
+  bool rounds_at_random() const { return args.stochastic && !has_master() && param.dtype == DType::kBF16; }
 
   void read(std::int64_t row, std::int64_t col, std::int64_t count) const {
     if (has_parts16())
@@ -122,7 +128,20 @@ struct Step {
     exp_avg_sq.write(v, count, row, col);
     if (has_parts16()) return store_parts16(p, count, param, master, row, col);
     if (has_master()) store(p, count, master, row, col);
+    if (rounds_at_random()) round_at_random(static_cast<std::uint64_t>(first_element + row * param.cols + col), count);
     store(p, count, param, row, col);
+  }
+  /// `first`: the index of p[0] in the unsharded parameter.
+  void round_at_random(std::uint64_t first, std::int64_t count) const {
+    constexpr std::uint64_t kWords = 4;
+    const std::uint64_t end = first + static_cast<std::uint64_t>(count);
+    for (std::uint64_t index = first; index < end;) {
+      const PhiloxBlock drawn = rng.block(index / kWords);
+      do {
+        float& value = p[index - first];
+        value = stochastic_bf16(value, drawn.words[index % kWords]);
+      } while (++index < end && index % kWords != 0);
+    }
   }
 
   void update_moments(std::int64_t count) const {

@@ -43,8 +43,8 @@ TargetWriter::TargetWriter(const CastTarget& target, const float* measured) : ta
   data_ = target.rowwise.values.data != nullptr ? target.rowwise.values : target.columnwise.values.transposed();
   const QuantFormat& format = target.format;
   scale_ = target.scale != nullptr ? *target.scale
-                                   : fp8lab::scale_from_amax(*measured, float8_format(format.payload).max,
-                                                             format.epsilon, format.scale == ScaleKind::kF32PowerOfTwo);
+                                   : fp8lab::scale_from_amax(*measured, float8_format(format.dtype).max, format.epsilon,
+                                                             format.scale == ScaleKind::kF32PowerOfTwo);
 }
 
 void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std::int64_t col) {
@@ -61,10 +61,10 @@ void TargetWriter::take(float* values, std::int64_t count, std::int64_t row, std
 
 void TargetWriter::cast(const float* values, std::int64_t count, std::uint8_t* data) const {
   const QuantizeLoops& loops = cpu::loops().quantize;
-  const auto loop = target_.format.payload == DType::kE4M3 ? loops.cast_f32_e4m3 : loops.cast_f32_e5m2;
+  const auto loop = target_.format.dtype == DType::kE4M3 ? loops.cast_f32_e4m3 : loops.cast_f32_e5m2;
   const std::uint32_t largest = loop({.in = values, .data = data, .count = count, .run = count, .scales = &scale_});
   if (largest < kFloatInfinityBits && scale_ > 0.0f && scale_ <= kFloatMax) return;
-  visit_float8(target_.format.payload, [&](auto format) {
+  visit_float8(target_.format.dtype, [&](auto format) {
     for (std::int64_t j = 0; j < count; ++j) data[j] = encode<decltype(format)>(values[j] * scale_);
   });
 }

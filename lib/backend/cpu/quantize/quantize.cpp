@@ -79,8 +79,8 @@ class OrientationWriter {
   OrientationWriter(const OrientationTask& task, float tensor_scale, int slot)
       : format_(task.format),
         loops_(cpu::loops().quantize),
-        cast_bf16_(format_.payload == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
-        cast_f32_(format_.payload == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
+        cast_bf16_(format_.dtype == DType::kE4M3 ? loops_.cast_bf16_e4m3 : loops_.cast_bf16_e5m2),
+        cast_f32_(format_.dtype == DType::kE4M3 ? loops_.cast_f32_e4m3 : loops_.cast_f32_e5m2),
         source_(task.in, loops_, slot),
         data_(task.out.values),
         scales_(task.out.scales),
@@ -156,7 +156,7 @@ class OrientationWriter {
     }
     const std::int64_t first =
         part.row / format_.block_rows * scales_.row_stride + part.col / format_.block_cols * scales_.col_stride;
-    const Float8Format fp8 = float8_format(format_.payload);
+    const Float8Format fp8 = float8_format(format_.dtype);
     if (scales_.dtype == DType::kE8M0) {
       const bool floor = format_.scale == ScaleKind::kE8M0Floor;
       std::uint8_t* bytes = reinterpret_cast<std::uint8_t*>(scales_.data) + first;
@@ -206,7 +206,7 @@ class OrientationWriter {
   }
 
   void cast_exactly(const Elements& in, const Cast& cast) const {
-    visit_float8(format_.payload, [&](auto format) {
+    visit_float8(format_.dtype, [&](auto format) {
       for (std::int64_t i = 0; i < cast.count; ++i) {
         const float x = in.bf16 != nullptr ? bf16_to_f32({in.bf16[i]}) : in.f32[i];
         cast.data[i] = encode<decltype(format)>(x * cast.scales[i / cast.run]);
@@ -232,7 +232,7 @@ float tensor_scale(const QuantizeArgs& args) {
   if (!args.format.per_tensor()) return 1.0f;
   if (args.scale != nullptr) return *args.scale;
   const bool power_of_two = args.format.scale == ScaleKind::kF32PowerOfTwo;
-  return fp8lab::scale_from_amax(*args.measured, float8_format(args.format.payload).max, args.format.epsilon,
+  return fp8lab::scale_from_amax(*args.measured, float8_format(args.format.dtype).max, args.format.epsilon,
                                  power_of_two);
 }
 

@@ -42,8 +42,8 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.payload != DType::kE4M3 ||
-      args.o_cast.scale == nullptr || args.o_cast.payload != DType::kE4M3)
+  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.dtype != DType::kE4M3 ||
+      args.o_cast.scale == nullptr || args.o_cast.dtype != DType::kE4M3)
     return false;
 
   auto& cudnn = context.kept<Cudnn>();
@@ -106,8 +106,8 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
                    &grad_o = args.grad_o.values;
   for (const MatrixView* view : {&q, &k, &v, &o})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  const auto casts_to = [](const AttentionRole& role, DType payload) {
-    return role.scale != nullptr && role.payload == payload;
+  const auto casts_to = [](const AttentionRole& role, DType dtype) {
+    return role.scale != nullptr && role.dtype == dtype;
   };
   if (!aligned(grad_o) || grad_o.dtype != DType::kE5M2 || !eligible(shape, args.lse) || shape.head_dim != 128 ||
       !(shape.softmax_scale > 0.0f) || !casts_to(args.s, DType::kE4M3) || !casts_to(args.grad_p, DType::kE5M2) ||

@@ -255,7 +255,7 @@ void launch(const BackwardLaunch& job, CudaContext& context) {
   const AttentionRole &s = job.call.s, &grad_p = job.call.grad_p;
   if (s.scale == nullptr && grad_p.scale == nullptr) return launch<Dim, Casts::kNone>(job, context);
   const bool usual =
-      s.scale != nullptr && s.payload == DType::kE4M3 && grad_p.scale != nullptr && grad_p.payload == DType::kE5M2;
+      s.scale != nullptr && s.dtype == DType::kE4M3 && grad_p.scale != nullptr && grad_p.dtype == DType::kE5M2;
   usual ? launch<Dim, Casts::kUsual>(job, context) : launch<Dim, Casts::kAny>(job, context);
 }
 

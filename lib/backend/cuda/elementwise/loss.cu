@@ -135,7 +135,7 @@ struct MseGradient {
 }  // namespace
 
 void sum_loss(const SumLossArgs& args, ExecContext& context) {
-  loss<false>(args.x, {}, 1.0, reinterpret_cast<float*>(args.loss.data), cuda_context(context));
+  loss<false>(args.x, {}, args.divisor, reinterpret_cast<float*>(args.loss.data), cuda_context(context));
 }
 
 void mse_loss(const MseLossArgs& args, ExecContext& context) {

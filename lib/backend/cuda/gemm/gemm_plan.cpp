@@ -148,14 +148,14 @@ Refusal plan_data(const GemmQuantizeArgs& args, LibraryProblem& problem) {
   const MatrixView& rowwise = args.cast.rowwise.values;
   if (!format.per_tensor()) return "quantized data are scaled by blocks";
   if (problem.a.scaling != OperandScaling::kTensor) return "operands are not scaled per tensor";
-  if (format.payload == DType::kE5M2 && problem.a.dtype == DType::kE4M3 && problem.b.dtype == DType::kE4M3)
+  if (format.dtype == DType::kE5M2 && problem.a.dtype == DType::kE4M3 && problem.b.dtype == DType::kE4M3)
     return "quantized data are e5m2 and neither operand is";
   if (bias.data != nullptr && size_bytes(bias.dtype) != 2) return "the bias is not in 16 bits";
   if (bias.data != nullptr && !contiguous_bias(bias)) return "the bias does not begin at a multiple of 16 bytes";
   // The library measures full tiles. Rows of a tile beyond the result are zeros, and a bias added to them would be
   // measured.
   if (bias.data != nullptr && args.cast.amax != nullptr) return "a sum with a bias is to be measured";
-  problem.out = format.payload;
+  problem.out = format.dtype;
   // For quantized data in scratch that are only an intermediate step to the transpose.
   problem.out_stride = problem.n;
   if (rowwise.data != nullptr) {

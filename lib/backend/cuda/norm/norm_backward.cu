@@ -228,7 +228,7 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
     centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, gpu)
             : launch<false>(backward, static_cast<unsigned>(parts), kept, gpu);
   add_parts(backward.gamma_sums, parts, args.grad_gamma, gpu);
-  if (centred) add_parts(backward.beta_sums, parts, args.grad_beta, gpu);
+  if (args.grad_beta.data != nullptr) add_parts(backward.beta_sums, parts, args.grad_beta, gpu);
 }
 
 }  // namespace fp8lab::cuda

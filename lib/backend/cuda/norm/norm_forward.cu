@@ -26,7 +26,8 @@ __global__ void __launch_bounds__(kSumThreads) norm_any_kernel(const NormTask ta
   const float rstd = 1.0f / sqrtf(variance + task.epsilon);
   for_elements(task.cols, [&](std::int64_t col, int) {
     float value = (load_element(x_rows, row, col) - mean) * rstd * load_element(gamma, 0, col);
-    if constexpr (Centred) value += load_element(beta, 0, col);
+    if constexpr (Centred)
+      if (beta.data != nullptr) value += load_element(beta, 0, col);
     store_element(value, y, row, col);
   });
   if (threadIdx.x == 0) {

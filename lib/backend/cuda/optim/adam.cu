@@ -9,16 +9,26 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/optim/device/adam_step.cuh"
 #include "backend/cuda/quantize/device/cast_target.cuh"
+#include "core/counter_rng.h"
+#include "core/float16.h"
 #include "core/moment_scale.h"
 
 // Bitwise equal to the `cpu` kernel: the same operations in the same order. NaNs are in the same places, but may have
-// another sign or payload.
+// another sign or dtype.
 //
 // A thread processes four vectors of four elements, whose loads are all in flight before the first is waited for. The
 // combinations of types that models train with have a compiled body each; all other types share one body that
 // determines the types of each vector at run time. Tensors of any strides are processed element by element.
 namespace fp8lab::cuda {
 namespace {
+
+/// The weight as it is stored, rounded at random if the step asks for it. `index`: of the
+/// element in the tensor.
+__device__ __forceinline__ float stored_weight(const AdamItem& item, const Rule& rule, std::int64_t index, float p) {
+  if (!rule.stochastic || item.weight != Weight::kParam || item.param_type != DType::kBF16) return p;
+  const CounterRng rng(rule.seed, item.stream + rule.step);
+  return stochastic_bf16(p, rng.bits(static_cast<std::uint64_t>(item.first_element + index)));
+}
 
 /// Processes one element of a tensor of any strides.
 template <bool kMeasures>
@@ -58,7 +68,7 @@ __device__ __forceinline__ void one_element(const AdamItem& item, const Rule& ru
     return;
   }
   if (item.weight == Weight::kMaster) store1(item.master, DType::kF32, at_master, e.p);
-  store1(item.param, item.param_type, at_param, e.p);
+  store1(item.param, item.param_type, at_param, stored_weight(item, rule, index, e.p));
 }
 
 /// Processes the vectors of one thread.
@@ -123,6 +133,9 @@ __device__ __forceinline__ void some_vectors(const AdamItem& item, const Rule& r
       pack16(lower).store(item.master, places.at[k], DType::kBF16);
     } else {
       if (weight == Weight::kMaster) narrow(p, DType::kF32).store(item.master, places.at[k], DType::kF32);
+      if constexpr (Types::kRoundsAtRandom)
+#pragma unroll
+        for (int i = 0; i < kVector; ++i) p[i] = stored_weight(item, rule, places.at[k] + i, p[i]);
       narrow(p, param_type).store(item.param, places.at[k], param_type);
     }
     if constexpr (Types::kCasts)
@@ -253,6 +266,8 @@ AdamItem item_of(const AdamTensor& tensor) {
                 .exp_avg_sq_strides = strides_of(tensor.exp_avg_sq),
                 .master_strides = strides_of(tensor.master),
                 .target = target_item(tensor.target, nullptr),
+                .stream = tensor.stream,
+                .first_element = tensor.first_element,
                 .param_type = tensor.param.dtype,
                 .grad_type = tensor.grad.dtype,
                 .exp_avg_type = tensor.exp_avg.dtype,
@@ -299,7 +314,10 @@ void adam(const AdamArgs& args, ExecContext& context) {
                   .decoupled_decay = args.decoupled_decay ? args.weight_decay : 0.0f,
                   .inverse_correction1 = 1.0 / static_cast<double>(args.bias_correction1),
                   .inverse_correction2 = 1.0 / static_cast<double>(args.bias_correction2),
-                  .gradient_scale = args.gradient_scale};
+                  .gradient_scale = args.gradient_scale,
+                  .stochastic = args.stochastic,
+                  .seed = args.seed,
+                  .step = args.step};
   const auto blocks = static_cast<unsigned>(list.pieces());
   if (measures) {
     adam_measure_kernel<<<blocks, kListThreads, 0, gpu.stream()>>>(items, count, rule);

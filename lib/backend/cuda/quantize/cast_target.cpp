@@ -19,9 +19,9 @@ TargetItem target_item(const CastTarget& target, const float* measured) {
   item.measured = measured;
   item.rowwise_strides = strides_of(target.rowwise.values);
   item.columnwise_strides = strides_of(target.columnwise.values);
-  item.fp8_max = float8_format(target.format.payload).max;
+  item.fp8_max = float8_format(target.format.dtype).max;
   item.epsilon = target.format.epsilon;
-  item.payload = target.format.payload;
+  item.dtype = target.format.dtype;
   item.power_of_two = target.format.scale == ScaleKind::kF32PowerOfTwo;
   return item;
 }

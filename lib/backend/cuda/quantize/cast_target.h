@@ -20,7 +20,7 @@ struct TargetItem {
   Strides rowwise_strides, columnwise_strides;
   float fp8_max = 0.0f;
   float epsilon = 0.0f;
-  DType payload{};
+  DType dtype{};
   DType nominal{};
   bool power_of_two = false;
   bool there = false;

@@ -58,20 +58,20 @@ __global__ void dequantize_any_kernel(OperandView in, MatrixView out) {
 }
 
 /// Two 8-bit values as floats, exactly, by the GPU's conversion instructions; the caller handles NaNs.
-template <DType Payload>
+template <DType Float8>
 __device__ float2 decoded_pair(std::uint32_t data) {
-  constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
+  constexpr __nv_fp8_interpretation_t kKind = Float8 == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   return __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(data), kKind)));
 }
 
 /// Dequantizes eight 8-bit values, each with its scale, to eight elements.
-template <DType Payload, DType Out>
+template <DType Float8, DType Out>
 __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte* to) {
   float values[8];
   bool nan = false;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
-    const float2 pair = decoded_pair<Payload>((j < 4 ? data.x : data.y) >> (8 * (j % 4)) & 0xFFFFu);
+    const float2 pair = decoded_pair<Float8>((j < 4 ? data.x : data.y) >> (8 * (j % 4)) & 0xFFFFu);
     values[j] = pair.x * scales[j];
     values[j + 1] = pair.y * scales[j + 1];
     nan |= values[j] != values[j] || values[j + 1] != values[j + 1];
@@ -81,7 +81,7 @@ __device__ void dequantize_octet(uint2 data, const float (&scales)[8], std::byte
     using Storage = typename Element<Out>::Storage;
     for (int j = 0; j < 8; ++j) {
       const auto code = static_cast<std::uint8_t>((j < 4 ? data.x : data.y) >> (8 * (j % 4)));
-      reinterpret_cast<Storage*>(to)[j] = Element<Out>::store(decoded(Element<Payload>::load(code), scales[j]));
+      reinterpret_cast<Storage*>(to)[j] = Element<Out>::store(decoded(Element<Float8>::load(code), scales[j]));
     }
   } else if constexpr (Out == DType::kF32) {
     pieces[0] = make_uint4(float_bits(values[0]), float_bits(values[1]), float_bits(values[2]), float_bits(values[3]));
@@ -103,7 +103,7 @@ struct OctetTask {
 };
 
 /// Loads the scales together with the quantized data: loaded after them, blocks of 128 took 1.4 times as long.
-template <DType Payload, DType Out, bool kOneEach>
+template <DType Float8, DType Out, bool kOneEach>
 __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __grid_constant__ OctetTask task) {
   constexpr int kBytes = sizeof(typename Element<Out>::Storage);
   const MatrixView& data_in = task.in.values;
@@ -129,12 +129,12 @@ __global__ void __launch_bounds__(kThreads) dequantize_octets_kernel(const __gri
       float own[8];
 #pragma unroll
       for (int j = 0; j < 8; ++j) own[j] = kOneEach ? scale_at(scales_in, row, 8 * octet + j) : shared;
-      dequantize_octet<Payload, Out>(data[k], own, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
+      dequantize_octet<Float8, Out>(data[k], own, task.out.data + (row * task.out.row_stride + 8 * octet) * kBytes);
     }
   }
 }
 
-template <DType Payload, DType Out>
+template <DType Float8, DType Out>
 void launch_octets(const OctetTask& task, const CudaContext& context) {
   constexpr std::int64_t kMostGridRows = 65535;
   unsigned across = 1;
@@ -144,17 +144,17 @@ void launch_octets(const OctetTask& task, const CudaContext& context) {
   const dim3 grid(
       static_cast<unsigned>((task.per_row + step - 1) / step),
       static_cast<unsigned>(std::min<std::int64_t>((task.out.rows + block.y - 1) / block.y, kMostGridRows)));
-  const auto kernel = task.in.scales.block_cols == 1 ? dequantize_octets_kernel<Payload, Out, true>
-                                                     : dequantize_octets_kernel<Payload, Out, false>;
+  const auto kernel = task.in.scales.block_cols == 1 ? dequantize_octets_kernel<Float8, Out, true>
+                                                     : dequantize_octets_kernel<Float8, Out, false>;
   kernel<<<grid, block, 0, context.stream()>>>(task);
 }
 
-template <DType Payload>
+template <DType Float8>
 void launch_octets(const OctetTask& task, const CudaContext& context) {
   switch (task.out.dtype) {
-    case DType::kF32: return launch_octets<Payload, DType::kF32>(task, context);
-    case DType::kBF16: return launch_octets<Payload, DType::kBF16>(task, context);
-    default: return launch_octets<Payload, DType::kF16>(task, context);
+    case DType::kF32: return launch_octets<Float8, DType::kF32>(task, context);
+    case DType::kBF16: return launch_octets<Float8, DType::kBF16>(task, context);
+    default: return launch_octets<Float8, DType::kF16>(task, context);
   }
 }
 

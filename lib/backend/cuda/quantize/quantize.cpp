@@ -78,13 +78,12 @@ void quantize_tiles(const TileTask& task, const QuantFormat& format, Blocks bloc
     if (task.columnwise.values.data != nullptr) clear_padding(task.columnwise.scales, task.in.transposed(), context);
   }
   switch (blocks) {
-    case Blocks::kStrips: return quantize_strip_tiles(task, format.payload, context);
-    case Blocks::kSquares: return quantize_square_tiles(task, format.payload, context);
-    case Blocks::kMicro: return quantize_micro_tiles(task, format.payload, context);
+    case Blocks::kStrips: return quantize_strip_tiles(task, format.dtype, context);
+    case Blocks::kSquares: return quantize_square_tiles(task, format.dtype, context);
+    case Blocks::kMicro: return quantize_micro_tiles(task, format.dtype, context);
     default: break;
   }
-  return is_run(task) ? quantize_run(task, format.payload, context)
-                      : quantize_tensor_tiles(task, format.payload, context);
+  return is_run(task) ? quantize_run(task, format.dtype, context) : quantize_tensor_tiles(task, format.dtype, context);
 }
 
 }  // namespace

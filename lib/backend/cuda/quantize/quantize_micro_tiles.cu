@@ -30,7 +30,7 @@ struct RowScales {
 
 /// Each of the four lanes computes two rows' scales for the others. `row_scales` points to the scale of the patch's
 /// first row in the tile's scales, which have `pitch` scales per row.
-template <DType Payload, DType In>
+template <DType Float8, DType In>
 __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const Patch<In>& patch,
                               std::uint8_t* row_scales, int pitch) {
   const unsigned lane = threadIdx.x % 32;
@@ -49,14 +49,14 @@ __device__ void quantize_rows(const TileTask& task, const PatchPlace& at, const 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own[k % 2], (lane & ~3u) | (k / 2));
-    out.store(at, k, cast_vector<Payload>(patch.rows[k], scale));
+    out.store(at, k, cast_vector<Float8>(patch.rows[k], scale));
   }
 }
 
 constexpr int kRowTileRows = 16;
 constexpr int kRowTileCols = 1024;
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads) quantize_micro_rows_kernel(const __grid_constant__ TileTask task) {
   constexpr int kBlocks = kRowTileCols / 32;
   __shared__ RowScales<kRowTileRows, kBlocks> row_scales;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kTileThreads) quantize_micro_rows_kernel(const
   const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
   Patch<In> patch;
   patch.load(task, at);
-  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
+  quantize_rows<Float8>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
   __syncthreads();
   row_scales.store(task, tile.first_row(), tile.first_col() / 32);
 }
@@ -77,7 +77,7 @@ using Tile = TileIndex<kTileRows, kTileCols>;
 
 /// Four groups of lanes each hold eight of a block's 32 rows; each lane computes the scales of two of its columns for
 /// the others.
-template <DType Payload, DType In>
+template <DType Float8, DType In>
 __device__ void quantize_columns(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
   Magnitudes<In> largest;
@@ -118,14 +118,14 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const Vector<In, 8>& x = patch.rows[k];
-    const Vector<Payload, 8> row = {
-        encode_quad<Payload>(x[0] * scale[0], x[1] * scale[1], x[2] * scale[2], x[3] * scale[3]),
-        encode_quad<Payload>(x[4] * scale[4], x[5] * scale[5], x[6] * scale[6], x[7] * scale[7])};
+    const Vector<Float8, 8> row = {
+        encode_quad<Float8>(x[0] * scale[0], x[1] * scale[1], x[2] * scale[2], x[3] * scale[3]),
+        encode_quad<Float8>(x[4] * scale[4], x[5] * scale[5], x[6] * scale[6], x[7] * scale[7])};
     out.store(at, k, row);
   }
 }
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>)
     quantize_micro_kernel(const __grid_constant__ TileTask task) {
   constexpr int kBlocks = kTileCols / 32;
@@ -136,23 +136,23 @@ __global__ void __launch_bounds__(kTileThreads, kResidentTiles<In>)
   const PatchPlace at{tile.first_row() + row, tile.first_col() + col, tile.inside};
   Patch<In> patch;
   patch.load(task, at);
-  quantize_columns<Payload>(task, tile, at, patch);
+  quantize_columns<Float8>(task, tile, at, patch);
   if (task.rowwise.values.data == nullptr) return;
-  quantize_rows<Payload>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
+  quantize_rows<Float8>(task, at, patch, &row_scales.bytes[row][col / 32], kBlocks);
   __syncthreads();
   row_scales.store(task, tile.first_row(), tile.first_col() / 32);
 }
 
 }  // namespace
 
-void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& context) {
-  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
+void quantize_micro_tiles(const TileTask& task, DType dtype, CudaContext& context) {
+  for_types(task.in.dtype, dtype, [&]<DType In, DType Float8>() {
     if (task.columnwise.values.data != nullptr) {
       const auto tiles = static_cast<unsigned>(tile_count<kTileRows, kTileCols>(task.in));
-      quantize_micro_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+      quantize_micro_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     } else {
       const auto tiles = static_cast<unsigned>(tile_count<kRowTileRows, kRowTileCols>(task.in));
-      quantize_micro_rows_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+      quantize_micro_rows_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     }
   });
   cuda_check_launch("quantize_micro_kernel");

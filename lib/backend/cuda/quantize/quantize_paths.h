@@ -26,15 +26,15 @@ struct TileTask {
 };
 
 /// One scale for the entire tensor, row-wise only, everything contiguous.
-void quantize_run(const TileTask& task, DType payload, CudaContext& context);
+void quantize_run(const TileTask& task, DType dtype, CudaContext& context);
 /// One scale for the entire tensor.
-void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& context);
+void quantize_tensor_tiles(const TileTask& task, DType dtype, CudaContext& context);
 /// Blocks of 1 x 128 with scales in f32.
-void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& context);
+void quantize_strip_tiles(const TileTask& task, DType dtype, CudaContext& context);
 /// Blocks of 128 x 128 with scales in f32.
-void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& context);
+void quantize_square_tiles(const TileTask& task, DType dtype, CudaContext& context);
 /// Blocks of 1 x 32 with scales in E8M0.
-void quantize_micro_tiles(const TileTask& task, DType payload, CudaContext& context);
+void quantize_micro_tiles(const TileTask& task, DType dtype, CudaContext& context);
 /// Accepts all arguments.
 void quantize_general(const QuantizeArgs& args, CudaContext& context);
 

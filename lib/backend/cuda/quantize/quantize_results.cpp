@@ -23,7 +23,7 @@ bool rows_know_blocks(const QuantFormat& format) {
 bool rows_take(const QuantizeArgs& args) {
   const MatrixView& columnwise = args.columnwise.values;
   return args.in.dtype == DType::kBF16 && args.in.numel() > 0 && args.in.cols % kWarpCols == 0 &&
-         args.format.payload == DType::kE4M3 && rows_know_blocks(args.format) &&
+         args.format.dtype == DType::kE4M3 && rows_know_blocks(args.format) &&
          (args.rowwise.values.data == nullptr || rows_hold_data(args.rowwise.values)) &&
          (columnwise.data == nullptr || (args.format.per_tensor() && columnwise.col_stride == 1));
 }

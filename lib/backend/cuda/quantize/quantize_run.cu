@@ -24,7 +24,7 @@ struct Run {
   float* amax;
 };
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
   __shared__ std::uint32_t words[kThreads / 32];
   constexpr int kBytes = kBytesOf<In>;
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 #pragma unroll
     for (int k = 0; k < kVectors; ++k) {
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vectors[k]));
-      cast_vector<Payload>(vectors[k], scale).store(run.data + first + (k * kThreads + threadIdx.x) * 8);
+      cast_vector<Float8>(vectors[k], scale).store(run.data + first + (k * kThreads + threadIdx.x) * 8);
     }
   } else {
     const float scale = tensor_scale(run.scale, run.measured, run.rule);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
       const int count = static_cast<int>(min(run.count - at, std::int64_t{8}));
       vector.load_some(run.in + at * kBytes, count);
       largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(vector));
-      const Vector<Payload, 8> data = cast_vector<Payload>(vector, scale);
+      const Vector<Float8, 8> data = cast_vector<Float8>(vector, scale);
       for (int j = 0; j < count; ++j) run.data[at + j] = data.byte(j);
     }
   }
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) quantize_run_kernel(Run run) {
 
 }  // namespace
 
-void quantize_run(const TileTask& task, DType payload, CudaContext& context) {
+void quantize_run(const TileTask& task, DType dtype, CudaContext& context) {
   const Run run{.in = task.in.data,
                 .data = task.rowwise.values.as<std::uint8_t>(),
                 .count = task.in.numel(),
@@ -73,8 +73,8 @@ void quantize_run(const TileTask& task, DType payload, CudaContext& context) {
                 .scale_inv = reinterpret_cast<float*>(task.rowwise.scales.data),
                 .amax = task.amax};
   const auto blocks = static_cast<unsigned>(std::max<std::int64_t>((run.count + kChunk - 1) / kChunk, 1));
-  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_run_kernel<In, Payload><<<blocks, kThreads, 0, context.stream()>>>(run);
+  for_types(task.in.dtype, dtype, [&]<DType In, DType Float8>() {
+    quantize_run_kernel<In, Float8><<<blocks, kThreads, 0, context.stream()>>>(run);
   });
   cuda_check_launch("quantize_run_kernel");
 }

@@ -11,7 +11,7 @@ __device__ float& scale_inverse(const ScaleView& scales, std::int64_t block_row,
   return reinterpret_cast<float*>(scales.data)[block_row * scales.row_stride + block_col * scales.col_stride];
 }
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __grid_constant__ TileTask task) {
   __shared__ TransposedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
@@ -36,9 +36,9 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
   __syncthreads();
 
   const float scale = shared_scale;
-  Vector<Payload, 8> data[8];
+  Vector<Float8, 8> data[8];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) data[k] = cast_vector<Payload>(patch.rows[k], scale);
+  for (int k = 0; k < 8; ++k) data[k] = cast_vector<Float8>(patch.rows[k], scale);
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
 #pragma unroll
@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(kTileThreads) quantize_square_kernel(const __g
 
 }  // namespace
 
-void quantize_square_tiles(const TileTask& task, DType payload, CudaContext& context) {
+void quantize_square_tiles(const TileTask& task, DType dtype, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
-  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_square_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+  for_types(task.in.dtype, dtype, [&]<DType In, DType Float8>() {
+    quantize_square_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_square_kernel");
 }

@@ -10,7 +10,7 @@ constexpr int kWarps = kTileThreads / 32;
 
 /// Blocks along the rows: sixteen lanes hold eight rows of one block, and each pair of lanes computes one row's scale
 /// for the others.
-template <DType Payload, DType In>
+template <DType Float8, DType In>
 __device__ void quantize_rows(const TileTask& task, const Tile& tile, const PatchPlace& at, const Patch<In>& patch) {
   const unsigned lane = threadIdx.x % 32;
   std::uint32_t largest[8];
@@ -27,7 +27,7 @@ __device__ void quantize_rows(const TileTask& task, const Tile& tile, const Patc
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float scale = __shfl_sync(0xFFFFFFFFu, own, (lane & 16) | (2 * k));
-    out.store(at, k, cast_vector<Payload>(patch.rows[k], scale));
+    out.store(at, k, cast_vector<Float8>(patch.rows[k], scale));
   }
 }
 
@@ -39,7 +39,7 @@ struct ColumnShared {
 };
 
 /// Blocks down the columns: a warp holds sixteen rows of all 128 columns.
-template <DType Payload, DType In>
+template <DType Float8, DType In>
 __device__ void quantize_columns(const TileTask& task, const Tile& tile, const Patch<In>& patch,
                                  ColumnShared<In>& shared) {
   const unsigned lane = threadIdx.x % 32, across = threadIdx.x % 16, down = threadIdx.x / 16;
@@ -74,30 +74,30 @@ __device__ void quantize_columns(const TileTask& task, const Tile& tile, const P
   __syncthreads();
 
   // Casts pairs of elements down the columns, so that the quantized data come out transposed.
-  Vector<Payload, 8> data[8];
+  Vector<Float8, 8> data[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     const float scale = shared.scales[8 * across + j];
     const auto scaled = [&](int k) { return patch.rows[k][j] * scale; };
-    data[j].words[0] = encode_quad<Payload>(scaled(0), scaled(1), scaled(2), scaled(3));
-    data[j].words[1] = encode_quad<Payload>(scaled(4), scaled(5), scaled(6), scaled(7));
+    data[j].words[0] = encode_quad<Float8>(scaled(0), scaled(1), scaled(2), scaled(3));
+    data[j].words[1] = encode_quad<Float8>(scaled(4), scaled(5), scaled(6), scaled(7));
   }
   shared.transposed.put(across, down, data);
   __syncthreads();
   shared.transposed.store(task, tile.first_row(), tile.first_col(), tile.inside);
 }
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads) quantize_strip_kernel(const __grid_constant__ TileTask task) {
   const Tile tile(task.in);
   const unsigned across = threadIdx.x % 16, down = threadIdx.x / 16;
   const PatchPlace at{tile.first_row() + 8 * down, tile.first_col() + 8 * across, tile.inside};
   Patch<In> patch;
   patch.load(task, at);
-  quantize_rows<Payload>(task, tile, at, patch);
+  quantize_rows<Float8>(task, tile, at, patch);
 }
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads) quantize_strip_columns_kernel(const __grid_constant__ TileTask task) {
   __shared__ ColumnShared<In> shared;
   const Tile tile(task.in);
@@ -105,19 +105,19 @@ __global__ void __launch_bounds__(kTileThreads) quantize_strip_columns_kernel(co
   const PatchPlace at{tile.first_row() + 8 * down, tile.first_col() + 8 * across, tile.inside};
   Patch<In> patch;
   patch.load(task, at);
-  if (task.rowwise.values.data != nullptr) quantize_rows<Payload>(task, tile, at, patch);
-  quantize_columns<Payload>(task, tile, patch, shared);
+  if (task.rowwise.values.data != nullptr) quantize_rows<Float8>(task, tile, at, patch);
+  quantize_columns<Float8>(task, tile, patch, shared);
 }
 
 }  // namespace
 
-void quantize_strip_tiles(const TileTask& task, DType payload, CudaContext& context) {
+void quantize_strip_tiles(const TileTask& task, DType dtype, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
-  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
+  for_types(task.in.dtype, dtype, [&]<DType In, DType Float8>() {
     if (task.columnwise.values.data != nullptr)
-      quantize_strip_columns_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+      quantize_strip_columns_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
     else
-      quantize_strip_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+      quantize_strip_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_strip_kernel");
 }

@@ -7,7 +7,7 @@ namespace {
 
 using Tile = TileIndex<128, 128>;
 
-template <DType In, DType Payload>
+template <DType In, DType Float8>
 __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __grid_constant__ TileTask task) {
   __shared__ TransposedTile transposed;
   __shared__ std::uint32_t words[kTileThreads / 32];
@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
       *reinterpret_cast<float*>(task.columnwise.scales.data) = inverse_scale(scale);
   }
 
-  Vector<Payload, 8> data[8];
+  Vector<Float8, 8> data[8];
   std::uint32_t largest = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     largest = Magnitudes<In>::larger(largest, Magnitudes<In>::folded(patch.rows[k]));
-    data[k] = cast_vector<Payload>(patch.rows[k], scale);
+    data[k] = cast_vector<Float8>(patch.rows[k], scale);
   }
   if (task.rowwise.values.data != nullptr) {
     const RowData out = rowwise_data(task);
@@ -48,10 +48,10 @@ __global__ void __launch_bounds__(kTileThreads) quantize_tensor_kernel(const __g
 
 }  // namespace
 
-void quantize_tensor_tiles(const TileTask& task, DType payload, CudaContext& context) {
+void quantize_tensor_tiles(const TileTask& task, DType dtype, CudaContext& context) {
   const auto tiles = static_cast<unsigned>(tile_count<128, 128>(task.in));
-  for_types(task.in.dtype, payload, [&]<DType In, DType Payload>() {
-    quantize_tensor_kernel<In, Payload><<<tiles, kTileThreads, 0, context.stream()>>>(task);
+  for_types(task.in.dtype, dtype, [&]<DType In, DType Float8>() {
+    quantize_tensor_kernel<In, Float8><<<tiles, kTileThreads, 0, context.stream()>>>(task);
   });
   cuda_check_launch("quantize_tensor_kernel");
 }

@@ -4,22 +4,22 @@
 
 namespace fp8lab::cuda {
 
-/// Calls use.template operator()<In, Payload>() for the type of a matrix and that of its quantized data, which lib/ops
+/// Calls use.template operator()<In, Float8>() for the type of a matrix and that of its quantized data, which lib/ops
 /// has checked.
 template <class Use>
-void for_types(DType in, DType payload, const Use& use) {
-  const auto with_payload = [&]<DType In>() {
-    if (payload == DType::kE4M3)
+void for_types(DType in, DType dtype, const Use& use) {
+  const auto with_input = [&]<DType In>() {
+    if (dtype == DType::kE4M3)
       use.template operator()<In, DType::kE4M3>();
     else
       use.template operator()<In, DType::kE5M2>();
   };
   if (in == DType::kBF16)
-    with_payload.template operator()<DType::kBF16>();
+    with_input.template operator()<DType::kBF16>();
   else if (in == DType::kF32)
-    with_payload.template operator()<DType::kF32>();
+    with_input.template operator()<DType::kF32>();
   else
-    with_payload.template operator()<DType::kF16>();
+    with_input.template operator()<DType::kF16>();
 }
 
 }  // namespace fp8lab::cuda

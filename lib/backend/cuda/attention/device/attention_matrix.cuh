@@ -88,7 +88,7 @@ class PairCast {
   /// The values to cast come divided by `unit`.
   __device__ explicit PairCast(const AttentionRole& role, float unit = 1.0f)
       : active_(role.scale != nullptr),
-        kind_(role.payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2),
+        kind_(role.dtype == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2),
         scale_inv_(active_ ? 1.0f / *role.scale : 1.0f),
         scale_(bounded(active_ ? *role.scale * unit : unit)),
         unit_(unit) {}
@@ -97,7 +97,7 @@ class PairCast {
   __device__ void apply(float& a, float& b) {
     kind_ == __NV_E4M3 ? apply_as<__NV_E4M3>(a, b) : apply_as<__NV_E5M2>(a, b);
   }
-  /// The same with the payload known at compile time, which leaves no branch.
+  /// The same with the dtype known at compile time, which leaves no branch.
   template <__nv_fp8_interpretation_t Kind>
   __device__ void apply_as(float& a, float& b) {
     amax_ = larger(larger(amax_, a), b);

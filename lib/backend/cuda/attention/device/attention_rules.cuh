@@ -74,7 +74,7 @@ class AttentionCast {
  public:
   __device__ explicit AttentionCast(const AttentionRole& role)
       : active_(role.scale != nullptr),
-        e4m3_(role.payload == DType::kE4M3),
+        e4m3_(role.dtype == DType::kE4M3),
         scale_(active_ ? *role.scale : 1.0f),
         scale_inv_(active_ ? 1.0f / scale_ : 1.0f) {}
   __device__ bool active() const { return active_; }

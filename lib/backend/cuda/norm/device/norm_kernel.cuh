@@ -39,9 +39,11 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
   };
   for (int index = 0; index < stages; ++index) fetch(index, blockIdx.x + static_cast<std::int64_t>(index) * gridDim.x);
 
-  float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun];
+  float gamma[Runs][kSumRun], beta[Centred ? Runs : 1][kSumRun] = {};
   read_vector(gamma_vector, cols, gamma);
-  if constexpr (Centred) read_vector(beta_vector, cols, beta);
+  const bool shifts = Centred && beta_vector.data != nullptr;
+  if constexpr (Centred)
+    if (shifts) read_vector(beta_vector, cols, beta);
   writer.begin();
   int index = 0;
   for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++index) {
@@ -80,7 +82,8 @@ __global__ void __launch_bounds__(kSumThreads) norm_kernel(const NormTask task, 
 #pragma unroll
       for (int j = 0; j < kSumRun; ++j) {
         values[j] = (values[j] - mean) * rstd * gamma[r][j];
-        if constexpr (Centred) values[j] += beta[r][j];
+        if constexpr (Centred)
+          if (shifts) values[j] += beta[r][j];
       }
       writer.write(values, row, col);
     });

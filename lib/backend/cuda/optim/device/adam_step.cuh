@@ -53,6 +53,8 @@ struct AdamItem {
   unsigned exp_avg_sq_absmax = 0;
   Strides param_strides, grad_strides, exp_avg_strides, exp_avg_sq_strides, master_strides;
   TargetItem target;
+  std::uint64_t stream = 0;
+  std::int64_t first_element = 0;
   DType param_type{}, grad_type{}, exp_avg_type{}, exp_avg_sq_type{};
   Weight weight{};
   Body body{};
@@ -64,6 +66,8 @@ struct Rule {
   float learning_rate, exp_avg_weight, exp_avg_sq_weight, epsilon, coupled_decay, decoupled_decay;
   double inverse_correction1, inverse_correction2;
   const float* gradient_scale;
+  bool stochastic;
+  std::uint64_t seed, step;
 };
 
 /// Types that a body knows at compile time.
@@ -71,6 +75,7 @@ template <Weight kWeight, DType kParam, DType kGrad, DType kExpAvg, DType kExpAv
 struct Known {
   static constexpr bool kScales = moment_limit(kExpAvg) > 0.0f || moment_limit(kExpAvgSq) > 0.0f;
   static constexpr bool kCasts = kHasTarget;
+  static constexpr bool kRoundsAtRandom = false;
   static constexpr int kTogether = kListVectors;
   __device__ static constexpr Weight weight(const AdamItem&) { return kWeight; }
   __device__ static constexpr DType param(const AdamItem&) { return kParam; }
@@ -81,7 +86,8 @@ struct Known {
 struct Asked {
   static constexpr bool kScales = true;
   static constexpr bool kCasts = true;
-  static constexpr int kTogether = 1;  // one, since each vector needs the conversions of every type
+  static constexpr bool kRoundsAtRandom = true;  ///< if asked to
+  static constexpr int kTogether = 1;            // one, since each vector needs the conversions of every type
   __device__ static Weight weight(const AdamItem& item) { return item.weight; }
   __device__ static DType param(const AdamItem& item) { return item.param_type; }
   __device__ static DType grad(const AdamItem& item) { return item.grad_type; }

@@ -45,7 +45,7 @@ class TargetCast {
     if (!casts_) return;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) values[i] *= scale_;
-    const unsigned data = encode4(item_.payload, values);
+    const unsigned data = encode4(item_.dtype, values);
     if (item_.rowwise != nullptr) *reinterpret_cast<unsigned*>(item_.rowwise + at) = data;
     if (!item_.tiles) return;
     const int thread = static_cast<int>(threadIdx.x);
@@ -66,9 +66,9 @@ class TargetCast {
     const auto at = [&](const Strides& strides, std::int64_t r, std::int64_t c) {
       return r * strides.row + c * strides.col;
     };
-    if (item_.rowwise != nullptr) store1(item_.rowwise, item_.payload, at(item_.rowwise_strides, row, col), scaled);
+    if (item_.rowwise != nullptr) store1(item_.rowwise, item_.dtype, at(item_.rowwise_strides, row, col), scaled);
     if (item_.columnwise != nullptr)
-      store1(item_.columnwise, item_.payload, at(item_.columnwise_strides, col, row), scaled);
+      store1(item_.columnwise, item_.dtype, at(item_.columnwise_strides, col, row), scaled);
   }
 
   /// Writes the transpose of the tile that begins at (row, col) of a rows x cols matrix. Must be called by all threads.

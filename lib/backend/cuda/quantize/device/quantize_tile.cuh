@@ -82,8 +82,8 @@ struct RowData {
   bool vectors;  ///< every eighth element is aligned to eight bytes
 
   /// Stores row k of a thread's patch.
-  template <DType Payload>
-  __device__ void store(const PatchPlace& at, int k, const Vector<Payload, 8>& row) const {
+  template <DType Float8>
+  __device__ void store(const PatchPlace& at, int k, const Vector<Float8, 8>& row) const {
     std::uint8_t* to = data + (at.row + k) * pitch + at.col;
     if (vectors && (at.inside || (at.row + k < rows && at.col + 8 <= cols))) {
       row.store(to);
@@ -106,8 +106,8 @@ struct TransposedTile {
 
   /// `across` and `down` are the patch's position in the tile, 0 to 15; columns[k] holds rows 8 down ... 8 down + 7 of
   /// column 8 across + k.
-  template <DType Payload>
-  __device__ void put(int across, int down, const Vector<Payload, 8> (&columns)[8]) {
+  template <DType Float8>
+  __device__ void put(int across, int down, const Vector<Float8, 8> (&columns)[8]) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) columns[k].store(bytes + (8 * across + k) * 128 + ((down ^ across) * 8));
   }

@@ -16,7 +16,7 @@ struct ScaleRule {
 
 /// The rule for elements of type `cast`.
 inline ScaleRule scale_rule(const QuantFormat& format, DType cast) {
-  const bool e4m3 = format.payload == DType::kE4M3;
+  const bool e4m3 = format.dtype == DType::kE4M3;
   return {.kind = format.scale,
           .fp8_max = e4m3 ? E4M3::kMax : E5M2::kMax,
           .emax = e4m3 ? E4M3::kEmax : E5M2::kEmax,

@@ -67,21 +67,21 @@ struct Magnitudes {
 };
 
 /// Two 8-bit values, the first in the low byte.
-template <DType Payload>
+template <DType Float8>
 __device__ std::uint32_t encode_pair(float first, float second) {
-  constexpr __nv_fp8_interpretation_t kKind = Payload == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
+  constexpr __nv_fp8_interpretation_t kKind = Float8 == DType::kE4M3 ? __NV_E4M3 : __NV_E5M2;
   return __nv_cvt_float2_to_fp8x2(make_float2(first, second), __NV_SATFINITE, kKind);
 }
-template <DType Payload>
+template <DType Float8>
 __device__ std::uint32_t encode_quad(float a, float b, float c, float d) {
-  return encode_pair<Payload>(a, b) | encode_pair<Payload>(c, d) << 16;
+  return encode_pair<Float8>(a, b) | encode_pair<Float8>(c, d) << 16;
 }
 
 /// Casts a vector under one scale; elements stay in order.
-template <DType Payload, DType In>
-__device__ Vector<Payload, 8> cast_vector(const Vector<In, 8>& x, float scale) {
-  return {encode_quad<Payload>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale),
-          encode_quad<Payload>(x[4] * scale, x[5] * scale, x[6] * scale, x[7] * scale)};
+template <DType Float8, DType In>
+__device__ Vector<Float8, 8> cast_vector(const Vector<In, 8>& x, float scale) {
+  return {encode_quad<Float8>(x[0] * scale, x[1] * scale, x[2] * scale, x[3] * scale),
+          encode_quad<Float8>(x[4] * scale, x[5] * scale, x[6] * scale, x[7] * scale)};
 }
 
 /// Transposes the bytes of four words: word i of the result holds the i-th byte of each.
@@ -95,8 +95,8 @@ __device__ inline void transpose_4x4(std::uint32_t& a, std::uint32_t& b, std::ui
 }
 
 /// Transposes eight rows of eight 8-bit values in place.
-template <DType Payload>
-__device__ void transpose_8x8(Vector<Payload, 8> (&data)[8]) {
+template <DType Float8>
+__device__ void transpose_8x8(Vector<Float8, 8> (&data)[8]) {
   transpose_4x4(data[0].words[0], data[1].words[0], data[2].words[0], data[3].words[0]);
   transpose_4x4(data[0].words[1], data[1].words[1], data[2].words[1], data[3].words[1]);
   transpose_4x4(data[4].words[0], data[5].words[0], data[6].words[0], data[7].words[0]);

@@ -7,30 +7,13 @@
 
 #include "autograd/node.h"
 #include "backend/device.h"
-#include "fsdp/sharding.h"
+#include "comm/process_group.h"
 #include "harness/cell/cell.h"
-#include "harness/measure/scores.h"
-#include "nn/model.h"
-#include "optim/adam.h"
-#include "optim/weight_average.h"
+#include "harness/train/batches.h"
+#include "harness/train/step_records.h"
+#include "harness/train/trained_model.h"
 
 namespace fp8lab {
-
-/// The wall time of the phases of one step; the device is synchronised at the end of each phase.
-struct StepTimes {
-  double forward_ms = 0.0;
-  double backward_ms = 0.0;
-  double optimizer_ms = 0.0;
-  double step_ms = 0.0;
-};
-
-// A scenario may ask for a million steps, so records by step are bounded; only losses, four bytes each, are kept of
-// every step.
-
-/// A timeline holds this many of the first steps and this many of the last steps.
-inline constexpr std::int64_t kTimelineSteps = 8;
-/// Times are measured in the first step and in at most this many of the others, evenly spaced.
-inline constexpr std::int64_t kTimedSteps = 1024;
 
 /// What one step of a run that is not sharded read and made, on the host; lists are in the order of parameter_names().
 struct StepValues {
@@ -49,15 +32,20 @@ struct TrainingRunOptions {
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
   bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
-  CastWatch* casts = nullptr;    ///< records the casts of the last step's forward and backward
+  CastWatch* casts = nullptr;    ///< records the casts of forward and backward, in the last step and some before it
+  std::int64_t cast_steps = 1;   ///< how many steps, evenly spaced from the first to the last; 1: the last
   /// Gets the values of every step, of its last micro-batch; empty: they are not read.
   std::function<void(const StepValues&)> saw_step = {};
 };
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
 /// backward; optimizer step; free the gradients; free the input. The output and the loss are variables of the loop, so
-/// those of a step, and with them its autograd nodes, live until the next forward replaces them. The ledger is marked
+/// those of a step, and with them its autograd nodes, live until the next forward replaces them; but not logits, which
+/// the loop hands over to the loss. The ledger is marked
 /// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model; each has tokens of its own.
+///
+/// A validation is forward passes without gradients, before the first step and after others as the cell asks. It leaves
+/// no trace but in the amaxes that delayed scaling records.
 ///
 /// With several micro-batches the first three are repeated, each time over other tokens, and the input of one is freed
 /// before the next is made. Their losses, and so their gradients, are added up and not averaged. Under sharding every
@@ -79,27 +67,32 @@ class TrainingRun {
   const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
   /// The loss of this rank's tokens by step, added up over its micro-batches; empty where the device computes nothing.
-  const std::vector<float>& losses() const { return losses_; }
+  const std::vector<float>& losses() const { return records_.losses(); }
+  /// The losses of this rank's batches; empty where the device computes nothing.
+  const std::vector<ValidationLoss>& validations() const { return records_.validations(); }
   /// The times of the first step, then of the other timed steps (kTimedSteps).
-  const std::vector<StepTimes>& times() const { return times_; }
+  const std::vector<StepTimes>& times() const { return records_.times(); }
   /// The last step's collectives over all groups; null where nothing is sharded.
-  const Traffic* last_step_traffic() const { return sharding_ ? &last_step_traffic_ : nullptr; }
+  const Traffic* last_step_traffic() const { return trained_.mesh() != nullptr ? &last_step_traffic_ : nullptr; }
   /// Makes train() measure the pre-forward host work of every layer; call it before training.
-  void measure_host_work();
+  void measure_host_work() { records_.measure_host_work(); }
   /// The samples of every layer in every timed step but the first.
-  std::vector<PreForwardSample> host_work() const;
+  std::vector<PreForwardSample> host_work() const { return records_.host_work(); }
   /// One line each for ranks that share GPUs, and for parameters that are not sharded as the cell asks.
   std::vector<std::string> warnings() const;
 
   /// Calls `visit` with every parameter, in the order of the model. Collective: parameters are gathered as for `pass`
   /// and stay gathered until this returns.
-  void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward);
+  void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward) {
+    trained_.visit_parameters(visit, pass);
+  }
   /// Names in the order of weights() and of Values::gradients.
-  std::vector<std::string> parameter_names() const;
+  std::vector<std::string> parameter_names() const { return trained_.parameter_names(); }
   /// The elements of each parameter that this rank keeps, in the same order.
-  std::vector<ElementRange> own_elements() const;
+  std::vector<ElementRange> own_elements() const { return trained_.own_elements(); }
   /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
-  std::vector<std::vector<float>> weights();
+  /// Collective.
+  std::vector<std::vector<float>> weights() { return trained_.weights(); }
 
   /// Values on the host, if keep_values() asked for them: the output of the last micro-batch; the gradients of the last
   /// step, by parameter (of a sharded parameter this rank's rows); and the weights that run() adds.
@@ -114,58 +107,39 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
-  void build();
+  bool watches_casts(std::int64_t step) const;
   void resume();
-  bool is_timed(std::int64_t step) const;
-  void choose_what_is_kept(std::int64_t step);
-  void validate();
+  bool validates_after(std::int64_t steps) const;
+  /// Measures the loss of the cell's batches for validation, after `steps` steps.
+  void validate(std::int64_t steps);
   void step();
   /// Forward and backward of micro-batch `index` of the step.
   void pass_micro_batch(std::int64_t index, StepTimes& times);
+  Variable loss_of(const Variable& output);
   /// A control cell's changes to a step: one collective, and 5 % of the step's time.
   void plant_in_step(StepTimes& times);
-  Tensor make_input(std::string_view name, float scale);
-  std::vector<std::vector<float>> read_gradients();
-  Traffic traffic() const;
-  void record_shared_gpus(ProcessGroup& world);
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
   ProcessGroup* host_world_;             ///< TrainingRunOptions::world where the cell is sharded, else null
-  std::unique_ptr<ProcessGroup> ranks_;  ///< the process group for device memory; null where nothing is sharded
+  std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null where nothing is sharded
+  std::vector<std::string> shared_gpus_;
   Runtime runtime_;
-  Recipe recipe_;
-  ProcessGroup* world_;         ///< ranks_.get()
-  std::int64_t first_row_ = 0;  ///< global index of this rank's first token of a step
-  std::unique_ptr<Mesh> mesh_;
-  // build() makes these; resume() makes them anew.
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Sharding> sharding_;
-  std::unique_ptr<Adam> adam_;  ///< null where the cell has another optimizer or none
-  std::function<void(Runtime&)> optimizer_step_;
-  std::unique_ptr<WeightAverage> average_;
-  Tensor input_;
-  Tensor target_;
+  TrainedModel trained_;
+  Batches batches_;
+  StepRecords records_;
+  Batch batch_;
   Variable output_;
   Variable loss_;
-  std::vector<float> losses_;
-  std::vector<StepTimes> times_;
   Traffic last_step_traffic_;
-  std::vector<std::string> shared_gpus_;
-  std::vector<PreForwardSample> host_work_;
-  std::size_t host_work_of_first_step_ = 0;
   CastWatch* casts_;
+  std::int64_t cast_steps_;
   std::function<void(const StepValues&)> saw_step_;
   StepValues step_values_;  ///< of the present step, if saw_step_ wants them
-  bool record_timeline_;
   bool planted_;
   Tensor planted_byte_;
-  bool measure_host_work_ = false;
   bool keep_values_ = false;
   Values values_;
 };
-
-/// The layer configuration of a cell's model, with defaults filled in.
-LayerConfig layer_config(const ModelConfig& model, bool fp8_attention);
 
 }  // namespace fp8lab

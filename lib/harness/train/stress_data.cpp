@@ -1,4 +1,4 @@
-#include "harness/measure/stress_data.h"
+#include "harness/train/stress_data.h"
 
 #include <cmath>
 

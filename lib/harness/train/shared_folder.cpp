@@ -1,4 +1,4 @@
-#include "harness/measure/shared_folder.h"
+#include "harness/train/shared_folder.h"
 
 #include <array>
 #include <cstdlib>

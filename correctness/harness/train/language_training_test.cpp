@@ -1,0 +1,208 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "comm/process_groups.h"
+#include "core/check.h"
+#include "harness/temporary_directory.h"
+#include "harness/train/training_run.h"
+#include "optim/learning_rate.h"
+#include "support/cells.h"
+#include "support/recipe_names.h"
+
+// Training on text, with a schedule of the learning rate and validations.
+namespace fp8lab {
+namespace {
+
+TEST(LearningRate, RisesToTheRateAndFallsByACosine) {
+  const LearningRate rate{.rate = 1.0, .warmup_steps = 3, .cosine = true, .final_rate = 0.2, .decay_steps = 13};
+  EXPECT_DOUBLE_EQ(rate.at(0), 0.25);
+  EXPECT_DOUBLE_EQ(rate.at(2), 0.75);
+  EXPECT_DOUBLE_EQ(rate.at(3), 1.0);
+  EXPECT_DOUBLE_EQ(rate.at(8), 0.6);
+  EXPECT_NEAR(rate.at(12), 0.2 + 0.8 * 0.0244717418524, 1e-12);  // (1 + cos(0.9 pi)) / 2
+  EXPECT_DOUBLE_EQ(rate.at(13), 0.2);
+  EXPECT_DOUBLE_EQ(rate.at(1000000), 0.2);
+  const LearningRate constant{.rate = 0.1, .warmup_steps = 1};
+  EXPECT_DOUBLE_EQ(constant.at(0), 0.05);
+  EXPECT_EQ(constant.at(1), 0.1);
+  EXPECT_EQ(constant.at(1000), 0.1);
+}
+
+/// A model that reads a text of 1000 letters in which each of eight words follows one other.
+class LanguageTraining : public ::testing::Test {
+ protected:
+  LanguageTraining() {
+    const std::string words[] = {"in ", "the ", "first ", "year ", "of ", "a ", "king ", "came "};
+    std::string text;
+    for (std::size_t i = 0; text.size() < 1000; i = (5 * i + 3) % 8) text += words[i];
+    sample::write(folder_ / "text", text);
+  }
+
+  CellConfig cell(std::string_view recipe = "bf16") const {
+    CellConfig out = support::small_cell(recipe);
+    out.model.vocabulary = 256;
+    out.training.loss = "cross_entropy";
+    out.training.data = "text";
+    out.training.corpus = (folder_ / "text").string();
+    return out;
+  }
+
+  sample::TemporaryDirectory folder_;
+};
+
+TEST_F(LanguageTraining, TheModelLearnsWhichTokenComesNext) {
+  CellConfig config = cell();
+  config.training.steps = 60;
+  config.training.learning_rate = 5e-3;
+  config.training.warmup_steps = 5;
+  config.training.validation_batches = 2;
+  config.training.validate_every = 60;
+  const support::FinishedRun run(config);
+  const std::vector<ValidationLoss>& losses = run.run.validations();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].step, 0);
+  EXPECT_EQ(losses[1].step, 60);
+  EXPECT_NEAR(losses[0].loss, std::log(256.0), 0.1);
+  // All but the first letters of a window follow from those before them.
+  EXPECT_LT(losses[1].loss, 1.0);
+}
+
+TEST_F(LanguageTraining, RanksAndMicroBatchesReadTheSameStep) {
+  CellConfig config = cell();
+  config.model.dropout = 0.1;
+  config.training.steps = 1;
+  config.training.micro_batches = 4;
+  config.training.validation_batches = 4;
+  const support::FinishedRun alone(config);
+  for (const int ranks : {2, 4}) {
+    CellConfig part = config;
+    part.ranks = ranks;
+    part.sharding = Sharded::kFsdp;
+    part.training.micro_batches /= ranks;
+    part.training.validation_batches /= ranks;
+    std::vector<float> losses(static_cast<std::size_t>(ranks));
+    std::vector<double> validations(losses.size());
+    run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& world) {
+      TrainingRun run(part, {}, make_recipe("bf16"), {.world = &world});
+      run.train();
+      losses[static_cast<std::size_t>(world.rank())] = run.losses().front();
+      validations[static_cast<std::size_t>(world.rank())] = run.validations().front().loss;
+    });
+    double sum = 0.0, validation = 0.0;
+    for (const float loss : losses) sum += static_cast<double>(loss);
+    for (const double loss : validations) validation += loss / ranks;
+    const double expected = static_cast<double>(alone.run.losses().front());
+    EXPECT_NEAR(sum, expected, 4.0 * 0x1p-23 * expected) << ranks;  // sums of four in another order
+    EXPECT_NE(losses[0], losses[1]);
+    EXPECT_NEAR(validation, alone.run.validations().front().loss, 1e-12) << ranks;
+  }
+}
+
+TEST_F(LanguageTraining, ResumedTrainingHasTheBitsOfTrainingThatNeverStopped) {
+  for (const char* recipe : support::recipe_names()) {
+    CellConfig config = cell(recipe);
+    config.model.dropout = 0.1;
+    config.training.steps = 5;
+    config.training.learning_rate_schedule = "cosine";
+    config.training.warmup_steps = 2;
+    config.training.weight_decay = 0.1;
+    config.training.decay_only_matrices = true;
+    config.training.validation_batches = 2;
+    config.training.validate_every = 2;
+    const support::FinishedRun unstopped(config);
+    config.training.resume_at = 3;
+    const support::FinishedRun resumed(config);
+    EXPECT_EQ(resumed.run.losses(), unstopped.run.losses()) << recipe;
+    EXPECT_EQ(resumed.run.values().weights, unstopped.run.values().weights) << recipe;
+    const std::vector<ValidationLoss>&a = resumed.run.validations(), &b = unstopped.run.validations();
+    ASSERT_EQ(b.size(), 4u);
+    ASSERT_EQ(a.size(), b.size());
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      EXPECT_EQ(a[i].step, b[i].step);
+      EXPECT_EQ(a[i].loss, b[i].loss) << recipe << ", after step " << a[i].step;
+    }
+    EXPECT_EQ(b.back().step, 5);
+  }
+}
+
+// Under delayed scaling validation adds to the history of amaxes.
+TEST_F(LanguageTraining, ValidationLeavesNoTrace) {
+  for (const char* recipe : {"bf16", "current", "block", "mxfp8"})
+    for (const bool sharded : {false, true}) {
+      CellConfig config = cell(recipe);
+      if (sharded) config.sharding = Sharded::kFsdp;
+      config.reshard_after_forward = !sharded;
+      config.training.validation_batches = 2;
+      std::vector<std::vector<float>> losses;
+      for (const std::int64_t every : {0, 1}) {
+        config.training.validate_every = every;
+        run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
+          TrainingRun run(config, {}, make_recipe(recipe), {.world = &world});
+          run.train();
+          EXPECT_EQ(run.validations().size(), every == 0 ? 1u : 4u);
+          losses.push_back(run.losses());
+        });
+      }
+      EXPECT_EQ(losses[0], losses[1]) << recipe << (sharded ? ", sharded" : "");
+    }
+}
+
+TEST_F(LanguageTraining, ValidationDropsNothing) {
+  for (const char* checkpoint : {"none", "full"}) {
+    CellConfig config = cell();
+    config.training.steps = 1;
+    config.training.validation_batches = 2;
+    config.training.checkpoint = checkpoint;
+    const support::FinishedRun without(config);
+    config.model.dropout = 0.3;
+    const support::FinishedRun with(config);
+    EXPECT_NE(with.run.losses(), without.run.losses()) << checkpoint;
+    EXPECT_EQ(with.run.validations().front().loss, without.run.validations().front().loss) << checkpoint;
+  }
+}
+
+TEST_F(LanguageTraining, OnlyMatricesDecayWhereTheCellSaysSo) {
+  for (const char* optimizer : {"adam", "foreach_adam"})
+    for (const bool decoupled : {true, false}) {
+      CellConfig config = cell();
+      config.training.optimizer = optimizer;
+      config.training.param_dtype = "f32";
+      config.training.decoupled_decay = decoupled;
+      config.training.learning_rate = 0.01;
+      config.training.steps = 1;
+      const support::FinishedRun none(config);
+      config.training.weight_decay = 0.1;
+      const support::FinishedRun all(config);
+      config.training.decay_only_matrices = true;
+      const support::FinishedRun matrices(config);
+      const std::vector<std::string> names = matrices.run.parameter_names();
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        const auto weights = [&](const support::FinishedRun& run) { return run.run.values().weights[i]; };
+        const bool gain = names[i].ends_with("gamma"),
+                   vector = gain || names[i].ends_with("beta") || names[i].ends_with("bias");
+        EXPECT_EQ(weights(matrices), weights(vector ? none : all)) << optimizer << " " << names[i];
+        // A bias begins at 0, where decay changes nothing.
+        if (gain || !vector) {
+          EXPECT_NE(weights(all), weights(none)) << optimizer << " " << names[i];
+        }
+      }
+    }
+}
+
+TEST_F(LanguageTraining, ACorpusThatDoesNotFitTheModelIsAnError) {
+  CellConfig config = cell();
+  config.training.tokens = "character";
+  config.model.vocabulary = 10;
+  try {
+    const support::FinishedRun run(config);
+    ADD_FAILURE() << "a vocabulary of 10 holds 16 letters";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("training.corpus: the corpus has"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab

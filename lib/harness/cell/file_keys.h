@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace fp8lab {
+
+/// A key of a scenario's file that sets no field of a cell.
+struct FileKey {
+  std::string_view name;
+  std::string_view meaning;
+  std::string_view allowed;
+  std::string_view example;
+};
+
+std::span<const FileKey> file_keys();
+
+/// The row called `name`, or nullptr.
+const FileKey* find_file_key(std::string_view name);
+
+}  // namespace fp8lab

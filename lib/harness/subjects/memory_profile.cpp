@@ -1,0 +1,215 @@
+#include "harness/subjects/memory_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "core/check.h"
+
+namespace fp8lab {
+namespace {
+
+/// The key of which profiles say nothing, and why; empty if the cell has none.
+std::string uncovered(const CellConfig& cell) {
+  const TrainingConfig& training = cell.training;
+  const CellConfig plain;
+  if (cell.ranks != 1 || (cell.sharding && *cell.sharding == Sharded::kFsdp) || !cell.mesh.empty())
+    return "ranks: profiles say nothing of sharded parameters; name one rank";
+  if (has_before(cell) && !cell.fix.empty()) return "fix: it is a switch of this program's own runtime";
+  if (training.loss != plain.training.loss) return "training.loss: profiles are of the plain sum";
+  if (training.micro_batches != 1) return "training.micro_batches: profiles are of one micro-batch";
+  if (training.param_dtype != plain.training.param_dtype) return "training.param_dtype: profiles are of bf16";
+  if (training.fp8_attention) return "training.fp8_attention: profiles are of attention in 16 bits";
+  if (training.cache_weights) return "training.cache_weights: profiles are of weights cast in every forward";
+  if (!training.keep_loss) return "training.keep_loss: profiles are of a loss that is kept";
+  if (cell.model.vocabulary != 0) return "model.vocabulary: profiles are of layers alone, without embedding and head";
+  if (cell.model.bias) return "model.bias: profiles are of the biases that a form has";
+  if (cell.model.dropout != 0) return "model.dropout: profiles are without";
+  if (cell.model.op_fuser != plain.model.op_fuser) return "model.op_fuser: profiles are of layers without it";
+  if (training.optimizer != Optimizer::kNone && training.optimizer != Optimizer::kAdam)
+    return "training.optimizer: profiles are of adam or none";
+  return "";
+}
+
+/// Bytes of Adam's state for an element.
+double state_bytes(const TrainingConfig& training) {
+  if (training.optimizer == Optimizer::kNone) return 0.0;
+  const double master = training.master_weights == Master::kF32         ? 4.0
+                        : training.master_weights == Master::kRemainder ? 2.0
+                                                                        : 0.0;
+  return master + 2.0 * (training.moments == Moments::kF32 ? 4.0 : 2.0);
+}
+
+/// Bytes alive, by what they are for.
+struct Alive {
+  double parameters = 0, optimizer = 0, state = 0, input = 0, context = 0, gradients = 0, workspace = 0;
+
+  double total() const { return parameters + optimizer + state + input + context + gradients + workspace; }
+
+  Alive plus(const TermsByKind& kinds, const Sizes& sizes, double times = 1.0) const {
+    Alive out = *this;
+    for (const auto& [kind, terms] : kinds)
+      (kind == "context" ? out.context : kind == "gradient" ? out.gradients : out.workspace) += times * sizes.of(terms);
+    return out;
+  }
+
+  Estimate as_owners(std::string phase) const {
+    Estimate out;
+    out.peak_phase = std::move(phase);
+    for (const auto& [owner, bytes] :
+         {std::pair("parameters", parameters), std::pair("optimizer state", optimizer),
+          std::pair("recipe state", state), std::pair("input", input), std::pair("saved for backward", context),
+          std::pair("gradients", gradients), std::pair("temporaries", workspace)})
+      if (bytes > 0) out.peak_by_owner.emplace_back(owner, static_cast<std::int64_t>(bytes));
+    std::ranges::stable_sort(out.peak_by_owner, std::greater<>(), [](const auto& entry) { return entry.second; });
+    return out;
+  }
+};
+
+/// The highest of several moments.
+struct Highest {
+  Alive alive;
+  std::string phase;
+
+  void consider(const Alive& moment, const char* of) {
+    if (phase.empty() || moment.total() > alive.total()) {
+      alive = moment;
+      phase = of;
+    }
+  }
+};
+
+}  // namespace
+
+const ProfileRow& MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
+  const bool bf16 = arm == Arm::kBf16;
+  const std::string recipe = bf16 ? "bf16" : cell.training.recipe;
+  const bool quantized = !bf16 && cell.training.quantized_weights;
+  const auto found = std::ranges::find_if(rows_, [&](const ProfileRow& row) {
+    return row.layer == cell.model.layer && row.form == cell.model.form && row.recipe == recipe &&
+           row.quantized_weights == quantized;
+  });
+  if (found == rows_.end())
+    fail(fmt::format("the profile has no {} in form {} under {}{}", cell.model.layer, cell.model.form, recipe,
+                     quantized ? " with weights in eight bits" : ""));
+  return *found;
+}
+
+PredictFunction with_profiles(PredictFunction own, std::string folder) {
+  return [own = std::move(own), folder = std::move(folder)](const CellConfig& cell, Arm arm) {
+    std::map<std::string, double> figures = own(cell, arm);
+    if (const auto profile = MemoryProfile::find(folder, cell, arm))
+      figures.merge(profile->figures_if_covered(cell, arm));
+    return figures;
+  };
+}
+
+std::map<std::string, double> MemoryProfile::figures_if_covered(const CellConfig& cell, Arm arm) const {
+  try {
+    return estimate(cell, arm).figures;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
+  if (const std::string reason = uncovered(cell); !reason.empty()) fail(reason);
+  const ProfileRow& row = row_of(cell, arm);
+  const Sizes sizes(cell.model);
+  const auto layers = static_cast<double>(cell.model.layers);
+  double elements = 0.0, largest = 0.0;
+  for (const Terms& weight : row.weights) {
+    elements += sizes.of(weight);
+    largest = std::max(largest, sizes.of(weight));
+  }
+  const double vectors = sizes.of(row.vectors), bytes_of_input = 2.0 * sizes.of("tokens*hidden").value();
+
+  Alive base;
+  base.parameters = layers * (static_cast<double>(row.bytes_of_weight) * elements + 2.0 * vectors);
+  base.optimizer = layers * (elements + vectors) * state_bytes(cell.training);
+  base.state = layers * static_cast<double>(row.state);
+  base.input = bytes_of_input;
+  base.workspace = scratch_;
+
+  Alive before = base;
+  before.context += sizes.of(row.before);
+  Highest peak;
+  Alive end_of_forward;
+  std::map<std::string, double> figures;
+  const double backward_dy = sizes.of(row.loss);
+  const bool recomputed = cell.training.checkpoint == Recompute::kFull;
+  if (recomputed) {
+    // Each layer's input is kept; its backward begins with its forward, whose output is dropped.
+    end_of_forward = before;
+    end_of_forward.context += layers * bytes_of_input;
+    Alive recomputing = end_of_forward;
+    recomputing.workspace += backward_dy;
+    for (const TermsByKind& moment : row.forward_moments) peak.consider(recomputing.plus(moment, sizes), "backward");
+    const auto of_layer = [&](double done) {
+      Alive alive = recomputing.plus(row.forward, sizes);
+      alive.context -= (1.0 + done) * bytes_of_input;
+      const auto gradient = row.backward.find("gradient");
+      if (gradient != row.backward.end()) alive.gradients += done * sizes.of(gradient->second);
+      return alive;
+    };
+    for (const TermsByKind& moment : row.backward_moments)
+      for (const double done : {0.0, layers - 1.0}) peak.consider(of_layer(done).plus(moment, sizes), "backward");
+  } else {
+    const auto after = [&](double done) {
+      Alive alive = before.plus(row.forward, sizes, done);
+      if (done > 0) alive.context += sizes.of(row.first);
+      return alive;
+    };
+    end_of_forward = after(layers);
+    Highest forward;
+    for (const TermsByKind& moment : row.forward_moments)
+      for (const double done : {0.0, layers - 1.0}) forward.consider(after(done).plus(moment, sizes), "forward");
+    // Weights in eight bits that Adam has written may be turned in the next forward, which profiles do not hold.
+    if (cell.training.optimizer == Optimizer::kNone || !row.quantized_weights)
+      figures["memory.forward_peak_bytes"] = forward.alive.total();
+    peak.consider(forward.alive, "forward");
+    for (const TermsByKind& moment : row.loss_moments) peak.consider(end_of_forward.plus(moment, sizes), "backward");
+    for (const TermsByKind& moment : row.backward_moments)
+      for (const double done : {0.0, layers - 1.0}) {
+        Alive alive = end_of_forward.plus(row.backward, sizes, done);
+        alive.workspace += backward_dy;
+        peak.consider(alive.plus(moment, sizes), "backward");
+      }
+  }
+
+  Alive end_of_backward = base;
+  if (const auto gradient = row.backward.find("gradient"); gradient != row.backward.end())
+    end_of_backward.gradients = layers * sizes.of(gradient->second);
+  end_of_backward.context = bytes_of_input;  // the output
+  Alive end_of_step = end_of_backward;
+  end_of_step.gradients = 0.0;
+  if (cell.training.optimizer == Optimizer::kAdam) {
+    Alive stepping = end_of_backward;
+    stepping.workspace += row.adam_all * layers * elements + row.adam_largest * largest;
+    figures["memory.optimizer_peak_bytes"] = stepping.total();
+    peak.consider(stepping, "optimizer");
+  }
+
+  Estimate out = peak.alive.as_owners(peak.phase);
+  figures["memory.peak_bytes"] = peak.alive.total();
+  figures["memory.weight_bytes"] = base.parameters;
+  figures["memory.retained_bytes"] = 0.0;
+  figures["memory.end_of_forward_bytes"] = end_of_forward.total();
+  figures["memory.end_of_backward_bytes"] = end_of_backward.total();
+  figures["memory.end_of_step_bytes"] = end_of_step.total();
+  const std::string held = "memory.forward_by_holder.";
+  figures[held + "parameter"] = end_of_forward.parameters;
+  figures[held + "optimizer_state"] = end_of_forward.optimizer;
+  figures[held + "recipe_state"] = end_of_forward.state;
+  figures[held + "input"] = end_of_forward.input;
+  figures[held + "output"] = bytes_of_input;
+  figures[held + "context"] = end_of_forward.context - bytes_of_input;
+  figures[held + "workspace"] = end_of_forward.workspace;
+  for (auto& [name, bytes] : figures) bytes = static_cast<double>(static_cast<std::int64_t>(bytes));
+  out.figures = std::move(figures);
+  return out;
+}
+
+}  // namespace fp8lab

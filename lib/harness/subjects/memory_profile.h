@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/predict/predict.h"
+#include "harness/run/runner.h"
+#include "harness/subjects/profile_terms.h"
+
+// Memory of a library, predicted from a profile: a file that says what each layer saves and which temporaries live at
+// the peaks, as terms of the model's sizes. `python -m fp8lab_subjects.profile` makes one out of a run.
+namespace fp8lab {
+
+/// By kind: context, gradient or workspace.
+using TermsByKind = std::map<std::string, Terms>;
+
+/// A kind of layer under one recipe. "Leaves" is what is alive more when a part of a step ends than when it began.
+struct ProfileRow {
+  std::string layer, form, recipe;
+  bool quantized_weights = false;
+  std::vector<Terms> weights;        ///< elements of each weight of a layer
+  Terms vectors;                     ///< elements of norms and biases of a layer, in 16 bits
+  std::int64_t bytes_of_weight = 0;  ///< of an element of a weight, with both orientations
+  double adam_all = 0,
+         adam_largest = 0;        ///< temporaries of Adam's step, bytes an element of all and the largest weight
+  std::int64_t state = 0;         ///< a layer's amaxes, scales and the like, in bytes
+  Terms before;                   ///< what a forward leaves before its first layer
+  Terms first;                    ///< what the first layer's forward leaves more than another one's
+  TermsByKind forward, backward;  ///< what a layer leaves
+  Terms loss;                     ///< what the loss's backward leaves for the last layer's
+  std::vector<TermsByKind> forward_moments, loss_moments,
+      backward_moments;  ///< candidates for the peak, from the begin
+};
+
+class MemoryProfile {
+ public:
+  /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error where there is none,
+  /// with those that there are, and for a file that is no profile, with the place.
+  static MemoryProfile find(const std::string& folder, const std::string& release);
+  /// The same for the library and version of an arm; nothing where there is no profile for them.
+  static std::optional<MemoryProfile> find(const std::string& folder, const CellConfig& cell, Arm arm);
+  /// Reads a file.
+  static MemoryProfile read(const std::string& path);
+
+  /// "transformer_engine 2.15 to 2.16, measured with torch ...".
+  std::string title() const;
+
+  /// Memory of the cell's arm if the library runs it; the phase and the owners of the peak. Throws Error with the key
+  /// that the profile says nothing of.
+  Estimate estimate(const CellConfig& cell, Arm arm) const;
+  /// Its figures; none for an arm of which the profile says nothing.
+  std::map<std::string, double> figures_if_covered(const CellConfig& cell, Arm arm) const;
+
+ private:
+  const ProfileRow& row_of(const CellConfig& cell, Arm arm) const;
+
+  std::string subject_, first_, last_, measured_;
+  double scratch_ = 0;  ///< bytes that the library keeps for all layers
+  std::vector<ProfileRow> rows_;
+};
+
+/// Predictions of the own runtime, and of a library's memory where `folder` has a profile of it.
+PredictFunction with_profiles(PredictFunction own, std::string folder);
+
+}  // namespace fp8lab

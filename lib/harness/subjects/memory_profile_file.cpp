@@ -1,0 +1,147 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "core/check.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
+#include "harness/results/json_reader.h"
+#include "harness/subjects/memory_profile.h"
+
+// Files of profiles: reading them, and finding that of a release.
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSchema = "fp8lab.memory-profile/1";
+constexpr std::array kKinds{"context", "gradient", "workspace"};
+
+Terms terms_from(const JsonReader& json) {
+  static const Sizes any{ModelConfig{}};
+  Terms out;
+  json.each_member([&](const std::string& term, const JsonReader& times) {
+    if (!any.of(std::string_view(term))) times.refuse_for("belongs to no term: name products of sizes, or bytes");
+    out[term] = times.number();
+  });
+  return out;
+}
+
+TermsByKind by_kind_from(const JsonReader& json) {
+  TermsByKind out;
+  for (const char* kind : kKinds)
+    if (const auto terms = json.find(kind)) out[kind] = terms_from(*terms);
+  return out;
+}
+
+std::vector<TermsByKind> moments_from(const JsonReader& json) {
+  std::vector<TermsByKind> out;
+  json.each_item([&](const JsonReader& moment) { out.push_back(by_kind_from(moment)); });
+  return out;
+}
+
+ProfileRow row_from(const JsonReader& json) {
+  ProfileRow row;
+  row.layer = json.at("layer").text();
+  row.form = json.at("form").text();
+  row.recipe = json.at("recipe").text();
+  row.quantized_weights = json.at("quantized_weights").flag();
+  json.at("weights").each_item([&](const JsonReader& weight) { row.weights.push_back(terms_from(weight)); });
+  row.vectors = terms_from(json.at("vectors"));
+  row.bytes_of_weight = json.at("bytes_of_weight").integer(1, 16);
+  std::vector<double> adam;
+  json.at("adam").each_item([&](const JsonReader& bytes) { adam.push_back(bytes.number()); });
+  if (adam.size() != 2) json.at("adam").refuse("a list of two numbers");
+  row.adam_all = adam[0];
+  row.adam_largest = adam[1];
+  row.state = json.at("state").integer(0);
+  row.before = terms_from(json.at("before"));
+  row.first = terms_from(json.at("first"));
+  row.forward = by_kind_from(json.at("forward"));
+  row.backward = by_kind_from(json.at("backward"));
+  row.loss = terms_from(json.at("loss"));
+  row.forward_moments = moments_from(json.at("forward_moments"));
+  row.loss_moments = moments_from(json.at("loss_moments"));
+  row.backward_moments = moments_from(json.at("backward_moments"));
+  return row;
+}
+
+/// "2.16" and "2.16.1" as (2, 16); nothing for other texts.
+std::optional<std::pair<std::int64_t, std::int64_t>> release_of(std::string_view text) {
+  const std::size_t dot = text.find('.');
+  if (dot == std::string_view::npos) return {};
+  const std::size_t end = std::min(text.find('.', dot + 1), text.size());
+  const auto major = integer(std::string(text.substr(0, dot)));
+  const auto minor = integer(std::string(text.substr(dot + 1, end - dot - 1)));
+  if (!major || !minor) return {};
+  return std::pair(*major, *minor);
+}
+
+}  // namespace
+
+MemoryProfile MemoryProfile::read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  check(file.is_open(), fmt::format("'{}' cannot be read", path));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  try {
+    const JsonDocument document(text);
+    const JsonReader json = document.root();
+    if (!json.at("schema").is_text(kSchema)) json.at("schema").refuse(kSchema);
+    MemoryProfile out;
+    out.subject_ = json.at("subject").text();
+    out.first_ = json.at("first").text();
+    out.last_ = json.at("last").text();
+    if (!release_of(out.first_)) json.at("first").refuse("a release, such as 2.16");
+    if (!release_of(out.last_)) json.at("last").refuse("a release, such as 2.16");
+    out.measured_ = json.at("measured").text();
+    out.scratch_ = static_cast<double>(json.at("scratch").integer(0));
+    json.at("rows").each_item([&](const JsonReader& row) { out.rows_.push_back(row_from(row)); });
+    return out;
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release) {
+  const std::size_t sign = release.find('@');
+  const std::string subject = release.substr(0, sign);
+  const auto wanted = release_of(sign == std::string::npos ? "" : release.substr(sign + 1));
+  std::vector<std::string> known;
+  std::error_code ignored;
+  std::vector<std::string> paths;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
+    if (entry.path().extension() == ".json") paths.push_back(entry.path().string());
+  std::ranges::sort(paths);
+  for (const std::string& path : paths) {
+    MemoryProfile profile = read(path);
+    if (profile.subject_ == subject && wanted && release_of(profile.first_) <= wanted &&
+        wanted <= release_of(profile.last_))
+      return profile;
+    known.push_back(fmt::format("{}@{}", profile.subject_, profile.first_));
+    if (profile.last_ != profile.first_) known.push_back(fmt::format("{}@{}", profile.subject_, profile.last_));
+  }
+  const std::string there = known.empty() ? fmt::format("is none in {}", folder) : fmt::format("are {}", listed(known));
+  fail(fmt::format("--as: there is no memory profile of `{}`; there {}", quotable(release), there));
+}
+
+std::optional<MemoryProfile> MemoryProfile::find(const std::string& folder, const CellConfig& cell, Arm arm) {
+  const std::string& version = version_of(cell, arm);
+  if (!is_library(cell) || !release_of(version)) return {};
+  try {
+    return find(folder, fmt::format("{}@{}", cell.subject, version));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+std::string MemoryProfile::title() const {
+  return fmt::format("{} {} to {}, from a run with {}", subject_, first_, last_, measured_);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,83 @@
+#include "harness/train/batches.h"
+
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/train/options.h"
+#include "harness/train/stress_data.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+
+namespace fp8lab {
+
+Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank)
+    : cell_(cell), runtime_(runtime), rank_(rank), ranks_(is_sharded(cell) ? cell.ranks : 1) {
+  if (cell.training.data != Data::kText || !runtime.device.computes()) return;
+  text_ = text_of(cell.training);
+  if (const std::string broken = broken_text_rule(*text_, cell.model); !broken.empty())
+    fail("training.corpus: " + broken);
+}
+
+Batch Batches::training(std::int64_t index) {
+  return make({.x = "x", .target = "target", .step = runtime_.step},
+              (rank_ * cell_.training.micro_batches + index) * cell_.model.batch);
+}
+
+Batch Batches::validation(std::int64_t index) {
+  return make({.x = "validation x", .target = "validation target", .validates = true},
+              (rank_ * cell_.training.validation_batches + index) * cell_.model.batch);
+}
+
+/// `first_sequence`: global index of the batch's first sequence, in its step or in the validation.
+Batch Batches::make(const Use& use, std::int64_t first_sequence) {
+  runtime_.row_offset = first_sequence * cell_.model.seq;
+  if (!is_language_model(cell_)) {
+    Batch batch{.x = make_activations(use.x, use.step), .target = {}};
+    if (cell_.training.loss == Loss::kMse) batch.target = make_activations(use.target, use.step);
+    return batch;
+  }
+  Device& device = runtime_.device;
+  TokenBatch batch;
+  if (device.computes()) batch = read_tokens(use, first_sequence);
+  const auto on_device = [&](std::vector<std::int32_t>& values, std::string_view name) {
+    values.resize(static_cast<std::size_t>(cell_.model.seq * cell_.model.batch));
+    return make_tokens(device, values, cell_.model.vocabulary, device.holder(HolderKind::kInput, "", name));
+  };
+  return {.x = on_device(batch.tokens, use.x), .target = on_device(batch.targets, use.target)};
+}
+
+Tensor Batches::make_activations(std::string_view name, std::int64_t step) {
+  const ModelConfig& model = cell_.model;
+  Device& device = runtime_.device;
+  const Shape shape{model.seq * model.batch, model.hidden};
+  Tensor tensor = device.allocate({shape, training_dtype(cell_)}, device.holder(HolderKind::kInput, "", name));
+  random_fill(device, tensor,
+              {.seed = runtime_.seed,
+               .stream = stream_of(name) + static_cast<std::uint64_t>(step),
+               .row_offset = runtime_.row_offset});
+  if (cell_.training.data == Data::kStress && device.computes()) {
+    std::vector<float> values = device.read(tensor);
+    stress(values, model.hidden, name.ends_with("target") ? kStressedTarget : kStressedInput);
+    device.write(tensor, values);
+  }
+  return tensor;
+}
+
+TokenBatch Batches::read_tokens(const Use& use, std::int64_t first_sequence) const {
+  const TrainingConfig& training = cell_.training;
+  const ModelConfig& model = cell_.model;
+  const SequenceRange sequences{.first = first_sequence, .count = model.batch};
+  if (text_ == nullptr)
+    return random_tokens(model.vocabulary, model.seq,
+                         {.seed = runtime_.seed, .stream = stream_of(use.x) + static_cast<std::uint64_t>(use.step)},
+                         sequences);
+  if (use.validates)
+    return spread_windows(text_->held_out(), model.seq, ranks_ * training.validation_batches * model.batch, sequences);
+  const std::int64_t of_a_step = ranks_ * training.micro_batches * model.batch;
+  return random_windows(text_->training(), model.seq, runtime_.seed,
+                        {.first = use.step * of_a_step + first_sequence, .count = model.batch});
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "autograd/runtime.h"
+#include "harness/cell/cell.h"
+#include "harness/data/text_data.h"
+#include "harness/data/token_batch.h"
+
+namespace fp8lab {
+
+/// The inputs of one forward pass of one rank.
+struct Batch {
+  /// [seq * batch, hidden] in the type of the activations, or a language model's tokens, i32 [seq * batch]; token =
+  /// position * batch + sequence.
+  Tensor x;
+  Tensor target;  ///< of the same shape and type; absent where the loss has none
+};
+
+/// Makes the batches of one rank. A batch for training is a function of the cell's seed, the step and the global index
+/// of its tokens, so that ranks and micro-batches divide the tokens of a step among them; one for validation is the
+/// same in every step. Each method sets the runtime's row offset to the batch's first token, which dropout masks depend
+/// on too.
+class Batches {
+ public:
+  /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded.
+  /// Throws Error if the cell reads a corpus that cannot be read or does not fit its model.
+  Batches(const CellConfig& cell, Runtime& runtime, int rank);
+
+  /// The batch of micro-batch `index` of the runtime's step.
+  Batch training(std::int64_t index);
+  /// Batch `index` for validation.
+  Batch validation(std::int64_t index);
+
+ private:
+  /// What a batch is for: its inputs' names, and the step of which its values are a function.
+  struct Use {
+    std::string_view x, target;
+    std::int64_t step = 0;
+    bool validates = false;
+  };
+  Batch make(const Use& use, std::int64_t first_sequence);
+  Tensor make_activations(std::string_view name, std::int64_t step);
+  TokenBatch read_tokens(const Use& use, std::int64_t first_sequence) const;
+
+  const CellConfig& cell_;
+  Runtime& runtime_;
+  int rank_;
+  int ranks_;
+  std::shared_ptr<const TextData> text_;  ///< null where the cell reads none, or the device computes nothing
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,104 @@
+#include "harness/train/options.h"
+
+#include "harness/cell/sharding_keys.h"
+
+namespace fp8lab {
+namespace {
+
+MasterWeights master_weights(Master master) {
+  switch (master) {
+    case Master::kNone: return MasterWeights::kNone;
+    case Master::kF32: return MasterWeights::kF32;
+    case Master::kRemainder: return MasterWeights::kRemainder;
+  }
+  return MasterWeights::kNone;
+}
+
+LayerForm form_of(const ModelConfig& model) {
+  LayerForm form = layer_form(model.form);
+  form.bias = model.bias.value_or(form.bias);
+  return form;
+}
+
+bool learns_positions(const ModelConfig& model) {
+  if (model.positions) return *model.positions == Positions::kLearned;
+  return !layer_form(model.form).rope;
+}
+
+}  // namespace
+
+LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
+  return {.form = form_of(model),
+          .hidden = model.hidden,
+          .heads = model.heads,
+          .kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads,
+          .ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn,
+          .seq = model.seq,
+          .batch = model.batch,
+          .fp8_attention = fp8_attention,
+          .fuse_mlp = model.op_fuser == OpFuser::kMlp,
+          .dropout = static_cast<float>(model.dropout),
+          .experts = model.experts,
+          .uneven_split = model.split == GroupSplit::kUneven};
+}
+
+DType training_dtype(const CellConfig& cell) {
+  return cell.training.param_dtype == ParamDType::kF32 ? DType::kF32 : DType::kBF16;
+}
+
+ModelOptions model_options(const CellConfig& cell) {
+  LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+  config.fp8_attention_backward = cell.training.fp8_attention_backward;
+  config.fp8_mha = cell.training.fp8_mha;
+  return {.layer = cell.model.layer,
+          .layers = cell.model.layers,
+          .config = config,
+          .dtype = training_dtype(cell),
+          .checkpoint_layers = cell.training.checkpoint == Recompute::kFull,
+          .eight_bit_weights = cell.training.quantized_weights,
+          .fused_quantize = cell.training.fused_quantize,
+          .deferred_init = defers_init(cell),
+          .cache_weights = cell.training.cache_weights,
+          .initial_history_length = cell.training.initial_history_length,
+          .first_layers_plain = cell.training.first_layers_bf16,
+          .last_layers_plain = cell.training.last_layers_bf16,
+          .vocabulary = cell.model.vocabulary,
+          .tied_head = cell.model.head == HeadWeight::kTied,
+          .learned_positions = learns_positions(cell.model),
+          .init_deviation = static_cast<float>(cell.model.init_std),
+          .scaled_residuals = cell.model.scaled_residuals};
+}
+
+ShardingOptions sharding_options(const CellConfig& cell) {
+  ShardingOptions options{.reshard_after_forward = cell.reshard_after_forward,
+                          .gather_ahead = cell.gather_ahead,
+                          .checkpoint_layers = cell.training.checkpoint == Recompute::kFull};
+  if (cell.reduce_dtype) options.reduce_dtype = *cell.reduce_dtype == ReduceDType::kF32 ? DType::kF32 : DType::kBF16;
+  return options;
+}
+
+LearningRate learning_rate(const TrainingConfig& training) {
+  return {.rate = training.learning_rate,
+          .warmup_steps = training.warmup_steps,
+          .cosine = training.learning_rate_schedule == RateSchedule::kCosine,
+          .final_rate = training.final_learning_rate,
+          .decay_steps = training.decay_steps == 0 ? training.steps : training.decay_steps};
+}
+
+AdamOptions adam_options(const TrainingConfig& training, ProcessGroup* shards) {
+  return {.learning_rate = learning_rate(training).at(0),
+          .beta1 = training.beta1,
+          .beta2 = training.beta2,
+          .weight_decay = training.weight_decay,
+          .decoupled_decay = training.decoupled_decay,
+          .decay_only_matrices = training.decay_only_matrices,
+          .master = master_weights(training.master_weights),
+          .stochastic_rounding = training.weight_rounding == Rounding::kStochastic,
+          .seed = training.seed,
+          .exp_avg = *parse_dtype(training.moments.text()),
+          .exp_avg_sq = *parse_dtype(training.moments.text()),
+          .max_grad_norm = training.clip_norm,
+          .norm_group = shards};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,140 @@
+#include "harness/train/trained_model.h"
+
+#include <fmt/format.h>
+
+#include "fsdp/row_split.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/train/options.h"
+#include "ops/quantize.h"
+#include "optim/saved_state.h"
+
+namespace fp8lab {
+namespace {
+
+constexpr double kAverageDecay = 0.9;
+
+}  // namespace
+
+TrainedModel::TrainedModel(const CellConfig& cell, Runtime& runtime, const Recipe& recipe, ProcessGroup* ranks)
+    : cell_(cell), runtime_(runtime), recipe_(recipe) {
+  if (ranks != nullptr) {
+    const MeshText shape = mesh_of(cell);
+    mesh_ = std::make_unique<Mesh>(*ranks, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
+  }
+  build();
+}
+
+void TrainedModel::build() {
+  const TrainingConfig& training = cell_.training;
+  model_ = std::make_unique<Model>(runtime_, recipe_, model_options(cell_));
+  if (mesh_) sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_, sharding_options(cell_));
+  const AdamOptions options = adam_options(training, shards());
+  const auto steps_of = [rate = learning_rate(training)](auto& optimizer) {
+    return [&optimizer, rate](Runtime& runtime) {
+      optimizer.set_learning_rate(rate.at(runtime.step));
+      optimizer.step(runtime);
+    };
+  };
+  if (training.optimizer == Optimizer::kAdam) {
+    adam_ = std::make_unique<Adam>(model_->parameters(), options);
+    optimizer_step_ = steps_of(*adam_);
+  } else if (training.optimizer == Optimizer::kForeachAdam) {
+    foreach_adam_ = std::make_unique<ForeachAdam>(model_->parameters(), options);
+    optimizer_step_ = steps_of(*foreach_adam_);
+  }
+  if (training.weight_average)
+    average_ = std::make_unique<WeightAverage>(runtime_, model_->parameters(), kAverageDecay);
+}
+
+void TrainedModel::update() {
+  if (optimizer_step_) optimizer_step_(runtime_);
+  if (average_) average_->update(runtime_);
+}
+
+// Under HSDP all replicas have the same state. Each saves and loads its own copy, as a replica that resumes on other
+// hosts would.
+std::filesystem::path TrainedModel::folder_of_replica(const std::filesystem::path& folder) const {
+  ProcessGroup* const replicas = mesh_ ? mesh_->replica_group() : nullptr;
+  return folder / fmt::format("replica-{}", replicas != nullptr ? replicas->rank() : 0);
+}
+
+TrainingState TrainedModel::state() const {
+  const Registry& registry = model_->registry();
+  return {.parameters = model_->parameters(),
+          .optimizer = adam_.get(),
+          .forward_scales = registry.forward_scales,
+          .backward_scales = registry.backward_scales,
+          .step = runtime_.step};
+}
+
+void TrainedModel::save(const std::filesystem::path& folder) {
+  if (runtime_.device.computes()) save_training_state(runtime_, folder_of_replica(folder), state(), shards());
+}
+
+void TrainedModel::restore(const std::filesystem::path& folder) {
+  optimizer_step_ = {};
+  adam_.reset();
+  foreach_adam_.reset();
+  sharding_.reset();
+  model_.reset();
+  build();
+  if (runtime_.device.computes())
+    runtime_.step = load_training_state(runtime_, folder_of_replica(folder), state(), shards());
+}
+
+Traffic TrainedModel::traffic() const {
+  Traffic total;
+  for (const ProcessGroup* group : {&mesh_->world(), &mesh_->shard_group(), mesh_->replica_group()})
+    for (std::size_t kind = 0; group != nullptr && kind < kCollectiveKinds; ++kind)
+      total.add(static_cast<CollectiveKind>(kind), group->traffic().of(static_cast<CollectiveKind>(kind)));
+  return total;
+}
+
+std::vector<std::string> TrainedModel::warnings() const {
+  return sharding_ ? sharding_->warnings() : std::vector<std::string>{};
+}
+
+void TrainedModel::visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass) {
+  if (sharding_) sharding_->unshard(runtime_, pass);
+  for (const Parameter* parameter : model_->parameters()) visit(*parameter);
+  if (sharding_) sharding_->reshard();
+}
+
+std::vector<std::string> TrainedModel::parameter_names() const {
+  std::vector<std::string> names;
+  for (const Parameter* parameter : model_->parameters()) names.push_back(parameter->name);
+  return names;
+}
+
+std::vector<ElementRange> TrainedModel::own_elements() const {
+  const int shards = mesh_ ? mesh_->shape().shards : 1, rank = mesh_ ? mesh_->shard_group().rank() : 0;
+  std::vector<ElementRange> ranges;
+  for (const Parameter* parameter : model_->parameters()) {
+    const RowSplit split(dim0(parameter->spec.shape), shards);
+    const std::int64_t row = row_elems(parameter->spec.shape);
+    ranges.push_back({.begin = split.begin(rank) * row, .end = split.begin(rank + 1) * row});
+  }
+  return ranges;
+}
+
+std::vector<std::vector<float>> TrainedModel::weights() {
+  Device& device = runtime_.device;
+  std::vector<std::vector<float>> values;
+  const auto read = [&](const Parameter& parameter) {
+    const bool eight_bits = !parameter.quantized.empty();
+    values.push_back(device.read(eight_bits ? dequantize(device, parameter.quantized.rowwise_operand(), DType::kF32,
+                                                         runtime_.workspace(parameter.name))
+                                            : parameter.value));
+  };
+  visit_parameters(read, Pass::kForward);
+  return values;
+}
+
+std::vector<std::vector<float>> TrainedModel::gradients() const {
+  std::vector<std::vector<float>> values;
+  for (const Parameter* parameter : model_->parameters())
+    values.push_back(runtime_.device.read((parameter->local ? parameter->local : parameter)->grad));
+  return values;
+}
+
+}  // namespace fp8lab

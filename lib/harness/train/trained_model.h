@@ -1,0 +1,76 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/sharding.h"
+#include "harness/cell/cell.h"
+#include "harness/train/element_range.h"
+#include "nn/model.h"
+#include "optim/adam.h"
+#include "optim/foreach_adam.h"
+#include "optim/saved_state.h"
+#include "optim/weight_average.h"
+
+namespace fp8lab {
+
+/// One rank's model of a cell with what trains it: mesh, sharding, optimizer and average of the weights. Lists of
+/// values are in the order of parameter_names().
+class TrainedModel {
+ public:
+  /// Collective. `ranks`: the process group for memory of the device, null where nothing is sharded. All arguments but
+  /// `recipe` must outlive this object. Throws Error if the cell's mesh does not fit the ranks.
+  TrainedModel(const CellConfig& cell, Runtime& runtime, const Recipe& recipe, ProcessGroup* ranks);
+
+  Model& model() { return *model_; }
+  /// The optimizer's step, and that of the average of the weights.
+  void update();
+
+  /// Collective. Writes this rank's part of the training state into files of `folder`, if the device computes.
+  void save(const std::filesystem::path& folder);
+  /// Collective. Builds model, sharding and optimizer anew and, if the device computes, loads what save() wrote. Sets
+  /// the runtime's step to the saved one.
+  void restore(const std::filesystem::path& folder);
+
+  /// Null where nothing is sharded.
+  const Mesh* mesh() const { return mesh_.get(); }
+  /// All collectives so far over all groups of the mesh.
+  Traffic traffic() const;
+  /// One line for each parameter that is not sharded as the cell asks.
+  std::vector<std::string> warnings() const;
+
+  /// Calls `visit` with every parameter. Collective: parameters are gathered as for `pass` and stay gathered until this
+  /// returns.
+  void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass);
+  std::vector<std::string> parameter_names() const;
+  /// The elements of each parameter that this rank keeps.
+  std::vector<ElementRange> own_elements() const;
+  /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
+  std::vector<std::vector<float>> weights();
+  /// Gradients; of a sharded parameter those of this rank's rows.
+  std::vector<std::vector<float>> gradients() const;
+
+ private:
+  void build();
+  std::filesystem::path folder_of_replica(const std::filesystem::path& folder) const;
+  TrainingState state() const;
+  ProcessGroup* shards() const { return mesh_ ? &mesh_->shard_group() : nullptr; }
+
+  const CellConfig& cell_;
+  Runtime& runtime_;
+  Recipe recipe_;
+  std::unique_ptr<Mesh> mesh_;
+  // build() makes these; restore() makes them anew.
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Sharding> sharding_;
+  // The cell's optimizer; null are the one that it does not have, or both.
+  std::unique_ptr<Adam> adam_;
+  std::unique_ptr<ForeachAdam> foreach_adam_;
+  std::function<void(Runtime&)> optimizer_step_;
+  std::unique_ptr<WeightAverage> average_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,231 @@
+#include "harness/train/training_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "autograd/functions.h"
+#include "core/check.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/train/shared_folder.h"
+#include "harness/train/shared_gpus.h"
+
+namespace fp8lab {
+namespace {
+
+Traffic difference(const Traffic& now, const Traffic& before) {
+  Traffic out;
+  for (std::size_t i = 0; i < kCollectiveKinds; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    const TrafficCount &a = now.of(kind), &b = before.of(kind);
+    out.add(kind, {a.collectives - b.collectives, a.payload_bytes - b.payload_bytes, a.scale_bytes - b.scale_bytes});
+  }
+  return out;
+}
+
+/// The ranks of a sharded cell; null where nothing is sharded.
+ProcessGroup* ranks_of(const CellConfig& cell, ProcessGroup* world) {
+  if (!is_sharded(cell)) return nullptr;
+  check(world != nullptr, "a sharded cell needs ranks to train on");
+  return world;
+}
+
+/// The ranks of `world` for buffers on `device`; null without a world.
+std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
+  if (world == nullptr) return nullptr;
+  return world->on(device);
+}
+
+std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
+  if (world == nullptr) return {};
+  return shared_gpus(device, *world);
+}
+
+constexpr double kPlantedShare = 0.05;  // of a step's time
+
+}  // namespace
+
+TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, const Recipe& recipe,
+                         const TrainingRunOptions& options)
+    : cell_(cell),
+      // Filling memory with poison takes time, so cells that measure time do without.
+      device_(open_device(cell.device, {.arch = cell.arch,
+                                        .rank = options.world != nullptr ? options.world->local_rank() : 0,
+                                        .memory = {.capacity_bytes = static_cast<std::size_t>(cell.capacity),
+                                                   .poison = !any_group(cell.measure, &MetricGroup::alone),
+                                                   .record_timeline = options.record_timeline},
+                                        .deterministic = cell.training.deterministic,
+                                        .tensor_core_sums = cell.training.fp8_sums == Fp8Sums::kTensorCore})),
+      host_world_(ranks_of(cell, options.world)),
+      world_(ranks_on(*device_, host_world_)),
+      shared_gpus_(shared_gpus_of(*device_, host_world_)),
+      runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
+      trained_(cell, runtime_, recipe, world_.get()),
+      batches_(cell, runtime_, world_ ? world_->rank() : 0),
+      records_(cell, runtime_, options.record_timeline),
+      casts_(options.casts),
+      cast_steps_(options.cast_steps),
+      saw_step_(options.saw_step),
+      planted_(options.planted) {
+  if (planted_)
+    planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},
+                                      device_->holder(HolderKind::kRecipeState, "control", "planted byte"));
+}
+
+std::vector<std::string> TrainingRun::warnings() const {
+  std::vector<std::string> warnings = shared_gpus_;
+  for (std::string& warning : trained_.warnings()) warnings.push_back(std::move(warning));
+  return warnings;
+}
+
+void TrainingRun::run() {
+  if (keeps()) values_.initial_weights = weights();
+  train();
+  if (keeps()) values_.weights = weights();
+}
+
+void TrainingRun::train() {
+  validate(0);
+  for (std::int64_t step = 0; step < cell_.training.steps; ++step) {
+    runtime_.step = step;
+    records_.begin(step);
+    if (step > 0 && step == cell_.training.resume_at) resume();
+    const bool sharded = trained_.mesh() != nullptr;
+    const Traffic before = sharded ? trained_.traffic() : Traffic{};
+    this->step();
+    if (sharded) last_step_traffic_ = difference(trained_.traffic(), before);
+    if (validates_after(step + 1)) validate(step + 1);
+  }
+}
+
+bool TrainingRun::watches_casts(std::int64_t step) const {
+  const std::int64_t last = cell_.training.steps - 1, watched = std::min(cast_steps_, cell_.training.steps);
+  if (watched < 2) return step == last;
+  // Step i * last / (watched - 1) for some i.
+  const std::int64_t i = (step * (watched - 1) + last - 1) / std::max<std::int64_t>(last, 1);
+  return i * last / (watched - 1) == step;
+}
+
+void TrainingRun::resume() {
+  const SharedFolder folder(host_world_);
+  trained_.save(folder.path());
+  output_ = loss_ = {};
+  trained_.restore(folder.path());
+  if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // rank 0 removes the folder next
+}
+
+Variable TrainingRun::loss_of(const Variable& output) {
+  if (is_language_model(cell_)) return cross_entropy(runtime_, output, batch_.target);
+  return batch_.target ? mse_loss(runtime_, output, batch_.target) : sum_loss(runtime_, output);
+}
+
+bool TrainingRun::validates_after(std::int64_t steps) const {
+  const std::int64_t every = cell_.training.validate_every;
+  return every > 0 && (steps % every == 0 || steps == cell_.training.steps);
+}
+
+void TrainingRun::validate(std::int64_t steps) {
+  Model& model = trained_.model();
+  const int number = static_cast<int>(runtime_.step);
+  const std::int64_t batches = cell_.training.validation_batches;
+  runtime_.host.samples = nullptr;  // steps alone are measured
+  double sum = 0.0;
+  for (std::int64_t index = 0; index < batches; ++index) {
+    device_->ledger().set_phase(PhaseKind::kIdle, number);
+    batch_ = batches_.validation(index);
+    device_->ledger().set_phase(PhaseKind::kForward, number);
+    runtime_.mode = Runtime::Mode::kEvaluating;
+    runtime_.first_micro_batch = true;
+    const Variable output = model.forward(runtime_, {batch_.x, nullptr});
+    const Variable loss = loss_of(output);
+    runtime_.mode = Runtime::Mode::kPlain;
+    device_->synchronize();
+    if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
+    batch_ = {};
+  }
+  device_->ledger().set_phase(PhaseKind::kIdle, number);
+  if (batches > 0 && device_->computes()) records_.add_validation({steps, sum / static_cast<double>(batches)});
+}
+
+void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
+  Ledger& ledger = device_->ledger();
+  Model& model = trained_.model();
+  const int number = static_cast<int>(runtime_.step);
+  const bool last = index + 1 == cell_.training.micro_batches;
+  const bool keep = last && runtime_.step + 1 == cell_.training.steps && keeps();
+
+  ledger.set_phase(PhaseKind::kIdle, number);
+  batch_ = {};
+  batch_ = batches_.training(index);
+  device_->synchronize();
+  Stopwatch watch;
+
+  ledger.set_phase(PhaseKind::kForward, number);
+  runtime_.first_micro_batch = index == 0;
+  output_ = model.forward(runtime_, {batch_.x, nullptr});
+  output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
+  loss_ = loss_of(output_);
+  model.update_forward_scales(runtime_, world_.get());
+  device_->synchronize();
+  times.forward_ms += watch.lap_ms();
+  ledger.mark("end_of_forward");
+  if (device_->computes()) records_.add_loss(index, device_->read(loss_.value).front());
+  if (keep) values_.output = device_->read(output_.value);
+  if (saw_step_) {
+    step_values_.x = device_->read(batch_.x);
+    if (batch_.target) step_values_.target = device_->read(batch_.target);
+    step_values_.output = device_->read(output_.value);
+    step_values_.loss = losses().back();
+  }
+  // Logits are the loss's alone from here on: its backward writes their gradient over them.
+  if (is_language_model(cell_)) output_.value = {};
+
+  watch.lap_ms();
+  ledger.set_phase(PhaseKind::kBackward, number);
+  run_backward(runtime_, loss_);
+  model.update_backward_scales(runtime_, world_.get());
+  device_->synchronize();
+  times.backward_ms += watch.lap_ms();
+  if (last) device_->watch_casts(nullptr);
+  if (!cell_.training.keep_loss) output_ = loss_ = {};
+  ledger.mark("end_of_backward");
+  if (keep) values_.gradients = trained_.gradients();
+  if (saw_step_) step_values_.gradients = trained_.gradients();
+}
+
+void TrainingRun::plant_in_step(StepTimes& times) {
+  if (world_) world_->barrier("planted by a control cell");
+  const double ms = kPlantedShare * (times.forward_ms + times.backward_ms + times.optimizer_ms);
+  Stopwatch watch;
+  double planted = 0;
+  while (planted < ms) planted += watch.lap_ms();
+  times.optimizer_ms += planted;
+}
+
+void TrainingRun::step() {
+  Ledger& ledger = device_->ledger();
+  const int number = static_cast<int>(runtime_.step);
+  StepTimes times;
+  if (watches_casts(runtime_.step)) device_->watch_casts(casts_);
+  if (saw_step_) step_values_.weights = weights();
+  for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
+
+  Stopwatch watch;
+  ledger.set_phase(PhaseKind::kOptimizer, number);
+  trained_.update();
+  if (saw_step_) {
+    step_values_.updated = weights();
+    saw_step_(step_values_);
+  }
+  trained_.model().zero_grad();
+  device_->synchronize();
+  times.optimizer_ms = watch.lap_ms();
+  if (planted_) plant_in_step(times);
+  batch_ = {};
+  ledger.set_phase(PhaseKind::kIdle, number);
+  ledger.mark("end_of_step");
+  times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
+  records_.end(runtime_.step, times);
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "nn/build.h"
+#include "nn/layer_config.h"
+#include "nn/module.h"
+
+namespace fp8lab {
+
+/// The rows of a table [vocabulary, hidden] by token, plus learned positions [seq, hidden] where the model has them,
+/// then dropout. Both matrices are of the build's type, under every recipe. Saves the tokens.
+class TokenEmbedding final : public Module {
+ public:
+  TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config);
+
+  /// `tokens.value` is of make_tokens(), with token = position * batch + sequence.
+  Variable forward(Runtime& runtime, const Variable& tokens) override;
+  Parameter& table() { return *table_; }
+
+ private:
+  std::unique_ptr<Parameter> table_;
+  std::unique_ptr<Parameter> positions_;  ///< null where the model has none
+  std::int64_t batch_;
+  float dropout_;
+};
+
+}  // namespace fp8lab
