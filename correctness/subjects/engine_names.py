@@ -7,7 +7,7 @@ import sys
 
 import torch
 from fp8lab_subjects import cells, model
-from fp8lab_subjects.transformer_engine_subject import own_name
+from fp8lab_subjects.libraries.transformer_engine_subject import own_name
 
 MLP = ("layer_norm_weight", "layer_norm_bias", "fc1_weight", "fc1_bias", "fc2_weight", "fc2_bias")
 LINEAR = ("weight", "bias")

@@ -13,11 +13,41 @@ ENGINE_RECIPES = ("delayed", "current", "block", "mxfp8")
 # The oldest releases of which the worker knows that they have what it calls.
 OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 13)}
 
-# What a version of the double names; see double_subject.py.
+# What a version of the double names; see libraries/double_subject.py.
 DEFECTS = (
     "leak_context", "leak_module", "extra_collective", "gather_f32", "frozen_weights", "wrong_rank", "crash", "raise",
     "hang",
 )
+
+
+# What a language model has beside its layers, the value that means nothing, and why another library than PyTorch cannot
+# honour another one.
+LANGUAGE_KEYS = {
+    "model.vocabulary": (0, "the worker builds embedding and head of PyTorch alone"),
+    "model.bias": (None, "the worker builds {library}'s layers with the biases of their form"),
+}
+# What the worker's own optimizer of PyTorch does, and other optimizers do not.
+OPTIMIZER_KEYS = {
+    "training.learning_rate_schedule": "constant",
+    "training.warmup_steps": 0,
+    "training.decay_only_matrices": False,
+    "training.beta1": 0.9,
+    "training.beta2": 0.999,
+    "training.clip_norm": 0,
+}
+
+
+def _no_language(cell, library):
+    for key, (plain, why) in LANGUAGE_KEYS.items():
+        if cell.get(key, plain) != plain:
+            return f"{key}: {why.format(library=library)}"
+    return ""
+
+
+def _data(cell):
+    if cell["training.data"] == "stress":
+        return "training.data: stressed values are made by this program's runtime alone"
+    return ""
 
 
 def _layer(cell, layers, library):
@@ -34,6 +64,8 @@ def _no_fuser(cell, library):
 
 def _torch_optimizer(cell):
     """The key of the optimizer that PyTorch cannot honour and why, or ""."""
+    if cell["training.clip_norm"] and cell.sharded:
+        return "training.clip_norm: the worker clips no gradients of sharded parameters"
     if cell["training.optimizer"] in ("none", "foreach_adam"):
         return ""  # foreach_adam cannot say of which type its moments are: PyTorch's are of the parameters' type
     master, moments = cell["training.master_weights"], cell["training.moments"]
@@ -51,7 +83,7 @@ def of_torch(cell):
             f"training.recipe: PyTorch alone trains in bf16, not {cell.recipe}; "
             "name subject torchao or transformer_engine"
         )
-    return _layer(cell, TORCH_LAYERS, "PyTorch") or _no_fuser(cell, "PyTorch") or _torch_optimizer(cell)
+    return _data(cell) or _layer(cell, TORCH_LAYERS, "PyTorch") or _no_fuser(cell, "PyTorch") or _torch_optimizer(cell)
 
 
 def of_torchao(cell):
@@ -61,7 +93,13 @@ def of_torchao(cell):
         return "training.quantized_weights: torchao keeps weights in 16 bits; sharded ones it can gather in FP8"
     if cell["training.param_dtype"] != "bf16":
         return "training.param_dtype: the worker builds torchao's layers in bf16"
-    return _layer(cell, TORCH_LAYERS, "torchao") or _no_fuser(cell, "torchao") or _torch_optimizer(cell)
+    return (
+        _data(cell)
+        or _no_language(cell, "torchao")
+        or _layer(cell, TORCH_LAYERS, "torchao")
+        or _no_fuser(cell, "torchao")
+        or _torch_optimizer(cell)
+    )
 
 
 def of_transformer_engine(cell):
@@ -75,10 +113,15 @@ def of_transformer_engine(cell):
         return "model.split: the worker gives Transformer Engine's GroupedLinear groups of one size"
     if cell["training.optimizer"] == "adam" and cell["training.moments"] not in ("f32", "bf16", "f16"):
         return "training.moments: the worker gives Transformer Engine's FusedAdam moments of f32, bf16 or f16"
+    for key, plain in OPTIMIZER_KEYS.items():
+        if cell.get(key, plain) != plain:
+            return f"{key}: the worker leaves it to Transformer Engine's FusedAdam as it is"
     for key, value in cell.config.items():
         if key.startswith("training.recipe_options.") and value is not None:
             return f"{key}: the worker builds recipes with Transformer Engine's defaults"
-    return _layer(cell, ENGINE_LAYERS, "Transformer Engine")
+    return (
+        _data(cell) or _no_language(cell, "Transformer Engine") or _layer(cell, ENGINE_LAYERS, "Transformer Engine")
+    )
 
 
 def of_double(cell):

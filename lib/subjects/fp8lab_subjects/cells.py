@@ -81,6 +81,24 @@ class Cell:
     def llama(self):
         return self["model.form"] == "llama"
 
+    @property
+    def bias(self):
+        return bool(self.get("model.bias", not self.llama))
+
+    @property
+    def vocabulary(self):
+        """Tokens of a language model, or 0."""
+        return self.get("model.vocabulary", 0)
+
+    @property
+    def learned_positions(self):
+        return self.get("model.positions", "none" if self.llama else "learned") == "learned"
+
+    @property
+    def sequences(self):
+        """Sequences that all ranks read in a step."""
+        return (self["ranks"] if self.sharded else 1) * self["training.micro_batches"] * self["model.batch"]
+
 
 def read(arm, message):
     return Cell(arm, message["config"], message["measure"], message["timeout_s"])

@@ -1,6 +1,8 @@
-"""Time: of phases of a step, and of the host before a sharded layer's own work."""
+"""Time: of phases of a step, and of the host before a sharded layer's own work; there, what Python does, too."""
 
+import gc
 import statistics
+import sys
 import time
 
 from .training import Instrument
@@ -8,6 +10,8 @@ from .training import Instrument
 MOST_SAMPLES = 64
 PLANTED_SHARE = 0.05
 NEEDS_TWO_STEPS = "needs two steps: the first one warms up"
+STEPS_TO_COUNT = 3
+NEEDS_THREE_STEPS = "needs three steps: one warms up, one is timed, and in the last one Python's work is counted"
 
 
 def spaced(values, most=MOST_SAMPLES):
@@ -65,44 +69,95 @@ class TimeInstrument(Instrument):
         return metrics
 
 
+class PythonCounter:
+    """What Python does between start() and stop(): functions called, objects that were made and are still there, and
+    copies of quantizers. Objects are blocks of Python's own allocator."""
+
+    def __init__(self, quantizers):
+        self.quantizers = quantizers  # how names of quantizers' classes end
+        self.calls = self.copies = self.blocks = 0
+
+    def start(self):
+        self.collects = gc.isenabled()
+        gc.disable()  # a collection would free objects of others
+        self.calls = self.copies = 0
+        self.blocks = sys.getallocatedblocks()
+        sys.setprofile(self._called)
+
+    def stop(self):
+        """(calls, objects, copies)"""
+        sys.setprofile(None)
+        made = sys.getallocatedblocks() - self.blocks
+        if self.collects:
+            gc.enable()
+        return self.calls, made, self.copies
+
+    def _called(self, frame, event, _):
+        if event != "call":
+            return
+        self.calls += 1
+        if frame.f_code.co_name == "copy" and self.quantizers:
+            self.copies += type(frame.f_locals.get("self")).__name__.endswith(self.quantizers)
+
+
 class HostInstrument(Instrument):
-    """Host time from FSDP's pre-forward hook to the layer's own code, less that of two hooks with nothing between.
+    """From FSDP's pre-forward hook to the layer's own code: host time, and in the last of at least three steps what
+    Python does; less the same of two hooks with nothing between.
 
     Hooks are called in order: the first of this instrument, FSDP's, the second of this instrument.
     """
 
+    COUNTS = ("host.pre_forward_python_calls", "host.pre_forward_python_objects", "host.pre_forward_quantizer_copies")
+
     def __init__(self):
-        self.samples, self.handles, self.begun, self.warm = [], [], 0, False
+        self.samples, self.handles, self.begun, self.warm, self.counting = [], [], 0, False, False
+        self.counts = []
 
     def built(self, run):
         if not run.cell.sharded:
             return
+        self.counter = PythonCounter(run.subject.quantizers)
+        self._empty_hooks()
         for layer in run.model.layers:
-            self.handles.append(layer.register_forward_pre_hook(self._enter, prepend=True))
-            self.handles.append(layer.register_forward_pre_hook(self._leave))
-        self.baseline = self._empty_hooks(run)
+            self._hook(layer)
+
+    def _hook(self, module):
+        self.handles.append(module.register_forward_pre_hook(self._enter, prepend=True))
+        self.handles.append(module.register_forward_pre_hook(self._leave))
 
     def _enter(self, *_):
-        self.begun = time.perf_counter_ns()
+        if self.counting:
+            self.counter.start()
+        else:
+            self.begun = time.perf_counter_ns()
 
     def _leave(self, *_):
-        if self.warm:
+        if self.counting:
+            self.counts.append(self.counter.stop())
+        elif self.warm:
             self.samples.append(time.perf_counter_ns() - self.begun)
 
-    def _empty_hooks(self, run, times=200):
+    def _empty_hooks(self, times=200):
         import torch
 
         module = torch.nn.Identity()
-        spans, begun = [], [0]
-        module.register_forward_pre_hook(lambda *_: begun.__setitem__(0, time.perf_counter_ns()))
-        module.register_forward_pre_hook(lambda *_: spans.append(time.perf_counter_ns() - begun[0]))
-        for _ in range(times):
-            module(None)
-        return statistics.median(spans)
+        self._hook(module)
+        self.warm = True
+        for self.counting in (False, True):
+            for _ in range(times):
+                module(None)
+        self.baseline, self.counts_baseline = statistics.median(self.samples), self._median_counts()
+        self.warm = self.counting = False
+        self.samples, self.counts = [], []
+        self.close()
+
+    def _median_counts(self):
+        return [statistics.median(one) for one in zip(*self.counts)]
 
     def mark(self, run, name, last):
         if name == "end_of_step":
             self.warm = True
+            self.counting = run.cell["training.steps"] >= STEPS_TO_COUNT and run.step + 2 == run.cell["training.steps"]
 
     def close(self):
         for handle in self.handles:
@@ -117,6 +172,16 @@ class HostInstrument(Instrument):
             run.notes.append("host.pre_forward_ns contains the wait for the all-gather, which gloo does on the host")
         return {
             "host.pre_forward_ns": (statistics.median(spans) if spans else None, "ns", why),
-            "host.pre_forward_allocations": (None, "1", "allocations of Python are not counted"),
-            "host.pre_forward_quantizer_copies": (None, "1", "a library's quantizers are its own"),
+            "host.pre_forward_allocations": (None, "1", "allocations outside of Python are not counted"),
+            **self._counts(run, why),
         }
+
+    def _counts(self, run, why):
+        why = why or (NEEDS_THREE_STEPS if not self.counts else None)
+        values = self._median_counts() if self.counts else [None] * len(self.COUNTS)
+        out = {}
+        for name, value, nothing in zip(self.COUNTS, values, getattr(self, "counts_baseline", values)):
+            out[name] = (None if value is None else max(0, value - nothing), "1", why)
+        if not run.subject.quantizers:
+            out[self.COUNTS[-1]] = (None, "1", why or "the library has no quantizers that are copied")
+        return out

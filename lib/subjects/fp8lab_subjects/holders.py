@@ -13,7 +13,7 @@ PASSED_OVER = (str, bytes, int, float, type, types.ModuleType, types.FunctionTyp
 
 
 class Holders:
-    """Claims of storages: identity -> (kind, label, bytes)."""
+    """Claims of storages: identity -> (kind, label, bytes, address)."""
 
     def __init__(self):
         self.by_storage = {}
@@ -23,12 +23,14 @@ class Holders:
         for inner in inner_tensors(tensor):
             try:
                 storage = inner.untyped_storage()
+                address = storage.data_ptr()
             except (RuntimeError, NotImplementedError):
                 continue  # a tensor without storage
-            if inner.device.type == "meta" or id(storage) in self.by_storage:
+            # A subclass that wraps other tensors may have a storage with a size and without memory.
+            if address == 0 or inner.device.type == "meta" or id(storage) in self.by_storage:
                 continue
             self._keep.append(storage)
-            self.by_storage[id(storage)] = (kind, label, storage.nbytes())
+            self.by_storage[id(storage)] = (kind, label, storage.nbytes(), address)
 
     def claim_inside(self, thing, kind, label, depth=DEPTH, seen=None):
         """Claims every tensor of a list, a dictionary or an object's attributes."""
@@ -56,18 +58,21 @@ class Holders:
 
     def by_kind(self):
         out = {}
-        for kind, _, size in self.by_storage.values():
+        for kind, _, size, _ in self.by_storage.values():
             out[kind] = out.get(kind, 0) + size
         return out
 
     def by_label(self, kinds=None):
         """Bytes by "kind of label", largest first."""
         out = {}
-        for kind, label, size in self.by_storage.values():
+        for kind, label, size, _ in self.by_storage.values():
             if kinds is None or kind in kinds:
                 name = f"{kind.replace('_', ' ')} of {label}" if label else kind.replace("_", " ")
                 out[name] = out.get(name, 0) + size
         return sorted(((name, size) for name, size in out.items() if size), key=lambda one: (-one[1], one[0]))
+
+    def by_address(self):
+        return {address: (kind, label) for kind, label, _, address in self.by_storage.values()}
 
     def release(self):
         """Lets go of the storages, and keeps the figures."""
@@ -98,7 +103,7 @@ def nodes_from(tensor):
 def claim_contexts(holders, loss):
     """What autograd contexts hold: saved tensors that backward did not free, and attributes that layers gave them."""
     for number, node in enumerate(nodes_from(loss)):
-        label = f"{node.name()} {number}"
+        label = f"{node.name()}[{number}]"
         try:
             for tensor in getattr(node, "saved_tensors", ()):
                 if tensor is not None:

@@ -1,9 +1,10 @@
 """Memory of a rank: alive at the ends of phases, peaks by phase, what the graph retains, and who holds it."""
 
-from . import fsdp_private
+from . import allocator_history, fsdp_private
 from .holders import Holders, claim_contexts
 from .ledger import GpuLedger, HostLedger
 from .sharding import local
+from .timeline import Timeline
 from .training import Instrument
 
 KINDS = (
@@ -16,6 +17,9 @@ class MemoryInstrument(Instrument):
         self.ledger = HostLedger() if device.type == "cpu" else GpuLedger()
         self.ledger.__enter__()
         self.peaks, self.current, self.figures, self.kinds, self.planted = {}, "setup", {}, {}, None
+        self.has_history = device.type != "cpu" and allocator_history.available()
+        self.recording = self.timeline = None
+        self.hooks = []
         self.open = True
 
     def _end_phase(self):
@@ -28,22 +32,56 @@ class MemoryInstrument(Instrument):
     def phase(self, run, name):
         self._end_phase()
         self.current = name
+        if self.has_history:
+            self._record(run, name)
+
+    def _record(self, run, phase):
+        """Records what the library allocates, and the events of the last step. The worker's own inputs are left out."""
+        if self.recording is None and phase in ("forward", "idle"):
+            (allocator_history.resume if phase == "forward" else allocator_history.pause)()
+        if self.recording is None and phase == "forward" and run.step + 1 == run.cell["training.steps"]:
+            self.recording = allocator_history.Recording()
+            self.recording.mark("start_of_step", self._claims(run).by_address())
+        if self.recording is not None:
+            self.recording.mark(phase)
 
     def built(self, run):
+        for index, layer in enumerate(run.model.layers if self.has_history else ()):
+            self._mark_layer(f"layers[{index}]", layer)
         if run.cell.planted:
             import torch
 
             self.planted = torch.zeros(1, dtype=torch.uint8, device=run.device)
 
+    def _mark_layer(self, name, layer):
+        """Marks where a layer's forward begins and ends, and where its backward begins."""
+
+        def note(what):
+            if self.recording is not None:
+                self.recording.mark(f"{what} of {name}")
+
+        def leave(_, __, output):
+            note("end of forward")
+            if self.recording is not None and output.requires_grad:
+                output.register_hook(lambda _: note("backward"))
+
+        self.hooks.append(layer.register_forward_pre_hook(lambda *_: note("forward")))
+        self.hooks.append(layer.register_forward_hook(leave))
+
     def mark(self, run, name, last):
         self.figures[f"memory.{name}_bytes"] = self.ledger.allocated()
+        if self.recording is not None and name != "end_of_backward":
+            # Saved tensors of a layer that is recomputed cannot be looked at: that would recompute them.
+            recomputed = name == "end_of_forward" and run.cell["training.checkpoint"] != "none"
+            claims = self._claims(run, contexts=not recomputed).by_address()
+            self.recording.mark(name, claims, "context" if recomputed else None)
         if name == "end_of_backward" and last:
             self._end_phase()
             self._by_holder(run)
         if name == "end_of_step" and last:
             self.figures["memory.weight_bytes"] = self._weight_bytes(run)
 
-    def _claims(self, run):
+    def _claims(self, run, contexts=True):
         holders = Holders()
         for name, parameter in run.named_parameters():
             holders.claim_inside(local(parameter.detach()), "parameter", name)
@@ -63,7 +101,8 @@ class MemoryInstrument(Instrument):
         for name, module in run.model.named_modules():
             held = {key: value for key, value in vars(module).items() if key not in ("_parameters", "_modules")}
             holders.claim_inside(held, "recipe_state", name or "model")
-        claim_contexts(holders, run.loss)
+        if contexts:
+            claim_contexts(holders, run.loss)
         return holders
 
     def _weight_bytes(self, run):
@@ -76,6 +115,8 @@ class MemoryInstrument(Instrument):
         """Bytes that only the graph of the loss keeps alive are retained: they are gone once the loss is dropped."""
         holders = self._claims(run)
         self.kinds = holders.by_kind()
+        if self.recording is not None:
+            self.recording.mark("end_of_backward", holders.by_address())
         holders.release()
         before = self.ledger.allocated()
         self.kinds["unexplained"] = max(0, before - sum(self.kinds.values()))
@@ -92,7 +133,18 @@ class MemoryInstrument(Instrument):
             run.output = values[0]
         self.ledger.reset_peak()
 
+    def trained(self, run):
+        if self.recording is not None:
+            self.timeline = Timeline(self.recording, run.step)
+            self.recording.keep(f"{run.cell.arm}-{run.rank}")
+            allocator_history.pause()
+        run.peak_by_holder = self.timeline.peak_by_holder() if self.timeline else []
+        run.timeline = self.timeline.document(self.figures["memory.retained_bytes"]) if self.timeline else ""
+
     def close(self):
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks = []
         if self.open:
             self.open = False
             self.ledger.__exit__(None, None, None)
@@ -108,5 +160,7 @@ class MemoryInstrument(Instrument):
         metrics["memory.reserved_peak_bytes"] = (reserved, "B", why)
         for kind in KINDS:
             metrics[f"memory.by_holder.{kind}"] = (self.kinds.get(kind, 0), "B", None)
+        for kind, size in self.timeline.by_kind_at("end_of_forward").items() if self.timeline else ():
+            metrics[f"memory.forward_by_holder.{kind}"] = (size, "B", None)
         run.notes.append(f"memory is counted by {self.ledger.source}")
         return metrics

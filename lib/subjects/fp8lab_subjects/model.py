@@ -1,9 +1,10 @@
 """The layers of fp8lab's runtime as torch modules, so that parameters have the runtime's names, shapes and order.
 
-Inputs are [tokens, hidden]; token = position * batch + sequence. Parameters of `layers.0.qkv` are called `layers[0].qkv`
+Inputs are [tokens, hidden], or a language model's [tokens]; token = position * batch + sequence. Parameters of `layers.0.qkv` are called `layers[0].qkv`
 in results.
 """
 
+import math
 import re
 
 import torch
@@ -13,19 +14,20 @@ from torch import nn
 from . import philox
 
 EPSILON = 1e-5
-DEVIATION = 0.02  # of initial weights
 
 
 def make_norm(cell, device, dtype):
-    kind = nn.RMSNorm if cell.llama else nn.LayerNorm
-    return kind(cell["model.hidden"], eps=EPSILON, device=device, dtype=dtype)
+    common = {"eps": EPSILON, "device": device, "dtype": dtype}
+    if cell.llama:
+        return nn.RMSNorm(cell["model.hidden"], **common)
+    return nn.LayerNorm(cell["model.hidden"], bias=cell.bias, **common)
 
 
 class Linear(nn.Linear):
     """A matrix product of the model."""
 
     def __init__(self, cell, inputs, outputs, device, dtype):
-        super().__init__(inputs, outputs, bias=not cell.llama, device=device, dtype=dtype)
+        super().__init__(inputs, outputs, bias=cell.bias, device=device, dtype=dtype)
 
     def reset_parameters(self):
         """Values come from fill_parameters()."""
@@ -114,21 +116,46 @@ LAYERS = {
 }
 
 
-class Model(nn.Module):
-    """A chain of equal layers."""
+class Table(nn.Module):
+    """Rows [entries, hidden]: of an embedding, of positions, of a head."""
 
-    def __init__(self, cell, layers):
+    def __init__(self, cell, entries, device, dtype):
         super().__init__()
-        self.layers = nn.ModuleList(layers)
+        self.weight = nn.Parameter(torch.empty(entries, cell["model.hidden"], device=device, dtype=dtype))
+
+
+class Model(nn.Module):
+    """A chain of equal layers. A language model embeds tokens before them; a norm and a head make logits after them."""
+
+    def __init__(self, cell, make_layer, device, dtype):
+        super().__init__()
+        self.batch = cell["model.batch"]
+        self.embedding = self.positions = self.norm = self.head = None
+        if cell.vocabulary:
+            self.embedding = Table(cell, cell.vocabulary, device, dtype)
+            if cell.learned_positions:
+                self.positions = Table(cell, cell["model.seq"], device, dtype)
+            self.norm = make_norm(cell, device, dtype)
+            if cell["model.head"] == "own":
+                self.head = Table(cell, cell.vocabulary, device, dtype)
+        self.layers = nn.ModuleList(make_layer(cell, device, dtype) for _ in range(cell["model.layers"]))
         self.recompute = cell["training.checkpoint"] == "full"
 
+    def embed(self, tokens):
+        rows = F.embedding(tokens, self.embedding.weight)
+        return rows if self.positions is None else rows + self.positions.weight.repeat_interleave(self.batch, dim=0)
+
     def forward(self, x):
+        if self.embedding is not None:
+            x = self.embed(x)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
                 x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
             else:
                 x = layer(x)
-        return x
+        if self.embedding is None:
+            return x
+        return F.linear(self.norm(x), (self.embedding if self.head is None else self.head).weight)
 
 
 def dtype_of(cell):
@@ -136,8 +163,7 @@ def dtype_of(cell):
 
 
 def build(cell, device):
-    make = LAYERS[cell["model.layer"]]
-    return Model(cell, [make(cell, device, dtype_of(cell)) for _ in range(cell["model.layers"])])
+    return Model(cell, LAYERS[cell["model.layer"]], device, dtype_of(cell))
 
 
 def own_name(name):
@@ -147,11 +173,25 @@ def own_name(name):
     return re.sub(r"norm\.(weight|bias)$", lambda m: "norm." + {"weight": "gamma", "bias": "beta"}[m[1]], name)
 
 
+def deviation(cell, name):
+    """The standard deviation of a weight's initial values, as the runtime computes it in FP32."""
+    value = torch.tensor(cell["model.init_std"], dtype=torch.float32)
+    if cell["model.scaled_residuals"] and name.endswith((".proj.weight", ".fc2.weight")):
+        value = value / torch.tensor(math.sqrt(2.0 * cell["model.layers"]), dtype=torch.float32)
+    return value.item()
+
+
 @torch.no_grad()
-def fill_parameter(tensor, name, seed, first_row):
+def fill_parameter(tensor, name, cell, first_row):
     """Gives rows first_row, first_row + 1, ... of the parameter that the runtime calls `name` their initial values."""
     if name.endswith(".weight"):
         row = tensor.numel() // tensor.shape[0] if tensor.numel() else 1
-        philox.fill_normal(tensor, seed=seed, name=name, first_index=first_row * row, scale=DEVIATION)
+        philox.fill_normal(
+            tensor,
+            seed=cell["training.seed"],
+            name=name,
+            first_index=first_row * row,
+            scale=deviation(cell, name),
+        )
     else:
         tensor.fill_(1.0 if name.endswith(".gamma") else 0.0)

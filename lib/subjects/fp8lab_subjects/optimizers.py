@@ -1,10 +1,55 @@
 """The optimizer of a cell, by torch.optim.AdamW or Adam."""
 
+import math
+
 import torch
 
 from .sharding import local
 
 MOMENTS = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+def learning_rate(cell, step):
+    """The rate of a step, by the rule of lib/optim/learning_rate.h."""
+    rate, final = cell["training.learning_rate"], cell["training.final_learning_rate"]
+    warmup = cell["training.warmup_steps"]
+    if step < warmup:
+        return rate * (step + 1) / (warmup + 1)
+    if cell["training.learning_rate_schedule"] == "constant":
+        return rate
+    end = cell["training.decay_steps"] or cell["training.steps"]
+    part = min(1.0, (step - warmup) / (end - warmup))
+    return final + 0.5 * (1.0 + math.cos(math.pi * part)) * (rate - final)
+
+
+def decay_groups(cell, parameters):
+    """Groups of parameters that decay alike."""
+    decay = cell["training.weight_decay"]
+    if not cell["training.decay_only_matrices"]:
+        return [{"params": parameters, "weight_decay": decay}]
+    matrices = [parameter for parameter in parameters if parameter.dim() > 1]
+    vectors = [parameter for parameter in parameters if parameter.dim() == 1]
+    return [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+
+
+class Scheduled:
+    """An optimizer with a cell's learning rate and limit of the gradients' norm."""
+
+    def __init__(self, cell, parameters, inner):
+        self.cell, self.parameters, self.inner = cell, parameters, inner
+        self.steps = 0
+
+    @property
+    def state(self):
+        return self.inner.state
+
+    def step(self):
+        for group in self.inner.param_groups:
+            group["lr"] = learning_rate(self.cell, self.steps)
+        self.steps += 1
+        if self.cell["training.clip_norm"]:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.cell["training.clip_norm"])
+        self.inner.step()
 
 
 class MasterWeights:
@@ -38,12 +83,13 @@ def make(cell, parameters):
     algorithm = {"adam": "fused", "foreach_adam": "foreach"}[cell["training.optimizer"]]
 
     def over(tensors):
-        return kind(
-            tensors,
+        inner = kind(
+            decay_groups(cell, tensors),
             lr=cell["training.learning_rate"],
-            weight_decay=cell["training.weight_decay"],
+            betas=(cell["training.beta1"], cell["training.beta2"]),
             **{algorithm: True},
         )
+        return Scheduled(cell, tensors, inner)
 
     parameters = list(parameters)
     return MasterWeights(parameters, over) if cell["training.master_weights"] == "f32" else over(parameters)

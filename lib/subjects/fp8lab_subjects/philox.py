@@ -39,6 +39,12 @@ def _words(block, stream, seed):
     return w0, w1, w2, w3
 
 
+def bits(index, stream, seed):
+    """The 32 random bits of each index, in int64."""
+    words = torch.stack(_words(index // 4, stream, seed))
+    return words.gather(0, (index % 4)[None])[0]
+
+
 def _minus_log(u):
     bits = u.view(torch.int32).to(torch.int64)
     offset = bits - 0x3F3504F3
@@ -86,6 +92,6 @@ def fill_normal(out, *, seed, name, add_to_stream=0, first_index=0, scale=1.0):
     flat = out.view(-1)
     for begin in range(0, flat.numel(), CHUNK):
         end = min(begin + CHUNK, flat.numel())
-        index = torch.arange(first_index + begin, first_index + end, dtype=torch.int64)
+        index = torch.arange(first_index + begin, first_index + end, dtype=torch.int64, device=out.device)
         values = _normal(index, stream, seed) * torch.tensor(scale, dtype=torch.float32)
-        flat[begin:end] = values.to(out.dtype).to(out.device)
+        flat[begin:end] = values.to(out.dtype)

@@ -46,6 +46,12 @@ def result(metrics=None, status="ok", reason=None):
     }
 
 
+def written_out(out):
+    """A result as the harness reads it: a line of JSON, then the memory timeline, if there is one."""
+    timeline = out.pop("timeline", "")
+    return json.dumps(exact(out)) + "\n" + timeline
+
+
 def serve(answer):
     """Calls answer(arm, cell) for every request until the harness closes the control socket."""
     control = socket.socket(fileno=os.dup(CONTROL))
@@ -53,7 +59,7 @@ def serve(answer):
         while control.recv(1):
             exchange.seek(0)
             request = exchange.read().decode()
-            written = (json.dumps(exact(answer(*parse_request(request)))) + "\n").encode()
+            written = written_out(answer(*parse_request(request))).encode()
             exchange.seek(0)
             exchange.truncate()
             exchange.write(written)

@@ -55,6 +55,8 @@ def train(cell, group, rank, folder, values_folder=None):
         return {
             "metrics": metrics,
             "retained_by_holder": run.retained_by_holder,
+            "peak_by_holder": run.peak_by_holder,
+            "timeline": run.timeline,
             "losses": run.losses,
             "samples": samples,
             "notes": subject.notes() + run.notes,

@@ -2,8 +2,10 @@
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+
+REDUCE_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
 def shard(cell, model, device_type):
@@ -13,10 +15,14 @@ def shard(cell, model, device_type):
         mesh = init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicas", "shards"))
     else:
         mesh = init_device_mesh(device_type, (shards,), mesh_dim_names=("shards",))
-    reshard = bool(cell["reshard_after_forward"])
+    options = {
+        "mesh": mesh,
+        "reshard_after_forward": bool(cell["reshard_after_forward"]),
+        "mp_policy": MixedPrecisionPolicy(reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype"))),
+    }
     for layer in model.layers:
-        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(layer, **options)
+    fully_shard(model, **options)
 
 
 def local(tensor):

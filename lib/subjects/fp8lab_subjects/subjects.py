@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 
 from . import abilities
 from .versions import version_of
@@ -21,12 +20,17 @@ OWN_KEYS = {
     "model.dropout": (0, "its random numbers are the library's own, so that no two runs compare"),
     "training.validation_batches": (0, "the worker trains only"),
     "training.resume_at": (0, "the worker does not save training states"),
-    "training.clip_norm": (0, "the worker does not clip gradients"),
     "training.weight_average": (False, "the worker keeps no average of weights"),
-    "training.data": ("normal", "stressed values are made by this program's runtime alone"),
     "training.fused_quantize": (True, "which casts are fused is the library's choice"),
     "training.cache_weights": (False, "the worker does not tell layers which micro-batch is first"),
+    "training.fp8_sums": ("f32", "the worker sums FP8 products as its device does"),
+    "training.weight_rounding": ("nearest", "the worker's optimizers round to the nearest"),
+    "training.first_layers_bf16": (0, "the worker builds every layer alike"),
+    "training.last_layers_bf16": (0, "the worker builds every layer alike"),
+    "training.initial_history_length": (0, "the worker builds a model under the recipe that runs it"),
     "training.fp8_attention": (False, "the worker does not turn on attention in FP8"),
+    "training.fp8_attention_backward": (True, "the worker does not turn on attention in FP8"),
+    "training.fp8_mha": (False, "the worker does not turn on attention in FP8"),
     "capacity": (0, "a library has no limit of memory but the device's"),
     "gather_ahead": (False, "prefetching is FSDP2's own choice"),
 }
@@ -44,7 +48,7 @@ def absent(subject):
 
 def load(subject):
     """The module that builds a subject's models. Imports the library."""
-    return importlib.import_module(f".{subject}_subject", __package__)
+    return importlib.import_module(f".libraries.{subject}_subject", __package__)
 
 
 def preload(cell):
@@ -58,33 +62,15 @@ def preload(cell):
             importlib.import_module(name)
 
 
-def broken(cell):
-    """The reason why the library of a cell on GPUs cannot be imported, or "". For a process that ends afterwards."""
-    if cell["device"] == "cpu":
-        return ""
+def machine(subject):
+    """How many GPUs PyTorch sees, or why the library cannot be imported. For a process that ends afterwards."""
     try:
-        for name in getattr(load(cell.subject), "PRELOADED", ()):
+        for name in ("torch", *getattr(load(subject), "PRELOADED", ())):
             importlib.import_module(name)
+        torch = importlib.import_module("torch")
     except Exception as error:  # a broken installation raises anything
-        return f"{cell.subject} cannot be imported: {error}"
-    return ""
-
-
-def _of_device(cell):
-    """The reason why the machine cannot run the cell, or ""."""
-    if cell["device"] == "cpu":
-        return ""
-    # By NVML: CUDA that this process has used cannot be used by the ranks that it forks.
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    try:
-        import torch
-    except Exception as error:  # a broken installation raises anything
-        return f"torch cannot be imported: {error}"
-    if not torch.cuda.is_available():
-        return "device cuda: PyTorch sees no GPU"
-    if torch.cuda.device_count() < cell["ranks"]:
-        return f"ranks: {cell['ranks']} need as many GPUs, PyTorch sees {torch.cuda.device_count()}"
-    return ""
+        return {"skip": f"{subject} cannot be imported: {error}"}
+    return {"gpus": torch.cuda.device_count()} if torch.cuda.is_available() else {"skip": "PyTorch sees no GPU"}
 
 
 def unsupported(cell):
@@ -101,7 +87,7 @@ def unsupported(cell):
     replicas, shards = cell.mesh
     if cell.sharded and replicas * shards != cell["ranks"]:
         return f"mesh: {replicas} x {shards} are not {cell['ranks']} ranks"
-    return abilities.unsupported(cell) or _of_device(cell)
+    return abilities.unsupported(cell)
 
 
 def describe(subject):

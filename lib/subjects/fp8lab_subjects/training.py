@@ -3,7 +3,20 @@
 import torch
 import torch.nn.functional as F
 
-from . import philox, sharding
+from . import data, philox, sharding
+
+
+class BehindAnEmbedding(torch.autograd.Function):
+    """Asks for the gradient of its input and drops it, as what stands before the layers of a model does: the first
+    layer then saves and computes what every other one does."""
+
+    @staticmethod
+    def forward(ctx, x, asking):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return None, None
 
 
 class Instrument:
@@ -37,6 +50,8 @@ class Run:
         self.instruments = instruments
         self.model = self.optimizer = self.x = self.target = self.output = self.loss = None
         self.losses, self.step, self.retained_by_holder, self.notes = [], 0, [], []
+        self.peak_by_holder, self.timeline = [], ""
+        self.asking = torch.zeros(0, requires_grad=True)
 
     def _tell(self, what, *arguments):
         for instrument in self.instruments:
@@ -52,14 +67,24 @@ class Run:
         if self.cell.sharded:
             sharding.shard(self.cell, self.model, self.device.type)
             self.subject.sharded(self.model)
-        self.subject.fill(self.model, self.cell["training.seed"])
+        self.subject.fill(self.model)
         self.optimizer = self.subject.make_optimizer(self.model)
         self._tell("built")
 
-    def make_input(self, name, micro_batch):
+    def make_inputs(self, micro_batch):
+        cell = self.cell
+        number = (self.rank if cell.sharded else 0) * cell["training.micro_batches"] + micro_batch
+        if cell.vocabulary:
+            tokens, targets = data.batch(cell, self.step, number * cell["model.batch"])
+            self.x, self.target = tokens.to(self.device), targets.to(self.device)
+            return
+        self.x = self.make_input("x", number * cell.tokens)
+        if cell["training.loss"] == "mse":
+            self.target = self.make_input("target", number * cell.tokens)
+
+    def make_input(self, name, first_row):
         cell = self.cell
         rows = cell.tokens
-        first_row = (self.rank if cell.sharded else 0) * cell["training.micro_batches"] * rows + micro_batch * rows
         values = torch.empty(rows, cell["model.hidden"], dtype=self.subject.dtype, device=self.device)
         philox.fill_normal(
             values,
@@ -71,6 +96,8 @@ class Run:
         return values
 
     def loss_of(self, output):
+        if self.cell.vocabulary:
+            return F.cross_entropy(output.float(), self.target)
         if self.target is not None:
             return F.mse_loss(output.float(), self.target.float())
         return output.sum(dtype=torch.float64).float()
@@ -84,11 +111,9 @@ class Run:
         last = last_step and index + 1 == self.cell["training.micro_batches"]
         self._tell("phase", "idle")
         self.x = self.target = self.output = self.loss = None
-        self.x = self.make_input("x", index)
-        if self.cell["training.loss"] == "mse":
-            self.target = self.make_input("target", index)
+        self.make_inputs(index)
         self._tell("phase", "forward")
-        self.output = self.subject.forward(self.model, self.x)
+        self.output = self.subject.forward(self.model, BehindAnEmbedding.apply(self.x, self.asking))
         self.loss = self.loss_of(self.output)
         self._tell("mark", "end_of_forward", last)
         if index == 0:

@@ -38,7 +38,7 @@ class ValuesInstrument(Instrument):
             if not run.subject.keeps_initial_values(name):
                 continue
             expected = torch.empty(seen.shape, dtype=parameter.dtype)
-            model.fill_parameter(expected, name, run.cell["training.seed"], 0)
+            model.fill_parameter(expected, name, run.cell, 0)
             equal = equal is not False and bool(torch.equal(expected.float(), seen))
         return equal
 

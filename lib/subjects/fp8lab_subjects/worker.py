@@ -1,4 +1,4 @@
-"""The worker: `python -m fp8lab_subjects.worker` serves arms; --check and --describe SUBJECT answer and end."""
+"""The worker: `python -m fp8lab_subjects.worker` serves arms; --check, --machine and --describe answer and end."""
 
 import json
 import os
@@ -23,7 +23,9 @@ def measure(cell):
         metrics.update(first["metrics"])
         notes += first["notes"]
         if group == "memory":
-            out["retained_by_holder"] = [{"holder": name, "bytes": size} for name, size in first["retained_by_holder"]]
+            for held in ("retained_by_holder", "peak_by_holder"):
+                out[held] = [{"holder": name, "bytes": size} for name, size in first[held]]
+            out["timeline"] = first["timeline"]
         if first["samples"]:
             out.setdefault("samples", {}).update(first["samples"])
     out["metrics"] = protocol.result(metrics)["metrics"] | scored
@@ -50,19 +52,21 @@ def answer(arm, message):
 
 def check(text):
     cell = cells.read(*protocol.parse_request(text))
-    reason = subjects.unsupported(cell) or subjects.broken(cell)
+    reason = subjects.unsupported(cell)
     return {"skip": reason} if reason else {}
 
 
 def main(words):
     if words == ["--check"]:
         print(json.dumps(check(sys.stdin.read())))
+    elif words[:1] == ["--machine"] and len(words) == 2:
+        print(json.dumps(subjects.machine(words[1])))
     elif words[:1] == ["--describe"] and len(words) == 2:
         print(json.dumps(subjects.describe(words[1])))
     elif not words:
         protocol.serve(answer)
     else:
-        sys.exit("usage: python -m fp8lab_subjects.worker [--check | --describe SUBJECT]")
+        sys.exit("usage: python -m fp8lab_subjects.worker [--check | --machine SUBJECT | --describe SUBJECT]")
 
 
 if __name__ == "__main__":

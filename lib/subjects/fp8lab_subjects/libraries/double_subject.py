@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from . import sharding
+from .. import sharding
 from .torch_subject import TorchSubject
 
 

@@ -1,8 +1,8 @@
 """Subject `torchao`: float8 linear layers over FSDP2, by torchao.float8's public functions."""
 
-from .cells import BF16
+from ..cells import BF16
 from .torch_subject import TorchSubject
-from .versions import version_of
+from ..versions import version_of
 
 PRELOADED = ("torchao.float8",)
 
@@ -24,7 +24,7 @@ class TorchaoSubject(TorchSubject):
 
     def sharded(self, built):
         if self.device.type == "cpu":
-            from . import byte_gather
+            from .. import byte_gather
 
             byte_gather.install(built)
 

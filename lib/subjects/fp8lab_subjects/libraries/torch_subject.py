@@ -2,11 +2,13 @@
 
 import torch
 
-from . import model, optimizers, sharding
+from .. import model, optimizers, sharding
 
 
 class TorchSubject:
     """Builds and drives a model. Subjects of other libraries override what differs."""
+
+    quantizers = ""  # how the names of the library's classes of quantizers end; "": it has none
 
     def __init__(self, cell, device):
         self.cell, self.device = cell, device
@@ -22,12 +24,12 @@ class TorchSubject:
     def own_name(self, name):
         return model.own_name(name)
 
-    def fill(self, built, seed):
+    def fill(self, built):
         """Gives all parameters of this rank memory and their initial values."""
         built.to_empty(device=self.device)
         for name, parameter in built.named_parameters():
             values = sharding.local(parameter.detach())
-            model.fill_parameter(values, self.own_name(name), seed, sharding.first_row(parameter))
+            model.fill_parameter(values, self.own_name(name), self.cell, sharding.first_row(parameter))
 
     def keeps_initial_values(self, name):
         """True if the parameter has the bits that fill() gave it: it is not kept in eight bits."""
@@ -43,7 +45,8 @@ class TorchSubject:
         """The optimizer has changed the weights."""
 
     def notes(self):
-        return [f"torch {torch.__version__}"]
+        gpu = [f"on {torch.cuda.get_device_name(self.device)}"] if self.device.type == "cuda" else []
+        return [f"torch {torch.__version__}", *gpu]
 
 
 def make(cell, device):

@@ -7,10 +7,10 @@ import re
 
 import torch
 
-from . import model, sharding
-from .cells import BF16
+from .. import model, sharding
+from ..cells import BF16
 from .torch_subject import TorchSubject
-from .versions import version_of
+from ..versions import version_of
 
 PRELOADED = ("transformer_engine.pytorch",)
 RECIPES = {
@@ -112,49 +112,52 @@ def make_layer(cell, te):
     )
 
 
+def attends(cell):
+    return cell["model.layer"] in ("multihead_attention", "transformer_layer")
+
+
 class EngineLayer(torch.nn.Module):
     """A layer of Transformer Engine with the runtime's inputs: [tokens, hidden]."""
 
-    def __init__(self, cell, layer, te):
+    def __init__(self, cell, layer):
         super().__init__()
-        self.inner, self.cell, self.te = layer, cell, te
-        self.attends = cell["model.layer"] in ("multihead_attention", "transformer_layer")
-        self.rotary = None
-        if self.attends and cell.llama:
-            self.rotary = te.RotaryPositionEmbedding(cell.head_dim)
+        self.inner, self.cell = layer, cell
 
-    def forward(self, x):
+    def forward(self, x, positions=None):
         cell = self.cell
         if cell["model.layer"] == "grouped_linear":
             experts = cell["model.experts"]
             return self.inner(x, [x.shape[0] // experts] * experts)
-        if not self.attends:
+        if not attends(cell):
             return self.inner(x)
         shaped = x.view(cell["model.seq"], cell["model.batch"], cell["model.hidden"])
-        positions = None if self.rotary is None else self.rotary(cell["model.seq"])
         out = self.inner(shaped, rotary_pos_emb=positions)
         out = out[0] if isinstance(out, tuple) else out
         return out.reshape(x.shape)
 
 
 class EngineModel(torch.nn.Module):
-    """A chain of layers, each recomputed in backward if the cell asks for it."""
+    """A chain of layers, each recomputed in backward if the cell asks for it. Layers share one table of positions."""
 
     def __init__(self, cell, layers, te):
         super().__init__()
-        self.layers, self.te = torch.nn.ModuleList(layers), te
+        self.layers, self.te, self.seq = torch.nn.ModuleList(layers), te, cell["model.seq"]
         self.recompute = cell["training.checkpoint"] == "full"
+        self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and cell.llama else None
 
     def forward(self, x):
+        positions = None if self.rotary is None else self.rotary(self.seq)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
-                x = self.te.checkpoint(layer, x, use_reentrant=False)
+                x = self.te.checkpoint(layer, x, positions, use_reentrant=False)
             else:
-                x = layer(x)
+                x = layer(x, positions)
         return x
 
 
 class TransformerEngineSubject(TorchSubject):
+    quantizers = "Quantizer"
+
     def __init__(self, cell, device):
         super().__init__(cell, device)
         import transformer_engine.pytorch as te
@@ -170,18 +173,18 @@ class TransformerEngineSubject(TorchSubject):
     def make_model(self):
         cell = self.cell
         with self._weights_in_eight_bits():
-            layers = [EngineLayer(cell, make_layer(cell, self.te), self.te) for _ in range(cell["model.layers"])]
+            layers = [EngineLayer(cell, make_layer(cell, self.te)) for _ in range(cell["model.layers"])]
         return EngineModel(cell, layers, self.te)
 
     def own_name(self, name):
         return own_name(name, fused=self.cell.get("model.op_fuser", "none") == "mlp")
 
     @torch.no_grad()
-    def fill(self, built, seed):
+    def fill(self, built):
         """Copies the runtime's initial values into the parameters, which Transformer Engine has made on the GPU."""
         for name, parameter in built.named_parameters():
             values = torch.empty(sharding.local(parameter).shape, dtype=self.dtype, device=self.device)
-            model.fill_parameter(values, self.own_name(name), seed, sharding.first_row(parameter))
+            model.fill_parameter(values, self.own_name(name), self.cell, sharding.first_row(parameter))
             sharding.local(parameter.detach()).copy_(values)
 
     def keeps_initial_values(self, name):
@@ -193,7 +196,7 @@ class TransformerEngineSubject(TorchSubject):
             return super().make_optimizer(built)
         from transformer_engine.pytorch.optimizers import FusedAdam
 
-        from .optimizers import MOMENTS
+        from ..optimizers import MOMENTS
 
         master = cell["training.master_weights"]
         moments = MOMENTS[cell["training.moments"]]

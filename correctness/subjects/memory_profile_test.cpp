@@ -1,0 +1,165 @@
+#include "harness/subjects/memory_profile.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+
+#include "core/check.h"
+#include "harness/results/compare.h"
+#include "harness/run/fake_process.h"
+
+// Profiles of libraries' memory: what they predict, beside what was measured on a GPU, and how they are read.
+namespace fp8lab {
+namespace {
+
+/// A layer that saves 10 bytes for each token and element, and needs 4 bytes for an element of its weight in backward.
+const std::string kProfile = R"({"schema": "fp8lab.memory-profile/1", "subject": "torch", "first": "2.4", "last": "2.6",
+ "measured": "by hand", "scratch": 1000, "rows": [{"layer": "linear", "form": "gpt", "recipe": "bf16",
+ "quantized_weights": false, "weights": [{"hidden*hidden": 1}], "vectors": {"hidden": 1}, "bytes_of_weight": 2,
+ "adam": [1, 3], "state": 5, "before": {"seq": 1}, "first": {"bytes": 7}, "forward": {"context": {"tokens*hidden": 10}},
+ "forward_moments": [{"workspace": {"tokens*hidden": 12}}], "loss": {"tokens": 2}, "loss_moments": [],
+ "backward": {"context": {"tokens*hidden": -10}, "gradient": {"hidden*hidden": 2, "hidden": 2}},
+ "backward_moments": [{"workspace": {"hidden*hidden": 4}}]}]})";
+
+CellConfig small_cell() {
+  CellConfig cell;
+  cell.model.layer = "linear";
+  cell.model.form = "gpt";
+  cell.model.layers = 3;
+  cell.model.hidden = 100;
+  cell.model.seq = 4;
+  cell.model.batch = 5;
+  cell.training.recipe = "bf16";
+  return cell;
+}
+
+class MemoryProfiles : public ::testing::Test {
+ protected:
+  MemoryProfile written(const std::string& text) {
+    sample::write(directory_ / "profiles/p.json", text);
+    return MemoryProfile::read((directory_ / "profiles/p.json").string());
+  }
+  static std::string replaced(std::string text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    return text.replace(at, from.size(), to);
+  }
+  std::string refusal(const std::string& text) {
+    try {
+      written(text);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  sample::TemporaryDirectory directory_;
+};
+
+bool names(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
+  const auto at = [](const Estimate& estimate, const char* name) { return estimate.figures.at(name); };
+  const MemoryProfile profile = written(kProfile);
+  CellConfig cell = small_cell();
+  // 3 layers of 100 x 100 weights and 100 biases in 2 bytes, 3 x 5 of state, an input of 20 x 100 in 2 bytes, scratch.
+  const double base = 3 * (2 * 10000 + 2 * 100) + 15 + 4000 + 1000;
+  const double end_of_forward = base + 4 + 7 + 3 * 20000;
+  const double last = end_of_forward + 40 + 40000;                               // backward of the last layer
+  const double first = end_of_forward + 40 + 40000 + 2 * (20000 + 200 - 20000);  // of the first
+  const Estimate plain = profile.estimate(cell, Arm::kAfter);
+  EXPECT_EQ(at(plain, "memory.end_of_forward_bytes"), end_of_forward);
+  EXPECT_EQ(at(plain, "memory.forward_peak_bytes"), base + 4 + 7 + 2 * 20000 + 24000);
+  EXPECT_EQ(at(plain, "memory.peak_bytes"), first);
+  EXPECT_GT(first, last);
+  EXPECT_EQ(plain.peak_phase, "backward");
+  double owners = 0;
+  for (const auto& [owner, bytes] : plain.peak_by_owner) owners += static_cast<double>(bytes);
+  EXPECT_EQ(owners, first);
+
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.master_weights = Master::kF32;
+  const Estimate adam = profile.estimate(cell, Arm::kAfter);
+  EXPECT_EQ(at(adam, "memory.end_of_forward_bytes"), end_of_forward + 3 * 10100 * 12);
+  EXPECT_EQ(at(adam, "memory.optimizer_peak_bytes"),
+            base + 3 * 10100 * 12 + 4000 + 3 * 20200 + 1 * 3 * 10000 + 3 * 10000);
+
+  cell.training.optimizer = Optimizer::kNone;
+  cell.training.checkpoint = Recompute::kFull;
+  const Estimate recomputed = profile.estimate(cell, Arm::kAfter);
+  EXPECT_EQ(at(recomputed, "memory.end_of_forward_bytes"), base + 4 + 3 * 4000);
+  EXPECT_EQ(at(recomputed, "memory.peak_bytes"), base + 4 + 3 * 4000 + 40 + 20000 - 4000 + 40000 + 2 * (20200 - 4000));
+}
+
+TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
+  const MemoryProfile profile = written(kProfile);
+  const auto reason = [&](void (*change)(CellConfig&)) -> std::string {
+    CellConfig cell = small_cell();
+    change(cell);
+    try {
+      profile.estimate(cell, Arm::kAfter);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(reason([](CellConfig&) {}), "");
+  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.ranks = 2; }), "ranks: "));
+  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "training.loss: "));
+  EXPECT_TRUE(
+      names(reason([](CellConfig& cell) { cell.training.recipe = "mxfp8"; }), "no linear in form gpt under mxfp8"));
+  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.model.layer = "layernorm_mlp"; }), "no layernorm_mlp"));
+}
+
+TEST_F(MemoryProfiles, AFileIsCheckedWhenItIsRead) {
+  EXPECT_EQ(refusal(kProfile), "");
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "profile/1", "profile/2")), "`schema` must be fp8lab.memory-profile/1"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "\"tokens*hidden\": 10", "\"tokens*width\": 10")), "tokens*width"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "\"state\": 5", "\"state\": -5")), "state"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "\"last\": \"2.6\"", "\"last\": \"new\"")), "`last` must be a release"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "[1, 3]", "[1]")), "two numbers"));
+  EXPECT_TRUE(names(refusal("{"), "p.json"));
+}
+
+TEST_F(MemoryProfiles, AReleaseIsFoundInItsRangeAlone) {
+  written(kProfile);
+  const std::string folder = (directory_ / "profiles").string();
+  const auto found = [&](const std::string& release) {
+    try {
+      MemoryProfile::find(folder, release);
+      return std::string("found");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+  };
+  for (const char* release : {"torch@2.4", "torch@2.5.1", "torch@2.6"}) EXPECT_EQ(found(release), "found") << release;
+  for (const char* release : {"torch@2.3", "torch@2.7", "torch@3.5", "torch", "torch@", "jax@2.5"})
+    EXPECT_TRUE(names(found(release), "torch@2.4 or torch@2.6") || names(found(release), "torch@2.4, torch@2.6"))
+        << release << ": " << found(release);
+}
+
+/// Of runs on a GPU whose sizes are not those of the run that made the profile.
+TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
+  const std::set<std::string> others{"transformer-engine-memory", "transformer-engine-memory-8b",
+                                     "transformer-engine-memory-releases"};
+  int compared = 0;
+  for (const CellRecord& record : load_run(FP8LAB_ENGINE_RESULTS).cells) {
+    if (others.count(record.config.scenario) == 0) continue;
+    for (const auto& [arm, result] : record.arms) {
+      const auto profile = MemoryProfile::find(FP8LAB_PROFILES, record.config, arm);
+      ASSERT_TRUE(profile) << record.config.id;
+      const auto figures = profile->estimate(record.config, arm).figures;
+      for (const char* name : {"memory.end_of_forward_bytes", "memory.peak_bytes", "memory.end_of_step_bytes"}) {
+        const double measured = result.metrics.at(name).value.value();
+        EXPECT_LT(std::abs(figures.at(name) - measured), 0.01 * measured) << record.config.id << " " << name;
+        ++compared;
+      }
+    }
+  }
+  EXPECT_EQ(compared, 3 * 91);
+}
+
+}  // namespace
+}  // namespace fp8lab
