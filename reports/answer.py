@@ -8,7 +8,8 @@ import units
 from figures import by_scenario, headlines
 from load import Cell, Problem, ResultSet
 from records import GOOD_VERDICTS, VERDICTS
-from tables import Table, Text, cell_link, counts, shown
+from set_tables import differences
+from tables import Table, Text, cell_link, counts, named, shown
 
 
 @dataclasses.dataclass
@@ -29,9 +30,14 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
     cut = [results.label for results in sets if results.complete is False]
     fixes = {cell.fix for cell in ran if cell.fix}
     broken = {cell.fix for cell in ran if cell.fix and cell.verdict not in GOOD_VERDICTS}
+    gates = [gate["pass"] for cell in ran for gate in cell.record["gates"]]
     figures = [
         ("cells as expected", f"{good:,} of {len(ran):,}"),
-        ("defects found before their fix, and gone after", f"{len(fixes - broken)} of {len(fixes)}"),
+        (
+            ("defects found before their fix, and gone after", f"{len(fixes - broken)} of {len(fixes)}")
+            if fixes
+            else ("gates that hold", f"{gates.count(True):,} of {len(gates):,}")
+        ),
         ("cells that did not run", f"{len(cells) - len(ran):,}"),
     ]
     missing = []
@@ -43,10 +49,48 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
         return Answer("incomplete", "; ".join(["No cell ran", *missing]) + ".", figures)
     if good < len(ran):
         worst = min((cell for cell in ran if cell.verdict not in GOOD_VERDICTS), key=_urgency)
-        line = f"{_plural(len(ran) - good, 'cell')} not as expected, {worst.scenario} ({worst.verdict}) first"
+        line = f"{_plural(len(ran) - good, 'cell')} not as expected, first {worst.scenario} ({worst.verdict}): {cause(worst)}"
         return Answer("bad", "; ".join([line, *missing]) + ".", figures)
     line = f"All {_plural(len(ran), 'cell')} that ran came out as their scenarios expect"
-    return Answer("incomplete" if missing else "good", "; ".join([line, *missing]) + ".", figures)
+    return Answer("incomplete" if missing else "good", "; ".join([line, *missing, *_change(sets)]) + ".", figures)
+
+
+def cause(cell: Cell) -> str:
+    """Why a cell is not as expected; of bytes that should be gone, who holds them."""
+    reason = cell.record["reason"] or cell.verdict.replace("_", " ")
+    broken = next((gate for gate in cell.record["gates"] if gate["pass"] is False), None)
+    held = (cell.arm("after") or {}).get("retained_by_holder") or []
+    if broken and broken["metric"] == "memory.retained_bytes" and held:
+        reason += f", held by {held[0]['holder']}" + (f" and {len(held) - 1} more" if len(held) > 1 else "")
+    return reason
+
+
+# Two runs of equal code take different times; a time without a gate is named beyond this change.
+_LARGE = 1.5
+
+
+def _change(sets: list[ResultSet]) -> list[str]:
+    """What differs most between the first set and the last: bytes, counts and fractions, or else a time."""
+    if len(sets) < 2:
+        return []
+    first, last = sets[0], sets[-1]
+    found = []
+    for one in differences([first, last])[0]:
+        for (index, device), (cell, now) in one.found.items():
+            was = one.found.get((first.index, device))
+            if index != last.index or was is None or was[1].value == now.value or one.arm == "bf16":
+                continue
+            is_time = now.unit in ("ms", "ns")
+            if is_time and one.spread < 1 - 1 / _LARGE:
+                continue
+            old, new = (shown(one.metric, figure).text for figure in (was[1], now))
+            ratio = f", {now.value / was[1].value:.2f} times" if was[1].value and now.value else ""
+            text = f"{cell.scenario}, {one.arm}: {one.metric} is {new} and was {old}{ratio}"
+            found.append((cell.verdict in GOOD_VERDICTS, is_time, -one.spread, text))
+    if not found:
+        return []
+    more = f" (and {len(found) - 1:,} more under Side by side)" if len(found) > 1 else ""
+    return [f"{last.label} against {first.label}: {min(found)[3]}{more}"]
 
 
 # Verdicts that say most about the code under test come first.
@@ -64,7 +108,8 @@ _SHOWN = ("memory.peak_bytes", "memory.retained_bytes", "traffic.all_gather_byte
 
 
 def _measure_of(metric: str) -> str:
-    return metric.partition(".")[2].removesuffix("_bytes").removesuffix("_ms").removesuffix("_ns").replace("_", " ")
+    name = metric.partition(".")[2].removeprefix("by_holder.")
+    return name.removesuffix("_bytes").removesuffix("_ms").removesuffix("_ns").replace("_", " ")
 
 
 def _differences(cells: list[Cell]) -> list[str]:
@@ -122,7 +167,7 @@ def shows_most(cells: list[Cell]) -> Cell:
 def finding(cells: list[Cell]) -> str:
     cell = shows_most(cells)
     if cell.verdict not in GOOD_VERDICTS or all(one.verdict == "skipped" for one in cells):
-        return cell.record["reason"] or cell.verdict.replace("_", " ")
+        return cause(cell)
     parts = _ratios(cell) + _ends(cells) + _differences(cells)
     return "; ".join(parts or _values(cell)) or "every gate holds"
 
@@ -146,7 +191,7 @@ def findings_table(sets: list[ResultSet]) -> Table:
                     Text(cell.record["title"], look="prose"),
                     Text(finding(cells), look="bad" if bad else "prose"),
                     cell_link(cell, cell.scenario),
-                    Text(fixes or units.ABSENT, look="code"),
+                    named(fixes),
                     Text(", ".join(sorted({one.device for one in cells}))),
                     Text(results.label),
                 ]

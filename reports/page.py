@@ -11,9 +11,11 @@ from typing import Any
 
 import jinja2
 
+import ablations
 import answer as answers
 import bench as benches
 import escape
+import library_tables
 import measure_tables
 import parity_words
 import set_tables
@@ -51,6 +53,14 @@ class Report:
     sets: list[ResultSet]
     problems: list[Problem]
     sections: list[Section]
+
+    @property
+    def filled(self) -> list[Section]:
+        return [section for section in self.sections if not section.is_empty]
+
+    @property
+    def gaps(self) -> list[Section]:
+        return [section for section in self.sections if section.is_empty]
 
     @property
     def plots(self) -> list[Plot]:
@@ -119,6 +129,13 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             absent="no cell measured parity",
         ),
         Section(
+            "ablations",
+            "What one key changes",
+            "",
+            [ablations.ablations_table(sets)],
+            absent="no scenario has cells that differ by one key from a cell without it",
+        ),
+        Section(
             "noise",
             "Noise by tensor",
             "",
@@ -141,6 +158,14 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             absent=note if compared.caption else "",
         ),
         Section(
+            "libraries",
+            "Libraries beside the own runtime",
+            "The same model and training in a library and in this program's own runtime: what is predicted of each, what was "
+            "measured, and what upstream claims; the widest difference first.",
+            [library_tables.libraries_table(sets)],
+            absent="no cell of a library has a cell of the own runtime with the same keys",
+        ),
+        Section(
             "controls",
             "Controls of the measurement",
             "Cells with equal arms, which must not fail, and with planted differences, which must be found "
@@ -158,7 +183,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "environment",
             "Environment",
-            "Rows that differ between sets are marked.",
+            "What each run recorded of its machine and program.",
             [set_tables.environment_table(sets, bench)],
             absent="no environment was recorded",
         ),
@@ -172,6 +197,8 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
     ]
     for section in sections:
         section.plots = [plot for plot in plots if plot.section == section.name]
+        if len(sets) == 1 and section.name != "sets":
+            section.tables = [table.without("set") for table in section.tables]
     if problems:
         sections.insert(
             0,

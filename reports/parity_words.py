@@ -1,15 +1,25 @@
-"""As good as BF16? An arm's loss beside BF16's, as a share of how far BF16's loss fell, against BF16's own spread."""
+"""As good as BF16? An arm's loss beside BF16's, as a share of how far BF16's loss fell, against BF16's own spread; and which
+cast to eight bits lost most."""
 
 import dataclasses
 import math
 import statistics
 
+import units
 from load import Cell, ResultSet
 from tables import Table, Text, cell_link, number
 
 # Two-sided 95 % quantiles of Student's t distribution by degrees of freedom; above the last, the normal one's.
 _T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 FEWEST_SEEDS = 3
+DEEPSEEK = 0.0025  # the relative gap of the loss that DeepSeek-V3 states for its FP8 training, arXiv 2412.19437, 3.3
+
+
+def _half_interval(values: list[float]) -> float:
+    """Half the width of the 95 % interval of their mean."""
+    freedom = len(values) - 1
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    return t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def _end(losses: list[float]) -> float:
@@ -23,6 +33,47 @@ def _losses(cell: Cell, arm: str) -> list[float] | None:
     return finite if len(losses) > 1 and len(finite) == len(losses) else None
 
 
+def relative_gap(cell: Cell, arm: str) -> float | None:
+    """How far the mean loss of the second half of the steps lies above BF16's, relative to it."""
+    own, reference = _losses(cell, arm), _losses(cell, "bf16")
+    if own is None or reference is None or len(own) != len(reference):
+        return None
+    half = len(own) - len(own) // 2
+    return sum(own[half:]) / sum(reference[half:]) - 1
+
+
+@dataclasses.dataclass
+class Loss:
+    """Of one tensor's cast at one step."""
+
+    tensor: str
+    step: int
+    sqnr_db: float
+    clipped: float
+    lost: float
+
+    @property
+    def words(self) -> str:
+        parts = [f"{self.sqnr_db:.1f} dB"]
+        parts += [f"{share:.1%} {what}" for share, what in ((self.clipped, "clipped"), (self.lost, "became 0")) if share >= 0.001]
+        return f"{self.tensor}, step {self.step + 1}: {', '.join(parts)}"
+
+
+def worst_cast(cells: list[Cell], arm: str) -> Loss | None:
+    """The cast that left the most noise, in any of the cells and steps. The first step is left out where there are others:
+    a history of amaxes is still empty there."""
+    found = [
+        Loss(series["tensor"], step, sqnr, clipped or 0.0, lost or 0.0)
+        for cell in cells
+        for series in (cell.arm(arm) or {}).get("casts") or []
+        for step, sqnr, clipped, lost in zip(
+            series["steps"], series["sqnr_db"], series["clip_fraction"], series["underflow_fraction"]
+        )
+        if sqnr is not None and (step > 0 or len(series["steps"]) == 1)
+    ]
+    return min(found, key=lambda loss: loss.sqnr_db, default=None)
+
+
 @dataclasses.dataclass
 class Gap:
     """Of one arm over its seeds. Shares are of how far BF16's loss fell; positive is behind BF16."""
@@ -32,6 +83,8 @@ class Gap:
     shares: list[float]
     ends: list[float]  # BF16's last losses, by seed
     fell: float
+    worst: Loss | None = None
+    relative: list[float] = dataclasses.field(default_factory=list)  # (loss - BF16's) / BF16's over the second half, by seed
 
     @property
     def share(self) -> float:
@@ -40,16 +93,22 @@ class Gap:
     @property
     def margin(self) -> float | None:
         """Half the width of the 95 % interval of `share`."""
-        if len(self.shares) < FEWEST_SEEDS:
-            return None
-        freedom = len(self.shares) - 1
-        t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
-        return t * statistics.stdev(self.shares) / math.sqrt(len(self.shares))
+        return _half_interval(self.shares) if len(self.shares) >= FEWEST_SEEDS else None
 
     @property
     def spread(self) -> float | None:
         """How far BF16's own last losses lie apart over seeds: two standard deviations."""
         return 2 * statistics.stdev(self.ends) / self.fell if len(self.ends) >= FEWEST_SEEDS else None
+
+    @property
+    def relative_words(self) -> str:
+        """The relative gap of the loss with its interval, beside the bound that DeepSeek-V3 gives for its own training."""
+        mean = statistics.fmean(self.relative)
+        if len(self.relative) < FEWEST_SEEDS:
+            return f"{mean:+.2%}"
+        margin = _half_interval(self.relative)
+        verdict = "within" if abs(mean) + margin <= DEEPSEEK else "beyond" if abs(mean) - margin > DEEPSEEK else "around"
+        return f"{mean:+.2%} ± {margin:.2%}: {verdict} {DEEPSEEK:.2%}"
 
     @property
     def words(self) -> str:
@@ -61,7 +120,8 @@ class Gap:
             return f"as good as BF16: {away}, and its interval contains 0"
         if abs(self.share) <= spread:
             return f"within BF16's own spread: {away}"
-        return f"{away}, outside BF16's own spread"
+        cause = f"; noisiest cast: {self.worst.words}" if self.worst and self.share > 0 else ""
+        return f"{away}, outside BF16's own spread{cause}"
 
     @property
     def is_outside(self) -> bool:
@@ -69,7 +129,7 @@ class Gap:
 
 
 def _gap(cells: list[Cell], arm: str) -> Gap | None:
-    shares, ends, falls = [], [], []
+    shares, ends, falls, relative = [], [], [], []
     for cell in cells:
         own, reference = _losses(cell, arm), _losses(cell, "bf16")
         if own is None or reference is None or len(own) != len(reference):
@@ -80,7 +140,8 @@ def _gap(cells: list[Cell], arm: str) -> Gap | None:
         shares.append((_end(own) - _end(reference)) / fell)
         ends.append(_end(reference))
         falls.append(fell)
-    return Gap(cells[0], arm, shares, ends, statistics.fmean(falls))
+        relative.append(relative_gap(cell, arm))
+    return Gap(cells[0], arm, shares, ends, statistics.fmean(falls), worst_cast(cells, arm), relative)
 
 
 def gaps(sets: list[ResultSet]) -> list[Gap]:
@@ -102,7 +163,9 @@ def words_table(sets: list[ResultSet]) -> Table:
             Text(gap.words, look="bad" if gap.is_outside else "prose"),
             number(gap.share * 100, "%"),
             number(None if gap.spread is None else gap.spread * 100, "%", f"needs {FEWEST_SEEDS} seeds (matrix: seed)"),
+            Text(gap.relative_words),
             number(len(gap.shares), "1"),
+            Text(gap.worst.words if gap.worst else units.ABSENT, look="prose"),
             Text(gap.cell.recipe),
             Text(gap.arm),
             cell_link(gap.cell, gap.cell.scenario),
@@ -113,11 +176,13 @@ def words_table(sets: list[ResultSet]) -> Table:
     ]
     return Table(
         "words",
-        ["as good as BF16?", "behind BF16", "BF16's spread", "seeds", "recipe", "arm", "scenario", "cell", "set"],
+        ["as good as BF16?", "behind BF16", "BF16's spread", "loss gap", "seeds", "noisiest cast", "recipe", "arm", "scenario", "cell", "set"],
         rows,
         caption="The loss at the end (mean over the last tenth of the steps) beside BF16's on the same data, as a share of how "
         "far BF16's loss fell. The spread is two standard deviations of BF16's last losses over seeds. Runs in which BF16's "
-        "loss did not fall say nothing of this and are left out."
+        "loss did not fall say nothing of this and are left out. The loss gap is relative to BF16's loss, over the second half of "
+        f"the steps, with its 95 % interval over seeds; {DEEPSEEK:.2%} is what DeepSeek-V3 states of its training. The noisiest "
+        "cast to eight bits is that with the least signal to noise, over seeds and steps but the first."
         if rows
         else "",
     )

@@ -323,9 +323,10 @@ def paint(plot: Plot) -> Figure:
 
 
 def svg_of(figure: Figure) -> str:
+    """The figure, with paths to a tenth of a pixel, which makes two thirds of the bytes."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None})
-    return out.getvalue()
+    return re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), out.getvalue())
 
 
 def png_of(figure: Figure) -> bytes:

@@ -44,7 +44,17 @@ _ARM = {
     "retained_by_holder?": _HOLDERS,
     "peak_by_holder?": _HOLDERS,
     "losses?": [NUMBER_OR_NULL],
+    "validation_losses?": [{"step": INTEGER, "loss": NUMBER_OR_NULL}],
     "samples?": {"*": [NUMBER_OR_NULL]},
+    "casts?": [
+        {
+            "tensor": TEXT,
+            "steps": [NUMBER],
+            "sqnr_db": [NUMBER_OR_NULL],
+            "clip_fraction": [NUMBER_OR_NULL],
+            "underflow_fraction": [NUMBER_OR_NULL],
+        }
+    ],
     "noise?": [{"tensor": TEXT, "of": TEXT, "sqnr_db": NUMBER_OR_NULL, "reason?": TEXT}],
     "notes?": [TEXT],
     "emulated?": TEXT,

@@ -30,6 +30,13 @@ class Table:
     search: bool = False
     facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
 
+    def without(self, column: str) -> "Table":
+        if column not in self.columns:
+            return self
+        at = self.columns.index(column)
+        rows = [row[:at] + row[at + 1 :] for row in self.rows]
+        return dataclasses.replace(self, columns=self.columns[:at] + self.columns[at + 1 :], rows=rows)
+
 
 def number(value: float | None, unit: str, reason: str = "") -> Text:
     if value is None:
@@ -49,8 +56,19 @@ def shown(metric: str, figure: Figure) -> Text:
     return number(figure.value, figure.unit, figure.reason)
 
 
+def named(name: str) -> Text:
+    """A name as code writes it; a dash if it is empty."""
+    return Text(name, look="code") if name else Text(units.ABSENT, look="absent")
+
+
+def _look(verdicts: list[str]) -> str:
+    """Skipped cells are neither good nor bad."""
+    ran = [verdict for verdict in verdicts if verdict != "skipped"]
+    return "" if not ran else "good" if all(verdict in GOOD_VERDICTS for verdict in ran) else "bad"
+
+
 def verdict_text(verdict: str) -> Text:
-    return Text(verdict, VERDICTS.index(verdict), look="good" if verdict in GOOD_VERDICTS else "bad")
+    return Text(verdict, VERDICTS.index(verdict), look=_look([verdict]))
 
 
 def cell_link(cell: Cell, text: str = "") -> Text:
@@ -59,18 +77,18 @@ def cell_link(cell: Cell, text: str = "") -> Text:
 
 def counts(cells: list[Cell]) -> Text:
     found = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
-    bad = any(count and verdict not in GOOD_VERDICTS for verdict, count in found.items())
     return Text(
         ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count),
         len(cells),
-        look="bad" if bad else "good",
+        look=_look([cell.verdict for cell in cells]),
     )
 
 
-def _claimed(cells: list[Cell], metric: str) -> Text:
+def claimed(cells: list[Cell], metric: str, of: str | None = None) -> Text:
+    """What upstream claims of a metric in one of the cells, of arm `of` alone if one is named."""
     for cell in cells:
         for claim in cell.record["claims"]:
-            if claim["metric"] == metric:
+            if claim["metric"] == metric and of in (None, claim["arm"]):
                 arm = claim["arm"]
                 return Text(
                     f"{units.figure(claim['value'], claim['unit'])} ({arm})",
@@ -112,7 +130,7 @@ def fixes_table(sets: list[ResultSet]) -> Table:
                         shown(metric, after),
                         number(before.predicted, before.unit, "no closed form"),
                         number(after.predicted, after.unit, "no closed form"),
-                        _claimed(cells, metric),
+                        claimed(cells, metric),
                         Text(cell.device),
                         cell_link(cell),
                     ]
@@ -200,9 +218,10 @@ def attention_table(sets: list[ResultSet]) -> Table:
             Text(results.label),
             Text(cell.record["reason"] or "", look="prose"),
         ]
+        for is_skipped in (False, True)
         for results in sets
         for cell in results.cells
-        if cell.verdict not in GOOD_VERDICTS or cell.verdict == "skipped"
+        if (cell.verdict == "skipped" if is_skipped else cell.verdict not in GOOD_VERDICTS)
     ]
     return Table("attention", ["verdict", "cell", "set", "why"], rows)
 
@@ -233,15 +252,15 @@ def cells_table(sets: list[ResultSet]) -> Table:
                 [
                     verdict_text(cell.verdict),
                     Text(cell.scenario, note=cell.id, link="#" + cell.anchor, look="code"),
-                    Text(point or units.ABSENT, look="code"),
+                    named(point),
                     Text(cell.device),
                     Text(cell.recipe),
                     Text(results.label),
-                    Text(cell.fix or units.ABSENT, look="code"),
+                    named(cell.fix),
                     Text(f"{held} of {len(gates)}", held, look="number" if held == len(gates) else "bad"),
                 ]
                 + [number(figure.value, "B", figure.reason) for figure in peak]
-                + [number(round(cell.record["seconds"], 2), "s")]
+                + [number(float(f"{cell.record['seconds']:.2g}"), "s")]
             )
             anchors.append(cell.anchor)
     return Table(

@@ -36,11 +36,43 @@ class Answer(unittest.TestCase):
         ]
         result = answer.answer([results(*cells)], [])
         self.assertEqual(result.look, "bad")
-        self.assertEqual(result.line, "2 cells not as expected, broken (fail) first.")
+        line = "2 cells not as expected, first broken (fail): after memory.retained_bytes equals 0: 7."
+        self.assertEqual(result.line, line)
         self.assertEqual(dict(result.figures)["cells as expected"], "1 of 3")
         table = answer.findings_table([results(*cells)])
         self.assertEqual([row[3].text for row in table.rows], ["broken", "late", "leak"])
         self.assertEqual(table.rows[0][2].text, "after memory.retained_bytes equals 0: 7")
+
+    def test_a_leak_names_its_holder_and_a_frozen_weight_its_gate(self) -> None:
+        for metric, reason, line in (
+            ("memory.retained_bytes", "after memory.retained_bytes equals 0: 7 B", ", held by context of layers[0]: q."),
+            ("parity.weights_moved", "after parity.weights_moved equals 1: 0.3", ": after parity.weights_moved equals 1: 0.3."),
+        ):
+            cell = failed(sample.cell("mine", fix=None), "fail", reason)
+            cell["gates"][0] |= {"metric": metric, "pass": False}
+            cell["arms"]["after"]["retained_by_holder"] = [{"holder": "context of layers[0]: q", "bytes": 7}]
+            result = answer.answer([results(sample.cell("fine", fix=None), cell)], [])
+            self.assertTrue(result.line.startswith("1 cell not as expected, first mine (fail): after "), result.line)
+            self.assertTrue(result.line.endswith(line), result.line)
+
+    def test_what_differs_most_between_two_sets_comes_first(self) -> None:
+        def changed(metric: str, *values: float) -> str:
+            sets = []
+            for number, value in enumerate(values):
+                cell = sample.cell("mine", fix=None)
+                unit = "ms" if metric.startswith("time.") else "B"
+                cell["arms"]["after"]["metrics"][metric] = sample.metric(value, unit=unit)
+                # Times of equal code differ too, and do not come first.
+                cell["arms"]["after"]["metrics"].setdefault("time.step_ms", sample.metric(10.0 + number, unit="ms"))
+                made = results(cell)
+                made.label, made.index = ("main", "branch")[number], number
+                sets.append(made)
+            return answer.answer(sets, []).line.removeprefix("All 2 cells that ran came out as their scenarios expect")
+
+        gathered = changed("traffic.all_gather_bytes", 1024, 2048)
+        self.assertIn("; branch against main: mine, after: traffic.all_gather_bytes is 2.00 KiB and was 1.00 KiB", gathered)
+        self.assertIn("time.step_ms is 21 ms and was 10 ms, 2.10 times.", changed("time.step_ms", 10, 21))
+        self.assertEqual(changed("time.step_ms", 10, 11), ".")
 
     def test_a_set_that_was_cut_off_is_not_all_good(self) -> None:
         result = answer.answer([results(*sample.cells(), complete=False)], [])
@@ -62,7 +94,9 @@ class Finding(unittest.TestCase):
         self.assertEqual(row[3].link, "#cell/0/leak/device=meta,recipe=delayed")
 
     def test_a_scenario_of_the_users_own_has_its_figures(self) -> None:
-        row = answer.findings_table([results(sample.cell("mine", fix=None))]).rows[0]
+        results_of_mine = results(sample.cell("mine", fix=None))
+        self.assertIn(("gates that hold", "1 of 1"), answer.answer([results_of_mine], []).figures)
+        row = answer.findings_table([results_of_mine]).rows[0]
         self.assertEqual(row[2].text, "peak 9.00 MiB; retained 0 B; all gather 6.00 MiB")
         self.assertEqual(row[4].text, units.ABSENT)
 

@@ -45,6 +45,27 @@ class Words(unittest.TestCase):
         row = parity_words.words_table(seeds([0.100, 0.101, 0.099], [1.0, 1.001, 0.999])).rows[0]
         self.assertEqual(row[0].look, "bad")
 
+    def test_a_recipe_that_loses_names_the_tensor_of_its_noisiest_cast(self) -> None:
+        sets = seeds([0.100, 0.101, 0.099], [1.0, 1.001, 0.999])
+        for cell in sets[0].cells:
+            cell.record["arms"]["after"]["casts"] = [
+                {"tensor": "layers[0].fc1 input", "steps": [0, 2], "sqnr_db": [1.0, 31.5], "clip_fraction": [0, 0],
+                 "underflow_fraction": [0.9, 0]},
+                {"tensor": "layers[1].fc2 gradient", "steps": [0, 2], "sqnr_db": [None, 12.25], "clip_fraction": [0, 0],
+                 "underflow_fraction": [1, 0.125]},
+            ]
+        gap = self.only(sets)
+        self.assertTrue(
+            gap.words.endswith("; noisiest cast: layers[1].fc2 gradient, step 3: 12.2 dB, 12.5% became 0"), gap.words
+        )
+        self.assertIn("layers[1].fc2 gradient", parity_words.words_table(sets).rows[0][5].text)
+
+    def test_the_relative_gap_is_held_against_a_published_bound(self) -> None:
+        for behind, verdict in (([0.001, 0.0011, 0.0009], "within"), ([0.1, 0.101, 0.099], "beyond"), ([0.02, -0.02, 0.01], "around")):
+            gap = self.only(seeds(behind, [1.0, 1.001, 0.999]))
+            self.assertIn(f": {verdict} 0.25%", gap.relative_words)
+        self.assertEqual(self.only(seeds([0.01], [1.0])).relative_words, "+1.00%")
+
     def test_a_gap_whose_interval_contains_zero_is_as_good(self) -> None:
         gap = self.only(seeds([0.05, -0.05, 0.01], [1.0, 1.001, 0.999]))
         self.assertTrue(gap.words.startswith("as good as BF16: "), gap.words)

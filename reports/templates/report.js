@@ -90,9 +90,11 @@
     place.classList.add("ready");
     const rows = [...document.getElementById(place.dataset.table).tBodies[0].rows];
     const input = place.querySelector("input"), choices = [...place.querySelectorAll("select")];
-    for (const choice of choices)
-      for (const value of [...new Set(rows.map((row) => row.cells[choice.dataset.column].textContent))].sort())
-        choice.append(new Option(value, value));
+    for (const choice of choices) {
+      const values = [...new Set(rows.map((row) => row.cells[choice.dataset.column].textContent))].sort();
+      for (const value of values) choice.append(new Option(value, value));
+      choice.parentElement.hidden = values.length < 2;
+    }
     const filter = () => {
       closeDetail();
       const words = (input?.value ?? "").toLowerCase().split(/\s+/).filter(Boolean);
