@@ -51,7 +51,9 @@ ROOMS = {
     "lib/harness/scenario": ("lib/harness/cell",),
     "lib/harness/predict": ("lib/harness/cell",),
     "lib/harness/reference": ("lib/harness/cell",),
-    "lib/harness/measure": ("lib/harness/predict", "lib/harness/reference", "lib/optim", "lib/fixes"),
+    "lib/harness/data": ("lib/harness/cell",),
+    "lib/harness/train": ("lib/harness/data", "lib/optim"),
+    "lib/harness/measure": ("lib/harness/predict", "lib/harness/reference", "lib/harness/train", "lib/fixes"),
     "lib/harness/results": ("lib/harness/scenario",),
     "lib/harness/run": ("lib/harness/measure", "lib/harness/results"),
     "lib/harness/subjects": ("lib/harness/run",),
@@ -66,8 +68,10 @@ ROOMS = {
 }
 
 # Rooms that include, besides themselves, these and nothing else, whatever those may include: predictions and the reference step
-# are independent statements of what the runtime must do, so they share no code with it.
-SEALED = {room: ("lib/core", "lib/harness/cell") for room in ("lib/harness/predict", "lib/harness/reference")}
+# are independent statements of what the runtime must do, so they share no code with it; and what a corpus says is known before
+# there is a runtime.
+SEALED = {room: ("lib/core", "lib/harness/cell")
+          for room in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
 
 # External headers by pattern, and the rooms that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")

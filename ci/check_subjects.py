@@ -2,7 +2,7 @@
 """Holds commit subjects to the form that lib/README.md gives: `area: what changed`.
 
 Usage: check_subjects.py [RANGE]. Checks the commits of RANGE, or all that follow the commit below; merges are left out. An
-area is a file or folder of the tree, named from the top, from lib/ or from lib/harness/; several are separated by commas.
+area is a file or folder of the tree, named from the top, from ci/, lib/ or lib/harness/; several are separated by commas.
 Prints every violation as `commit: error: what` and exits 1 if there is one.
 """
 
@@ -20,7 +20,7 @@ SUBJECT = re.compile(r"(?P<areas>[\w./-]+(?:, [\w./-]+)*): (?P<what>.+)")
 def areas_of(commit):
     """What a subject may name in the tree of `commit`: files, also without what follows their first dot, and folders."""
     names = git("ls-tree", "-r", "-t", "--name-only", commit).stdout.splitlines()
-    names += [name[len(top):] for name in names for top in ("lib/harness/", "lib/") if name.startswith(top)]
+    names += [name[len(top):] for name in names for top in ("lib/harness/", "lib/", "ci/") if name.startswith(top)]
     return {*names, *(re.sub(r"(?<=[^/])\.[^/]*$", "", name) for name in names)}
 
 
@@ -31,7 +31,7 @@ def faults(subject, areas):
     found = []
     for area in match["areas"].split(", "):
         if area not in areas:
-            found.append(f"`{area}` is no file or folder of the top, of lib/ or of lib/harness/")
+            found.append(f"`{area}` is no file or folder of the top, of ci/, lib/ or lib/harness/")
     if len(subject) > LONGEST:
         found.append(f"{len(subject)} characters, where {LONGEST} are allowed")
     if match["what"].endswith("."):

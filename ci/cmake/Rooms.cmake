@@ -21,7 +21,8 @@ add_library(fp8lab_settings INTERFACE)
 target_compile_features(fp8lab_settings INTERFACE cxx_std_20)
 # Contraction would round differently per instruction set; kernels that want fma say fma.
 target_compile_options(fp8lab_settings INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor ${werror} -ffp-contract=off>)
+  $<BUILD_INTERFACE:$<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor ${werror}>>
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 target_compile_options(fp8lab_settings INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -fmad=false>)
 target_link_libraries(fp8lab_settings INTERFACE Threads::Threads)
 if(FP8LAB_SANITIZE)
@@ -30,14 +31,25 @@ if(FP8LAB_SANITIZE)
   target_link_options(fp8lab_settings INTERFACE -fsanitize=${FP8LAB_SANITIZE})
 endif()
 
+# Where the headers of every room are found, here and in an installed package.
+set(fp8lab_headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fp8lab>)
+
+# fp8lab_export(<name>): the library fp8lab_<name> becomes fp8lab::<name> of the installed package; see Package.cmake.
+function(fp8lab_export name)
+  set_target_properties(fp8lab_${name} PROPERTIES EXPORT_NAME ${name})
+  install(TARGETS fp8lab_${name} EXPORT fp8lab COMPONENT library)
+endfunction()
+fp8lab_export(settings)
+
 # fp8lab_room(<room> SOURCES <files> [ROOMS <rooms it may include>] [LIBRARIES <others>])
 # A room is one static library under lib/<room>; ROOMS mirrors the table of ci/check_layers.py.
 function(fp8lab_room room)
   cmake_parse_arguments(ARG "" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
   add_library(fp8lab_${room} STATIC ${ARG_SOURCES})
-  target_include_directories(fp8lab_${room} PUBLIC ${PROJECT_SOURCE_DIR}/lib)
+  target_include_directories(fp8lab_${room} PUBLIC ${fp8lab_headers})
   list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
   target_link_libraries(fp8lab_${room} PUBLIC fp8lab_settings ${ARG_ROOMS} PRIVATE fmt::fmt ${ARG_LIBRARIES})
+  fp8lab_export(${room})
 endfunction()
 
 # fp8lab_folder_of(<name> <library's file> <source>): tells <source>, as <name>, in which folder CMake found a library that is opened

@@ -11,7 +11,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 # Every step of the file that runs a command, in order.
-STEPS = re.findall(r"(?m)^ +run: (.*)$", (ROOT / "ci/action.yml").read_text(encoding="utf-8"))
+STEPS = re.findall(r"(?m)^ +run: '(.*)'$", (ROOT / "ci/action.yml").read_text(encoding="utf-8"))
 
 
 class Action(unittest.TestCase):
@@ -35,7 +35,7 @@ class Action(unittest.TestCase):
                                    text=True).stdout.strip()
 
     def step(self, word, code=0, **environment):
-        command, = [step for step in STEPS if f"/action {word}" in step]
+        command, = [step for step in STEPS if f'/action" {word}' in step]
         done = subprocess.run(["bash", "-eo", "pipefail", "-c", command], cwd=self.folder, check=False,
                               env=self.variables | environment, capture_output=True, text=True)
         self.assertEqual(code, done.returncode, done.stdout + done.stderr)
@@ -58,7 +58,7 @@ class Action(unittest.TestCase):
         self.assertTrue((self.folder / ".fp8lab/out/junit.xml").exists())
 
     def test_every_step_is_known(self):
-        self.assertEqual(["baseline", "run", "keep"], [re.search(r"/action (\w+)", step)[1] for step in STEPS])
+        self.assertEqual(["baseline", "run", "keep"], [re.search(r'/action" (\w+)', step)[1] for step in STEPS])
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ BUILD = os.environ["FP8LAB_BUILD"]
 TEN_MISTAKES = """version: 1
 name: ten mistakes
 titel: A file
-model: {layer: transformer, layers: many, hidden: 0, seqq: 32}
+modle: {layer: transformer, hidden: 0}
 training: {steps: 1.5, optimizer: adams}
 matrix: {device: [tpu]}
 measure: [memory]
+expect:
+  - {metric: memory.peak, at_moost: 1}
 """
 
 
@@ -96,11 +98,25 @@ class Installed(unittest.TestCase):
         for command in ("validate", "plan", "run"):
             lines = self.fp8lab(command, "ten.yaml", code=2).stderr.splitlines()
             self.assertEqual(10, len(lines), lines)
-            for line, key in zip(lines, ("title", "name", "titel", "model.layer", "model.layers", "model.hidden", "model.seqq",
-                                         "training.steps", "training.optimizer", "matrix.device")):
+            for line, key in zip(lines, ("name", "titel", "modle", "model.layer", "model.hidden", "training.steps",
+                                         "training.optimizer", "matrix.device", "expect.metric", "expect.at_moost")):
                 self.assertRegex(line, rf"^fp8lab: error: ten\.yaml:\d+:\d+: `{key}`")
 
+    def test_a_run_that_was_killed_is_not_compared(self):
+        self.fp8lab("init", "memory")
+        self.fp8lab("run", "memory.yaml", "-o", "cut")
+        (self.empty / "cut/results.json").unlink()
+        self.assertIn("did not end", self.fp8lab("compare", "cut", "cut", code=2).stderr)
+
+    def test_sections_and_groups_list_their_members(self):
+        self.assertEqual(self.fp8lab("keys", "training.recipe_options").stdout.count("training.recipe_options."), 7)
+        self.assertIn("host.pre_forward_ns", self.fp8lab("metrics", "host").stdout)
+        self.assertIn("at_least", self.fp8lab("keys", "expect").stdout)
+
     def test_near_misses_are_named(self):
+        self.fp8lab("init", "memory")
+        self.assertIn("Did you mean `cuda`?", self.fp8lab("run", "memory.yaml", "-d", "gpu", code=2).stderr)
+        self.assertIn("those of these files are on meta", self.fp8lab("run", "memory.yaml", "-d", "cpu", code=5).stderr)
         self.assertIn("Did you mean `recipe`?", self.fp8lab("keys", "recip", code=2).stderr)
         self.assertIn("memory.peak_bytes", self.fp8lab("metrics", "memory.peak_byte", code=2).stderr)
 

@@ -8,12 +8,15 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GITHUB, GITLAB = ".github/workflows/ci.yml", ".gitlab-ci.yml"
+ACTION, CONTAINER = "ci/action.yml", "ci/Containerfile"
+COPIED = ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "lib", "reports", "scenarios")  # into the container
 # file, what is replaced, what by, what the finding says. A file that breaks its schema is not read further, so those mistakes go
 # in a round of their own.
 ROUNDS = (
     (
         (GITHUB, "timeout-minutes: 30", "timeout-minute: 30", "'timeout-minute'"),
         (GITLAB, "junit: out/results/junit.xml", "junitt: out/results/junit.xml", "'junitt'"),
+        (ACTION, "using: composite", "using: composition", "composition"),
     ),
     (
         (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:43: `smoky` is no tier"),
@@ -21,6 +24,10 @@ ROUNDS = (
         (GITHUB, '--device "$DEVICE"', "--device $DEVICE", "SC2086"),
         (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
         (GITLAB, "mkdir -p baseline", "mkdir -p $baseline/x", "SC2154"),
+        (ACTION, '" keep', '" $keep', "ci/action.yml:"),
+        (CONTAINER, "COPY reports reports", "COPY report report", "Containerfile: report does not exist"),
+        (CONTAINER, '"$(nproc)"', "$(nproc)", "SC2046"),
+        (CONTAINER, "RUN ci/setup", "RUN ci/set-up", "ci/set-up is no program"),
         ("ci/try", "-o out", "-o $PWD/out", "ci/try:"),
         ("ci/tiers.toml", "[gpu]", "[GPU]", "`gpu` is no tier"),
     ),
@@ -36,6 +43,8 @@ class Lint(unittest.TestCase):
         shutil.copytree(ROOT / ".github", self.root / ".github")
         shutil.copy(ROOT / GITLAB, self.root)
         shutil.copy(ROOT / ".clang-format", self.root)
+        for name in COPIED:
+            (self.root / name).mkdir() if (ROOT / name).is_dir() else shutil.copy(ROOT / name, self.root)
 
     def lint(self):
         done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False)
@@ -46,7 +55,7 @@ class Lint(unittest.TestCase):
 
     def test_format_is_checked_and_written(self):
         source = self.root / "lib/core/a.cpp"
-        source.parent.mkdir(parents=True)
+        source.parent.mkdir()
         source.write_text("int a;\nint  b ;\n", encoding="utf-8")
         code, output = self.lint()
         self.assertEqual(1, code, output)

@@ -125,7 +125,7 @@ class Runs(Workspace):
     def test_a_missing_device_fails_with_the_reason(self):
         done = self.matrix("gpu")
         self.assertEqual(5, done.returncode)
-        self.assertIn("exit 5: nothing ran: no cell matches", done.stdout)
+        self.assertIn("exit 5: nothing ran: no cell is on cuda", done.stdout)
         self.assertIn("nothing ran", self.summary.read_text())
         self.assertIn("::error title=ci/matrix gpu::nothing ran", done.stdout)
         self.assertEqual("exit 5", self.junit().find(".//error").get("type"))

@@ -61,7 +61,7 @@ class Mutants(unittest.TestCase):
     def test_a_cell_that_fails_is_given_with_its_tensor(self):
         copy = self.mutants.Copy.__new__(self.mutants.Copy)
         with tempfile.TemporaryDirectory() as folder:
-            copy.tree, copy.build_folder = ROOT, pathlib.Path(folder)
+            copy.tree, copy.build_folder, copy.scenarios = ROOT, pathlib.Path(folder), self.mutants.SCENARIOS
             program = copy.build_folder / "scenarios/fp8lab"
             program.parent.mkdir()
             cells = [{"id": "a", "verdict": "pass", "arms": {}},
