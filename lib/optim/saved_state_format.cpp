@@ -84,8 +84,8 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
   return hash;
 }
 
-std::string rank_file_name(std::int64_t generation, int rank) {
-  return fmt::format("save-{}.rank-{}", generation, rank);
+std::string rank_file_name(std::int64_t save_number, int rank) {
+  return fmt::format("save-{}.rank-{}", save_number, rank);
 }
 
 RankFileRow write_rank_file(const std::filesystem::path& folder, const std::string& name,
@@ -115,8 +115,8 @@ RankFileRow write_rank_file(const std::filesystem::path& folder, const std::stri
 }
 
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest) {
-  std::string text = fmt::format("{} {}\ngeneration {}\nstep {}\noptimizer_steps {}\nranks {}\n", kMagic, kVersion,
-                                 manifest.generation, manifest.step, manifest.optimizer_steps, manifest.files.size());
+  std::string text = fmt::format("{} {}\nsave_number {}\nstep {}\noptimizer_steps {}\nranks {}\n", kMagic, kVersion,
+                                 manifest.save_number, manifest.step, manifest.optimizer_steps, manifest.files.size());
   for (const RankFileRow& row : manifest.files)
     text += fmt::format("{} {:x} {}\n", row.bytes, row.header_sum, row.name);
   // After what former programs read.
@@ -147,7 +147,7 @@ Manifest read_manifest(const std::filesystem::path& folder) {
   Manifest manifest;
   std::string word;
   std::size_t ranks = 0;
-  words >> word >> manifest.generation >> word >> manifest.step >> word >> manifest.optimizer_steps >> word >> ranks;
+  words >> word >> manifest.save_number >> word >> manifest.step >> word >> manifest.optimizer_steps >> word >> ranks;
   for (std::size_t rank = 0; rank < ranks && words; ++rank) {
     RankFileRow& row = manifest.files.emplace_back();
     words >> row.bytes >> std::hex >> row.header_sum >> std::dec >> row.name;

@@ -40,7 +40,7 @@ struct RankFileRow {
 };
 
 struct Manifest {
-  std::int64_t generation = 0;
+  std::int64_t save_number = 0;  ///< of the saves into this folder, from 1 on; part of the name of every rank's file
   std::int64_t step = 0;
   std::int64_t optimizer_steps = 0;
   std::vector<std::int64_t> group_steps;  ///< the optimizer's by parameter group; empty in files of former programs
@@ -48,7 +48,7 @@ struct Manifest {
 };
 
 inline constexpr std::string_view kManifestName = "manifest";
-std::string rank_file_name(std::int64_t generation, int rank);
+std::string rank_file_name(std::int64_t save_number, int rank);
 
 /// An entry with its bytes. write_rank_file() sets offset and checksum.
 struct EntryToWrite {

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 int rank_of(const ProcessGroup* group) { return group == nullptr ? 0 : group->rank(); }
 
 /// The number in "save-<n>.rank-...", or 0.
-std::int64_t generation_of(const std::string& name) {
+std::int64_t save_number_of(const std::string& name) {
   constexpr std::string_view kPrefix = "save-";
   if (name.rfind(kPrefix, 0) != 0) return 0;
   std::int64_t number = 0;
@@ -27,14 +27,14 @@ std::int64_t generation_of(const std::string& name) {
 }
 
 /// A number that no file in the folder has, including files of saves that were killed.
-std::int64_t next_generation(const fs::path& folder) {
+std::int64_t next_save_number(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error || !fs::is_directory(folder))
     fail(fmt::format("saved state: {}: this folder cannot be made: {}", folder.string(), error.message()));
   std::int64_t last = 0;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    last = std::max(last, generation_of(entry.path().filename().string()));
+    last = std::max(last, save_number_of(entry.path().filename().string()));
   return last + 1;
 }
 
@@ -68,7 +68,7 @@ std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& stat
 }
 
 /// Gathers every rank's row to every rank.
-std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generation, const RankFileRow& own) {
+std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t save_number, const RankFileRow& own) {
   if (group == nullptr) return {own};
   const std::int64_t sent[2] = {own.bytes, static_cast<std::int64_t>(own.header_sum)};
   std::vector<std::int64_t> all(2 * static_cast<std::size_t>(group->size()));
@@ -80,7 +80,7 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t generatio
   group->all_gather({&part, 1}, "files of the save");
   std::vector<RankFileRow> rows;
   for (int rank = 0; rank < group->size(); ++rank)
-    rows.push_back({.name = rank_file_name(generation, rank),
+    rows.push_back({.name = rank_file_name(save_number, rank),
                     .bytes = all[2 * static_cast<std::size_t>(rank)],
                     .header_sum = static_cast<std::uint64_t>(all[2 * static_cast<std::size_t>(rank) + 1])});
   return rows;
@@ -98,20 +98,20 @@ Adam::GroupSteps steps_of_lightest(ProcessGroup* group, const std::vector<RankFi
 
 /// True if the manifest names this save. It may do so although writing it failed: its rename can succeed and the fsync
 /// after it fail.
-bool is_in_place(const fs::path& folder, std::int64_t generation) {
+bool is_in_place(const fs::path& folder, std::int64_t save_number) {
   try {
-    return read_manifest(folder).generation == generation;
+    return read_manifest(folder).save_number == save_number;
   } catch (const Error&) {
     return false;
   }
 }
 
 /// Removes files of saves that the present manifest does not name.
-void remove_others(const fs::path& folder, std::int64_t generation) {
+void remove_others(const fs::path& folder, std::int64_t save_number) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::int64_t number = generation_of(entry.path().filename().string());
-    if (number != 0 && number != generation) fs::remove(entry.path(), ignored);
+    const std::int64_t number = save_number_of(entry.path().filename().string());
+    if (number != 0 && number != save_number) fs::remove(entry.path(), ignored);
   }
 }
 
@@ -140,24 +140,24 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   ProcessGroup* const group = on_host(shard_group);
   const int rank = rank_of(group);
   const RowCuts cuts(state, group);
-  std::int64_t generation = 0;
+  std::int64_t save_number = 0;
   std::string problem = problem_of([&] {
-    if (rank == 0) generation = next_generation(folder);
+    if (rank == 0) save_number = next_save_number(folder);
   });
   fail_on_every_rank(group, problem, "make the folder of saved state");
   if (group != nullptr) {
-    const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&generation), .bytes = sizeof generation};
+    const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&save_number), .bytes = sizeof save_number};
     group->broadcast(0, {&part, 1}, "number of the save");
   }
 
-  const std::string name = rank_file_name(generation, rank);
+  const std::string name = rank_file_name(save_number, rank);
   RankFileRow own;
   const auto agree_or_remove = [&](const std::string& why, std::string_view doing) {
     try {
       fail_on_every_rank(group, why, doing);
     } catch (...) {
       std::error_code ignored;
-      if (!is_in_place(folder, generation)) fs::remove(folder / name, ignored);
+      if (!is_in_place(folder, save_number)) fs::remove(folder / name, ignored);
       throw;
     }
   };
@@ -168,11 +168,11 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   });
   agree_or_remove(problem, "write its part of the saved state");
 
-  Manifest manifest{.generation = generation,
+  Manifest manifest{.save_number = save_number,
                     .step = state.step,
                     .optimizer_steps = state.optimizer == nullptr ? 0 : state.optimizer->steps(),
                     .group_steps = {},
-                    .files = gather_rows(group, generation, own)};
+                    .files = gather_rows(group, save_number, own)};
   if (state.optimizer != nullptr) {
     const Adam::GroupSteps steps = steps_of_lightest(group, manifest.files, state.optimizer->group_steps());
     manifest.group_steps.assign(steps.begin(), steps.end());
@@ -181,7 +181,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
     if (rank == 0) write_manifest(folder, manifest);
   });
   agree_or_remove(problem, "write the manifest of the saved state");
-  if (rank == 0) remove_others(folder, generation);
+  if (rank == 0) remove_others(folder, save_number);
 }
 
 }  // namespace fp8lab
