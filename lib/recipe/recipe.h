@@ -103,7 +103,7 @@ struct RecipeRow {
   Recipe (*make)();
 };
 
-/// The table of recipes. To add one, add a file and a row.
+/// The table of recipes. lib/README.md says what a new one needs.
 std::span<const RecipeRow> recipes();
 
 /// The recipe `name` with `options` applied. Throws Error for an unknown name (listing the known ones) or for an option

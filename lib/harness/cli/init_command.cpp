@@ -87,7 +87,7 @@ expect:
      R"(# A defect of Transformer Engine before and after its fix; `fp8lab fixes` lists all of them.
 version: 1
 name: fix
-title: Attention under FP8 keeps Q, K, V and O after backward
+title: Attention under FP8 keeps Q, K and V after backward
 fix: release_attention_tensors           # the `before` arm reverts it
 model: {layer: transformer_layer, form: gpt, layers: 3, hidden: 2048, heads: 16, ffn: 6144, seq: 1048, batch: 32}
 training: {optimizer: adam, recipe: delayed, fp8_attention: true}

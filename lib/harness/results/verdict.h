@@ -15,7 +15,7 @@
 namespace fp8lab {
 
 enum class Verdict {
-  kConfirmed,      ///< cell with a before arm: the defect is measured there and absent in the after arm
+  kConfirmed,      ///< cell with a before arm: every expectation holds, also where it is that the fix changes nothing
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
   kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation

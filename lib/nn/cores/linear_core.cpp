@@ -78,8 +78,8 @@ const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantiz
   Device& device = runtime.device;
   const QuantFormat& format = cast.format;
   const bool is_incomplete = !cached_.empty() && cast.orientations.columnwise && !cached_.columnwise();
-  // Reverted behaviour: an MXFP8 copy that evaluation cached row-wise is kept, and only what it has is cast again.
-  // Blocks need no reset: their column-wise orientation is the transpose of the row-wise one, which is made below.
+  // With the fix an MXFP8 copy that validation cached row-wise is made anew. Reverted: it is kept, and only what it has
+  // is cast again. Blocks need no reset: their column-wise orientation is the transpose of the row-wise one.
   const bool resets =
       format.per_tensor() || (!format.columnwise_is_transpose() && runtime.behaviors.reset_incomplete_workspaces);
   if (is_incomplete && resets) cached_.clear();
@@ -146,8 +146,8 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
   }
   if (!recipe_.quantized) return columnwise_of(weight_->value);
   if (!cached_.empty()) return columnwise_of(cached_, arch);
-  // The same bits as in forward: the weight has not changed, and a scale from a history is forward's, although the
-  // history has moved on. Its new row is for the next step's amaxes, so this cast records none.
+  // Backward must repeat forward's cast. The history has advanced since, so the scale is the one that forward saved,
+  // and no amax is recorded: it would count for the next step.
   Quantizer again = quantizer(runtime, forward_scales_, kWeight);
   again.scale = scale;
   again.amax = {};
