@@ -89,7 +89,7 @@ bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
 
 // Without the fix a shard keeps the transpose of the unsharded tensor alive; with it nothing.
 TEST(QuantizedStorageFixes, ShardKeepsTheTransposeOfTheUnshardedTensorWithoutTheFix) {
-  const Behaviors before = fixes_test::without("slice_transpose_in_make_like");
+  const Behaviors before = fixes_test::without("drop_transpose_in_make_like");
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
 }
@@ -107,7 +107,7 @@ TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
 }  // namespace
 
 std::span<const fixes_test::Witness> fixes_test::quantized_storage_witnesses() {
-  static constexpr Witness kWitnesses[] = {{"slice_transpose_in_make_like", shards_keep_no_transpose},
+  static constexpr Witness kWitnesses[] = {{"drop_transpose_in_make_like", shards_keep_no_transpose},
                                            {"own_scale_in_new_zeros", zeros_rescale_nothing},
                                            {"copy_bytes_between_shards", copies_keep_bytes},
                                            {"view_aligned_slices", slices_stay_in_eight_bits}};

@@ -53,7 +53,7 @@ struct Behaviors {
   // before the fix.
   bool split_in_eight_bits = true;  ///< an MXFP8 tensor is split as data and scales, not as dequantized values
   /// A tensor made like another does not keep the other's column-wise orientation, which covers all rows.
-  bool slice_transpose_in_make_like = true;
+  bool drop_transpose_in_make_like = true;
   bool own_scale_in_new_zeros = true;     ///< zeros like a per-tensor matrix copy its scale instead of sharing it
   bool copy_bytes_between_shards = true;  ///< a copy moves bytes and does not go through high precision
   bool view_aligned_slices = true;        ///< a slice is a view where scales allow it, not a copy in high precision

@@ -192,7 +192,7 @@ QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& uns
                           const QuantizedOrientation& rowwise) {
   QuantizedTensor made({rowwise.data.rows(), rowwise.data.cols()}, unsharded.format());
   made.rowwise() = rowwise;
-  if (!behaviors.slice_transpose_in_make_like) made.columnwise() = unsharded.columnwise();
+  if (!behaviors.drop_transpose_in_make_like) made.columnwise() = unsharded.columnwise();
   return made;
 }
 

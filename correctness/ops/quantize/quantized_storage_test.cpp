@@ -168,7 +168,7 @@ TEST_P(QuantizedStorage, RefusesShardsThatWouldShareABlock) {
 TEST_P(QuantizedStorage, ShardsOutliveTheFullTensorAndKeepNothingOfIt) {
   for (const bool fixed : {true, false}) {
     Behaviors behaviors;
-    behaviors.slice_transpose_in_make_like = fixed;
+    behaviors.drop_transpose_in_make_like = fixed;
     Ledger& ledger = device_->ledger();
     const std::int64_t before = ledger.live_bytes();
     QuantizedTensor shard, full = quantized(values(256, 32));

@@ -95,7 +95,7 @@ constexpr FixNumbers kFixes[] = {
     {"reuse_quantizer_at_gather"},
     {"gather_blocks_row_wise", [](Decisions& d) { d.gathers_blocks_by_rows = false; }},
     {"split_in_eight_bits", [](Decisions& d) { d.splits_eight_bits = false; }},
-    {"slice_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
+    {"drop_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
     {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
     {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
     {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
