@@ -87,8 +87,8 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     backward_gather += parameter.backward;
     (parameter.reorders ? reordered_ : transposes_) += parameter.transpose;
   }
-  early_transposes_ = cell.decisions.transposes_in_backward ? 0 : transposes_;
-  left_transposes = cell.decisions.clears_transposes ? 0 : transposes_;
+  early_transposes_ = cell.decisions.validate_usage_by_pass ? 0 : transposes_;
+  left_transposes = cell.decisions.clear_gathered_transposes ? 0 : transposes_;
   transposes_stay = cell.in_later_steps().finds_transposes;
   held = (cell.checkpoint ? stash + unemptied : saved) + reordered_;
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;

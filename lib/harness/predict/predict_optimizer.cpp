@@ -62,7 +62,7 @@ class OptimizerSchedule {
     const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
     const auto state_of = [&](const ParameterNumbers& parameter) {
       const std::int64_t elems =
-          cell_.decisions.shards_state ? parameter.shard_elems : parameter.unsharded / cell_.element;
+          cell_.decisions.shard_optimizer_state ? parameter.shard_elems : parameter.unsharded / cell_.element;
       const Schedule made = allocate(2 * (elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
       // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
@@ -79,15 +79,15 @@ class OptimizerSchedule {
     const Schedule made = state_of_all(ends_.parameters) + layers_.each([&](const LayerAccount& layer) {
       return state_of_all(layer.parameters);
     }) + allocate(clips ? 3 * kF32 : 0);
-    const bool casts = (!cell_.sharding.sharded || cell_.decisions.finds_shards) &&
-                       (cell_.recipe.per_tensor || cell_.decisions.casts_blocks);
+    const bool casts = (!cell_.sharding.sharded || cell_.decisions.unwrap_shards_in_adam) &&
+                       (cell_.recipe.per_tensor || cell_.decisions.cast_blocks_in_adam);
     const Bytes widened =
-        training_.moments == Moments::kBF16 && !cell_.decisions.reads_bf16_moments ? 2 * kF32 * elems_ : 0;
+        training_.moments == Moments::kBF16 && !cell_.decisions.fuse_moment_casts ? 2 * kF32 * elems_ : 0;
     const Schedule step = allocate(widened) + (casts ? cast_masters() : Schedule{}) + release(widened);
     return {.state = made.net,
             .first_step = made + step,
             .later_step = step,
-            .amax_reductions = casts && cell_.decisions.measures_in_adam ? reductions(1) : 0,
+            .amax_reductions = casts && cell_.decisions.measure_scale_in_adam ? reductions(1) : 0,
             .amaxes = measured(),
             .reduces_norm = clips};
   }
@@ -131,20 +131,20 @@ class OptimizerSchedule {
           if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
       });
     // Each weight's amax or, where the scale of its last cast is computed, that scale; and the 1 that is divided.
-    const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measures_in_adam ? 1 : 0);
+    const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measure_scale_in_adam ? 1 : 0);
     return at_once(scalars * kF32 + rounded);
   }
 
   /// The number of weights whose amax is measured before they are cast.
   std::int64_t measured() const { return cell_.recipe.measures_first ? eight_bit_weights_ : 0; }
   std::int64_t reductions(std::int64_t casts) const {
-    return cell_.decisions.shares_amaxes && measured() > 0 ? casts : 0;
+    return cell_.decisions.share_amax_over_shards && measured() > 0 ? casts : 0;
   }
   std::int64_t reductions_of_lists(std::int64_t operations) const {
-    return cell_.decisions.writes_lists_back ? reductions(operations) : 0;
+    return cell_.decisions.write_back_list_updates ? reductions(operations) : 0;
   }
   /// The bytes of the amaxes of a list operation's results.
-  Bytes written_back() const { return cell_.decisions.writes_lists_back ? measured() * kF32 : 0; }
+  Bytes written_back() const { return cell_.decisions.write_back_list_updates ? measured() * kF32 : 0; }
 
   const TrainingConfig& training_;
   const CellNumbers& cell_;
@@ -165,7 +165,7 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
   // A master weight cannot be copied into a state of another shape: the first step ends in an error.
-  if (cell.sharding.sharded && !cell.decisions.shards_state && t.master_weights != Master::kNone) return false;
+  if (cell.sharding.sharded && !cell.decisions.shard_optimizer_state && t.master_weights != Master::kNone) return false;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
     for (const ParameterNumbers& parameter : layer.parameters) eight_bits = eight_bits || parameter.eight_bits;

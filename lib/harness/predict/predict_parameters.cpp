@@ -18,7 +18,7 @@ std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows, std::int6
 /// The gather of one orientation of a weight in eight bits.
 Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
   const Bytes data = rows * cols;
-  if (cell.decisions.strips_padding)
+  if (cell.decisions.strip_scale_padding)
     return {
         .payload = data, .scales = scales.filled(rows, cols), .unsharded_parameters = data + scales.padded(rows, cols)};
   Bytes arrays = 0;
@@ -44,16 +44,16 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
   weight.forward = weight.backward = rowwise;
   if (recipe.orientations_differ) {
     const Gather columnwise = gathered_orientation(cell, recipe.gathered_columnwise, rows, cols);
-    const bool both = !cell.sharding.reshards || !cell.decisions.gathers_by_pass;
+    const bool both = !cell.sharding.reshards || !cell.decisions.choose_usage_by_pass;
     if (both) weight.forward += columnwise;
     weight.backward = columnwise;
     // Forward would need column-wise data, which was not gathered and cannot be made from row-wise data.
-    if (!both && !cell.decisions.transposes_in_backward) weight.stops = true;
+    if (!both && !cell.decisions.validate_usage_by_pass) weight.stops = true;
     // A forward that is recomputed in backward reads row-wise data again.
     if (both || cell.checkpoint) weight.backward += rowwise;
   } else if (!recipe.per_tensor || !cell.any_orientation) {
     weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
-    weight.reorders = !recipe.per_tensor && !cell.decisions.gathers_blocks_by_rows;
+    weight.reorders = !recipe.per_tensor && !cell.decisions.gather_blocks_row_wise;
     if (!weight.reorders) return;
     const Gather columnwise = gathered_by_rows(cell, rows, cols);
     weight.forward += columnwise;
@@ -71,9 +71,9 @@ Schedule cut_eight_bits(const CellNumbers& cell, const OrientationBytes& unshard
   const Decisions& decisions = cell.decisions;
   if (cell.recipe.orientations_differ) {
     // The cut part is copied into zeros of its size; then a slice of those is taken.
-    const Bytes values = decisions.copies_bytes ? 0 : 4 * shard.shard_elems;
-    const Bytes slice = decisions.slices_as_views ? 0 : shard.shard;
-    shard.eight_bits = decisions.slices_as_views;
+    const Bytes values = decisions.copy_bytes_between_shards ? 0 : 4 * shard.shard_elems;
+    const Bytes slice = decisions.view_aligned_slices ? 0 : shard.shard;
+    shard.eight_bits = decisions.view_aligned_slices;
     const Bytes copy_released = shard.eight_bits ? 0 : own.both();
     return allocate(2 * own.both()) + allocate(values) + release(values) + allocate(slice) +
            release(own.both() + copy_released) + release(unsharded.both());
@@ -83,7 +83,7 @@ Schedule cut_eight_bits(const CellNumbers& cell, const OrientationBytes& unshard
   const Schedule rowwise = allocate(own.scale + own.rowwise) + release(unsharded.rowwise + unsharded.scale - rest);
   if (unsharded.columnwise == 0) return rowwise;
   const Schedule columnwise = allocate(own.scale + own.columnwise);
-  if (decisions.drops_transposes)
+  if (decisions.drop_transpose_in_make_like)
     return rowwise + columnwise + release(own.scale) + release(unsharded.columnwise + rest);
   shard.kept = own.scale + own.rowwise + unsharded.columnwise;
   return rowwise + columnwise + release(own.scale + own.columnwise) + release(rest);
@@ -99,7 +99,7 @@ void initialize_eight_bits(const CellNumbers& cell, std::int64_t rows, std::int6
   const OrientationBytes unsharded = cell.weight_orientations(rows, cols),
                          own = cell.weight_orientations(own_rows, cols);
   weight.kept = own.both();
-  weight.average = own.both() - (cell.decisions.owns_scales ? 0 : own.scale);
+  weight.average = own.both() - (cell.decisions.own_scale_in_new_zeros ? 0 : own.scale);
   const bool shards_at_once = !sharding.sharded || sharding.deferred;
   if (shards_at_once) {
     weight.initialized = cast_from(weight.shard, cell.cast_weight(own_rows, cols));
@@ -136,7 +136,7 @@ void initialize_plain(const CellNumbers& cell, std::int64_t rows, std::int64_t c
 
 void set_gathers(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, ParameterNumbers& parameter) {
   const ShardingNumbers& sharding = cell.sharding;
-  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || cell.decisions.gathers_quantized);
+  parameter.computes_as_kept = parameter.eight_bits && (!sharding.sharded || cell.decisions.gather_eight_bits);
   if (!sharding.sharded) return;
   if (parameter.computes_as_kept) {
     gather_data(cell, rows, cols, parameter);
@@ -154,8 +154,8 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   const bool eight_bits = in_product && cell.casts_weights;
   const bool splits_blocks = sharding.shards > 1 && ceil_div(rows, sharding.shards) % cell.recipe.weight_block != 0;
   const bool loses_eight_bits =
-      sharding.sharded && (sharding.deferred ? !cell.decisions.initializes_eight_bits
-                                             : cell.recipe.orientations_differ && !cell.decisions.splits_eight_bits);
+      sharding.sharded && (sharding.deferred ? !cell.decisions.keep_fp8_init_metadata
+                                             : cell.recipe.orientations_differ && !cell.decisions.split_in_eight_bits);
   const bool refused = eight_bits && (splits_blocks || loses_eight_bits);
   ParameterNumbers result;
   result.unsharded = rows * cols * cell.element;

@@ -35,7 +35,7 @@ struct Product {
         grad_x(made(cell, exchanged.grad_x, in)),
         completed(cell.any_orientation ? 0 : cell.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
         weight(weight_parameter(cell, out, in)),
-        quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantizes_in_backward &&
+        quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantize_in_backward &&
                         !weight.computes_as_kept && !keeps_copy),
         copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
         rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
@@ -54,18 +54,18 @@ struct Product {
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
     weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.built_history_rows);
     resized = cell.resized_histories(backward_amaxes, false) +
-              cell.resized_histories(forward_amaxes, weight.eight_bits && !cell.decisions.rebinds_amaxes);
+              cell.resized_histories(forward_amaxes, weight.eight_bits && !cell.decisions.rebind_amax_on_resize);
     if (cell.resizes) begun = resized;
     // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
     // or until the gradient of x is computed.
-    const bool early = !cell.decisions.transposes_in_backward;
+    const bool early = !cell.decisions.validate_usage_by_pass;
     const bool reshards = cell.sharding.reshards;
     const Bytes transpose = weight.reorders ? 0 : weight.transpose;
     transposed_when_recorded = early ? transpose : 0;
     transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
     transposed_in_backward = !early || (reshards && !checkpoint) ? transpose : 0;
     if (cell.finds_transposes) transposed_in_backward = 0;
-    cleared = cell.decisions.clears_transposes ? transpose : 0;
+    cleared = cell.decisions.clear_gathered_transposes ? transpose : 0;
   }
 
   void add_to(Node& node) const {
@@ -147,7 +147,7 @@ struct Product {
       widened = recast();
     } else if (cell.recipe.per_tensor || cell.recipe.orientations_differ) {
       widened = release(rowwise) + copy.schedule();
-      weight.stops = weight.stops || (cell.recipe.orientations_differ && !cell.decisions.resets_workspaces);
+      weight.stops = weight.stops || (cell.recipe.orientations_differ && !cell.decisions.reset_incomplete_workspaces);
     } else {
       widened = allocate(copy.both - rowwise);
     }

@@ -84,35 +84,35 @@ constexpr FixNumbers kFixes[] = {
     {"release_grouped_tensors", [](Decisions& d) { d.grouped_shells = Shells::kKeptByBackward; }},
     {"release_module_tensors", [](Decisions& d) { d.module_shells = Shells::kKeptByBackward; }},
     {"empty_module_shells", [](Decisions& d) { d.module_shells = Shells::kNeverEmptied; }},
-    {"gather_eight_bits", [](Decisions& d) { d.gathers_quantized = false; }},
-    {"share_amax_over_shards", [](Decisions& d) { d.shares_amaxes = false; }},
-    {"choose_usage_by_pass", [](Decisions& d) { d.gathers_by_pass = false; }},
-    {"validate_usage_by_pass", [](Decisions& d) { d.transposes_in_backward = false; }},
-    {"use_weight_quantizer", [](Decisions& d) { d.transposes_in_backward = false; }},
-    {"keep_fp8_init_metadata", [](Decisions& d) { d.initializes_eight_bits = false; }},
-    {"strip_scale_padding", [](Decisions& d) { d.strips_padding = false; }},
-    {"nearest_sharding_state", [](Decisions& d) { d.gathers_by_pass = false; }},
+    {"gather_eight_bits", [](Decisions& d) { d.gather_eight_bits = false; }},
+    {"share_amax_over_shards", [](Decisions& d) { d.share_amax_over_shards = false; }},
+    {"choose_usage_by_pass", [](Decisions& d) { d.choose_usage_by_pass = false; }},
+    {"validate_usage_by_pass", [](Decisions& d) { d.validate_usage_by_pass = false; }},
+    {"use_weight_quantizer", [](Decisions& d) { d.validate_usage_by_pass = false; }},
+    {"keep_fp8_init_metadata", [](Decisions& d) { d.keep_fp8_init_metadata = false; }},
+    {"strip_scale_padding", [](Decisions& d) { d.strip_scale_padding = false; }},
+    {"nearest_sharding_state", [](Decisions& d) { d.choose_usage_by_pass = false; }},
     {"reuse_quantizer_at_gather"},
-    {"gather_blocks_row_wise", [](Decisions& d) { d.gathers_blocks_by_rows = false; }},
-    {"split_in_eight_bits", [](Decisions& d) { d.splits_eight_bits = false; }},
-    {"drop_transpose_in_make_like", [](Decisions& d) { d.drops_transposes = false; }},
-    {"own_scale_in_new_zeros", [](Decisions& d) { d.owns_scales = false; }},
-    {"copy_bytes_between_shards", [](Decisions& d) { d.copies_bytes = false; }},
-    {"view_aligned_slices", [](Decisions& d) { d.slices_as_views = false; }},
-    {"unwrap_shards_in_adam", [](Decisions& d) { d.finds_shards = false; }},
-    {"shard_optimizer_state", [](Decisions& d) { d.shards_state = false; }},
-    {"fuse_moment_casts", [](Decisions& d) { d.reads_bf16_moments = false; }},
+    {"gather_blocks_row_wise", [](Decisions& d) { d.gather_blocks_row_wise = false; }},
+    {"split_in_eight_bits", [](Decisions& d) { d.split_in_eight_bits = false; }},
+    {"drop_transpose_in_make_like", [](Decisions& d) { d.drop_transpose_in_make_like = false; }},
+    {"own_scale_in_new_zeros", [](Decisions& d) { d.own_scale_in_new_zeros = false; }},
+    {"copy_bytes_between_shards", [](Decisions& d) { d.copy_bytes_between_shards = false; }},
+    {"view_aligned_slices", [](Decisions& d) { d.view_aligned_slices = false; }},
+    {"unwrap_shards_in_adam", [](Decisions& d) { d.unwrap_shards_in_adam = false; }},
+    {"shard_optimizer_state", [](Decisions& d) { d.shard_optimizer_state = false; }},
+    {"fuse_moment_casts", [](Decisions& d) { d.fuse_moment_casts = false; }},
     {"skip_empty_tensors"},
     {"count_empty_steps"},
-    {"cast_blocks_in_adam", [](Decisions& d) { d.casts_blocks = false; }},
-    {"measure_scale_in_adam", [](Decisions& d) { d.measures_in_adam = false; }},
-    {"requantize_in_backward", [](Decisions& d) { d.requantizes_in_backward = false; }},
-    {"clear_gathered_transposes", [](Decisions& d) { d.clears_transposes = false; }},
-    {"write_back_list_updates", [](Decisions& d) { d.writes_lists_back = false; }},
+    {"cast_blocks_in_adam", [](Decisions& d) { d.cast_blocks_in_adam = false; }},
+    {"measure_scale_in_adam", [](Decisions& d) { d.measure_scale_in_adam = false; }},
+    {"requantize_in_backward", [](Decisions& d) { d.requantize_in_backward = false; }},
+    {"clear_gathered_transposes", [](Decisions& d) { d.clear_gathered_transposes = false; }},
+    {"write_back_list_updates", [](Decisions& d) { d.write_back_list_updates = false; }},
     {"shard_saved_state"},
     {"keep_type_in_moves"},
-    {"rebind_amax_on_resize", [](Decisions& d) { d.rebinds_amaxes = false; }},
-    {"reset_incomplete_workspaces", [](Decisions& d) { d.resets_workspaces = false; }},
+    {"rebind_amax_on_resize", [](Decisions& d) { d.rebind_amax_on_resize = false; }},
+    {"reset_incomplete_workspaces", [](Decisions& d) { d.reset_incomplete_workspaces = false; }},
 };
 
 template <class Row, std::size_t N>
@@ -215,7 +215,7 @@ CellNumbers CellNumbers::in_later_steps() const {
   later.resizes = false;
   if (cached != Cached::kNever) later.cached = Cached::kAgain;
   // Where forward gathers for both passes, nothing drops the transposes of tensors under one scale.
-  later.finds_transposes = !decisions.clears_transposes && recipe.per_tensor && !sharding.reshards;
+  later.finds_transposes = !decisions.clear_gathered_transposes && recipe.per_tensor && !sharding.reshards;
   return later;
 }
 

@@ -83,57 +83,58 @@ enum class Shells {
   kNeverEmptied,    ///< the saved buffers, from forward on
 };
 
-/// The decisions of fixes on which figures depend. The defaults are those with the fix; "else": with the fix reverted.
+/// The decisions of fixes on which figures depend, each under the name of its fix, or of the first of several. The
+/// defaults are those with the fix; "else": with the fix reverted.
 struct Decisions {
   Shells module_shells = Shells::kEmpty;
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
   Shells grouped_shells = Shells::kEmpty;
   /// Weights in eight bits are gathered as quantized data; else dequantized.
-  bool gathers_quantized = true;
+  bool gather_eight_bits = true;
   /// A pass gathers the orientation that it reads; else every pass gathers both.
-  bool gathers_by_pass = true;
+  bool choose_usage_by_pass = true;
   /// Transposes of gathered weights are made in backward; else already in forward.
-  bool transposes_in_backward = true;
+  bool validate_usage_by_pass = true;
   /// Deferred initialisation of sharded weights makes them in eight bits; else in high precision.
-  bool initializes_eight_bits = true;
+  bool keep_fp8_init_metadata = true;
   /// Padding of scales is not gathered; else it is.
-  bool strips_padding = true;
+  bool strip_scale_padding = true;
   /// Ranks share the amaxes of weights that are measured before they are cast; else they do not.
-  bool shares_amaxes = true;
+  bool share_amax_over_shards = true;
   /// Unsharded MXFP8 parameters are cut in eight bits; else shards are in high precision.
-  bool splits_eight_bits = true;
+  bool split_in_eight_bits = true;
   /// A shard has a transpose of its own; else it keeps the transpose of the unsharded parameter instead.
-  bool drops_transposes = true;
+  bool drop_transpose_in_make_like = true;
   /// Adam's state has the size of shards; else of unsharded parameters.
-  bool shards_state = true;
+  bool shard_optimizer_state = true;
   /// Blocks are gathered row-wise and transposed locally; else both orientations travel.
-  bool gathers_blocks_by_rows = true;
+  bool gather_blocks_row_wise = true;
   /// Under sharding backward quantizes its weights anew; else forward's copies are kept for it.
-  bool requantizes_in_backward = true;
+  bool requantize_in_backward = true;
   /// Transposes of gathered weights are freed by backward; else they stay until the layer's next forward.
-  bool clears_transposes = true;
+  bool clear_gathered_transposes = true;
   /// Adam reads BF16 moments; else f32 copies of them.
-  bool reads_bf16_moments = true;
+  bool fuse_moment_casts = true;
   /// Zeros made like a weight have a scale of their own; else they share the weight's.
-  bool owns_scales = true;
+  bool own_scale_in_new_zeros = true;
   /// Data is copied between shards as bytes; else as values in high precision.
-  bool copies_bytes = true;
+  bool copy_bytes_between_shards = true;
   /// An aligned slice is a view; else it is a tensor in high precision.
-  bool slices_as_views = true;
+  bool view_aligned_slices = true;
   /// Adam finds the shards of sharded parameters, and so rewrites those in eight bits.
-  bool finds_shards = true;
+  bool unwrap_shards_in_adam = true;
   /// Adam knows weights in blocks, and so rewrites them.
-  bool casts_blocks = true;
+  bool cast_blocks_in_adam = true;
   /// Adam measures weights whose amax must be known before they are cast; else it computes the scales of their last
   /// casts.
-  bool measures_in_adam = true;
+  bool measure_scale_in_adam = true;
   /// The quantizer of a weight gets the live row of a resized history; else it keeps the old history alive.
-  bool rebinds_amaxes = true;
+  bool rebind_amax_on_resize = true;
   /// A cached copy of a weight that lacks an orientation is made anew.
-  bool resets_workspaces = true;
+  bool reset_incomplete_workspaces = true;
   /// Results of list operations are written back to weights in eight bits.
-  bool writes_lists_back = true;
+  bool write_back_list_updates = true;
 };
 
 /// How the model is sharded. Figures are those of rank 0, whose shards are never smaller than another rank's.
