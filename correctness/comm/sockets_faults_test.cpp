@@ -29,9 +29,14 @@ TEST_P(SocketsFaults, EverySurvivorNamesTheDeadRank) {
   EXPECT_LT(outcome.seconds, 10) << outcome.output;
 }
 
-TEST(SocketsFaults, EverySurvivorNamesTheSilentRank) {
+// A rank completes a collective when its last bytes are queued; libzmq's thread sends them. A stop halts that thread
+// too, so the survivors miss rank 1 either at the next collective or with bytes of the last one outstanding.
+TEST(SocketsFaults, EverySurvivorNamesTheStoppedRank) {
   const Outcome outcome = run_victim("stopped");
-  EXPECT_EQ(count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21"), 3) << outcome.output;
+  const int absent = count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21");
+  const int stalled = count(outcome.output, "victim: rank 1 came to all_gather 'weights' (#20");
+  EXPECT_EQ(absent + stalled, 3) << outcome.output;
+  EXPECT_EQ(count(outcome.output, "victim: "), 3) << outcome.output;
 }
 
 TEST(SocketsFaults, ErrorOfOneRankIsReportedOnAll) {

@@ -30,12 +30,28 @@ void throw_aborted(const Signature& call, std::string_view group, std::string_vi
   throw GroupAborted(fmt::format("{} cannot complete: {}", describe(call, group), reason));
 }
 
-std::string describe_late(std::span<const int> world_ranks, const Signature& call, std::string_view group,
-                          std::chrono::nanoseconds timeout) {
+namespace {
+
+std::string names_of(std::span<const int> world_ranks) {
   std::string ranks;
   for (const int rank : world_ranks) ranks += fmt::format("{}rank {}", ranks.empty() ? "" : " and ", rank);
-  const std::chrono::duration<double> seconds = timeout;
-  return fmt::format("{} did not come to {} within {:g} s", ranks, describe(call, group), seconds.count());
+  return ranks;
+}
+
+double seconds_of(std::chrono::nanoseconds timeout) { return std::chrono::duration<double>(timeout).count(); }
+
+}  // namespace
+
+std::string describe_late(std::span<const int> world_ranks, const Signature& call, std::string_view group,
+                          std::chrono::nanoseconds timeout) {
+  return fmt::format("{} did not come to {} within {:g} s", names_of(world_ranks), describe(call, group),
+                     seconds_of(timeout));
+}
+
+std::string describe_stalled(std::span<const int> world_ranks, const Signature& call, std::string_view group,
+                             std::chrono::nanoseconds timeout) {
+  return fmt::format("{} came to {} but did not finish exchanging bytes within {:g} s", names_of(world_ranks),
+                     describe(call, group), seconds_of(timeout));
 }
 
 std::string describe_left(int world_rank, const Signature& call, std::string_view group) {

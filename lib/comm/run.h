@@ -78,9 +78,11 @@ Failure current_failure();
 /// Throws the error of a rank whose `call` cannot complete because of another rank.
 [[noreturn]] void throw_aborted(const Signature& call, std::string_view group, std::string_view reason);
 
-/// The reasons that a waiting rank reports about ranks that are late or have finished.
+/// The reasons that a waiting rank reports about ranks that are late, came and then stalled, or have finished.
 std::string describe_late(std::span<const int> world_ranks, const Signature& call, std::string_view group,
                           std::chrono::nanoseconds timeout);
+std::string describe_stalled(std::span<const int> world_ranks, const Signature& call, std::string_view group,
+                             std::chrono::nanoseconds timeout);
 std::string describe_left(int world_rank, const Signature& call, std::string_view group);
 /// "barrier 'x' (#2) of group 'world'"
 std::string describe(const Signature& call, std::string_view group);

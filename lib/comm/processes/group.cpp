@@ -242,7 +242,7 @@ class Group final : public ProcessGroup {
     await(call, [&](bool late) {
       if (!late && !world_.aborted()) return false;
       const std::vector<int> missing = transport_.unfinished_ranks();
-      if (late) world_.abort(describe_late(missing, call, name(), world_.timeout()));
+      if (late) world_.abort(describe_stalled(missing, call, name(), world_.timeout()));
       return late || std::all_of(missing.begin(), missing.end(), [&](int absent) { return world_.has_left(absent); });
     });
   }
