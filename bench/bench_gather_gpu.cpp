@@ -79,7 +79,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
   options.gather_windows = mode.windows;
   run_ranks(mode.row, options, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.rank = world.local_rank(), .memory = {}});
-    const auto ranks = world.on(*device);
+    const auto ranks = world.for_device(*device);
     Layer layer(*device, *ranks, recipe);
     layer.gather();
     size = layer.bytes();

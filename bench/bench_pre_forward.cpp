@@ -97,7 +97,7 @@ void pre_forward_on_gpus(benchmark::State& state, const Case& which, const char*
   Lockstep lockstep;
   run_ranks(row, {.ranks = kOnGpus}, [&](ProcessGroup& world) {
     const auto device = open_device("cuda", {.arch = "hopper", .rank = world.local_rank(), .memory = {}});
-    const auto ranks = world.on(*device);
+    const auto ranks = world.for_device(*device);
     Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
     Model model(runtime, make_recipe(recipe),
                 {.layer = which.layer,

@@ -33,8 +33,8 @@ class ProductsAndGather {
       gemm(*gpu_part_.device, {.a = a_.operand(), .b = b_.operand(), .holder = holder_});
   }
   void gather() { gpu_part_.group->all_gather({&part_, 1}, "gather"); }
-  void gather_aside() { gpu_part_.group->all_gather_aside({&part_, 1}, "gather"); }
-  void join() { gpu_part_.group->join(); }
+  void gather_async() { gpu_part_.group->all_gather_async({&part_, 1}, "gather"); }
+  void wait_for_async() { gpu_part_.group->wait_for_async(); }
 
   /// Times `work`, which the GPUs start together. Only rank 0 appends its seconds to `times`.
   void time(const std::function<void()>& work, std::vector<double>& times) {
@@ -72,16 +72,16 @@ void gather_beside_products(benchmark::State& state, const Mode& mode) {
       rank.time([&] { rank.gather(); }, gather);
       rank.time(
           [&] {
-            rank.gather_aside();
+            rank.gather_async();
             rank.multiply();
           },
           beside);
-      rank.join();
+      rank.wait_for_async();
       rank.time(
           [&] {
-            rank.gather_aside();
+            rank.gather_async();
             rank.multiply();
-            rank.join();
+            rank.wait_for_async();
           },
           both);
     };
@@ -104,11 +104,11 @@ void products_beside_late_ranks(benchmark::State& state, const Mode& mode) {
       rank.time(
           [&] {
             if (world.rank() != 0) rank.multiply();
-            rank.gather_aside();
+            rank.gather_async();
             rank.multiply();
           },
           beside);
-      rank.join();
+      rank.wait_for_async();
     };
     batch();
     lockstep.run(state, world, batch, [&] { return beside.back(); });

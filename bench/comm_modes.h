@@ -76,7 +76,7 @@ inline std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
 /// A rank's GPU and its process group for GPU memory.
 struct GpuPart {
   GpuPart(const Mode& mode, ProcessGroup& world)
-      : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.on(*device)) {
+      : device(open_device("cuda", {.rank = world.local_rank(), .memory = {}})), group(world.for_device(*device)) {
     if (mode.windows) device->memory().gather_from(group->gather_source());
   }
   std::unique_ptr<Device> device;

@@ -24,7 +24,7 @@ bool on_all(ProcessGroup& world, bool holds) {
 
 class Shards {
  public:
-  void unshard() { group_.all_gather_aside(parts_, name_); }
+  void unshard() { group_.all_gather_async(parts_, name_); }
   bool empty() const { return parts_.empty(); }
 };
 

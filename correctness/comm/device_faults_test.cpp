@@ -112,7 +112,7 @@ TEST_P(DeviceFaults, RanksOnDevicesOfDifferentNamesAreRefused) {
   const std::string error = error_of([&] {
     on_ranks(GetParam(), [&](ProcessGroup& world) {
       const std::unique_ptr<Device> device = world.rank() == 0 ? open_rank_device(world) : open_device("cpu");
-      EXPECT_THROW(world.on(*device), GroupAborted);
+      EXPECT_THROW(world.for_device(*device), GroupAborted);
     });
   });
   EXPECT_EQ(error.find("ranks of group 'world' issue different collectives: rank 0 calls attach '"), 0u) << error;

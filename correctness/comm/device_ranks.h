@@ -24,7 +24,7 @@ inline bool on_gpu() { return support::test_device() != "cpu"; }
 /// One rank's device, and tensors of bytes on it.
 class Gpu {
  public:
-  explicit Gpu(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.on(*device_)) {}
+  explicit Gpu(ProcessGroup& world) : device_(open_rank_device(world)), group_(world.for_device(*device_)) {}
 
   Device& device() { return *device_; }
   ProcessGroup& group() { return *group_; }

@@ -155,15 +155,15 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
     Gpu gpu(world);
     std::vector<std::int64_t> offsets;
     for (int other = 0; other <= world.size(); ++other) offsets.push_back(other * bytes);
-    for (const bool aside : {false, true}) {
+    for (const bool async : {false, true}) {
       for (std::uint64_t round = 0; round < 12; ++round) {
         Tensor from =
-            gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), aside ? 1 : 0)));
+            gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(round, world.rank(), async ? 1 : 0)));
         const Tensor to = gpu.empty(offsets.back());
         const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
-        if (aside) {
-          gpu.group().all_gather_aside({&part, 1}, "w");
-          gpu.group().join();
+        if (async) {
+          gpu.group().all_gather_async({&part, 1}, "w");
+          gpu.group().wait_for_async();
         } else {
           gpu.group().all_gather({&part, 1}, "w");
         }
@@ -172,7 +172,7 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
         for (int other = 0; other < world.size(); ++other)
           EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
                                   seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
-                                  [&](std::byte value) { return value == test_byte(round, other, aside ? 1 : 0); }))
+                                  [&](std::byte value) { return value == test_byte(round, other, async ? 1 : 0); }))
               << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
       }
     }
@@ -197,8 +197,8 @@ TEST_P(OnDevices, BytesLaunchedBeforeTheCallAreSent) {
       if (round % 2 == 0) {
         gpu.group().all_gather({&part, 1}, "w");
       } else {
-        gpu.group().all_gather_aside({&part, 1}, "w");
-        gpu.group().join();
+        gpu.group().all_gather_async({&part, 1}, "w");
+        gpu.group().wait_for_async();
       }
       const std::vector<std::byte> seen = gpu.read(to);
       for (int other = 0; other < world.size(); ++other)

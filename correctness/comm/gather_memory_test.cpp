@@ -53,7 +53,7 @@ class GatherRank {
   }
 
   /// Gathers all of `which` in one call and checks the received bytes.
-  void gather(std::span<const Gathered> which, std::uint64_t seed, bool aside) {
+  void gather(std::span<const Gathered> which, std::uint64_t seed, bool async) {
     ProcessGroup& group = gpu_.group();
     const auto rank = static_cast<std::size_t>(group.rank());
     std::vector<std::vector<std::int64_t>> offsets;
@@ -71,9 +71,9 @@ class GatherRank {
     }
     for (std::size_t i = 0; i < which.size(); ++i)
       parts.push_back({.from = at(froms[i]), .to = at(targets[i]), .offsets_bytes = offsets[i]});
-    if (aside) {
-      group.all_gather_aside(parts, "parts");
-      group.join();
+    if (async) {
+      group.all_gather_async(parts, "parts");
+      group.wait_for_async();
     } else {
       group.all_gather(parts, "parts");
     }
@@ -180,8 +180,8 @@ TEST(GatherMemory, IsReadAndWrittenInTheOrderOfTheDevice) {
       gpu.device().copy_bytes(patterns[round], own);
       const GatherPart part{.from = at(own), .to = at(target), .offsets_bytes = offsets};
       if (round % 3 == 1) {
-        gpu.group().all_gather_aside({&part, 1}, "w");
-        gpu.group().join();
+        gpu.group().all_gather_async({&part, 1}, "w");
+        gpu.group().wait_for_async();
       } else {
         gpu.group().all_gather({&part, 1}, "w");
       }
@@ -207,7 +207,7 @@ TEST(GatherMemory, OutlivesItsGroup) {
     constexpr std::int64_t kBytes = 5 * kKiB * kKiB;
     std::array<Tensor, 2> kept;
     for (Tensor& tensor : kept) {
-      const auto group = world.on(*device);
+      const auto group = world.for_device(*device);
       device->memory().gather_from(group->gather_source());
       tensor = device->allocate({Shape{kBytes}, DType::kU8}, shared);
       const Tensor gone = device->allocate({Shape{30 * kKiB * kKiB}, DType::kU8}, shared);
@@ -233,7 +233,7 @@ TEST(GatherMemory, RunsOutOnAllRanksOrNone) {
     const std::size_t capacity = world.rank() == 0 ? static_cast<std::size_t>(64 * kMiB) : 0;
     const auto device =
         open_device(support::test_device(), {.rank = world.local_rank(), .memory = {.capacity_bytes = capacity}});
-    const auto group = world.on(*device);
+    const auto group = world.for_device(*device);
     std::unique_ptr<SegmentSource> source = group->gather_source();
     const bool together = source != nullptr;
     device->memory().gather_from(std::move(source));

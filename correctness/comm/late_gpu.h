@@ -102,9 +102,9 @@ class LatePeerStream final : public PeerStream {
   void admit(std::span<const std::shared_ptr<PeerSlot>> slots) override {
     for (const auto& slot : slots) slots_.push_back(std::static_pointer_cast<LatePeerSlot>(slot));
   }
-  void begin(bool aside) override {
-    stream_ = aside ? &side_ : &main_;
-    if (aside) {
+  void begin(bool async) override {
+    stream_ = async ? &side_ : &main_;
+    if (async) {
       main_.record(forked_);
       side_.wait(forked_);
     }
@@ -133,7 +133,7 @@ class LatePeerStream final : public PeerStream {
   }
   void end() override { stream_->record(slot_->ended); }
   void await_ended(int rank) override { stream_->wait(slots_[static_cast<std::size_t>(rank)]->ended); }
-  void join() override {
+  void wait_for_async() override {
     side_.record(joined_);
     main_.wait(joined_);
   }

@@ -72,7 +72,7 @@ void work_in_host_memory(ProcessGroup& world, std::string_view end) {
 void work_on_device(ProcessGroup& world, std::string_view end) {
   using namespace fp8lab;
   const auto device = open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
-  const auto group = world.on(*device);
+  const auto group = world.for_device(*device);
   device->memory().gather_from(group->gather_source());
   const HolderId anywhere = device->holder(HolderKind::kWorkspace), shared = device->holder(HolderKind::kUnsharded);
   device->memory().place(shared, Pool::kGathered);

@@ -163,7 +163,7 @@ TEST(Gather, AheadForAPassThatDoesNotComeIsHarmless) {
   on_ranks(2, [&](ProcessGroup& world) {
     const std::unique_ptr<Device> device =
         open_device(support::test_device(), {.rank = world.local_rank(), .memory = {}});
-    const auto ranks = world.on(*device);
+    const auto ranks = world.for_device(*device);
     Runtime runtime{.device = *device, .behaviors = {}, .seed = 7};
     Model model(runtime, make_recipe("mxfp8"),
                 {.layers = 2, .config = small_block(64), .eight_bit_weights = true, .deferred_init = true});

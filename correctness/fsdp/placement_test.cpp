@@ -170,7 +170,7 @@ TEST(Placement, AnUnshardedParameterMayOutliveItsGroups) {
     Tensor kept;
     {
       GatheringGroup gathering(world, account);
-      const auto ranks = gathering.on(*device);
+      const auto ranks = gathering.for_device(*device);
       Runtime runtime{.device = *device, .behaviors = {}, .seed = 1};
       Model model(runtime, make_recipe("bf16"),
                   {.layer = "linear", .layers = 1, .config = small_block(64), .deferred_init = true});

@@ -117,7 +117,7 @@ class ModelRun {
         device_(open_device(config.device, {.arch = config.arch,
                                             .rank = world != nullptr ? world->local_rank() : 0,
                                             .memory = {.capacity_bytes = 0, .poison = true}})),
-        ranks_(world != nullptr ? world->on(*device_) : nullptr),
+        ranks_(world != nullptr ? world->for_device(*device_) : nullptr),
         runtime_{.device = *device_, .behaviors = config.behaviors, .seed = 7},
         amax_group_(ranks_.get()) {
     model_ = std::make_unique<Model>(runtime_, make_recipe(config.recipe),

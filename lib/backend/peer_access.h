@@ -63,17 +63,17 @@ class PeerStream {
   /// access another's memory.
   virtual void admit(std::span<const std::shared_ptr<PeerSlot>> slots) = 0;
 
-  /// Begins a collective. `aside`: on a separate stream, after everything launched so far; what is launched later does
-  /// not wait for it before join().
-  virtual void begin(bool aside) = 0;
+  /// Begins a collective. `async`: on a separate stream, after everything launched so far; what is launched later does
+  /// not wait for it before wait_for_async().
+  virtual void begin(bool async) = 0;
   virtual void await_begun(int rank) = 0;
   /// `own`: copies within this GPU's memory, which may run beside `copies`.
   virtual void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) = 0;
   virtual void reduce(std::span<const PeerReduction> reductions) = 0;
   virtual void end() = 0;
   virtual void await_ended(int rank) = 0;
-  /// Orders work launched from now on after the collectives that were begun with `aside`.
-  virtual void join() = 0;
+  /// Orders work launched from now on after the collectives that were begun with `async`.
+  virtual void wait_for_async() = 0;
   /// Waits for the GPU and ignores its errors: afterwards nothing that this stream began is still running.
   virtual void quiesce() noexcept = 0;
 };

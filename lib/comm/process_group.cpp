@@ -56,11 +56,11 @@ ProcessGroup::Identity ProcessGroup::identity_of(const ProcessGroup& group) {
 void ProcessGroup::all_gather(std::span<const GatherPart> parts, std::string_view label) {
   gather(parts, label, false);
 }
-void ProcessGroup::all_gather_aside(std::span<const GatherPart> parts, std::string_view label) {
+void ProcessGroup::all_gather_async(std::span<const GatherPart> parts, std::string_view label) {
   gather(parts, label, true);
 }
 
-void ProcessGroup::gather(std::span<const GatherPart> parts, std::string_view label, bool aside) {
+void ProcessGroup::gather(std::span<const GatherPart> parts, std::string_view label, bool async) {
   Signature call = begin(CollectiveKind::kAllGather, label);
   Sizes sizes;
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -77,7 +77,7 @@ void ProcessGroup::gather(std::span<const GatherPart> parts, std::string_view la
   }
   call.parts = static_cast<std::int64_t>(parts.size());
   call.bytes = sizes.total();
-  do_all_gather(call, parts, aside);
+  do_all_gather(call, parts, async);
   complete(call, sizes.count);
 }
 
@@ -180,15 +180,16 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(std::span<const SplitPlace> pl
   return group;
 }
 
-std::unique_ptr<ProcessGroup> ProcessGroup::on(Device& device) {
+std::unique_ptr<ProcessGroup> ProcessGroup::for_device(Device& device) {
   Signature call = begin(CollectiveKind::kAttach, device.name());
   const bool through_host = moves_data_ && device.peer_access() != nullptr;
-  std::unique_ptr<ProcessGroup> group = through_host ? do_on(call, device) : do_split(call, 0, identity_of(*this));
+  std::unique_ptr<ProcessGroup> group =
+      through_host ? do_for_device(call, device) : do_split(call, 0, identity_of(*this));
   complete(call, Sizes().count);
   return group;
 }
 
-std::unique_ptr<ProcessGroup> ProcessGroup::do_on(const Signature& call, Device& device) {
+std::unique_ptr<ProcessGroup> ProcessGroup::do_for_device(const Signature& call, Device& device) {
   do_barrier(call);
   return make_staged_group(*this, device);
 }

@@ -23,11 +23,11 @@
 /// and types. A call that breaks the rule ends in one error, equal on every rank, that names two ranks and their calls.
 ///
 /// Buffers belong to the caller and must stay unchanged until the call returns. Calls allocate nothing once a group has
-/// executed its largest one. Buffers lie in host memory, and then calls block; in a group that on() made they lie in
-/// the memory of the rank's device. There a call waits for the other ranks on the host only, and its bytes move in
-/// stream order: after what this rank launched before the call and before what it launches afterwards. So work that is
-/// launched after the call may use its results, and write or free its buffers. The host may not, because the call may
-/// return before anything has moved.
+/// executed its largest one. Buffers lie in host memory, and then calls block; in a group that for_device() made they
+/// lie in the memory of the rank's device. There a call waits for the other ranks on the host only, and its bytes move
+/// in stream order: after what this rank launched before the call and before what it launches afterwards. So work that
+/// is launched after the call may use its results, and write or free its buffers. The host may not, because the call
+/// may return before anything has moved.
 ///
 /// Messages number ranks as in the entire run, by world_rank(), not by the rank in a sub-group.
 namespace fp8lab {
@@ -124,19 +124,19 @@ class ProcessGroup {
   int local_rank() const { return local_rank_; }
   /// The device whose memory buffers lie in; null: host memory.
   virtual const Device* device() const { return nullptr; }
-  /// The same ranks for buffers in host memory. This is the group itself, unless on() made it or the group that it was
-  /// split from. Lives as long as this group.
+  /// The same ranks for buffers in host memory. This is the group itself, unless for_device() made it or the group that
+  /// it was split from. Lives as long as this group.
   virtual ProcessGroup& host() { return *this; }
   /// False if collectives check and count but move no bytes, as the `meta` device needs.
   bool moves_data() const { return moves_data_; }
 
   void all_gather(std::span<const GatherPart> parts, std::string_view label);
   /// All-gather on a stream of its own: it comes after what was launched before, but later work does not wait for it.
-  /// Until join(), its results must not be used, and its buffers must not be written or freed. In host memory it is
-  /// all_gather().
-  void all_gather_aside(std::span<const GatherPart> parts, std::string_view label);
-  /// Makes later work wait for every all_gather_aside() of this rank. Not a collective.
-  virtual void join() {}
+  /// Until wait_for_async(), its results must not be used, and its buffers must not be written or freed. In host memory
+  /// it is all_gather().
+  void all_gather_async(std::span<const GatherPart> parts, std::string_view label);
+  /// Makes later work wait for every all_gather_async() of this rank. Not a collective.
+  virtual void wait_for_async() {}
 
   /// Sums in float, in rank order 0, 1, ..., rounded once, so that every backend gives the same bits. Rules: reduce.h.
   void reduce_scatter(std::span<const ScatterPart> parts, std::string_view label);
@@ -156,7 +156,7 @@ class ProcessGroup {
   /// The same ranks for buffers in the memory of `device`, which belongs to this rank; groups split from it use
   /// `device` too. A collective: all ranks pass devices of one name, on several GPUs or on one. This group and `device`
   /// must outlive the new group.
-  std::unique_ptr<ProcessGroup> on(Device& device);
+  std::unique_ptr<ProcessGroup> for_device(Device& device);
 
   /// A source of memory in which this group's all-gathers are fastest, for Memory::gather_from() of the device on every
   /// rank. Parts in which every rank has equally many bytes, and whose buffers all lie in such memory, are written
@@ -196,16 +196,16 @@ class ProcessGroup {
  private:
   // The operations of a backend. Arguments have been checked. The backend compares the call's signature with those of
   // the other ranks.
-  virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) = 0;
+  virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool async) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
   virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
   virtual void do_barrier(const Signature& call) = 0;
   virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
   /// `device` has a PeerAccess. Unless overridden, bytes go through host memory and this group.
-  virtual std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device);
+  virtual std::unique_ptr<ProcessGroup> do_for_device(const Signature& call, Device& device);
 
-  void gather(std::span<const GatherPart> parts, std::string_view label, bool aside);
+  void gather(std::span<const GatherPart> parts, std::string_view label, bool async);
   Signature begin(CollectiveKind kind, std::string_view label);
   [[noreturn]] void refuse(const Signature& call, std::size_t part, const std::string& problem) const;
   std::int64_t check_offsets(const Signature& call, std::size_t part, std::span<const std::int64_t> offsets) const;

@@ -66,7 +66,8 @@ GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& 
   return orientation;
 }
 
-GatheredOrientation gathered_columnwise_by_rows(const QuantFormat& format, const Shape& shape, const RowSplit& split) {
+GatheredOrientation gathered_untransposed_columnwise(const QuantFormat& format, const Shape& shape,
+                                                     const RowSplit& split) {
   const TensorSpec scales = {
       Shape{ceil_div(shape.rows(), format.block_rows), ceil_div(shape.cols(), format.block_cols)},
       format.scale_dtype()};

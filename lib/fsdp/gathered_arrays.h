@@ -34,7 +34,8 @@ GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& sha
 /// is the transpose, it is made after the gather.
 GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
                                         bool strip_scale_padding);
-/// Column-wise orientation of square blocks as columnwise_by_rows() copies it.
-GatheredOrientation gathered_columnwise_by_rows(const QuantFormat& format, const Shape& shape, const RowSplit& split);
+/// Column-wise orientation of square blocks as untransposed_columnwise() copies it.
+GatheredOrientation gathered_untransposed_columnwise(const QuantFormat& format, const Shape& shape,
+                                                     const RowSplit& split);
 
 }  // namespace fp8lab

@@ -19,7 +19,7 @@ struct MeshShape {
 std::string mesh_error(const MeshShape& shape, int ranks);
 
 /// One rank's process groups. `world` must outlive it. If parameters lie in a GPU's memory, `world` must be a group
-/// that ProcessGroup::on() made.
+/// that ProcessGroup::for_device() made.
 class Mesh {
  public:
   /// Throws Error if the mesh does not fit. A collective: every rank of `world` makes a mesh.

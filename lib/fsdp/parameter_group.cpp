@@ -47,7 +47,7 @@ Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const 
 ParameterGroup::~ParameterGroup() {
   if (!ahead_) return;
   try {
-    mesh_.shard_group().join();
+    mesh_.shard_group().wait_for_async();
   } catch (const Error&) {  // a failed GPU writes no more
   }
 }
@@ -56,7 +56,7 @@ void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
   if (unsharded_) return;
   if (ahead_) {
     const bool wanted = *ahead_ == pass;
-    mesh_.shard_group().join();
+    mesh_.shard_group().wait_for_async();
     end_gather(runtime);
     if (!wanted) reshard();
   }
@@ -68,13 +68,13 @@ void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
     next->begin_ahead(runtime, pass);
 }
 
-void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool aside) {
+void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool async) {
   const Orientations wanted = usage(runtime.behaviors, pass);
   gather_parts_.clear();
   for (const auto& parameter : parameters_) parameter->begin_gather(runtime, wanted, gather_parts_);
   const HostCounters::Waiting waiting(runtime.host);
-  if (aside)
-    mesh_.shard_group().all_gather_aside(gather_parts_, name_);
+  if (async)
+    mesh_.shard_group().all_gather_async(gather_parts_, name_);
   else
     mesh_.shard_group().all_gather(gather_parts_, name_);
 }

@@ -54,7 +54,7 @@ class ParameterGroup {
 
  private:
   Orientations usage(const Behaviors& behaviors, Pass pass) const;
-  void begin_gather(Runtime& runtime, Pass pass, bool aside);
+  void begin_gather(Runtime& runtime, Pass pass, bool async);
   void end_gather(Runtime& runtime);
   void begin_ahead(Runtime& runtime, Pass pass);
 

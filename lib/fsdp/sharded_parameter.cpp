@@ -92,7 +92,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   // contiguous, and they are copied into the order of rows and back.
   if (!runtime.behaviors.gather_blocks_row_wise && !format.per_tensor() && format.columnwise_is_transpose() &&
       shard_.quantizer->orientations.columnwise)
-    by_rows_ = gathered_columnwise_by_rows(format, shape, split_);
+    untransposed_ = gathered_untransposed_columnwise(format, shape, split_);
 }
 
 void ShardedParameter::make_shard(Runtime& runtime) {
@@ -179,11 +179,11 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
   else if (metadata.quantizer)
     unsharded_.quantizer = std::move(metadata.quantizer);
   unsharded_.quantizer->orientations = metadata.usage;
-  // Reverted behaviour: the transpose of the values gathered last is still there (see reshard()). A pass that reads
-  // rows alone drops it. Otherwise blocks are transposed anew, and a per-tensor transpose passes for that of the new
-  // values.
+  // Reverted behaviour: reshard() has left the transpose of the values gathered last. A pass that reads only rows drops
+  // it, and a transpose of blocks is dropped and made again. A per-tensor transpose is kept, and products read the
+  // previous step's values.
   const bool reuses = metadata.usage.columnwise && unsharded_.quantized.format().per_tensor();
-  if (!columnwise_ && !by_rows_ && !reuses) unsharded_.quantized.drop_columnwise();
+  if (!columnwise_ && !untransposed_ && !reuses) unsharded_.quantized.drop_columnwise();
 }
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
@@ -216,37 +216,37 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
     add_array(runtime, values_, from, unsharded_.value, parts);
     return;
   }
-  if (by_rows_) usage = {.rowwise = true, .columnwise = true};
+  if (untransposed_) usage = {.rowwise = true, .columnwise = true};
   metadata_ = describe(runtime, usage);
   QuantizedTensor& unsharded = unsharded_.quantized;
   if (usage.rowwise || !columnwise_)
     add_orientation(runtime, *rowwise_, shard_.quantized.rowwise(), unsharded.rowwise(), parts);
   if (usage.columnwise && columnwise_)
     add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), unsharded.columnwise(), parts);
-  if (!by_rows_) return;
-  sent_by_rows_ = columnwise_by_rows(runtime.device, shard_.quantized, runtime.workspace(unsharded_.name));
-  add_orientation(runtime, *by_rows_, sent_by_rows_, gathered_by_rows_, parts);
+  if (!untransposed_) return;
+  sent_untransposed_ = untransposed_columnwise(runtime.device, shard_.quantized, runtime.workspace(unsharded_.name));
+  add_orientation(runtime, *untransposed_, sent_untransposed_, gathered_untransposed_, parts);
 }
 
 void ShardedParameter::end_gather(Runtime& runtime) {
   dequantized_ = {};
-  sent_by_rows_ = {};
+  sent_untransposed_ = {};
   if (rowwise_) rebuild(runtime, std::move(metadata_));
 }
 
 void ShardedParameter::reorder_gathered(Runtime& runtime) {
-  if (!by_rows_) return;
+  if (!untransposed_) return;
   // In backward this replaces forward's copy, which lives until then.
   unsharded_.quantized.columnwise() =
-      columnwise_from_rows(runtime.device, shard_.quantizer->format, gathered_by_rows_, unsharded_.holder);
+      columnwise_from_untransposed(runtime.device, shard_.quantizer->format, gathered_untransposed_, unsharded_.holder);
 }
 
 void ShardedParameter::reshard() {
   unsharded_.value = {};
-  gathered_by_rows_ = {};
-  // Reverted behaviour: the unsharded tensor is one object for the entire training, and a reshard frees the arrays that
-  // a gather filled. A transpose that backward made of them is not among those and stays.
-  const bool has_transpose = rowwise_ && !columnwise_ && !by_rows_;
+  gathered_untransposed_ = {};
+  // Reverted behaviour: a reshard frees only the arrays that a gather filled. The transpose, which backward made from
+  // them, stays with the unsharded tensor, whose object lives for the entire training.
+  const bool has_transpose = rowwise_ && !columnwise_ && !untransposed_;
   if (has_transpose && !clears_transposes_)
     unsharded_.quantized.drop_rowwise();
   else
@@ -255,9 +255,9 @@ void ShardedParameter::reshard() {
 
 void ShardedParameter::free_gathered() {
   QuantizedOrientation copied;
-  if (by_rows_) copied = std::move(unsharded_.quantized.columnwise());
+  if (untransposed_) copied = std::move(unsharded_.quantized.columnwise());
   reshard();
-  if (by_rows_) unsharded_.quantized.columnwise() = std::move(copied);
+  if (untransposed_) unsharded_.quantized.columnwise() = std::move(copied);
 }
 
 // --- reduce ---

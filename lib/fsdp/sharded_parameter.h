@@ -83,14 +83,14 @@ class ShardedParameter {
   bool clears_transposes_;
   std::string refusal_;
 
-  GatheredArray values_;                           ///< of a parameter that is gathered in high precision
-  std::optional<GatheredOrientation> rowwise_;     ///< of a parameter that is gathered in eight bits
-  std::optional<GatheredOrientation> columnwise_;  ///< if it is not the transpose of the row-wise orientation
-  std::optional<GatheredOrientation> by_rows_;     ///< column-wise blocks that are gathered in the order of rows
-  std::vector<std::int64_t> grad_offsets_;         ///< elements
-  Tensor dequantized_;                             ///< lives during a gather on the generic path
-  QuantizedOrientation sent_by_rows_;              ///< lives during a gather of `by_rows_`
-  QuantizedOrientation gathered_by_rows_;          ///< lives as long as the unsharded row-wise orientation
+  GatheredArray values_;                             ///< of a parameter that is gathered in high precision
+  std::optional<GatheredOrientation> rowwise_;       ///< of a parameter that is gathered in eight bits
+  std::optional<GatheredOrientation> columnwise_;    ///< if it is not the transpose of the row-wise orientation
+  std::optional<GatheredOrientation> untransposed_;  ///< column-wise blocks, gathered untransposed
+  std::vector<std::int64_t> grad_offsets_;           ///< elements
+  Tensor dequantized_;                               ///< lives during a gather on the generic path
+  QuantizedOrientation sent_untransposed_;           ///< lives during a gather of `untransposed_`
+  QuantizedOrientation gathered_untransposed_;       ///< lives as long as the unsharded row-wise orientation
   DType reduce_dtype_;
   Tensor cast_gradient_;  ///< lives during a reduction in another type than the gradient's
   Tensor reduced_;

@@ -72,7 +72,7 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
                      runtime.device.computes() ? "holds" : "holds no",
                      mesh.world().moves_data() ? "moves" : "does not move"));
   check(runtime.device.peer_access() == nullptr || mesh.world().device() == &runtime.device,
-        "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::on()");
+        "sharding: the mesh needs ranks whose buffers lie on this device: ProcessGroup::for_device()");
   // The root keeps its gathered parameters.
   states_.push_back({.path = "", .reshard_after_forward = false});
   const std::vector<std::string> layers = model.layer_names();

@@ -157,18 +157,19 @@ QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, H
   return made.columnwise();
 }
 
-QuantizedOrientation columnwise_by_rows(Device& device, const QuantizedTensor& q, HolderId holder) {
-  check(!q.format().per_tensor() && static_cast<bool>(q.columnwise()), "columnwise_by_rows: no column-wise blocks");
+QuantizedOrientation untransposed_columnwise(Device& device, const QuantizedTensor& q, HolderId holder) {
+  check(!q.format().per_tensor() && static_cast<bool>(q.columnwise()),
+        "untransposed_columnwise: no column-wise blocks");
   return {.data = copy_of(device, data_matrix(q, kColumnwise), holder),
           .scale_inv = copy_of(device, scale_matrix(q, kColumnwise), holder)};
 }
 
-QuantizedOrientation columnwise_from_rows(Device& device, const QuantFormat& format,
-                                          const QuantizedOrientation& by_rows, HolderId holder) {
-  QuantizedTensor made({by_rows.data.rows(), by_rows.data.cols()}, format);
+QuantizedOrientation columnwise_from_untransposed(Device& device, const QuantFormat& format,
+                                                  const QuantizedOrientation& untransposed, HolderId holder) {
+  QuantizedTensor made({untransposed.data.rows(), untransposed.data.cols()}, format);
   made.columnwise() = allocate_orientation(device, format, kColumnwise, made.shape(), {}, holder);
-  copy_into(device, by_rows.data, data_matrix(made, kColumnwise));
-  copy_into(device, by_rows.scale_inv, scale_matrix(made, kColumnwise));
+  copy_into(device, untransposed.data, data_matrix(made, kColumnwise));
+  copy_into(device, untransposed.scale_inv, scale_matrix(made, kColumnwise));
   return made.columnwise();
 }
 

@@ -25,10 +25,10 @@ QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, H
 
 /// A copy of the column-wise orientation of square blocks in the order of the matrix: quantized data [rows, cols], and
 /// scales [blocks down, blocks across] without padding. In this order the rows of a shard are contiguous.
-QuantizedOrientation columnwise_by_rows(Device& device, const QuantizedTensor& q, HolderId holder);
-/// The column-wise orientation of which `by_rows` is the copy.
-QuantizedOrientation columnwise_from_rows(Device& device, const QuantFormat& format,
-                                          const QuantizedOrientation& by_rows, HolderId holder);
+QuantizedOrientation untransposed_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
+/// The column-wise orientation of which `untransposed` is the copy.
+QuantizedOrientation columnwise_from_untransposed(Device& device, const QuantFormat& format,
+                                                  const QuantizedOrientation& untransposed, HolderId holder);
 
 /// False if a split of a tensor of this format gives dequantized values, because without the fix MXFP8 has no split of
 /// its own.

@@ -22,6 +22,37 @@ std::vector<std::string> violations(const std::string& yaml) {
   return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);
 }
 
+/// Members of objects anywhere in `schema` that no description explains, neither their own nor their definition's.
+void find_unexplained(const Json& root, const Json& schema, const std::string& path, std::vector<std::string>& found) {
+  if (const auto properties = schema.find("properties"); properties != schema.end() && properties->is_object())
+    for (const auto& [name, member] : properties->items()) {
+      const Json* explained = member.is_object() ? &member : nullptr;
+      if (explained != nullptr && member.contains("items") && !member.contains("description"))
+        explained = &member.at("items");  // an axis of a matrix: a list of a key's values
+      if (explained != nullptr && explained->contains("$ref") && !explained->contains("description"))
+        explained = &root.at(Json::json_pointer(explained->at("$ref").get<std::string>().substr(1)));
+      if (explained != nullptr && !explained->contains("description") && member.contains("type"))
+        found.push_back(path + "/" + name);
+    }
+  if (!schema.is_structured()) return;
+  for (const auto& [name, inner] : schema.items()) find_unexplained(root, inner, path + "/" + name, found);
+}
+
+TEST(Schemas, EveryMemberHasADescription) {
+  const std::pair<const char*, const char*> documents[] = {
+      {"scenario.schema.json", "title"}, {"results.schema.json", "complete"}, {"comparison.schema.json", "complete"}};
+  for (const auto& [name, member_of_root] : documents) {
+    const Json root = Json::parse(schema(name));
+    std::vector<std::string> found;
+    find_unexplained(root, root, name, found);
+    for (const std::string& member : found) ADD_FAILURE() << member << " has no description";
+    Json silent = root;
+    silent["properties"][member_of_root].erase("description");
+    find_unexplained(silent, silent, name, found);
+    EXPECT_EQ(found, std::vector{std::string(name) + "/" + member_of_root}) << "a missing description must be found";
+  }
+}
+
 TEST(ScenarioSchema, AcceptsFilesThatTheProgramAccepts) {
   const std::string all_keys = sample::kFixScenario + R"(
 x-anchors: &a {anything: [goes]}

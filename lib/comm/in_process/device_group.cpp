@@ -36,7 +36,7 @@ class DeviceGroup final : public ProcessGroup {
 
   const Device* device() const override { return &device_; }
   ProcessGroup& host() override { return host_; }
-  void join() override { stream_->join(); }
+  void wait_for_async() override { stream_->wait_for_async(); }
 
  private:
   template <class Part>
@@ -47,8 +47,8 @@ class DeviceGroup final : public ProcessGroup {
   /// `work` launches this rank's share. If it throws, this rank stops using the others' buffers before they leave
   /// part().
   template <class Work>
-  void together(const Signature& call, const void* parts, const Work& work, bool aside = false) {
-    stream_->begin(aside);
+  void together(const Signature& call, const void* parts, const Work& work, bool async = false) {
+    stream_->begin(async);
     group_state_.barrier(rank(), call, parts);
     try {
       for (int other = 0; other < size(); ++other) stream_->await_begun(other);
@@ -63,7 +63,7 @@ class DeviceGroup final : public ProcessGroup {
     for (int other = 0; other < size(); ++other) stream_->await_ended(other);
   }
 
-  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool async) override {
     together(
         call, parts.data(),
         [&] {
@@ -74,7 +74,7 @@ class DeviceGroup final : public ProcessGroup {
           const std::span<const PeerCopy> all(copies_);
           stream_->copy(all.first(all.size() - own), all.last(own), world_.peer_copies());
         },
-        aside);
+        async);
   }
 
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {

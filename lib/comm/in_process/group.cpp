@@ -108,7 +108,7 @@ class InProcessGroup final : public ProcessGroup {
     return std::make_unique<InProcessGroup>(world_, group_state, std::move(identity));
   }
 
-  std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
+  std::unique_ptr<ProcessGroup> do_for_device(const Signature& call, Device& device) override {
     group_state_.barrier(rank(), call, nullptr);
     const Identity identity = identity_of(*this);
     GroupState& group_state =

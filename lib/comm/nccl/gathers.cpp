@@ -76,7 +76,7 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStr
   PeerBarriers& barriers = windows_.barriers();
   // Aside, a barrier of one block waits for the other GPUs, so that matrix products have the multiprocessors until all
   // ranks are there. When all blocks waited, products took 2.2 times as long.
-  if (!over_stream.aside)
+  if (!over_stream.async)
     if (const auto batch = cuda::batch_of(to_others, to_own, options_.path))
       return barriers.copy_between(*batch, over_stream.stream);
   barriers.wait(over_stream);

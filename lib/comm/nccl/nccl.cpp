@@ -15,7 +15,7 @@ namespace {
 
 using nccl::NcclGroupOptions;
 
-/// A group of another row, except that on() makes NCCL groups.
+/// A group of another row, except that for_device() makes NCCL groups.
 class HostGroup final : public ProcessGroup {
  public:
   HostGroup(ProcessGroup& host, const NcclGroupOptions& options, std::unique_ptr<ProcessGroup> owned = nullptr)
@@ -40,11 +40,11 @@ class HostGroup final : public ProcessGroup {
     return std::make_unique<HostGroup>(host, options_, std::move(group));
   }
 
-  std::unique_ptr<ProcessGroup> do_on(const Signature& call, Device& device) override {
+  std::unique_ptr<ProcessGroup> do_for_device(const Signature& call, Device& device) override {
     barrier_over(host_, call);  // all ranks provide devices of one name
-    if (device.name() != "cuda" || size() == 1) return host_.on(device);
+    if (device.name() != "cuda" || size() == 1) return host_.for_device(device);
     const bool shared = gpus_are_shared(device);
-    if (shared) return host_.on(device);
+    if (shared) return host_.for_device(device);
     return nccl::make_nccl_group(host_, device, options_);
   }
 

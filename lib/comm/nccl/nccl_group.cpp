@@ -57,7 +57,7 @@ class NcclGroup final : public ProcessGroup {
   const Device* device() const override { return &device_; }
   ProcessGroup& host() override { return host_; }
 
-  void join() override {
+  void wait_for_async() override {
     if (!side_) return;
     cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(gpu_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
@@ -68,11 +68,11 @@ class NcclGroup final : public ProcessGroup {
   }
 
  private:
-  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool aside) override {
+  void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool async) override {
     Signature placed = call;
     gathers_.choose(parts, placed);
     enter(placed);
-    gathers_.launch(call, parts, communicator(), {.stream = begin(aside), .aside = aside});
+    gathers_.launch(call, parts, communicator(), {.stream = begin(async), .async = async});
   }
 
   /// Part number `round` of `rounds` of a slice.
@@ -256,8 +256,8 @@ class NcclGroup final : public ProcessGroup {
   }
 
   /// The stream on which a collective is launched.
-  cudaStream_t begin(bool aside) {
-    if (!aside) return gpu_.stream();
+  cudaStream_t begin(bool async) {
+    if (!async) return gpu_.stream();
     if (!side_) {
       side_ = cuda::make_stream();
       forked_ = cuda::make_event();

@@ -12,9 +12,9 @@ void AbortFlag::set() noexcept {
   std::atomic_ref(*reinterpret_cast<std::uint32_t*>(word_.get())).store(1, std::memory_order_release);
 }
 
-cuda::PeerBarrier PeerBarriers::next(bool aside, std::uint32_t barriers) {
-  const std::size_t row = aside ? cuda::PeerBarrier::kMostRanks : 0;
-  std::uint32_t& rounds = rounds_[aside ? 1 : 0];
+cuda::PeerBarrier PeerBarriers::next(bool async, std::uint32_t barriers) {
+  const std::size_t row = async ? cuda::PeerBarrier::kMostRanks : 0;
+  std::uint32_t& rounds = rounds_[async ? 1 : 0];
   cuda::PeerBarrier barrier{.flags = {},
                             .rank = args_.rank,
                             .ranks = static_cast<int>(args_.flags_by_rank.size()),
@@ -26,7 +26,7 @@ cuda::PeerBarrier PeerBarriers::next(bool aside, std::uint32_t barriers) {
 }
 
 void PeerBarriers::wait(const cuda::CollectiveStream& over_stream) {
-  cuda::peer_barrier(next(over_stream.aside, 1), over_stream.stream);
+  cuda::peer_barrier(next(over_stream.async, 1), over_stream.stream);
 }
 
 void PeerBarriers::copy_between(const cuda::CopyBatch& batch, cudaStream_t stream) {

@@ -42,7 +42,7 @@ class PeerBarriers {
   /// Makes work that is launched on `over_stream` after this wait for work that every rank launched on its stream
   /// before its own call. Ranks must call it in the same order for either stream.
   void wait(const cuda::CollectiveStream& over_stream);
-  /// Equals wait(), the copies of `batch`, which is not empty, and wait(), in one kernel. Not for gathers aside: matrix
+  /// Equals wait(), the copies of `batch`, which is not empty, and wait(), in one kernel. Not for async gathers: matrix
   /// products find no room on the GPU while this kernel waits for other GPUs.
   void copy_between(const cuda::CopyBatch& batch, cudaStream_t stream);
 
@@ -51,10 +51,10 @@ class PeerBarriers {
     return reinterpret_cast<std::uint32_t*>(args_.flags_by_rank[rank]);
   }
   /// Begins `barriers` rounds on one stream and returns the first of them.
-  cuda::PeerBarrier next(bool aside, std::uint32_t barriers);
+  cuda::PeerBarrier next(bool async, std::uint32_t barriers);
 
   Args args_;
-  std::array<std::uint32_t, 2> rounds_{};  ///< barriers so far: of the compute stream, of the stream aside
+  std::array<std::uint32_t, 2> rounds_{};  ///< barriers so far: of the compute stream, of the stream of async gathers
 };
 
 }  // namespace fp8lab::nccl

@@ -1,7 +1,6 @@
 #include "harness/cli/result_schemas.h"
 
-#include <nlohmann/json.hpp>
-
+#include "harness/cli/json_schema.h"
 #include "harness/results/compare.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
@@ -10,7 +9,11 @@
 namespace fp8lab {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using json_schema::described;
+using json_schema::document;
+using json_schema::Json;
+using json_schema::object;
+using json_schema::reference;
 
 const Json kText{{"type", "string"}};
 const Json kTextOrNull{{"type", {"string", "null"}}};
@@ -19,13 +22,10 @@ const Json kNumberOrNull{{"type", {"number", "null"}}};
 const Json kFlag{{"type", "boolean"}};
 const Json kInteger{{"type", "integer"}};
 const Json kCount{{"type", "integer"}, {"minimum", 0}};
+const Json kPositive{{"type", "integer"}, {"minimum", 1}};
+const Json kSeconds{{"type", "number"}, {"minimum", 0}};
 const Json kHash{{"type", "string"}, {"pattern", "^[0-9a-f]{16}$"}};
 
-Json described(Json schema, std::string_view description) {
-  schema["description"] = description;
-  return schema;
-}
-Json reference(std::string_view definition) { return {{"$ref", "#/$defs/" + std::string(definition)}}; }
 Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
 Json map_of(Json values) { return {{"type", "object"}, {"additionalProperties", std::move(values)}}; }
 
@@ -37,186 +37,191 @@ Json one_of(const Rows& rows) {
   return {{"enum", names}};
 }
 
-/// A schema of an object with exactly these members; a member whose name ends in '?' is optional.
-Json object(std::initializer_list<std::pair<std::string_view, Json>> members) {
-  Json required = Json::array(), properties = Json::object();
-  for (const auto& [member, schema] : members) {
-    const bool optional = member.ends_with('?');
-    const std::string name(member.substr(0, member.size() - (optional ? 1 : 0)));
-    if (!optional) required.push_back(name);
-    properties[name] = schema;
-  }
-  return {{"type", "object"}, {"additionalProperties", false}, {"required", required}, {"properties", properties}};
+Json holders() {
+  return list_of(object({{"holder", kText, "who keeps the bytes alive: kind, name and part"},
+                         {"bytes", kInteger, "that it keeps, summed over its allocations"}}));
 }
 
-Json document(std::string_view id, std::string_view title, const Json& root) {
-  Json out{{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"$id", id}, {"title", title}};
-  out.update(root);
-  return out;
+Json noise() {
+  return list_of(object({{"tensor", kText, "a parameter's name, or output"},
+                         {"of", {{"enum", {"output", "gradient", "weight"}}}, "what was compared"},
+                         {"sqnr_db", kNumberOrNull, "10 log10 of BF16's squares over the squared differences"},
+                         {"reason?", kText, "why sqnr_db is null"}}));
+}
+
+Json casts() {
+  const Json figures = list_of(kNumberOrNull);
+  return list_of(object(
+      {{"tensor", kText, "what was cast: layers[0].mlp.fc1 gradient"},
+       {"steps", list_of(kCount), "from 0; the lists below have a figure for each"},
+       {"sqnr_db", figures, "signal to noise in dB of what a product reads against what was cast; null: no noise"},
+       {"clip_fraction", figures, "share of values above the largest that the type has"},
+       {"underflow_fraction", figures, "share of values that were not 0 and became 0"}}));
 }
 
 Json arm_schema() {
-  const Json holders = list_of(object({{"holder", kText}, {"bytes", kInteger}}));
   return object(
-      {{"status", {{"enum", arm_statuses()}}},
-       {"reason", kTextOrNull},
-       {"seconds", {{"type", "number"}, {"minimum", 0}}},
-       {"measured_in?", described(kText, "Id of the cell that ran this arm for this cell too: both ask for the same.")},
-       {"signal?", kText},
-       {"output_tail?", kText},
-       {"metrics", map_of(reference("metric"))},
-       {"retained_by_holder", holders},
-       {"peak_by_holder", holders},
-       {"notes?", described(list_of(kText), "Where the run differs from what the cell asks for, and why.")},
-       {"losses?", described(list_of(kNumberOrNull),
-                             "By step, the mean over ranks; null: not finite. Of more than 1024 steps 1024, evenly "
-                             "spaced: the i-th of n, from 0, is of step i * (steps - 1) / (n - 1), rounded down.")},
+      {{"status", {{"enum", arm_statuses()}}, "how the arm's process ended"},
+       {"reason", kTextOrNull, "why it did not end well; null if it did"},
+       {"seconds", kSeconds, "wall time of the arm's process"},
+       {"measured_in?", kText, "id of the cell that ran this arm for this cell too: both ask for the same"},
+       {"signal?", kText, "name of the signal that ended the process, such as SIGSEGV"},
+       {"output_tail?", kText, "the end of what the process printed, if it did not end well"},
+       {"metrics", map_of(reference("metric")), "by name"},
+       {"retained_by_holder", holders(), "bytes alive after the last backward, the largest holder first"},
+       {"peak_by_holder", holders(),
+        "bytes alive at the peak, the largest holder first; holders that differ by index are one"},
+       {"notes?", list_of(kText), "where the run differs from what the cell asks for, and why"},
+       {"losses?", list_of(kNumberOrNull),
+        "By step, the mean over ranks; null: not finite. Of more than 1024 steps 1024, evenly spaced: the i-th of n, "
+        "from 0, is of step i * (steps - 1) / (n - 1), rounded down."},
        {"validation_losses?",
-        described(list_of(object({{"step", kCount}, {"loss", kNumberOrNull}})),
-                  "The mean over batches and ranks by the number of steps trained before; null: not finite. Of more "
-                  "than 1024 validations 1024, evenly spaced as losses are.")},
-       {"samples?", described(map_of(list_of(kNumberOrNull)),
-                              "The samples of which a metric is the median, ascending; of many, 64 of evenly spaced "
-                              "rank, the least and the greatest among them.")},
-       {"by_process?", described(map_of(list_of(kNumberOrNull)),
-                                 "By timed metric, the figure of each process that ran the arm, of which the metric is "
-                                 "the median; processes of the same place in the lists of two arms ran in turns.")},
-       {"noise?", described(list_of(object({{"tensor", kText},
-                                            {"of", {{"enum", {"output", "gradient", "weight"}}}},
-                                            {"sqnr_db", kNumberOrNull},
-                                            {"reason?", described(kText, "why it is null")}})),
-                            "Signal to quantization noise against BF16 by tensor, of the last step.")},
-       {"casts?",
-        described(
-            list_of(object({{"tensor", kText},
-                            {"steps", described(list_of(kCount), "from 0; the lists below have a figure for each")},
-                            {"sqnr_db", list_of(kNumberOrNull)},
-                            {"clip_fraction", list_of(kNumberOrNull)},
-                            {"underflow_fraction", list_of(kNumberOrNull)}})),
-            "By tensor and at some steps: what casts to eight bits changed, clipped and lost.")},
-       {"values_hash?", described(kHash, "Over the losses of all ranks and the weights as each of them sees them.")},
-       {"emulated?", described(kText, "What the device emulates for the modelled architecture.")},
-       {"sequence_hash", kTextOrNull}});
+        list_of(object({{"step", kCount, "steps trained before this validation"},
+                        {"loss", kNumberOrNull, "mean over batches and ranks; null: not finite"}})),
+        "Of more than 1024 validations 1024, evenly spaced as losses are."},
+       {"samples?", map_of(list_of(kNumberOrNull)),
+        "The samples of which a metric is the median, ascending; of many, 64 of evenly spaced rank, the least and the "
+        "greatest among them."},
+       {"by_process?", map_of(list_of(kNumberOrNull)),
+        "By timed metric, the figure of each process that ran the arm, of which the metric is the median; processes of "
+        "the same place in the lists of two arms ran in turns."},
+       {"noise?", noise(), "signal to quantization noise against BF16 by tensor, of the last step"},
+       {"casts?", casts(), "by tensor and at some steps: what casts to eight bits changed, clipped and lost"},
+       {"values_hash?", kHash, "over the losses of all ranks and the weights as each of them sees them"},
+       {"emulated?", kText, "what the device emulates for the modelled architecture"},
+       {"sequence_hash", kTextOrNull,
+        "over bytes, holder and phase of every allocation; equal on every device; null if memory was not measured"}});
 }
 
 Json cell_schema() {
   Json arms = Json::object();
   for (const Arm arm : kArms) arms[std::string(name(arm))] = reference("arm");
   return described(
-      object({{"id", kText},
-              {"scenario", kText},
-              {"file", kText},
-              {"line?", described(kCount, "where the scenario begins in its file; 0: unknown")},
-              {"title", kText},
-              {"upstream", list_of(kText)},
-              {"axes", map_of(kText)},
-              {"ranks", {{"type", "integer"}, {"minimum", 1}}},
-              {"fix", kTextOrNull},
-              {"counterfactual?", described(kFlag, "true: no upstream release was ever without the fix")},
-              {"verdict", one_of(kVerdicts)},
-              {"reason", kTextOrNull},
-              {"seconds", {{"type", "number"}, {"minimum", 0}}},
-              {"arms", {{"type", "object"}, {"additionalProperties", false}, {"properties", arms}}},
-              {"gates", list_of(reference("gate"))},
-              {"claims", list_of(reference("claim"))},
-              {"measure", list_of(kText)},
-              {"config", described({{"type", "object"}}, "every key of the scenario by path, axes applied")},
-              {"hash", kHash}}),
+      object({{"id", kText, "scenario and axes: attention-leak/device=meta,recipe=delayed"},
+              {"scenario", kText, "its name"},
+              {"file", kText, "the scenario's file, as it was given"},
+              {"line?", kCount, "where the scenario begins in its file; 0: unknown"},
+              {"title", kText, "of the scenario"},
+              {"upstream", list_of(kText), "reports and fixes that the scenario is about"},
+              {"axes", map_of(kText), "the keys that the matrix sets, by name"},
+              {"ranks", kPositive, "processes or threads that train together"},
+              {"fix", kTextOrNull, "what the before arm reverts; null: there is no before arm, or it is another one"},
+              {"counterfactual?", kFlag, "true: no upstream release was ever without the fix"},
+              {"verdict", one_of(kVerdicts), "what the gates come to"},
+              {"reason", kTextOrNull, "why the verdict is what it is, if gates alone do not say so"},
+              {"seconds", kSeconds, "wall time of all arms"},
+              {"arms",
+               {{"type", "object"}, {"additionalProperties", false}, {"properties", arms}},
+               "those that the cell has"},
+              {"gates", list_of(reference("gate")), "the expectations, judged"},
+              {"claims", list_of(reference("claim")), "figures that sources state, beside those measured"},
+              {"measure", list_of(kText), "groups of metrics that the scenario asks for"},
+              {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
+              {"hash", kHash,
+               "over the cell, its expectations, claims and time limit; --resume runs a cell again if it differs"}}),
       "also one line of results.jsonl");
 }
 
 }  // namespace
 
 std::string results_schema() {
-  Json out = document(
-      kResultsSchema, "fp8lab results",
-      object({{"schema", {{"const", kResultsSchema}}},
-              {"complete", described(kFlag, "false when the run was stopped before its last cell")},
-              {"environment",
-               {{"type", "object"}, {"required", {"program", "libraries", "host", "cpu", "devices", "variables"}}}},
-              {"cells", list_of(reference("cell"))}}));
+  const Json environment{{"type", "object"},
+                         {"required", {"program", "libraries", "host", "cpu", "devices", "variables"}}};
+  Json out =
+      document(kResultsSchema, "fp8lab results",
+               object({{"schema", {{"const", kResultsSchema}}, "name and version of this schema"},
+                       {"complete", kFlag, "false when the run was stopped before its last cell"},
+                       {"environment", environment, "the program, machine, libraries and variables of the run"},
+                       {"cells", list_of(reference("cell")), "in the order of scenarios and of their matrices"}}));
   Json& definitions = out["$defs"];
   definitions["cell"] = cell_schema();
   definitions["arm"] = arm_schema();
-  definitions["metric"] = object({{"value", kNumberOrNull},
-                                  {"predicted", kNumberOrNull},
-                                  {"unit", kText},
-                                  {"reason?", described(kText, "why the value is null")}});
-  definitions["gate"] = object(
-      {{"text", kText},
-       {"arm", one_of(kSides)},
-       {"metric", kTextOrNull},
-       {"pass", described({{"type", {"boolean", "null"}}}, "null: undecided")},
-       {"observed", kNumberOrNull},
-       {"limit", kNumberOrNull},
-       {"ratio?", described(object({{"value", kNumber},
-                                    {"low", kNumber},
-                                    {"high", kNumber},
-                                    {"visible", described(kNumber, "half the width of the interval")},
-                                    {"pairs", kCount}}),
-                            "Of a timed figure to another arm's, with its 99 % interval, over pairs of processes.")},
-       {"detail?", kText},
-       {"line?", described({{"type", "integer"}, {"minimum", 1}}, "of the expectation, in the scenario's file")}});
-  definitions["claim"] =
-      object({{"source", kText},
-              {"words", kText},
-              {"metric", kText},
-              {"arm", one_of(kSides)},
-              {"value", described(kNumber, "in `unit`; predicted and measured are in the metric's own unit")},
-              {"unit", kText},
-              {"predicted", kNumberOrNull},
-              {"measured", kNumberOrNull},
-              {"note?", kText}});
+  definitions["metric"] = object({{"value", kNumberOrNull, "as measured, in `unit`"},
+                                  {"predicted", kNumberOrNull, "by the closed form; null if there is none"},
+                                  {"unit", kText, "of both"},
+                                  {"reason?", kText, "why the value is null"}});
+  const Json ratio = object({{"value", kNumber, "the median"},
+                             {"low", kNumber, "the least of its 99 % interval"},
+                             {"high", kNumber, "the greatest of it"},
+                             {"visible", kNumber, "half the width of the interval"},
+                             {"pairs", kCount, "pairs of processes"}});
+  definitions["gate"] =
+      object({{"text", kText, "the expectation in words"},
+              {"arm", one_of(kSides), "whose figure is judged; difference: before minus after"},
+              {"metric", kTextOrNull, "null for an expectation of how the arm ends"},
+              {"pass", {{"type", {"boolean", "null"}}}, "null: undecided"},
+              {"observed", kNumberOrNull, "the figure, in the metric's unit"},
+              {"limit", kNumberOrNull,
+               "what it was held against; of a range, the bound that was missed, or else the lower one"},
+              {"ratio?", ratio, "of a timed figure to another arm's, over pairs of processes"},
+              {"detail?", kText, "why undecided, or how the arm ended"},
+              {"line?", kPositive, "of the expectation, in the scenario's file"}});
+  definitions["claim"] = object({{"source", kText, "who states it"},
+                                 {"words", kText, "in the source's own words"},
+                                 {"metric", kText, "that it is about"},
+                                 {"arm", one_of(kSides), "whose figure it is; difference: before minus after"},
+                                 {"value", kNumber, "in `unit`; predicted and measured are in the metric's own unit"},
+                                 {"unit", kText, "of the value"},
+                                 {"predicted", kNumberOrNull, "by the closed form"},
+                                 {"measured", kNumberOrNull, "in this run"},
+                                 {"note?", kText, "why they may differ"}});
   return out.dump(2);
 }
 
 std::string comparison_schema() {
   const Json value{{"type", {"string", "number", "null"}}};
-  const Json change = object({{"kind", one_of(kChangeKinds)},
-                              {"direction", one_of(kDirections)},
-                              {"id", kText},
-                              {"file", kText},
-                              {"line", described(kCount, "of the file; 0: unknown")},
-                              {"regression", kFlag},
-                              {"allowed", described(kFlag, "worse, and --allow matches")},
-                              {"reason", kTextOrNull},
-                              {"text", described(kText, "the change in words, without the cell")},
-                              {"arm?", kText},
-                              {"metric?", kText},
-                              {"unit?", kText},
-                              {"was", value},
-                              {"is", value}});
-  const Json finding = object({{"id", kText},
-                               {"direction", described(one_of(kDirections), "neutral: a time, which is not gated")},
-                               {"regression", kFlag},
-                               {"arm", kTextOrNull},
-                               {"metric", kTextOrNull},
-                               {"unit", kTextOrNull},
-                               {"was", kNumberOrNull},
-                               {"is", kNumberOrNull},
-                               {"phase", kTextOrNull},
-                               {"holder", kTextOrNull},
-                               {"holder_bytes", kNumberOrNull},
-                               {"also", described(list_of(kText), "metrics that changed with it")},
-                               {"since", kTextOrNull},
-                               {"text", kText}});
-  const Json timing =
-      object({{"id", kText}, {"arm", kText}, {"metric", kText}, {"unit", kText}, {"was", kNumber}, {"is", kNumber}});
-  const Json out = document(
-      kComparisonSchema, "fp8lab compare --json",
-      object({{"schema", {{"const", kComparisonSchema}}},
-              {"exit_code", kInteger},
-              {"cells_compared", described(kCount, "that ran in both runs")},
-              {"regressions", kCount},
-              {"worse", kCount},
-              {"better", kCount},
-              {"baseline_complete", kFlag},
-              {"complete", kFlag},
-              {"findings", described(list_of(finding), "at most one for each cell that changed, the worst first")},
-              {"changes", list_of(change)},
-              {"timings", described(list_of(timing), "reported, never judged")},
-              {"environment", described(list_of(object({{"key", kText}, {"was", kTextOrNull}, {"is", kTextOrNull}})),
-                                        "what differs between the machines and programs")}}));
+  const Json change = object({{"kind", one_of(kChangeKinds), "what changed"},
+                              {"direction", one_of(kDirections), "of the change"},
+                              {"id", kText, "of the cell"},
+                              {"file", kText, "of its scenario"},
+                              {"line", kCount, "of the file; 0: unknown"},
+                              {"regression", kFlag, "worse, and not allowed"},
+                              {"allowed", kFlag, "worse, and --allow matches"},
+                              {"reason", kTextOrNull, "the newer run's reason for its verdict or missing figure"},
+                              {"text", kText, "the change in words, without the cell"},
+                              {"arm?", kText, "whose figure changed"},
+                              {"metric?", kText, "that changed"},
+                              {"unit?", kText, "of the metric"},
+                              {"was", value, "in the baseline"},
+                              {"is", value, "in the other run"}});
+  const Json finding =
+      object({{"id", kText, "of the cell"},
+              {"direction", one_of(kDirections), "neutral: a time, which is not gated"},
+              {"regression", kFlag, "worse, and not allowed"},
+              {"arm", kTextOrNull, "whose figure changed"},
+              {"metric", kTextOrNull, "that changed; null: an arm or the cell ended otherwise, or it is a time"},
+              {"unit", kTextOrNull, "of the metric"},
+              {"was", kNumberOrNull, "in the baseline"},
+              {"is", kNumberOrNull, "in the other run"},
+              {"phase", kTextOrNull, "of the step in which memory changed"},
+              {"holder", kTextOrNull, "of these bytes, if known"},
+              {"holder_bytes", kNumberOrNull, "by which it grew"},
+              {"also", list_of(kText), "other metrics that changed in the same direction"},
+              {"since", kTextOrNull, "the first run that shows it, and its commit, if known"},
+              {"text", kText, "the finding in one line"}});
+  const Json timing = object({{"id", kText, "of the cell"},
+                              {"arm", kText, "whose time it is"},
+                              {"metric", kText, "that is timed"},
+                              {"unit", kText, "of the metric"},
+                              {"was", kNumber, "in the baseline"},
+                              {"is", kNumber, "in the other run"}});
+  const Json variable = object({{"key", kText, "path in the environment"},
+                                {"was", kTextOrNull, "in the baseline"},
+                                {"is", kTextOrNull, "in the other run"}});
+  const Json out =
+      document(kComparisonSchema, "fp8lab compare --json",
+               object({{"schema", {{"const", kComparisonSchema}}, "name and version of this schema"},
+                       {"exit_code", kInteger, "of fp8lab compare"},
+                       {"cells_compared", kCount, "cells that ran in both runs with the same keys"},
+                       {"regressions", kCount, "changes for the worse that are not allowed"},
+                       {"worse", kCount, "changes for the worse"},
+                       {"better", kCount, "changes for the better"},
+                       {"baseline_complete", kFlag, "false when the baseline was stopped before its last cell"},
+                       {"complete", kFlag, "the same of the other run"},
+                       {"findings", list_of(finding), "at most one for each cell that changed, the worst first"},
+                       {"changes", list_of(change), "every one"},
+                       {"timings", list_of(timing), "reported, never judged"},
+                       {"environment", list_of(variable), "what differs between the machines and programs"}}));
   return out.dump(2);
 }
 

@@ -1,10 +1,12 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
+#include "harness/cli/json_schema.h"
 #include "harness/cli/program.h"
 #include "harness/cli/result_schemas.h"
 #include "harness/scenario/scenario.h"
@@ -12,9 +14,12 @@
 namespace fp8lab {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-Json reference(const std::string& definition) { return {{"$ref", "#/$defs/" + definition}}; }
+using json_schema::described;
+using json_schema::document;
+using json_schema::Json;
+using json_schema::Member;
+using json_schema::object;
+using json_schema::reference;
 
 Json list_of(Json items) { return {{"type", "array"}, {"minItems", 1}, {"items", std::move(items)}}; }
 
@@ -22,11 +27,9 @@ Json set_of(Json items) {
   return {{"type", "array"}, {"minItems", 1}, {"uniqueItems", true}, {"items", std::move(items)}};
 }
 
-Json closed_object(Json properties, const std::vector<std::string>& required = {}) {
-  Json out{{"type", "object"}, {"additionalProperties", false}};
-  if (!required.empty()) out["required"] = required;
-  out["properties"] = std::move(properties);
-  return out;
+/// An object whose members are all optional and describe themselves, as definitions of keys do.
+Json object_of_keys(Json properties) {
+  return {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
 }
 
 Json definition_of(const Key& key, const Vocabulary& vocabulary) {
@@ -76,7 +79,9 @@ Json properties_of(std::string_view section) {
     const std::string_view inner = key.section();
     if (!inner.starts_with(prefix) || inner.find('.', prefix.size()) != std::string_view::npos) continue;
     const std::string name(inner.substr(prefix.size()));
-    if (!out.contains(name)) out[name] = closed_object(properties_of(inner));
+    if (out.contains(name)) continue;
+    out[name] = object_of_keys(properties_of(inner));
+    if (inner == "training.recipe_options") out[name]["description"] = "in place of the recipe's own choices";
   }
   return out;
 }
@@ -94,12 +99,12 @@ Json axes(const Make& make) {
 }
 
 Json metric_pattern() {
-  std::string groups;
-  for (const MetricGroup& group : metric_groups()) groups += (groups.empty() ? "" : "|") + std::string(group.name);
-  return {{"type", "string"}, {"pattern", "^(" + groups + ")\\.[a-z0-9_.]+$"}};
+  std::vector<std::string_view> groups;
+  for (const MetricGroup& group : metric_groups()) groups.push_back(group.name);
+  return {{"type", "string"}, {"pattern", fmt::format("^({})\\.[a-z0-9_.]+$", fmt::join(groups, "|"))}};
 }
 
-Json all_units() {
+std::vector<std::string> all_units() {
   std::vector<std::string> out;
   for (const Metric& metric : metrics())
     for (const std::string& unit : units_of(metric.unit))
@@ -110,7 +115,7 @@ Json all_units() {
 Json definitions(const Vocabulary& vocabulary) {
   Json out = Json::object();
   for (const Key& key : keys()) out[std::string(key.path)] = definition_of(key, vocabulary);
-  Json point = closed_object(axes([](Json value) { return value; }));
+  Json point = object_of_keys(axes([](Json value) { return value; }));
   point["minProperties"] = 1;
   out["point"] = std::move(point);
   out["points"] = list_of(reference("point"));
@@ -122,10 +127,8 @@ Json definitions(const Vocabulary& vocabulary) {
   for (const Side side : kSides) sides.push_back(name(side));
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
   out["metric"] = metric_pattern();
-  std::string units;
-  for (const Json& unit : all_units()) units += (units.empty() ? "" : "|") + unit.get<std::string>();
   const Json with_unit{{"type", "string"},
-                       {"pattern", "^[0-9.eE+-]+ *(" + units + ")$"},
+                       {"pattern", fmt::format("^[0-9.eE+-]+ *({})$", fmt::join(all_units(), "|"))},
                        {"description", "a number with a unit of the metric: 6 GiB"}};
   const Json number{{"anyOf", {{{"type", "number"}}, with_unit}}};
   const Json limit{{"anyOf",
@@ -136,63 +139,63 @@ Json definitions(const Vocabulary& vocabulary) {
                       {"pattern", "^([0-9.eE+-]+ of )?(before|after|bf16)$"},
                       {"description", "another arm's figure, or a multiple of it: 1.05 of before"}}}}};
   const Json positive{{"anyOf", {{{"type", "number"}, {"minimum", 0}}, with_unit}}};
-  out["expectation"] = closed_object(
-      {{"metric", reference("metric")},
-       {"arm", reference("arm")},
-       {"equals", limit},
-       {"at_least", limit},
-       {"at_most", limit},
-       {"within", {{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", number}}},
-       {"abs", positive},
-       {"rel",
-        {{"anyOf", {{{"type", "number"}, {"minimum", 0}}, {{"type", "string"}, {"pattern", "^[0-9.eE+]+ *%$"}}}},
-         {"description", "of the limit's size"}}},
-       {"status", {{"enum", arm_statuses()}, {"description", "how the arm's process must end"}}},
-       {"signal", {{"enum", expected_signals()}}},
-       {"when", reference("when")}});
+  const Json share{
+      {"anyOf", {{{"type", "number"}, {"minimum", 0}}, {{"type", "string"}, {"pattern", "^[0-9.eE+]+ *%$"}}}}};
+  const Json range{{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", number}};
   const Json text{{"type", "string"}};
-  out["claim"] =
-      closed_object({{"source", text},
-                     {"words", {{"type", "string"}, {"description", "what the source says, in its own words"}}},
-                     {"metric", reference("metric")},
-                     {"arm", reference("arm")},
-                     {"value", {{"type", "number"}}},
-                     {"unit", {{"enum", all_units()}}},
-                     {"note", text},
-                     {"when", reference("when")}},
-                    {"source", "words", "metric", "value", "unit"});
+  out["expectation"] = object({{"metric?", reference("metric"), "the figure to judge; `fp8lab metrics` lists all"},
+                               {"arm?", reference("arm"), "whose figure; difference is before minus after"},
+                               {"equals?", limit, "the figure itself, up to `abs` and `rel`"},
+                               {"at_least?", limit, "lower bound"},
+                               {"at_most?", limit, "upper bound"},
+                               {"within?", range, "lower and upper bound"},
+                               {"abs?", positive, "allowed distance from `equals`"},
+                               {"rel?", share, "the same as a share of the limit's size: 0.01, or 1 %"},
+                               {"status?", {{"enum", arm_statuses()}}, "how the arm's process must end"},
+                               {"signal?", {{"enum", expected_signals()}}, "the signal that must end it"},
+                               {"when?", reference("when"), "the cells that this is about; all, if left out"}});
+  out["claim"] = object({{"source", text, "who states it: an issue, a pull request, a paper"},
+                         {"words", text, "what the source says, in its own words"},
+                         {"metric", reference("metric"), "the metric that the figure is of"},
+                         {"arm?", reference("arm"), "whose figure it is"},
+                         {"value", {{"type", "number"}}, "the stated figure, in `unit`"},
+                         {"unit", {{"enum", all_units()}}, "a unit of the metric"},
+                         {"note?", text, "why figures may differ"},
+                         {"when?", reference("when"), "the cells that this is about; all, if left out"}});
   return out;
 }
 
 Json scenario_schema(const Vocabulary& vocabulary) {
   const Json text{{"type", "string"}, {"minLength", 1}};
-  Json properties{{"version", {{"const", 1}}},
-                  {"name", {{"type", "string"}, {"pattern", "^[a-z0-9_][a-z0-9_-]*$"}, {"maxLength", 80}}},
-                  {"title", text}};
-  Json upstream = list_of({{"type", "string"}});
-  upstream["description"] = "reports and fixes that this is about";
-  properties["upstream"] = std::move(upstream);
-  properties.update(properties_of(""));
-  Json matrix = closed_object(axes([](Json value) { return set_of(std::move(value)); }));
-  matrix["minProperties"] = 1;
-  matrix["description"] = "axes, as in GitHub Actions; an axis overrides the key of its name";
-  for (const char* points : {"include", "exclude"})
-    matrix["properties"][points] = properties[points] = reference("points");
-  properties["matrix"] = std::move(matrix);
+  const Json file_name{{"type", "string"}, {"pattern", "^[a-z0-9_][a-z0-9_-]*$"}, {"maxLength", 80}};
+  const Json timeout{{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kMostTimeoutSeconds}};
   Json groups = Json::array();
   for (const MetricGroup& group : metric_groups()) groups.push_back(group.name);
-  properties["measure"] = set_of({{"enum", groups}});
-  properties["expect"] = list_of(reference("expectation"));
-  properties["claims"] = list_of(reference("claim"));
-  properties["skip_if"] = list_of(closed_object({{"when", reference("when")}, {"reason", text}}, {"when", "reason"}));
-  properties["timeout"] = {{"type", "number"},
-                           {"exclusiveMinimum", 0},
-                           {"maximum", kMostTimeoutSeconds},
-                           {"description", "seconds that one arm may take"}};
-  Json out{{"$schema", "https://json-schema.org/draft/2020-12/schema"},
-           {"$id", "fp8lab.scenario/1"},
-           {"title", "fp8lab scenario"}};
-  out.update(closed_object(std::move(properties), {"version", "name", "title", "model", "measure"}));
+  Json matrix = object_of_keys(axes([](Json value) { return set_of(std::move(value)); }));
+  matrix["minProperties"] = 1;
+  for (const char* points : {"include", "exclude"}) matrix["properties"][points] = reference("points");
+  Json skips = list_of(object({{"when", reference("when"), "the cells to skip"},
+                               {"reason", text, "why they cannot run, told in the results"}}));
+  const Json sections = properties_of("");
+  const auto section = [&](const char* name) { return sections.at(name); };
+  Json out = document("fp8lab.scenario/1", "fp8lab scenario",
+                      object({{"version", {{"const", 1}}, "of this form of files"},
+                              {"name", file_name, "of the scenario, in ids of cells and names of files"},
+                              {"title", text, "what it shows, in one line"},
+                              {"upstream?", list_of({{"type", "string"}}), "reports and fixes that this is about"},
+                              {"versions?", section("versions"), "releases or folders of the subject, by arm"},
+                              {"model", section("model"), "what is trained"},
+                              {"training?", section("training"), "how it is trained"},
+                              {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
+                              {"include?", reference("points"), "further points of the matrix"},
+                              {"exclude?", reference("points"), "points that the matrix leaves out"},
+                              {"measure", set_of({{"enum", groups}}), "groups of metrics"},
+                              {"expect?", list_of(reference("expectation")), "what must hold"},
+                              {"claims?", list_of(reference("claim")), "figures that sources state, to be compared"},
+                              {"skip_if?", skips, "cells that cannot run, with reasons"},
+                              {"timeout?", timeout, "seconds that one arm may take"}}));
+  for (const auto& [name, schema] : sections.items())
+    if (!out["properties"].contains(name)) out["properties"][name] = schema;
   out["patternProperties"] = {{"^x-", {{"description", "a place for anchors"}}}};
   out["$defs"] = definitions(vocabulary);
   return out;

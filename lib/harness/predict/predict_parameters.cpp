@@ -28,7 +28,7 @@ Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, st
 }
 
 /// The gather of column-wise blocks. They travel as a copy without padding, in the order of rows.
-Gather gathered_by_rows(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
+Gather gathered_untransposed(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
   const std::int64_t block = cell.recipe.weight_block;
   const auto scales = [&](std::int64_t of) { return kF32 * ceil_div(of, block) * ceil_div(cols, block); };
   const std::int64_t own = rows_of_shard(cell, rows, 0);
@@ -55,7 +55,7 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
     weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
     weight.reorders = !recipe.per_tensor && !cell.decisions.gather_blocks_row_wise;
     if (!weight.reorders) return;
-    const Gather columnwise = gathered_by_rows(cell, rows, cols);
+    const Gather columnwise = gathered_untransposed(cell, rows, cols);
     weight.forward += columnwise;
     weight.forward.reordered = allocate(weight.transpose);
     weight.backward += columnwise;

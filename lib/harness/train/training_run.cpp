@@ -33,7 +33,7 @@ ProcessGroup* ranks_of(const CellConfig& cell, ProcessGroup* world) {
 /// The ranks of `world` for buffers on `device`; null without a world.
 std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
   if (world == nullptr) return nullptr;
-  return world->on(device);
+  return world->for_device(device);
 }
 
 std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {

@@ -78,8 +78,9 @@ const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantiz
   Device& device = runtime.device;
   const QuantFormat& format = cast.format;
   const bool is_incomplete = !cached_.empty() && cast.orientations.columnwise && !cached_.columnwise();
-  // With the fix an MXFP8 copy that validation cached row-wise is made anew. Reverted: it is kept, and only what it has
-  // is cast again. Blocks need no reset: their column-wise orientation is the transpose of the row-wise one.
+  // Validation caches the row-wise orientation alone, and training needs both. MXFP8 casts each orientation from the
+  // weight, so the incomplete copy is dropped and both are cast. Reverted behaviour: the copy stays, and only the
+  // orientation that it has is cast again. Square blocks keep their copy: the transpose below completes it.
   const bool resets =
       format.per_tensor() || (!format.columnwise_is_transpose() && runtime.behaviors.reset_incomplete_workspaces);
   if (is_incomplete && resets) cached_.clear();

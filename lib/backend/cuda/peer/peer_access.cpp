@@ -95,9 +95,9 @@ class CudaPeerStream final : public PeerStream {
     }
   }
 
-  void begin(bool aside) override {
-    collective_ = {.stream = context_.stream(), .aside = aside};
-    if (aside) {
+  void begin(bool async) override {
+    collective_ = {.stream = context_.stream(), .async = async};
+    if (async) {
       if (!side_) open_side();
       cuda_check(cudaEventRecord(forked_.get(), collective_.stream), "cudaEventRecord");
       collective_.stream = side_.get();
@@ -118,7 +118,7 @@ class CudaPeerStream final : public PeerStream {
     if (const CudaPeerSlot& other = of(rank); &other != slot_.get()) wait(other.ended);
   }
 
-  void join() override {
+  void wait_for_async() override {
     if (!side_) return;
     cuda_check(cudaEventRecord(joined_.get(), side_.get()), "cudaEventRecord");
     cuda_check(cudaStreamWaitEvent(context_.stream(), joined_.get(), 0), "cudaStreamWaitEvent");
@@ -191,7 +191,7 @@ void PeerCopies::launch(std::span<const PeerCopy> copies, std::span<const PeerCo
   cuda_check(cudaEventRecord(parted_.get(), collective.stream), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(beside_.get(), parted_.get(), 0), "cudaStreamWaitEvent");
   launch_copies(copies, path, collective.stream);
-  launch_copies(own, own_path, beside_.get(), collective.aside ? 0 : kBesideMultiprocessors);
+  launch_copies(own, own_path, beside_.get(), collective.async ? 0 : kBesideMultiprocessors);
   cuda_check(cudaEventRecord(rejoined_.get(), beside_.get()), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(collective.stream, rejoined_.get(), 0), "cudaStreamWaitEvent");
 }

@@ -26,10 +26,10 @@ class CudaPeerAccess final : public PeerAccess {
   CudaContext& context_;
 };
 
-/// The stream that a collective runs on: the context's own, or (`aside`) one beside it.
+/// The stream that a collective runs on: the context's own, or (`async`) one beside it.
 struct CollectiveStream {
   cudaStream_t stream = nullptr;
-  bool aside = false;
+  bool async = false;
 };
 
 /// PeerStream::copy() for one rank: copies to other GPUs on the collective's stream, and copies within this GPU on a
