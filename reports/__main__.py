@@ -120,6 +120,7 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         import load
         import page
         import render
+        import workers
 
     loader = load.Loader()
     for argument in options.out:
@@ -132,9 +133,9 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         report_error("there is nothing to show; no report was written")
         return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
     ended, lines = 0, []
-    with files.Files() as out:
+    with files.Files() as out, workers.Workers() as pool:
         out.make_directory(directory / "figures")
-        plots = choice.choose(loader.sets, benches, options.figures, loader.problems)
+        plots = choice.choose(loader.sets, benches, options.figures, loader.problems, pool.map)
         if options.snapshots or options.traces:
             drawn = figures.timeline_cells(loader.sets, options.figures)
             cells = (
@@ -148,7 +149,7 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
                 report_error(f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written")
                 ended = EXIT_BAD_INPUT
         report = page.make(printable(options.title), loader.sets, benches, plots, loader.problems)
-        render.write(report, directory, out)
+        render.write(report, directory, out, pool)
     for problem in loader.problems:
         report_error(str(problem))
     if not all([say(line) for line in [*lines, f"report: {one_line(str(directory / 'report.html'))}"]]):

@@ -1,10 +1,11 @@
 """The choice of a report's figures."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import bench as benches
-from figures import Plot, holder_plot, host_plots, once, timeline_cells, timeline_plot, wire_plots
+from figures import Plot, holder_plot, host_plots, once, read_timelines, timeline_cells, timeline_paths, timeline_plot, wire_plots
 from load import Problem, ResultSet
 from parity_figures import loss_plots, noise_plots
 
@@ -43,9 +44,17 @@ def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
 Chosen = Callable[[list[ResultSet]], list[Plot]]
 
 
-def choose(sets: list[ResultSet], bench: benches.Bench, per_fix: int, problems: list[Problem]) -> list[Plot]:
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+def choose(
+    sets: list[ResultSet], bench: benches.Bench, per_fix: int, problems: list[Problem], run_each: Map = map
+) -> list[Plot]:
+    """`run_each` reads the timelines, as `map` does or several at a time."""
     cells = timeline_cells(sets, per_fix)
-    of_fixes = [timeline_plot(cell, problems) for cell in cells] + [holder_plot(cell) for cell in cells]
+    read = run_each(read_timelines, [timeline_paths(cell) for cell in cells])
+    of_fixes = [timeline_plot(cell, *found, problems) for cell, found in zip(cells, read)]
+    of_fixes += [holder_plot(cell) for cell in cells]
     more: list[Chosen] = [wire_plots, host_plots, loss_plots, noise_plots]
     plots = once(plot for plot in of_fixes if plot) + [plot for pick in more for plot in pick(sets)]
     if len(sets) > 1:

@@ -7,7 +7,7 @@ key whose name ends in `?` is optional, keys that are not named are allowed, and
 import dataclasses
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 MOST_DEPTH = 64
@@ -69,30 +69,57 @@ def one_of(*words: str) -> Leaf:
     return Leaf(f"one of {', '.join(words)}", lambda value: type(value) is str and value in words)
 
 
+class _Misfit(Exception):
+    """A part that does not have its shape. `path` is made on the way out, since nearly all values fit."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.path: list[str | int] = [key] if key else []
+
+
 def misfit(value: Any, shape: Any, path: str = "") -> str:
     """The message about the first part of `value` that does not have the shape, or an empty text."""
-    if isinstance(shape, Leaf):
-        return "" if shape.fits(value) else _wrong(path, shape.words, value)
-    if isinstance(shape, list):
-        if type(value) is not list:
-            return _wrong(path, "a list", value)
-        return next(filter(None, (misfit(item, shape[0], f"{path}[{i}]") for i, item in enumerate(value))), "")
-    if type(value) is not dict:
-        return _wrong(path, "an object", value)
-    if "*" in shape:
-        return next(filter(None, (misfit(inner, shape["*"], step(path, key)) for key, inner in value.items())), "")
-    for name, inner in shape.items():
-        key = name.removesuffix("?")
-        if key in value:
-            if fault := misfit(value[key], inner, step(path, key)):
-                return fault
-        elif name == key:
-            return f"`{step(path, key)}` is missing"
+    try:
+        _demand(value, shape)
+    except _Misfit as fault:
+        for key in reversed(fault.path):
+            path = f"{path}[{key}]" if isinstance(key, int) else step(path, key)
+        return f"{f'`{path}`' if path else 'it'} {fault}"
     return ""
 
 
-def _wrong(path: str, expected: str, value: Any) -> str:
-    return f"{f'`{path}`' if path else 'it'} must be {expected}, but is {described(value)}"
+def _demand(value: Any, shape: Any) -> None:
+    if isinstance(shape, Leaf):
+        if not shape.fits(value):
+            raise _wrong(shape.words, value)
+    elif isinstance(shape, list):
+        if type(value) is not list:
+            raise _wrong("a list", value)
+        _demand_all(enumerate(value), shape[0])
+    elif type(value) is not dict:
+        raise _wrong("an object", value)
+    elif "*" in shape:
+        _demand_all(value.items(), shape["*"])
+    else:
+        for name, inner in shape.items():
+            key = name.removesuffix("?")
+            if key in value:
+                _demand_all([(key, value[key])], inner)
+            elif name == key:
+                raise _Misfit("is missing", key)
+
+
+def _demand_all(items: Iterable[tuple[str | int, Any]], shape: Any) -> None:
+    for key, value in items:
+        try:
+            _demand(value, shape)
+        except _Misfit as fault:
+            fault.path.append(key)
+            raise
+
+
+def _wrong(expected: str, value: Any) -> _Misfit:
+    return _Misfit(f"must be {expected}, but is {described(value)}")
 
 
 def step(path: str, key: str) -> str:

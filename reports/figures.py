@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import pathlib
 import re
 from collections.abc import Iterable
 
@@ -127,26 +128,39 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
     return out
 
 
-def timeline_plot(cell: Cell, problems: list[Problem]) -> Plot | None:
-    arms, read = [], []
+def timeline_paths(cell: Cell) -> dict[str, pathlib.Path | None]:
+    """The files with the timelines of a cell's figure, by arm; None where there is none."""
     wanted = ("before", "after") if cell.fix else [arm for arm in ("before", "after", "bf16") if cell.timeline(arm)]
-    for arm in wanted:
-        path = cell.timeline(arm)
+    return {arm: cell.timeline(arm) for arm in wanted}
+
+
+def read_timelines(paths: dict[str, pathlib.Path | None]) -> tuple[TimelineData | None, dict[str, str]]:
+    """The data of a figure, if a timeline can be read, and by arm what is wrong with those that cannot."""
+    faults, read = {}, {}
+    for arm, path in paths.items():
         try:
             if path is None:
                 raise timelines.TimelineError("is not there")
-            read.append(timelines.read(path))
-            arms.append(arm)
+            read[arm] = timelines.read(path)
         except timelines.TimelineError as error:
-            problems.append(Problem(str(path or cell.results.path), f"timeline {cell.id}, {arm}", str(error)))
+            faults[arm] = str(error)
     if not read:
+        return None, faults
+    chosen = timelines.bands(list(read.values()), MOST_BANDS)
+    axis = timelines.shared_axis(list(read.values()))
+    curves = [timelines.curve(one, chosen, axis, POINTS) for one in read.values()]
+    return TimelineData(list(read), chosen, axis, curves, max(curve.peak[1] for curve in curves)), faults
+
+
+def timeline_plot(
+    cell: Cell, data: TimelineData | None, faults: dict[str, str], problems: list[Problem]
+) -> Plot | None:
+    for arm, fault in faults.items():
+        problems.append(Problem(str(cell.timeline(arm) or cell.results.path), f"timeline {cell.id}, {arm}", fault))
+    if data is None:
         return None
-    chosen = timelines.bands(read, MOST_BANDS)
-    axis = timelines.shared_axis(read)
-    curves = [timelines.curve(one, chosen, axis, POINTS) for one in read]
-    data = TimelineData(arms, chosen, axis, curves, max(curve.peak[1] for curve in curves))
-    gap = "".join(f" The arm {arm} could not be read." for arm in wanted if arm not in arms)
-    other = " The dashed line is the other arm." if len(arms) == 2 else ""
+    gap = "".join(f" The arm {arm} could not be read." for arm in faults)
+    other = " The dashed line is the other arm." if len(data.arms) == 2 else ""
     caption = (
         "Bytes alive by holder along the events of the run; every phase is as wide as its events are many. Warm colours are "
         "bytes that should be gone when backward ends, cool ones stay." + other + gap

