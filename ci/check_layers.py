@@ -99,7 +99,7 @@ EXTERNALS = (
     (r"(netinet|arpa)/.*\.h|netdb\.h", ("lib/comm/sockets", "correctness")),
     (r"(zmq|sodium|malloc)\.h", ("lib/comm/sockets",)),
 )
-# Heavy or versioned headers that stay out of headers of ours.
+# Heavy or versioned headers that stay out of headers of ours, but for those that only sources of their own folder include.
 SOURCES_ONLY = r"(fmt|nlohmann)/.*"
 
 # What device code sees of lib/: headers whose functions it calls, which alone may ask whether nvcc reads them; its own folders; and
@@ -231,6 +231,13 @@ class Tree:
         roots = ("lib",) if top == "lib" else (top, "lib")
         return next((f"{root}/{include}" for root in roots if f"{root}/{include}" in self.texts), None)
 
+    def private_header(self, path):
+        """Whether only sources beside the header `path` include it."""
+        name = path.split("/", 1)[1]
+        users = [user for user, text in self.sources() if f'"{name}"' in text]
+        return bool(users) and all(user.endswith(".cpp") and pathlib.PurePath(user).parent == pathlib.PurePath(path).parent
+                                   for user in users)
+
     def sources(self):
         for path, text in self.texts.items():
             if pathlib.PurePath(path).suffix in CXX_FILES:
@@ -253,8 +260,8 @@ def check_includes(tree, path, text):
                 yield Finding(EXTERNAL, path, line, f"<{external}> is in no row of the table")
             elif not within_any(path, rows[0]):
                 yield Finding(EXTERNAL, path, line, f"<{external}> belongs to {', '.join(rows[0])}, not to {room}")
-            elif suffix in HEADERS and re.fullmatch(SOURCES_ONLY, external):
-                yield Finding(EXTERNAL, path, line, f"<{external}> is for .cpp files, not for headers")
+            elif suffix in HEADERS and re.fullmatch(SOURCES_ONLY, external) and not tree.private_header(path):
+                yield Finding(EXTERNAL, path, line, f"<{external}> is for .cpp files, not for headers of several folders")
             continue
         target = tree.resolve(path, own)
         if target is None:

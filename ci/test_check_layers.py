@@ -178,6 +178,16 @@ class CheckLayers(unittest.TestCase):
             with self.subTest(path=path, text=text):
                 self.assertEqual([], findings({path: text}))
 
+    def test_heavy_header_in_a_header_of_one_folder(self):
+        header = {"lib/harness/cli/parts.h": HEADER + "#include <nlohmann/json.hpp>\n"}
+        user = {"lib/harness/cli/a.cpp": '#include "harness/cli/parts.h"\n'}
+        self.assertEqual([], findings({**header, **user}))
+        for other in ("lib/harness/cli/b.h", "scenarios/main.cpp"):
+            with self.subTest(other=other):
+                text = (HEADER if other.endswith("h") else "") + '#include "harness/cli/parts.h"\n'
+                self.expect_one({**header, **user, other: text}, "external", "lib/harness/cli/parts.h", 2)
+        self.expect_one(header, "external", "lib/harness/cli/parts.h", 2)
+
     def test_include_in_a_comment_is_none(self):
         self.assertEqual([], findings({"lib/core/a.cpp": '/*\n#include "ops/ops.h"\n*/\n//\n'}))
 

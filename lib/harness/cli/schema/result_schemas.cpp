@@ -1,6 +1,6 @@
-#include "harness/cli/result_schemas.h"
+#include "harness/cli/schema/result_schemas.h"
 
-#include "harness/cli/json_schema.h"
+#include "harness/cli/schema/json_schema.h"
 #include "harness/results/compare.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"

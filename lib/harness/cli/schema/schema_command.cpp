@@ -6,9 +6,9 @@
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
-#include "harness/cli/json_schema.h"
 #include "harness/cli/program.h"
-#include "harness/cli/result_schemas.h"
+#include "harness/cli/schema/json_schema.h"
+#include "harness/cli/schema/result_schemas.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab {
@@ -174,8 +174,8 @@ Json scenario_schema(const Vocabulary& vocabulary) {
   Json matrix = object_of_keys(axes([](Json value) { return set_of(std::move(value)); }));
   matrix["minProperties"] = 1;
   for (const char* points : {"include", "exclude"}) matrix["properties"][points] = reference("points");
-  Json skips = list_of(object({{"when", reference("when"), "the cells to skip"},
-                               {"reason", text, "why they cannot run, told in the results"}}));
+  Json skips = list_of(object(
+      {{"when", reference("when"), "the cells to skip"}, {"reason", text, "why they cannot run, as results give it"}}));
   const Json sections = properties_of("");
   const auto section = [&](const char* name) { return sections.at(name); };
   Json out = document("fp8lab.scenario/1", "fp8lab scenario",
