@@ -84,6 +84,7 @@ endfunction()
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
+# Tests on a GPU of rooms with ranks have the label `gpus` too: they use every GPU that there is.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
 # optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.
 function(fp8lab_test name)
@@ -93,6 +94,7 @@ function(fp8lab_test name)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
+  set(rooms ${ARG_ROOMS})
   list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
   if(ARG_NUMERIC)
@@ -114,12 +116,20 @@ function(fp8lab_test name)
   if(FP8LAB_SANITIZE)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
+  set(gpu_labels gpu)
+  if(comm IN_LIST rooms OR fsdp IN_LIST rooms)
+    list(APPEND gpu_labels gpus)
+  endif()
+  if(gpu IN_LIST ARG_LABELS)
+    list(APPEND ARG_LABELS ${gpu_labels})
+    list(REMOVE_DUPLICATES ARG_LABELS)
+  endif()
   fp8lab_test_entries(${name} ${ARG_SHARDS} ${ARG_TIMEOUT} "${ARG_LABELS}" "" ${name})
   if(TARGET gpu_tests AND (ARG_GPU OR "gpu" IN_LIST ARG_LABELS))
     add_dependencies(gpu_tests ${name})
   endif()
   if(ARG_GPU AND FP8LAB_WITH_CUDA)
-    fp8lab_test_entries(${name}_on_gpu ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} gpu FP8LAB_TEST_DEVICE=cuda
+    fp8lab_test_entries(${name}_on_gpu ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} "${gpu_labels}" FP8LAB_TEST_DEVICE=cuda
       ${name} "--gtest_filter=-*blackwell*:*EveryArch*")
   endif()
 endfunction()

@@ -27,7 +27,16 @@ exit "$FAKE_RUN"
 PROGRAM
 chmod +x build/cuda/scenarios/fp8lab
 """
-CTEST = RECORDED + 'echo "$FAKE_TESTS"\n[ "${FAKE_TESTS#100%}" != "$FAKE_TESTS" ]\n'
+# Five tests, one of which uses every GPU.
+CTEST = RECORDED + """
+case "$*" in
+*show-only*gpus*) echo 'warning'; echo '{"tests": [{"name": "ranks"}]}'; exit;;
+*show-only*) echo '{"tests": [{"name": "a"}, {"name": "b"}, {"name": "ranks"}, {"name": "c.d"}, {"name": "e"}]}'; exit;;
+esac
+echo "GPUs $CUDA_VISIBLE_DEVICES" >>"$FAKE_CALLS"
+echo "$FAKE_TESTS"
+[ "${FAKE_TESTS#100%}" != "$FAKE_TESTS" ]
+"""
 
 
 class Gpu(unittest.TestCase):
@@ -40,7 +49,7 @@ class Gpu(unittest.TestCase):
         (self.root / "bin").mkdir()
         self.tools = {"nvidia-smi": NVIDIA_SMI, "cmake": CMAKE, "ctest": CTEST}
 
-    def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 28"):
+    def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 2"):
         for name, text in self.tools.items():
             path = self.root / "bin" / name
             path.write_text(text)
@@ -49,6 +58,7 @@ class Gpu(unittest.TestCase):
         self.calls.touch()
         environment = {**os.environ, "PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "FAKE_CALLS": str(self.calls),
                        "FAKE_RUN": str(run), "FAKE_BROKEN": broken, "FAKE_TESTS": tests}
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
         return subprocess.run([self.root / "ci/gpu", *arguments], capture_output=True, text=True, timeout=60,
                               check=False, env=environment, stdin=subprocess.DEVNULL)
 
@@ -56,7 +66,7 @@ class Gpu(unittest.TestCase):
         done = self.run_gpu("--commit", "abc1234", "-D", "FP8LAB_NCCL=ON")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         row = done.stdout.splitlines()[-1]
-        self.assertRegex(row, r"^\| `abc1234` \| \d{4}-\d\d-\d\d \| 2 x NVIDIA H200 \| 28 of 28 tests in \d+ s \| "
+        self.assertRegex(row, r"^\| `abc1234` \| \d{4}-\d\d-\d\d \| 2 x NVIDIA H200 \| 6 of 6 tests in \d+ s \| "
                               r"3 cells: 1 confirmed, 2 pass, exit 0, in \d+ s \| \d+ s \|$")
         self.assertEqual((self.root / "out/gpu/row.md").read_text(), row + "\n")
         calls = self.calls.read_text()
@@ -64,22 +74,37 @@ class Gpu(unittest.TestCase):
         self.assertIn("cmake --preset cuda -D FP8LAB_NCCL=ON\n", calls)
         self.assertIn("multicast 0", calls)
         self.assertIn("--target fp8lab gpu_tests", calls)
-        self.assertIn("ctest --preset cuda -L gpu\n", calls)
+
+    def test_gpus_divide_the_tests_but_for_those_that_use_every_gpu(self):
+        self.run_gpu("--commit", "abc1234")
+        calls = [line for line in self.calls.read_text().splitlines() if "show-only" not in line]
+        runs = [line.partition(" -R ")[2] for line in calls if line.startswith("ctest")]
+        self.assertEqual(sorted(runs[:2]), ["^(a|c\\.d)$", "^(b|e)$"])
+        self.assertEqual(runs[2:], ["^(ranks)$"])
+        seen = [line for line in calls if line.startswith("GPUs")]
+        self.assertEqual((sorted(seen[:2]), seen[2:]), (["GPUs 0", "GPUs 1"], ["GPUs "]))
+
+    def test_only_one_half_runs_when_asked(self):
+        done = self.run_gpu("--commit", "abc1234", "--only", "scenarios")
+        self.assertRegex(done.stdout.splitlines()[-1], r"\| not run \| 3 cells: .* exit 0")
+        self.assertNotIn("ctest", self.calls.read_text())
+        done = self.run_gpu("--commit", "abc1234", "--only", "tests")
+        self.assertRegex(done.stdout.splitlines()[-1], r"\| 6 of 6 tests in \d+ s \| not run \|")
 
     def test_summary_of_cmake_4_is_read_and_skipped_tests_do_not_count_as_run(self):
-        done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 28\n\n\t 3 - windows (Skipped)")
+        done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 2\n\n\t 3 - windows (Skipped)")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("27 of 28 tests, 1 skipped, in", done.stdout.splitlines()[-1])
+        self.assertIn("3 of 6 tests, 3 skipped, in", done.stdout.splitlines()[-1])
 
     def test_a_run_whose_tests_were_all_skipped_fails(self):
         done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 1\n\n\t 3 - windows (Skipped)")
         self.assertEqual(done.returncode, 1, done.stdout)
 
     def test_failed_test_ends_with_1_and_shows_its_log(self):
-        done = self.run_gpu("--commit", "abc1234", tests="96% tests passed, 1 tests failed out of 28")
+        done = self.run_gpu("--commit", "abc1234", tests="50% tests passed, 1 tests failed out of 2")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("27 of 28 tests", done.stdout)
-        self.assertIn("tests ended with status 1", done.stdout)
+        self.assertIn("3 of 6 tests", done.stdout)
+        self.assertIn("tests-gpus ended with status 1", done.stdout)
 
     def test_failed_scenarios_end_with_1_and_are_in_the_row(self):
         done = self.run_gpu("--commit", "abc1234", run=124)
