@@ -1,0 +1,180 @@
+"""ci/matrix --against: a run compared with the results of another."""
+
+import json
+import unittest
+
+from matrix_workspace import PROGRAM, Workspace
+
+
+class Against(Workspace):
+    def setUp(self):
+        super().setUp()
+        self.assertEqual(0, self.matrix("tiny").returncode)
+        self.summary.unlink()
+
+    def test_its_own_output_is_no_regression_and_is_kept(self):
+        done = self.matrix("tiny", "--against", str(self.out))
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("no regression in 2 cells", done.stdout)
+        self.assertTrue((self.out / "baseline.json").exists())
+        self.assertEqual(0, self.matrix("tiny", "--against", str(self.out)).returncode, "an older one's is replaced")
+        (self.out / "baseline.json").write_text("mine")
+        done = self.matrix("tiny", "--against", str(self.out))
+        self.assertEqual(2, done.returncode)
+        self.assertIn(f"ci/matrix: error: {self.out / 'baseline.json'}: the baseline would be kept there", done.stderr)
+        self.assertEqual("mine", (self.out / "baseline.json").read_text())
+        self.assertTrue((self.out / "results.json").exists())
+        self.assert_totals(self.junit())
+        self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
+
+    def expect_regression(self, mutate, text):
+        done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn(text, done.stdout)
+        self.assertIn(text, self.summary.read_text())
+        self.assertIn("::error file=scenarios/plain.yaml,line=", done.stdout)
+        self.assertIn("title=regression", done.stdout.replace("fp8lab%3A ", ""))
+        suites = self.junit()
+        self.assert_totals(suites)
+        self.assertIn(text, suites.find(".//failure[@type='regression']").text)
+        self.assertEqual(1, json.loads((self.out / "comparison.json").read_text())["regressions"])
+
+    def test_one_byte_is_a_regression(self):
+        def mutate(cells):
+            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
+
+        self.expect_regression(mutate, "after memory.peak_bytes: ")
+
+    def test_a_cell_that_vanished_is_a_regression(self):
+        self.expect_regression(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}), "vanished; it was pass")
+
+    def test_an_allowed_cell_may_vanish(self):
+        baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
+        self.assertEqual(0, self.matrix("tiny", "--against", str(baseline), "--allow", "batch=9").returncode)
+
+    def accept(self, expires="2999-12-31", **changes):
+        """Writes a table that accepts the peak of batch 2, with changes, and compares with a baseline of a byte less."""
+        def mutate(cells):
+            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
+
+        peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
+        entry = {"cells": '"batch=2"', "metric": '"memory.peak_bytes"', "at_most": str(int(peak)), "expires": expires,
+                 "why": '"#1: a byte more"'} | changes
+        file = self.folder / "accepted.toml"
+        file.write_text("[[accept]]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items() if value))
+        return self.matrix("tiny", "--against", str(self.baseline(mutate)), "--accept", str(file))
+
+    def test_an_accepted_increase_passes_and_is_reported(self):
+        done = self.accept()
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("accepted until 2999-12-31: #1: a byte more", done.stdout)
+        self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
+
+    def test_an_entry_accepts_no_more_than_it_says(self):
+        peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
+        for changes in ({"at_most": str(int(peak) - 1)}, {"cells": '"batch=1"'}, {"metric": '"memory.setup_peak_bytes"'}):
+            done = self.accept(**changes)
+            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+            self.assertIn("entry 1: accepts no regression of this comparison", done.stderr)
+
+    def test_an_expired_entry_accepts_nothing_and_is_reported(self):
+        done = self.accept(expires="2020-01-01")
+        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+        self.assertIn("entry 1: expired on 2020-01-01", done.stderr)
+
+    def test_a_mistake_in_an_entry_is_named(self):
+        for changes, message in (({"why": ""}, "entry 1: `why` is missing"),
+                                 ({"expires": '"soon"'}, "entry 1: `expires` cannot be 'soon'"),
+                                 ({"at_most": "nan"}, "entry 1: `at_most` cannot be nan"),
+                                 ({"at_most": ""}, "entry 1: give one of `at_most` and `at_least`"),
+                                 ({"cells": '"("'}, "entry 1: `cells` is no regular expression"),
+                                 ({"cell": '"x"'}, "entry 1: `cell` is not known")):
+            done = self.accept(**changes)
+            self.assertEqual(2, done.returncode, done.stdout + done.stderr)
+            self.assertIn(message, done.stderr)
+
+    def test_a_verdict_that_got_worse_keeps_the_runs_own_code(self):
+        self.add("plain", "at_most: 1")
+        done = self.matrix("tiny", "--against", str(self.out))
+        self.assertEqual(1, done.returncode)
+        self.assertIn("pass -> fail", done.stdout)
+
+    def test_new_cells_and_better_figures_are_no_regressions(self):
+        def mutate(cells):
+            del cells[0]
+            cells[0]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] += 1
+
+        self.assertEqual(0, self.matrix("tiny", "--against", str(self.baseline(mutate))).returncode)
+
+    def inconclusive(self):
+        """A program that differs from fp8lab in the exit code of its runs."""
+        program = self.folder / "fp8lab"
+        program.write_text(f'#!/bin/sh\n{PROGRAM} "$@" && if [ "$1" = run ]; then exit 3; fi\n')
+        program.chmod(0o755)
+        return program
+
+    def test_a_baseline_without_measured_cells_fails_with_the_reason(self):
+        def mutate(cells):
+            for cell in cells:
+                cell |= {"verdict": "skipped", "reason": "the moon was full"}
+
+        baseline = self.baseline(mutate)
+        text = f"nothing in common with the baseline: no cell ran both here and in {baseline}"
+        for program, alone in ((PROGRAM, ""), (self.inconclusive(), "; the run alone is inconclusive (exit 3)")):
+            done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+            self.assertEqual(5, done.returncode, done.stdout + done.stderr)
+            last = done.stdout.splitlines()[-1]
+            self.assertTrue(last.startswith(f"ci/matrix: exit 5: {text}") and last.endswith(f"until there is one{alone}"), last)
+            self.assertNotIn("nothing ran", done.stdout)
+            self.assertIn(f"::error title=ci/matrix tiny::{text}", done.stdout)
+            self.assertIn(text, self.summary.read_text())
+            suites = self.junit()
+            self.assert_totals(suites)
+            self.assertEqual("nothing in common with the baseline", suites.find(".//error").text)
+
+    def test_a_run_that_failed_keeps_its_code_whatever_it_is_compared_with(self):
+        baseline = self.baseline(lambda cells: [cell.update(verdict="skipped", reason="a") for cell in cells])
+        self.add("plain", "at_most: 1")
+        done = self.matrix("tiny", "--against", str(baseline))
+        self.assertEqual(1, done.returncode)
+        self.assertEqual("ci/matrix: exit 1: a gate failed", done.stdout.splitlines()[-1])
+
+    def test_regressions_of_an_inconclusive_run_are_named(self):
+        baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
+        done = self.matrix("tiny", "--against", str(baseline), "--program", str(self.inconclusive()))
+        self.assertEqual(1, done.returncode)
+        self.assertEqual(f"ci/matrix: exit 1: regressions against {baseline}", done.stdout.splitlines()[-1])
+
+    def test_files_that_are_no_baseline_are_refused_before_the_run(self):
+        bad = self.folder / "bad.json"
+        bad.write_text("{")
+        for baseline in (self.folder / "nowhere", bad):
+            done = self.matrix("tiny", "--against", str(baseline))
+            self.assertEqual(2, done.returncode)
+            self.assertIn(f"ci/matrix: error: --against: {baseline}", done.stderr)
+            self.assertIn("give the results.json", done.stderr)
+            self.assertNotIn("[1/2]", done.stdout)
+
+    def test_an_invalid_allow_expression_is_refused_before_the_run(self):
+        done = self.matrix("tiny", "--allow", "(", "--against", str(self.out))
+        self.assertEqual(2, done.returncode)
+        self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression: .*\n\Z")
+        self.assertNotIn("[1/2]", done.stdout)
+        self.assertTrue((self.out / "results.json").exists())
+
+    def test_a_comparison_that_fails_after_the_run_is_named_last(self):
+        baseline = self.baseline(lambda cells: None)
+        program = self.folder / "fp8lab"  # the baseline vanishes meanwhile
+        program.write_text(f'#!/bin/sh\n[ "$1" = run ] && rm {baseline}\nexec {PROGRAM} "$@"\n')
+        program.chmod(0o755)
+        done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+        self.assertEqual(2, done.returncode)
+        last = done.stdout.splitlines()[-1]
+        self.assertTrue(last.startswith("ci/matrix: exit 2: bad configuration"), last)
+        self.assertIn(str(baseline), last)
+        self.assertEqual(1, done.stderr.count("fp8lab: error: "), done.stderr)
+        self.assertIn(str(baseline), self.summary.read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
