@@ -71,7 +71,7 @@ TEST(Plan, ShowsPredictionsOfEveryArmAndRunsNothing) {
   const Ended plan = run({"plan", scenarios.path()});
   EXPECT_EQ(plan.code, 0) << plan.errors;
   EXPECT_TRUE(contains(plan.output, "one  (meta, 1 rank)\n  before ")) << plan.output;
-  EXPECT_TRUE(contains(plan.output, "skipped: no CUDA device was found")) << plan.output;
+  EXPECT_TRUE(contains(plan.output, "not run here: no CUDA device was found\n  before ")) << plan.output;
   EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
 
   const Json json = Json::parse(run({"plan", scenarios.path(), "-f", "one", "--json"}).output);

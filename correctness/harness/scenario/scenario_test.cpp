@@ -55,6 +55,7 @@ timeout: 12.5
   EXPECT_EQ(cells[0].expect.size(), 4u);  // without the expectation for seq 2048
   EXPECT_EQ(cells[5].expect.size(), 3u);
   EXPECT_EQ(cells[5].skip_reason, "says nothing");
+  EXPECT_FALSE(cells[5].skipped_here);
   EXPECT_EQ(cells[4].skip_reason, "");
 }
 
@@ -96,6 +97,7 @@ TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
   ASSERT_EQ(cells.size(), 2u);
   EXPECT_EQ(cells[0].skip_reason, "");
   EXPECT_EQ(cells[1].skip_reason, "no CUDA device was found");
+  EXPECT_TRUE(cells[1].skipped_here);
 }
 
 TEST(Scenario, AxisOverridesTheKeyOfItsName) {

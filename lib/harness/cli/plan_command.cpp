@@ -190,6 +190,11 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
   return out;
 }
 
+std::string why_not_run(const PlannedCell& cell) {
+  if (cell.skip_reason.empty()) return "";
+  return fmt::format("  {}: {}", cell.skipped_here ? "not run here" : "skipped", for_terminal(cell.skip_reason));
+}
+
 std::string scenario_text(const std::vector<Planned>& plans) {
   std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
   for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
@@ -200,14 +205,14 @@ std::string scenario_text(const std::vector<Planned>& plans) {
     runs += plan.cell.skip_reason.empty();
     arms += plan.arms.size();
     text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
-                        plan.cell.skip_reason.empty() ? "" : "  skipped: " + for_terminal(plan.cell.skip_reason));
+                        why_not_run(plan.cell));
     for (const PlannedArm& arm : plan.arms) text += line_of(arm) + fit_text(arm, plan.capacity, "          ");
     for (const Gate& gate : plan.gates) {
       if (!*gate.pass) text += gate_text(gate);
       ++(*gate.pass ? hold : fail);
     }
   }
-  text += fmt::format("{}, {} of them run, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
+  text += fmt::format("{}, {} of them run here, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
   if (hold + fail > 0)
     text += fmt::format("; of {} that predictions decide, {} fail", counted(hold + fail, "expectation"), fail);
   return text + "\n";

@@ -77,7 +77,8 @@ bool Planned::fails(bool fits) const {
 
 Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program) {
   Planned plan{cell, capacity > 0 ? capacity : cell.config.capacity, {}, {}};
-  if (!cell.skip_reason.empty()) return plan;
+  // Predictions need no device, so cells of a GPU are planned on machines without one.
+  if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   for (const Arm arm : arms) {
     PlannedArm out{arm, {}, "", {}, false, {}};
     try {

@@ -158,8 +158,10 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   copies.give(scenario.claims, &PlannedCell::claims, cells);
   copies.give_reasons(scenario.skip_if, cells);
   for (PlannedCell& cell : cells) {
-    if (cell.skip_reason.empty()) cell.skip_reason = device_reason(cell.config, vocabulary);
+    if (!cell.skip_reason.empty()) continue;
+    cell.skip_reason = device_reason(cell.config, vocabulary);
     if (cell.skip_reason.empty() && vocabulary.lacks) cell.skip_reason = vocabulary.lacks(cell.config);
+    cell.skipped_here = !cell.skip_reason.empty();
   }
   return cells;
 }

@@ -102,6 +102,7 @@ struct PlannedCell {
   std::vector<Expectation> expect;  ///< those whose `when` matches the cell
   std::vector<Claim> claims;        ///< those whose `when` matches the cell
   std::string skip_reason;          ///< empty: the cell is run
+  bool skipped_here = false;        ///< the reason is what this machine lacks: another one may run the cell
   std::optional<double> timeout_s;
 };
 

@@ -155,9 +155,14 @@ void Subjects::skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary
   for (PlannedCell& cell : cells) {
     if (!is_library(cell.config)) continue;
     for (const Arm arm : arms_of(cell, vocabulary)) {
-      if (cell.skip_reason.empty()) cell.skip_reason = missing(cell.config, arm);
-      if (cell.skip_reason.empty()) cell.skip_reason = asked(cell.config, arm);
-      if (cell.skip_reason.empty()) cell.skip_reason = without_gpus(cell.config, arm);
+      if (!cell.skip_reason.empty()) break;
+      cell.skip_reason = missing(cell.config, arm);
+      if (cell.skip_reason.empty()) {
+        cell.skip_reason = asked(cell.config, arm);
+        if (!cell.skip_reason.empty()) break;
+        cell.skip_reason = without_gpus(cell.config, arm);
+      }
+      cell.skipped_here = !cell.skip_reason.empty();
     }
   }
 }
