@@ -249,12 +249,16 @@ TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
   }
 }
 
-TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) {
+/// The exit status of a Python file that imports the worker.
+int status_of(const char* file) {
   const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
-  const std::string command =
-      std::string("PYTHONPATH=") + FP8LAB_WORKER_FOLDER + " " + (named ? named : "python3") + " " + FP8LAB_ENGINE_NAMES;
-  EXPECT_EQ(std::system(command.c_str()), 0);
+  const std::string python = named ? named : "python3";
+  return std::system((std::string("PYTHONPATH=") + FP8LAB_WORKER_FOLDER + " " + python + " " + file).c_str());
 }
+
+TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) { EXPECT_EQ(status_of(FP8LAB_ENGINE_NAMES), 0); }
+
+TEST_F(Worker, WeightsOfTransformerEngineAreThoseThatFsdpGathers) { EXPECT_EQ(status_of(FP8LAB_GATHERED_WEIGHTS), 0); }
 
 TEST_F(Worker, BundledScenariosOfTorchaoPass) {
   need("torchao");

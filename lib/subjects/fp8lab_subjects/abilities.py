@@ -11,7 +11,7 @@ TORCHAO_RECIPE = "current"  # one scale a tensor, from its own amax
 ENGINE_RECIPES = ("delayed", "current", "block", "mxfp8")
 
 # The oldest releases of which the worker knows that they have what it calls.
-OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 13)}
+OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 11)}
 
 # What a version of the double names; see libraries/double_subject.py.
 DEFECTS = (

@@ -31,11 +31,31 @@ def start_group(cell, rank, folder):
     )
 
 
+def _trained(cell, group, rank, device, values_folder):
+    """Metrics and the rest of an arm's result, of this rank, which has joined the process group."""
+    from .training import Run
+
+    subject = subjects.load(cell.subject).make(cell, device)
+    instruments = make_instruments(group, device, values_folder)
+    run = Run(cell, subject, rank, device, instruments)
+    metrics = run.run()
+    samples = {}
+    for instrument in instruments:
+        samples.update(getattr(instrument, "kept", {}) if group in ("host", "time") else {})
+    return {
+        "metrics": metrics,
+        "retained_by_holder": run.retained_by_holder,
+        "peak_by_holder": run.peak_by_holder,
+        "timeline": run.timeline,
+        "losses": run.losses,
+        "samples": samples,
+        "notes": subject.notes() + run.notes,
+    }
+
+
 def train(cell, group, rank, folder, values_folder=None):
     """Returns metrics and the rest of an arm's result, of this rank."""
     import torch
-
-    from .training import Run
 
     torch.set_num_threads(1)  # ranks share the cores, and sums have one order
     device = torch.device("cpu")
@@ -44,23 +64,8 @@ def train(cell, group, rank, folder, values_folder=None):
         torch.cuda.set_device(device)
     if cell.sharded:
         start_group(cell, rank, folder)
-    try:
-        subject = subjects.load(cell.subject).make(cell, device)
-        instruments = make_instruments(group, device, values_folder)
-        run = Run(cell, subject, rank, device, instruments)
-        metrics = run.run()
-        samples = {}
-        for instrument in instruments:
-            samples.update(getattr(instrument, "kept", {}) if group in ("host", "time") else {})
-        return {
-            "metrics": metrics,
-            "retained_by_holder": run.retained_by_holder,
-            "peak_by_holder": run.peak_by_holder,
-            "timeline": run.timeline,
-            "losses": run.losses,
-            "samples": samples,
-            "notes": subject.notes() + run.notes,
-        }
-    finally:
-        if cell.sharded:
-            torch.distributed.destroy_process_group()
+    answer = _trained(cell, group, rank, device, values_folder)
+    # Not after an error: NCCL waits here for every rank, and another one may wait for this one in a collective.
+    if cell.sharded:
+        torch.distributed.destroy_process_group()
+    return answer

@@ -1,5 +1,7 @@
 """FSDP2 around a model: one group of parameters a layer, and one for the root, which has none of its own."""
 
+import contextlib
+
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -33,6 +35,17 @@ def local(tensor):
 def full(tensor):
     """The unsharded values of a parameter."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextlib.contextmanager
+def gathered(layer):
+    """While it is entered, the parameters of a sharded layer are those that FSDP2 gathers for its forward. Every rank
+    enters it; after the first step only, in which FSDP2 makes its streams."""
+    layer.unshard()
+    try:
+        yield
+    finally:
+        layer.reshard()
 
 
 def first_row(tensor):

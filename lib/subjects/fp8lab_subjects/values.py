@@ -16,12 +16,11 @@ class ValuesInstrument(Instrument):
     def __init__(self, folder):
         self.folder, self.kept = folder, {}
 
-    def _weights(self, run):
-        # full_tensor() is a collective: every rank calls it for every parameter, in one order.
-        return [sharding.full(parameter.detach()).float().cpu().clone() for _, parameter in run.named_parameters()]
-
     def built(self, run):
-        self.kept["initial"] = self._weights(run)
+        # full_tensor() is a collective: every rank calls it for every parameter, in one order.
+        self.kept["initial"] = [
+            sharding.full(parameter.detach()).float().cpu().clone() for _, parameter in run.named_parameters()
+        ]
         self.gathered_equals = self._compare_with_unsharded(run)
 
     @staticmethod
@@ -37,9 +36,9 @@ class ValuesInstrument(Instrument):
         for (name, parameter), seen in zip(run.named_parameters(), self.kept["initial"]):
             if not run.subject.keeps_initial_values(name):
                 continue
-            expected = torch.empty(seen.shape, dtype=parameter.dtype)
+            expected = torch.empty(seen.shape, dtype=parameter.dtype, device=run.device)
             model.fill_parameter(expected, name, run.cell, 0)
-            equal = equal is not False and bool(torch.equal(expected.float(), seen))
+            equal = equal is not False and bool(torch.equal(expected.float().cpu(), seen))
         return equal
 
     def mark(self, run, name, last):
@@ -49,7 +48,7 @@ class ValuesInstrument(Instrument):
             self.kept["gradients"] = [self._gradient(one) for _, one in run.named_parameters()]
 
     def trained(self, run):
-        self.kept["weights"] = self._weights(run)
+        self.kept["weights"] = [values.float().cpu().clone() for values in run.subject.trained_weights(run.model)]
 
     def results(self, run):
         self.folder.mkdir(exist_ok=True)

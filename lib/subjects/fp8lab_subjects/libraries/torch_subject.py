@@ -35,6 +35,11 @@ class TorchSubject:
         """True if the parameter has the bits that fill() gave it: it is not kept in eight bits."""
         return True
 
+    def trained_weights(self, built):
+        """The unsharded values of each parameter after training, one after the other. Every rank runs through them."""
+        for parameter in built.parameters():
+            yield sharding.full(parameter.detach())
+
     def make_optimizer(self, built):
         return optimizers.make(self.cell, built.parameters())
 

@@ -1,6 +1,6 @@
 """Subject `transformer_engine`: NVIDIA Transformer Engine's layers, by its public API, on a GPU.
 
-Written for releases 2.13 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
+Written for releases 2.11 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
 """
 
 import re
@@ -174,18 +174,37 @@ class TransformerEngineSubject(TorchSubject):
         cell = self.cell
         with self._weights_in_eight_bits():
             layers = [EngineLayer(cell, make_layer(cell, self.te)) for _ in range(cell["model.layers"])]
-        return EngineModel(cell, layers, self.te)
+        built = EngineModel(cell, layers, self.te)
+        self._copy_initial_values(built)
+        return built
 
     def own_name(self, name):
         return own_name(name, fused=self.cell.get("model.op_fuser", "none") == "mlp")
 
     @torch.no_grad()
-    def fill(self, built):
+    def _copy_initial_values(self, built):
         """Copies the runtime's initial values into the parameters, which Transformer Engine has made on the GPU."""
         for name, parameter in built.named_parameters():
-            values = torch.empty(sharding.local(parameter).shape, dtype=self.dtype, device=self.device)
-            model.fill_parameter(values, self.own_name(name), self.cell, sharding.first_row(parameter))
-            sharding.local(parameter.detach()).copy_(values)
+            values = torch.empty(parameter.shape, dtype=self.dtype, device=self.device)
+            model.fill_parameter(values, self.own_name(name), self.cell, 0)
+            parameter.detach().copy_(values)
+
+    def fill(self, built):
+        """Nothing: make_model() has filled the unsharded parameters, so that the shards of a weight have one scale.
+        Under current scaling a shard that is quantized alone has its own, until the optimizer's first step."""
+
+    def trained_weights(self, built):
+        """Weights in eight bits as layers see them: FSDP2 gathers their data, and each rank scales all of it by the
+        scale of its own shard. Ranks whose scales differ compute with different weights."""
+        if not (self.cell.sharded and self.cell.quantized_weights):
+            yield from super().trained_weights(built)
+            return
+        for layer in built.layers:
+            with sharding.gathered(layer):
+                for parameter in layer.parameters():
+                    values = parameter.detach()
+                    # In the parameter's nominal type, as full_tensor() gives the initial values.
+                    yield values if type(values) is torch.Tensor else values.dequantize()
 
     def keeps_initial_values(self, name):
         return not self.cell.quantized_weights
