@@ -19,7 +19,7 @@ RESULTS = {"cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT
                       "gates": [{"pass": FLAG_OR_NULL, "line?": COUNT}]}]}
 COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
               "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
-GOOD = ("confirmed", "pass", "skipped")
+GOOD = ("confirmed", "unaffected", "pass", "skipped")
 # GitHub drops a step's full summary above this size, and annotations above this number.
 SUMMARY_BYTES = 1024 * 1024
 ANNOTATIONS = 10

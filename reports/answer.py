@@ -11,6 +11,9 @@ from records import GOOD_VERDICTS, VERDICTS
 from set_tables import differences
 from tables import Table, Text, cell_link, counts, named, shown
 
+# Verdicts that gates decided.
+JUDGED = frozenset(VERDICTS) - {"inconclusive", "skipped", "crashed", "timeout"}
+
 
 @dataclasses.dataclass
 class Answer:
@@ -29,12 +32,13 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
     good = sum(cell.verdict in GOOD_VERDICTS for cell in ran)
     cut = [results.label for results in sets if results.complete is False]
     fixes = {cell.fix for cell in ran if cell.fix}
+    shown = {cell.fix for cell in ran if cell.verdict == "confirmed"}
     broken = {cell.fix for cell in ran if cell.fix and cell.verdict not in GOOD_VERDICTS}
     gates = [gate["pass"] for cell in ran for gate in cell.record["gates"]]
     figures = [
         ("cells as expected", f"{good:,} of {len(ran):,}"),
         (
-            ("defects found before their fix, and gone after", f"{len(fixes - broken)} of {len(fixes)}")
+            ("defects found before their fix, and gone after", f"{len(shown - broken)} of {len(fixes)}")
             if fixes
             else ("gates that hold", f"{gates.count(True):,} of {len(gates):,}")
         ),
@@ -208,7 +212,7 @@ def controls_table(sets: list[ResultSet]) -> Table:
             ("planted", "a planted byte, collective and 5 % of time", "missed"),
         ):
             cells = [cell for cell in results.cells if cell.record["config"].get("control") == kind]
-            ran = [cell for cell in cells if cell.verdict in ("pass", "confirmed", "fail", *VERDICTS[1:4])]
+            ran = [cell for cell in cells if cell.verdict in JUDGED]
             if ran:
                 failed = sum(cell.verdict not in GOOD_VERDICTS for cell in ran)
                 rows.append(

@@ -21,6 +21,7 @@ from documents import (
 ARMS = ("before", "after", "bf16")
 VERDICTS = (
     "confirmed",
+    "unaffected",
     "not_reproduced",
     "not_fixed",
     "regressed",
@@ -31,7 +32,7 @@ VERDICTS = (
     "crashed",
     "timeout",
 )
-GOOD_VERDICTS = frozenset({"confirmed", "pass", "skipped"})
+GOOD_VERDICTS = frozenset({"confirmed", "unaffected", "pass", "skipped"})
 
 _HOLDERS = [{"holder": TEXT, "bytes": NUMBER}]
 # The part of results.schema.json on which the report depends.

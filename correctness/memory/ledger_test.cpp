@@ -284,7 +284,7 @@ TEST(MemoryTest, OutOfMemoryListsTheHolders) {
     FAIL() << "64 MiB fitted into 4 MiB";
   } catch (const OutOfMemory& error) {
     EXPECT_NE(std::string(error.what()).find("saved slot of mlp: activation_in"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("1048576 B"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("1.00 MiB"), std::string::npos) << error.what();
   }
   EXPECT_EQ(memory.ledger().live_bytes(), 1 << 20);
 }
@@ -299,11 +299,11 @@ TEST(MemoryTest, OutOfMemoryNamesWhoAskedAndSumsLayers) {
     FAIL() << "64 MiB fitted into 4 MiB";
   } catch (const OutOfMemory& error) {
     const std::string text = error.what();
-    EXPECT_NE(text.find("67108864 B asked for by unsharded of layers[2].fc1.weight: gradient, 1024 B live, "
-                        "2097152 B reserved, capacity 4194304 B; held by:\n"),
+    EXPECT_NE(text.find("64.00 MiB asked for by unsharded of layers[2].fc1.weight: gradient, 1.00 KiB live, "
+                        "2.00 MiB reserved, capacity 4.00 MiB; held by:\n"),
               std::string::npos)
         << text;
-    EXPECT_NE(text.find("\n              1024 B  context of layers[*].mlp: fc1"), std::string::npos) << text;
+    EXPECT_NE(text.find("\n    1.00 KiB  context of layers[*].mlp: fc1"), std::string::npos) << text;
   }
 }
 

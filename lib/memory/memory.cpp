@@ -26,6 +26,19 @@ std::string text_of(const Holder& holder) {
                      holder.what.empty() ? "" : ": ", holder.what);
 }
 
+/// The holders that an error of missing memory names; they have nearly all of it.
+constexpr std::size_t kMostHolders = 5;
+
+/// "1000 B", "64.00 MiB"
+std::string size_text(std::int64_t bytes) {
+  constexpr std::pair<std::int64_t, std::string_view> kUnits[] = {
+      {std::int64_t{1} << 30, "GiB"}, {std::int64_t{1} << 20, "MiB"}, {std::int64_t{1} << 10, "KiB"}};
+  for (const auto& [unit, name] : kUnits)
+    if (bytes >= 10 * unit || (bytes >= unit && bytes % unit == 0))
+      return fmt::format("{:.2f} {}", static_cast<double>(bytes) / static_cast<double>(unit), name);
+  return fmt::format("{} B", bytes);
+}
+
 }  // namespace
 
 Memory::Memory(std::unique_ptr<SegmentSource> source, MemoryOptions options)
@@ -58,15 +71,24 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes), pool);
   if (!data) {
     std::string account;
-    for (const auto& [label, held] : folded_by_index(ledger_.by_holder()))
-      account += fmt::format("\n  {:>16} B  {}", held, label);
+    std::int64_t others = 0;
+    std::size_t shown = 0;
+    const HolderBytes holders = folded_by_index(ledger_.by_holder());
+    for (const auto& [label, held] : holders)
+      if (shown++ < kMostHolders)
+        account += fmt::format("\n  {:>10}  {}", size_text(held), label);
+      else
+        others += held;
+    if (holders.size() > kMostHolders)
+      account += fmt::format("\n  {:>10}  {} other holders", size_text(others), holders.size() - kMostHolders);
     const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
-    const std::string limit =
-        options_.capacity_bytes == 0 ? "" : fmt::format(", capacity {} B", options_.capacity_bytes);
-    throw OutOfMemory(fmt::format(
-        "out of device memory{}: {} B asked for by {}, {} B live, {} B reserved{}; held by:{}",
-        together ? ", here or on a rank that gathers with this one" : "", bytes, text_of(ledger_.holder(holder)),
-        ledger_.live_bytes(), allocator_.reserved_bytes(), limit, account));
+    const std::string limit = options_.capacity_bytes == 0
+                                  ? ""
+                                  : ", capacity " + size_text(static_cast<std::int64_t>(options_.capacity_bytes));
+    throw OutOfMemory(fmt::format("out of device memory{}: {} asked for by {}, {} live, {} reserved{}; held by:{}",
+                                  together ? ", here or on a rank that gathers with this one" : "", size_text(bytes),
+                                  text_of(ledger_.holder(holder)), size_text(ledger_.live_bytes()),
+                                  size_text(static_cast<std::int64_t>(allocator_.reserved_bytes())), limit, account));
   }
   if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));
   Block* block = take_block();

@@ -67,10 +67,10 @@ TEST(Capacity, OneByteBelowThePeak_IsOutOfMemory) {
     } catch (const OutOfMemory& error) {
       const std::string text = error.what();
       expect_text(text, "out of device memory");
-      expect_text(text, " B asked for by ");
-      expect_text(text, "capacity " + std::to_string(cell.capacity) + " B");
+      expect_text(text, "B asked for by ");
+      expect_text(text, "B reserved, capacity ");
       const std::string holders = text.substr(text.find("held by:"));
-      if (cell.device == "meta") expect_text(holders, " B  parameter of layers[*].");
+      if (cell.device == "meta") expect_text(holders, " of layers[*].");
       EXPECT_EQ(holders.find("layers[0]."), std::string::npos) << text;
     }
   });

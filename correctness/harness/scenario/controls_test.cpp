@@ -56,7 +56,7 @@ TEST(Controls, AreTwoForEachScenario_FromItsFirstCellThatIsNotExpectedToCrash) {
 TEST(Controls, EqualArmsShowNoDifference) {
   const PlannedCell same = control_cells(cells()).at(0);
   const Judgement judgement = judged(same);
-  EXPECT_EQ(judgement.verdict, Verdict::kConfirmed) << judgement.reason;
+  EXPECT_EQ(judgement.verdict, Verdict::kUnaffected) << judgement.reason;
   EXPECT_EQ(judgement.gates.size(), 4u);
 }
 
@@ -89,11 +89,14 @@ TEST(Controls, ScenarioThatMeasuresTimeGatesTheStep) {
 TEST(Controls, AreCountedByTheirIds) {
   ControlCounts counts;
   EXPECT_EQ(counts.text(), "");
-  counts.add("small/control=same", true);
-  counts.add("other/control=same", false);
-  counts.add("small/control=planted", true);
-  counts.add("small", false);
-  EXPECT_EQ(counts.text(), "controls: 1 of 2 equal pairs show no difference, 1 of 1 planted changes were found");
+  using Outcome = ControlCounts::Outcome;
+  counts.add("small/control=same", Outcome::kGood);
+  counts.add("other/control=same", Outcome::kWrong);
+  counts.add("third/control=same", Outcome::kUndecided);
+  counts.add("small/control=planted", Outcome::kGood);
+  counts.add("small", Outcome::kWrong);
+  EXPECT_EQ(counts.text(),
+            "controls: equal pairs: 3, false alarms: 1, undecided: 1; planted changes: 1, missed: 0, undecided: 0");
 }
 
 }  // namespace

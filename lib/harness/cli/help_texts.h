@@ -5,7 +5,8 @@ namespace fp8lab {
 
 inline constexpr const char* kExitCodes =
     "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, or results cannot be written,\n"
-    "3 inconclusive, 4 a crash that no scenario expected, 5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
+    "3 inconclusive, or a scenario in which no cell shows its fix, 4 a crash that no scenario expected,\n"
+    "5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
 
 inline constexpr const char* kExamples =
     "Examples:\n"

@@ -78,11 +78,14 @@ std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::st
   const std::string of = bytes_text(static_cast<double>(capacity));
   std::string out = indent + (spare >= 0 ? fmt::format("fits {} with {} to spare", of, bytes_text(spare))
                                          : fmt::format("does not fit {}: {} too much", of, bytes_text(-spare)));
-  const std::string owners = owners_text(arm.estimate);
+  if (arm.lasting)
+    out += fmt::format(" from the second step on, with the optimizer's state: {}",
+                       bytes_text(arm.lasting->figures.at("memory.peak_bytes")));
+  const std::string owners = owners_text(arm.lasting ? *arm.lasting : arm.estimate);
   out += owners.empty() ? "\n" : fmt::format("; the peak is {}\n", owners);
   for (const Fit& fit : arm.fits) out += fmt::format("{}  fits with {}\n", indent, changes_text(fit));
   if (spare < 0 && arm.searched && arm.fits.empty())
-    out += indent + "  no change that was tried makes it fit; up to 64 times the ranks were\n";
+    out += indent + "  nothing that was tried makes it fit, up to 64 times the ranks among it\n";
   return out;
 }
 
@@ -103,6 +106,7 @@ Json json_of(const PlannedArm& arm, std::int64_t capacity) {
     for (const auto& [owner, bytes] : arm.estimate.peak_by_owner) out["peak_by_owner"][std::string(owner)] = bytes;
   }
   if (!arm.spare) return out;
+  if (arm.lasting) out["peak_bytes_from_second_step"] = arm.lasting->figures.at("memory.peak_bytes");
   out["capacity"] = capacity;
   out["fits"] = *arm.spare >= 0;
   out["spare_bytes"] = *arm.spare;
@@ -214,7 +218,8 @@ std::string scenario_text(const std::vector<Planned>& plans) {
   }
   text += fmt::format("{}, {} of them run here, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
   if (hold + fail > 0)
-    text += fmt::format("; of {} that predictions decide, {} fail", counted(hold + fail, "expectation"), fail);
+    text += fmt::format("; {} checked against predictions: {}", counted(hold + fail, "expectation"),
+                        fail == 0 ? "all hold" : fmt::format("{} fail", fail));
   return text + "\n";
 }
 
@@ -270,6 +275,14 @@ int plan_command(const PlanRequest& request, const Program& own) {
   }
   std::fputs(text.c_str(), stdout);
   if (plans.empty()) return exit_code({});
+  const bool predicts = std::any_of(plans.begin(), plans.end(), [](const Planned& plan) {
+    return std::any_of(plan.arms.begin(), plan.arms.end(),
+                       [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
+  });
+  if (!predicts) {
+    report_error("plan: nothing is predicted, for the reasons above");
+    return exit_code({.verdicts = {Verdict::kInconclusive}});
+  }
   return std::any_of(plans.begin(), plans.end(), [&](const Planned& plan) { return plan.fails(capacity.bytes > 0); });
 }
 

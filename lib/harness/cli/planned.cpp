@@ -79,23 +79,28 @@ Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vecto
   Planned plan{cell, capacity > 0 ? capacity : cell.config.capacity, {}, {}};
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
+  CellConfig lasting = cell.config;
+  if (capacity > 0 && lasting.training.optimizer != Optimizer::kNone)
+    lasting.training.steps = std::max<std::int64_t>(lasting.training.steps, 2);
   for (const Arm arm : arms) {
-    PlannedArm out{arm, {}, "", {}, false, {}};
+    PlannedArm out{arm, {}, {}, "", {}, false, {}};
     try {
       if (program.estimate)
         out.estimate = program.estimate(cell.config, arm);
       else if (program.predict)
         out.estimate.figures = program.predict(cell.config, arm);
       if (out.estimate.figures.empty()) out.reason = "no closed form";
+      if (program.estimate && lasting.training.steps != cell.config.training.steps)
+        out.lasting = program.estimate(lasting, arm);
     } catch (const Error& error) {
       out.reason = error.what();
     }
-    const auto peak = out.estimate.figures.find("memory.peak_bytes");
-    if (plan.capacity > 0 && peak != out.estimate.figures.end())
-      out.spare = plan.capacity - static_cast<std::int64_t>(peak->second);
+    const std::map<std::string, double>& figures = (out.lasting ? *out.lasting : out.estimate).figures;
+    const auto peak = figures.find("memory.peak_bytes");
+    if (plan.capacity > 0 && peak != figures.end()) out.spare = plan.capacity - static_cast<std::int64_t>(peak->second);
     if (arm == Arm::kAfter && program.estimate && program.finds_fits && out.spare && *out.spare < 0) {
       out.searched = true;
-      out.fits = cheapest_fits(cell.config, plan.capacity, [&](const CellConfig& changed) {
+      out.fits = cheapest_fits(lasting, plan.capacity, [&](const CellConfig& changed) {
         return broken_rules(changed, program.vocabulary()).empty();
       });
     }

@@ -16,6 +16,9 @@ namespace fp8lab {
 struct PlannedArm {
   Arm arm;
   Estimate estimate;
+  /// Of at least two steps: an optimizer makes its state in the first, so that the peak of one step is not that of
+  /// training. Present where a capacity was asked for.
+  std::optional<Estimate> lasting;
   std::string reason;                 ///< why there are no figures
   std::optional<std::int64_t> spare;  ///< capacity less peak; nothing where one of them is not known
   bool searched = false;              ///< changes that make the arm fit were looked for
@@ -32,7 +35,7 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// `capacity` 0: the cell's own.
+/// `capacity` 0: the cell's own. Otherwise training of two steps or more is what must fit.
 Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program);
 
 struct Capacity {

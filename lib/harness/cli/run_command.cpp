@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -51,10 +53,13 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
 /// A run from its first cell to its exit code.
 class Run {
  public:
-  Run(const RunRequest& request, const Program& program, const std::vector<PlannedCell>& cells, RunCells run_cells)
+  /// `whole`: the scenarios none of whose cells was left out.
+  Run(const RunRequest& request, const Program& program, const std::vector<PlannedCell>& cells,
+      std::set<std::string> whole, RunCells run_cells)
       : request_(request),
         program_(program),
         cells_(cells),
+        whole_(std::move(whole)),
         run_cells_(std::move(run_cells)),
         text_(request.json ? stderr : stdout),
         results_(request.out, request.resume),
@@ -134,7 +139,13 @@ class Run {
     for (const PlannedCell& cell : cells_)
       if (finished_.contains(cell.config.id)) ids.push_back(cell.config.id);
     outcome_.verdicts = verdicts_of(results_.records(ids));
-    for (std::size_t i = 0; i < ids.size(); ++i) controls_.add(ids[i], is_good(outcome_.verdicts[i]));
+    using Outcome = ControlCounts::Outcome;
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      controls_.add(ids[i], is_good(outcome_.verdicts[i])                    ? Outcome::kGood
+                            : outcome_.verdicts[i] == Verdict::kInconclusive ? Outcome::kUndecided
+                                                                             : Outcome::kWrong);
+    const std::vector<std::string> unseen = unseen_fixes(ids);
+    outcome_.fix_unseen = !unseen.empty();
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
     const RunSummary summary{now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(),
                              seconds};
@@ -154,14 +165,41 @@ class Run {
       results_.write_json(ids, environment_, summary.complete,
                           [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
     const int code = exit_code(outcome_);
+    for (const std::string& line : unseen) std::fprintf(text_, "%s\n", line.c_str());
     std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
     return code;
+  }
+
+  /// A line for each scenario that was run whole and whose fix shows in none of its cells.
+  std::vector<std::string> unseen_fixes(const std::vector<std::string>& ids) const {
+    std::map<std::string, Verdict> verdicts;  // by id
+    for (std::size_t i = 0; i < ids.size(); ++i) verdicts.emplace(ids[i], outcome_.verdicts[i]);
+    std::map<std::string, std::set<std::string>> unseen;  // fixes by scenario
+    std::set<std::string> others;                         // scenarios with a cell that is not so
+    for (const PlannedCell& cell : cells_) {
+      const CellConfig& config = cell.config;
+      if (config.fix.empty() || config.control != Control::kNone) continue;
+      const auto verdict = verdicts.find(config.id);
+      if (verdict != verdicts.end() && verdict->second == Verdict::kUnaffected && whole_.contains(config.scenario))
+        unseen[config.scenario].insert(config.fix);
+      else
+        others.insert(config.scenario);
+    }
+    std::vector<std::string> lines;
+    for (const auto& [scenario, fixes] : unseen)
+      if (!others.contains(scenario))
+        lines.push_back(
+            fmt::format("{}: no cell shows what {} fixes: before and after are equal in every figure that "
+                        "`expect` names",
+                        scenario, fmt::join(fixes, ", ")));
+    return lines;
   }
 
   std::string last_lines(const RunSummary& summary, bool documented, int code) const {
     std::string out;
     if (!summary.complete)
-      out += fmt::format("stopped: {} of {} cells finished\n", outcome_.verdicts.size(), summary.planned);
+      out += fmt::format("stopped: {} of {} cells finished; the same command with --resume goes on\n",
+                         outcome_.verdicts.size(), summary.planned);
     out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
     if (const std::string controls = controls_.text(); !controls.empty()) out += controls + "\n";
@@ -174,6 +212,7 @@ class Run {
   const RunRequest& request_;
   const Program& program_;
   const std::vector<PlannedCell>& cells_;
+  std::set<std::string> whole_;
   RunCells run_cells_;
   std::FILE* text_;
   ResultSet results_;
@@ -186,7 +225,7 @@ class Run {
 
 /// Runs cells over ranks that a launcher started; this process is one of them.
 int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
-                 const std::vector<PlannedCell>& cells) {
+                 const std::vector<PlannedCell>& cells, std::set<std::string> whole) {
   LaunchedRunner runner(ranks, cells, program.vocabulary(), program.measure_over);
   if (ranks.is_head()) {
     std::FILE* text = request.json ? stderr : stdout;
@@ -205,7 +244,8 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   }
   int code = exit_code({.verdicts = {}, .bad_usage = true});
   try {
-    code = Run(request, program, cells, [&](const auto&... arguments) { return runner.run(arguments...); })();
+    code = Run(request, program, cells, std::move(whole),
+               [&](const auto&... arguments) { return runner.run(arguments...); })();
   } catch (...) {
     runner.dismiss(code);
     throw;
@@ -213,6 +253,12 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   std::fflush(nullptr);  // now, because a signal may end this process while it waits for the others
   runner.dismiss(code);
   return code;
+}
+
+std::map<std::string, std::size_t> cells_of_scenarios(const std::vector<PlannedCell>& cells) {
+  std::map<std::string, std::size_t> counts;
+  for (const PlannedCell& cell : cells) ++counts[cell.config.scenario];
+  return counts;
 }
 
 /// Adds the gate of --gate-time to every cell that measures steps before and after a fix.
@@ -257,7 +303,11 @@ int run_command(const RunRequest& request, const Program& program) {
   check_devices(request.devices, vocabulary);
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.paths), vocabulary);
   const std::vector<std::string> devices = devices_of(loaded.cells);
+  const std::map<std::string, std::size_t> all = cells_of_scenarios(loaded.cells);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
+  std::set<std::string> whole;
+  for (const auto& [scenario, cells] : cells_of_scenarios(loaded.cells))
+    if (all.at(scenario) == cells) whole.insert(scenario);
   if (loaded.errors.empty() && request.controls)
     for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
   if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
@@ -283,11 +333,11 @@ int run_command(const RunRequest& request, const Program& program) {
     tell(nothing_matches(request, devices, vocabulary));
     return exit_code({});
   }
-  if (ranks) return run_launched(*ranks, request, program, loaded.cells);
+  if (ranks) return run_launched(*ranks, request, program, loaded.cells, std::move(whole));
   need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
                    "run fewer arms at a time (--jobs)");
   SignalWatch& watch = SignalWatch::until_exit();  // a second signal kills the children, not the writing of results
-  return Run(request, program, loaded.cells,
+  return Run(request, program, loaded.cells, std::move(whole),
              [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
 

@@ -17,6 +17,7 @@ namespace {
 int distance_from_good(Verdict verdict) {
   switch (verdict) {
     case Verdict::kConfirmed:
+    case Verdict::kUnaffected:
     case Verdict::kPass:
     case Verdict::kSkipped: return 0;
     case Verdict::kInconclusive: return 1;
@@ -45,7 +46,8 @@ bool is_judged(const Metric& metric) {
 Direction direction_of(const Metric& metric, double was, double is) {
   if (!is_judged(metric)) return Direction::kNeutral;
   const double worse_by = metric.better == Better::kLess ? is - was : was - is;
-  const double slack = std::max(metric.slack_abs, metric.slack_rel * std::abs(was));
+  // Of the smaller figure, so that what is worse one way is better the other way.
+  const double slack = std::max(metric.slack_abs, metric.slack_rel * std::min(std::abs(was), std::abs(is)));
   return std::abs(worse_by) <= slack ? Direction::kNeutral : direction_of(worse_by);
 }
 

@@ -1,13 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "harness/cell/escape.h"
+#include "harness/cell/median.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
@@ -24,6 +27,12 @@ constexpr std::size_t kMostLines = 40;
 
 std::string figure_text(const std::optional<double>& value, const std::string& unit) {
   return value ? figure(*value, unit) : "no figure";
+}
+
+/// "+3.9 %", or "855 times as much".
+std::string ratio_text(double ratio) {
+  return std::abs(ratio) > 10 ? fmt::format("{:.3g} times as much", ratio)
+                              : fmt::format("{:+.3g} %", 100 * (ratio - 1));
 }
 
 std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
@@ -51,8 +60,7 @@ std::string text_of(const Change& change) {
   }
   std::string out = fmt::format("{} {}: {} -> {}", change.arm, change.metric, figure_text(change.was, change.unit),
                                 figure_text(change.is, change.unit));
-  if (change.was && change.is && *change.was != 0)
-    out += fmt::format(" ({:+.3g} %)", 100 * (*change.is / *change.was - 1));
+  if (change.was && change.is && *change.was != 0) out += " (" + ratio_text(*change.is / *change.was) + ")";
   return out + because(change.reason);
 }
 
@@ -62,16 +70,18 @@ namespace {
 template <class Belongs>
 std::string section(const RunComparison& comparison, std::string_view title, Belongs belongs) {
   std::string lines, cell;
+  std::set<std::string> cells;
   std::size_t number = 0;
   for (const Change& change : comparison.changes) {
     if (!belongs(change)) continue;
+    cells.insert(change.id);
     if (++number > kMostLines) continue;
     if (change.id != cell) lines += fmt::format("  {}\n", for_terminal(change.id));
     cell = change.id;
     lines += fmt::format("    {}\n", for_terminal(text_of(change)));
   }
   if (number == 0) return "";
-  std::string out = fmt::format("{} ({}):\n{}", title, number, lines);
+  std::string out = fmt::format("{} ({}):\n{}", title, counted(cells.size(), "cell"), lines);
   if (number > kMostLines) out += fmt::format("  and {} more; --json tells all\n", number - kMostLines);
   return out;
 }
@@ -109,7 +119,7 @@ std::string timings_text(const RunComparison& comparison) {
     std::sort(values.begin(), values.end());
     if (out.empty()) out = "Timings, which are not judged:\n";
     out += fmt::format("  {}: {}, {:.2f} to {:.2f} times what it was, median {:.2f}\n", what,
-                       counted(values.size(), "cell"), values.front(), values.back(), values[values.size() / 2]);
+                       counted(values.size(), "cell"), values.front(), values.back(), median(values));
   }
   return out;
 }
@@ -170,9 +180,13 @@ std::string verdict_line(const RunComparison& comparison) {
   switch (comparison.exit_code()) {
     case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
     case 5: return "nothing to compare: no cell ran in both, or all were redefined";
-    default:
-      return fmt::format("{} {} over {} compared cells", comparison.regressions(),
-                         comparison.regressions() == 1 ? "regression" : "regressions", comparison.cells_compared);
+    default: {
+      std::set<std::string> worse;
+      for (const Change& change : comparison.changes)
+        if (change.is_regression()) worse.insert(change.id);
+      return fmt::format("{} worse or vanished ({}), {} compared", counted(worse.size(), "cell"),
+                         counted(comparison.regressions(), "change"), comparison.cells_compared);
+    }
   }
 }
 

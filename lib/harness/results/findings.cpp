@@ -95,6 +95,8 @@ std::string by_text(const Change& change) {
   const double by = *change.is - *change.was;
   const std::string absolute = (by < 0 ? "-" : "+") + short_figure(std::abs(by), change.unit);
   if (*change.was == 0) return absolute;
+  const double ratio = *change.is / *change.was;
+  if (ratio > 10) return fmt::format("{} ({:.3g} times as much)", absolute, ratio);
   return fmt::format("{} ({:+.3g} %)", absolute, 100 * by / std::abs(*change.was));
 }
 

@@ -17,6 +17,7 @@ enum class Outcome { kPassed, kFailure, kError, kSkipped };
 Outcome outcome_of(Verdict verdict) {
   switch (verdict) {
     case Verdict::kConfirmed:
+    case Verdict::kUnaffected:
     case Verdict::kPass: return Outcome::kPassed;
     case Verdict::kSkipped: return Outcome::kSkipped;
     case Verdict::kCrashed:

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -51,10 +52,11 @@ std::string point_of(const CellRecord& record) {
 std::vector<std::string> metrics_of(const CellRecord& record) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view metric) {
-    const bool present = std::any_of(record.arms.begin(), record.arms.end(), [&](const auto& arm) {
-      return arm.second.metrics.find(std::string(metric)) != arm.second.metrics.end();
+    const bool known = std::any_of(record.arms.begin(), record.arms.end(), [&](const auto& arm) {
+      const auto found = arm.second.metrics.find(std::string(metric));
+      return found != arm.second.metrics.end() && (found->second.value || found->second.predicted);
     });
-    if (present && std::find(out.begin(), out.end(), metric) == out.end()) out.emplace_back(metric);
+    if (known && std::find(out.begin(), out.end(), metric) == out.end()) out.emplace_back(metric);
   };
   for (const std::string_view metric : kAlwaysShown) add(metric);
   for (const Gate& gate : record.gates) add(gate.metric);
@@ -92,25 +94,41 @@ void write_attention(const RecordList& records, const TextSink& sink) {
   }
 }
 
+/// "crashed by SIGSEGV"
+std::string end_of(const CellRecord& record, Arm arm) {
+  const auto found = record.arms.find(arm);
+  if (found == record.arms.end()) return "";
+  std::string status = found->second.status;
+  std::replace(status.begin(), status.end(), '_', ' ');
+  return status + (found->second.signal.empty() ? "" : " by " + found->second.signal);
+}
+
 std::string figures_head() {
   return table_head({"cell", "verdict", "metric", "before", "after", "BF16", "predicted before", "predicted after"});
 }
 
 std::string figures(const CellRecord& record) {
   std::string out;
-  const std::vector<std::string> metrics = metrics_of(record);
-  if (metrics.empty())
-    out += row({point_of(record), std::string(name(record.verdict)), record.reason, "", "", "", "", ""});
   bool first = true;
-  for (const std::string& metric : metrics) {
+  const auto add = [&](const std::string& what, const std::array<std::string, 5>& columns) {
+    std::vector<std::string> cells{first ? point_of(record) : "", first ? std::string(name(record.verdict)) : "", what};
+    cells.insert(cells.end(), columns.begin(), columns.end());
+    out += row(cells);
+    first = false;
+  };
+  const bool ended_early =
+      std::any_of(record.arms.begin(), record.arms.end(), [](const auto& arm) { return arm.second.status != "ok"; });
+  if (ended_early)
+    add("how the arm ended",
+        {end_of(record, Arm::kBefore), end_of(record, Arm::kAfter), end_of(record, Arm::kBf16), "", ""});
+  for (const std::string& metric : metrics_of(record)) {
     const std::string_view unit = unit_of(metric);
     const auto value = [&](Side side) { return shown(measured(record.arms, side, metric).value, unit); };
     const auto closed = [&](Side side) { return shown(predicted(record.arms, side, metric).value, unit); };
-    out += row({first ? point_of(record) : "", first ? std::string(name(record.verdict)) : "", metric,
-                value(Side::kBefore), value(Side::kAfter), value(Side::kBf16), closed(Side::kBefore),
-                closed(Side::kAfter)});
-    first = false;
+    add(metric,
+        {value(Side::kBefore), value(Side::kAfter), value(Side::kBf16), closed(Side::kBefore), closed(Side::kAfter)});
   }
+  if (first) add(record.reason, {});
   return out;
 }
 

@@ -20,6 +20,7 @@ struct VerdictName {
 
 constexpr std::array kNames{
     VerdictName{Verdict::kConfirmed, "confirmed"},
+    VerdictName{Verdict::kUnaffected, "unaffected"},
     VerdictName{Verdict::kNotReproduced, "not_reproduced"},
     VerdictName{Verdict::kNotFixed, "not_fixed"},
     VerdictName{Verdict::kRegressed, "regressed"},
@@ -222,6 +223,17 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
 
 bool speaks_of(Side side, Side of) { return side == of || side == Side::kDifference; }
 
+/// True if before and after end differently, or if a figure that an expectation names differs between them.
+bool arms_differ(const ArmResults& arms, const std::vector<Expectation>& expectations) {
+  const auto before = arms.find(Arm::kBefore), after = arms.find(Arm::kAfter);
+  if (before == arms.end() || after == arms.end()) return true;
+  if (before->second.status != after->second.status) return true;
+  return std::any_of(expectations.begin(), expectations.end(), [&](const Expectation& e) {
+    return !e.metric.empty() &&
+           measured(arms, Side::kBefore, e.metric).value != measured(arms, Side::kAfter, e.metric).value;
+  });
+}
+
 }  // namespace
 
 std::string_view name(Verdict verdict) {
@@ -246,7 +258,8 @@ bool needs_more_processes(const Expectation& expectation, const Gate& gate) {
 }
 
 bool is_good(Verdict verdict) {
-  return verdict == Verdict::kConfirmed || verdict == Verdict::kPass || verdict == Verdict::kSkipped;
+  return verdict == Verdict::kConfirmed || verdict == Verdict::kUnaffected || verdict == Verdict::kPass ||
+         verdict == Verdict::kSkipped;
 }
 
 Figure measured(const ArmResults& arms, Side side, const std::string& metric) {
@@ -306,7 +319,9 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
       {other_fails, has_fix ? Verdict::kNotReproduced : Verdict::kFail},
       {undecided, Verdict::kInconclusive},
   };
-  out.verdict = has_fix ? Verdict::kConfirmed : Verdict::kPass;
+  out.verdict = !has_fix                          ? Verdict::kPass
+                : arms_differ(arms, expectations) ? Verdict::kConfirmed
+                                                  : Verdict::kUnaffected;
   for (const auto& [reason, verdict] : ladder) {
     if (reason.empty()) continue;
     out.verdict = verdict;
@@ -326,8 +341,8 @@ int exit_code(const RunOutcome& outcome) {
   if (outcome.ranks_lost || any(Verdict::kCrashed)) return 4;
   if (any(Verdict::kTimeout)) return 124;
   if (any(Verdict::kNotReproduced, Verdict::kNotFixed, Verdict::kRegressed, Verdict::kFail)) return 1;
-  if (any(Verdict::kInconclusive)) return 3;
-  if (!any(Verdict::kConfirmed, Verdict::kPass)) return 5;
+  if (any(Verdict::kInconclusive) || outcome.fix_unseen) return 3;
+  if (!any(Verdict::kConfirmed, Verdict::kUnaffected, Verdict::kPass)) return 5;
   return 0;
 }
 
@@ -335,8 +350,8 @@ std::string_view exit_code_meaning(int code) {
   switch (code) {
     case 0: return "all good";
     case 1: return "a gate failed";
-    case 2: return "bad configuration or usage, or results cannot be written";
-    case 3: return "inconclusive";
+    case 2: return "results cannot be written";
+    case 3: return "inconclusive, or a fix that no cell shows";
     case 4: return "a crash that no scenario expected";
     case 5: return "nothing ran";
     case 124: return "timeout";

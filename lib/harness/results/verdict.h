@@ -15,7 +15,8 @@
 namespace fp8lab {
 
 enum class Verdict {
-  kConfirmed,      ///< cell with a before arm: every expectation holds, also where it is that the fix changes nothing
+  kConfirmed,      ///< fix cell: every expectation holds, and a figure that one names differs between before and after
+  kUnaffected,     ///< fix cell: every expectation holds, and no such figure differs: the fix changes nothing here
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
   kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation
@@ -27,13 +28,14 @@ enum class Verdict {
   kTimeout,        ///< an arm exceeded its time limit, and no expectation says so
 };
 
-inline constexpr std::array kVerdicts{
-    Verdict::kConfirmed, Verdict::kNotReproduced, Verdict::kNotFixed, Verdict::kRegressed, Verdict::kPass,
-    Verdict::kFail,      Verdict::kInconclusive,  Verdict::kSkipped,  Verdict::kCrashed,   Verdict::kTimeout};
+inline constexpr std::array kVerdicts{Verdict::kConfirmed, Verdict::kUnaffected,   Verdict::kNotReproduced,
+                                      Verdict::kNotFixed,  Verdict::kRegressed,    Verdict::kPass,
+                                      Verdict::kFail,      Verdict::kInconclusive, Verdict::kSkipped,
+                                      Verdict::kCrashed,   Verdict::kTimeout};
 
 std::string_view name(Verdict verdict);
 std::optional<Verdict> parse_verdict(std::string_view text);
-/// True for confirmed, pass and skipped, which need no attention.
+/// True for confirmed, unaffected, pass and skipped, which need no attention.
 bool is_good(Verdict verdict);
 
 /// An expectation with the observed figure.
@@ -52,7 +54,7 @@ struct Gate {
 
 struct Judgement {
   Verdict verdict = Verdict::kInconclusive;
-  std::string reason;  ///< one line; empty for confirmed and pass
+  std::string reason;  ///< one line; empty for confirmed, unaffected and pass
   std::vector<Gate> gates;
 };
 
@@ -69,7 +71,7 @@ using ArmResults = std::map<Arm, ArmResult>;
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
 /// Judges a cell. The verdict is the first that applies, in this order: timeout, crashed, regressed, not_fixed,
-/// not_reproduced (plain cell: fail), inconclusive, confirmed (plain cell: pass).
+/// not_reproduced (plain cell: fail), inconclusive, confirmed or unaffected (plain cell: pass).
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations);
 
 struct Figure {
@@ -86,10 +88,12 @@ struct RunOutcome {
   bool bad_usage = false;   ///< bad configuration, bad usage, or results that could not be written
   int interrupted_by = 0;   ///< signal number, or 0
   bool ranks_lost = false;  ///< a process that a launcher started has died, which ended the run
+  bool fix_unseen = false;  ///< a scenario whose every cell was judged shows no difference between before and after
 };
 
 /// The exit code, the first that applies: 2: bad usage; 128 + signal: interrupted; 4: a crash; 124: a timeout; 1: a
-/// gate failed; 3: an inconclusive cell; 5: nothing ran (no cell, or all skipped); 0: all good.
+/// gate failed; 3: an inconclusive cell, or a fix that no cell shows; 5: nothing ran (no cell, or all skipped); 0: all
+/// good.
 int exit_code(const RunOutcome& outcome);
 
 /// "a gate failed" and so on, for the last line of a run.

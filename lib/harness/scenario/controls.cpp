@@ -94,20 +94,23 @@ std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells) {
   return out;
 }
 
-void ControlCounts::add(std::string_view id, bool good) {
-  if (id.ends_with(kSame)) {
-    ++same;
-    same_passed += good;
-  } else if (id.ends_with(kPlantedEnd)) {
-    ++planted;
-    planted_found += good;
+void ControlCounts::add(std::string_view id, Outcome outcome) {
+  Outcomes* counts = id.ends_with(kSame) ? &same : id.ends_with(kPlantedEnd) ? &planted : nullptr;
+  if (counts == nullptr) return;
+  switch (outcome) {
+    case Outcome::kGood: ++counts->good; break;
+    case Outcome::kUndecided: ++counts->undecided; break;
+    case Outcome::kWrong: ++counts->wrong; break;
   }
 }
 
 std::string ControlCounts::text() const {
-  if (same + planted == 0) return {};
-  return fmt::format("controls: {} of {} equal pairs show no difference, {} of {} planted changes were found",
-                     same_passed, same, planted_found, planted);
+  const auto all = [](const Outcomes& counts) { return counts.good + counts.undecided + counts.wrong; };
+  if (all(same) + all(planted) == 0) return {};
+  return fmt::format(
+      "controls: equal pairs: {}, false alarms: {}, undecided: {}; planted changes: {}, missed: {}, "
+      "undecided: {}",
+      all(same), same.wrong, same.undecided, all(planted), planted.wrong, planted.undecided);
 }
 
 }  // namespace fp8lab

@@ -16,12 +16,16 @@ std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells);
 
 /// How the control cells of a run came out.
 struct ControlCounts {
-  int same = 0, same_passed = 0;
-  int planted = 0, planted_found = 0;
+  enum class Outcome { kGood, kUndecided, kWrong };
+  struct Outcomes {
+    int good = 0, undecided = 0, wrong = 0;
+  };
+  Outcomes same, planted;
 
-  /// Counts the cell `id`, if it is a control cell, which ended well or not.
-  void add(std::string_view id, bool good);
-  /// "controls: 3 of 3 equal pairs show no difference, 3 of 3 planted changes were found"; empty without control cells.
+  /// Counts the cell `id`, if it is a control cell.
+  void add(std::string_view id, Outcome outcome);
+  /// "controls: equal pairs: 3, false alarms: 0, undecided: 1; planted changes: 3, missed: 0, undecided: 0"; empty
+  /// without control cells.
   std::string text() const;
 };
 
