@@ -51,6 +51,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
           dequantize(device, unsharded.quantized.rowwise_operand(), unsharded.spec.dtype, unsharded.holder);
     unsharded.quantized = {};
     unsharded.quantizer.reset();
+    if (unsharded.initial) unsharded.initial->kept = {};  // values in high precision are not kept twice
   }
   shard_.name = unsharded.name;
   shard_.spec = unsharded.spec;
@@ -58,6 +59,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   shard_.first_row = split_.begin(rank_);
   shard_.init = unsharded.init;
   shard_.init_deviation = unsharded.init_deviation;
+  shard_.initial_in = unsharded.initial_in;
   shard_.holder = device.holder(HolderKind::kParameter, unsharded.name);
   shard_.grad_holder = device.holder(HolderKind::kGradient, unsharded.name);
   if (unsharded.in_eight_bits()) {
@@ -101,9 +103,16 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     return;
   }
   cut_from_unsharded(runtime);
-  // A shard of initial values has initial values.
-  shard_.initial = unsharded_.initial;
-  if (shard_.initial) shard_.initial->first_row += split_.begin(rank_);
+  if (const std::optional<InitialValues> initial = std::exchange(unsharded_.initial, {})) {
+    // A shard of initial values has initial values.
+    const std::int64_t row_bytes =
+        row_elems(unsharded_.spec.shape) * static_cast<std::int64_t>(size_bytes(unsharded_.spec.dtype));
+    shard_.initial =
+        InitialValues{.seed = initial->seed,
+                      .stream = initial->stream,
+                      .first_row = initial->first_row + split_.begin(rank_),
+                      .kept = initial->kept.part(split_.begin(rank_) * row_bytes, split_.count(rank_) * row_bytes)};
+  }
   unsharded_.value = {};
   unsharded_.quantized.clear();
 }

@@ -167,6 +167,10 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   else
     initialize_plain(cell, rows, cols, refused, result);
   set_gathers(cell, rows, cols, result);
+  if (cell.keeps_initial_on_host) {
+    if (eight_bits && (!sharding.sharded || !sharding.deferred)) result.host_made = result.unsharded;
+    if (result.eight_bits && sharding.sharded) result.host_kept = result.shard;
+  }
   return result;
 }
 

@@ -25,6 +25,8 @@ struct ParameterNumbers {
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
   bool eight_bits = false;        ///< the shard is stored in eight bits
+  Bytes host_made = 0;            ///< kept in host memory when the parameter is made, before or without sharding
+  Bytes host_kept = 0;            ///< kept of the shard
   bool computes_as_kept = false;  ///< products read the stored or gathered data itself; else they cast a copy
   Bytes kept = 0;                 ///< stored from step to step
   Bytes transpose = 0;            ///< the transpose that products need and that is not gathered

@@ -186,6 +186,7 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       casts_unstored(recipe.histories && config.training.fused_quantize),
       measured_early(recipe.measures_first && config.training.fused_quantize),
       casts_weights(casts && config.training.quantized_weights),
+      keeps_initial_on_host(casts_weights && config.training.masters_from == MastersFrom::kHostCopy),
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),
       checkpoint(config.training.checkpoint == Recompute::kFull),

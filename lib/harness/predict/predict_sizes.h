@@ -181,6 +181,7 @@ struct CellNumbers {
   bool casts_unstored;        ///< norms and activations write products' inputs in eight bits, never in high precision
   bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
   bool casts_weights;   ///< weights live in eight bits
+  bool keeps_initial_on_host;  ///< and the values that they were cast from, in host memory
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
