@@ -51,7 +51,6 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
           dequantize(device, unsharded.quantized.rowwise_operand(), unsharded.spec.dtype, unsharded.holder);
     unsharded.quantized = {};
     unsharded.quantizer.reset();
-    if (unsharded.initial) unsharded.initial->kept = {};  // values in high precision are not kept twice
   }
   shard_.name = unsharded.name;
   shard_.spec = unsharded.spec;
@@ -103,15 +102,16 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     return;
   }
   cut_from_unsharded(runtime);
+  // A shard of initial values has initial values. Those in high precision are the shard itself and are not kept twice.
   if (const std::optional<InitialValues> initial = std::exchange(unsharded_.initial, {})) {
-    // A shard of initial values has initial values.
+    shard_.initial = InitialValues{.seed = initial->seed,
+                                   .stream = initial->stream,
+                                   .first_row = initial->first_row + split_.begin(rank_),
+                                   .kept = {}};
     const std::int64_t row_bytes =
         row_elems(unsharded_.spec.shape) * static_cast<std::int64_t>(size_bytes(unsharded_.spec.dtype));
-    shard_.initial =
-        InitialValues{.seed = initial->seed,
-                      .stream = initial->stream,
-                      .first_row = initial->first_row + split_.begin(rank_),
-                      .kept = initial->kept.part(split_.begin(rank_) * row_bytes, split_.count(rank_) * row_bytes)};
+    if (shard_.in_eight_bits())
+      shard_.initial->kept = initial->kept.part(split_.begin(rank_) * row_bytes, split_.count(rank_) * row_bytes);
   }
   unsharded_.value = {};
   unsharded_.quantized.clear();

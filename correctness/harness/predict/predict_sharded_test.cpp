@@ -40,7 +40,9 @@ void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.master_weights = "none";
   training.moments = "f32";
   training.clip_norm = 0.0;
+  training.masters_from = "initial_values";
   if (training.optimizer != "adam") return;
+  if (training.quantized_weights) training.masters_from = draw.of({"initial_values", "host_copy", "eight_bits"});
   const bool bf16 = training.param_dtype == "bf16";
   training.master_weights = draw.of({"f32", bf16 ? "remainder" : "f32"});
   if (!training.quantized_weights && draw.chance()) training.master_weights = "none";

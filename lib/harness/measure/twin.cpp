@@ -27,11 +27,6 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
         "no weight is held in eight bits, none is gathered ahead, and training is not resumed");
     return;
   }
-  if (eight_bits && cell.training.masters_from == MastersFrom::kEightBits) {
-    put(result.metrics, kLossesEqual, std::nullopt,
-        "masters start from the eight bits, and those of 16-bit weights from the values before the cast");
-    return;
-  }
   CellConfig config = cell;
   config.training.resume_at = 0;
   // Resumed training is compared with the same cell, unresumed, so everything else stays as the cell says.
