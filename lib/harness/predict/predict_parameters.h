@@ -22,6 +22,7 @@ struct Gather {
 /// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
 struct ParameterNumbers {
   Bytes unsharded = 0;  ///< the full parameter in the nominal type; also the bytes of its gradient
+  Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each with as many rows as rank 0's
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
   bool eight_bits = false;        ///< the shard is stored in eight bits
@@ -41,6 +42,9 @@ struct ParameterNumbers {
   /// makes unsharded parameters; empty where shards are made at once.
   Schedule initialized, made_unsharded;
 };
+
+/// Adds a parameter of a group to the group's sums.
+void add_gradient(const ParameterNumbers& parameter, GradientBytes& sums);
 
 /// A bias, or a parameter vector of a norm.
 ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems);

@@ -233,12 +233,14 @@ Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) co
          release(keeps_old ? 0 : kF32 * tensors * built_history_rows, Owner::kScales);
 }
 
-Schedule CellNumbers::reduction(Bytes unsharded, Bytes shards) const {
-  if (reduced == element) return allocate(shards, Owner::kGradients) + release(unsharded, Owner::kGradients);
-  const Bytes copies = in_reduction(unsharded), sums = in_reduction(shards);
-  return allocate(copies, Owner::kGradients) + release(unsharded, Owner::kGradients) +
-         allocate(sums, Owner::kGradients) + release(copies, Owner::kGradients) + allocate(shards, Owner::kGradients) +
-         release(sums, Owner::kGradients);
+Schedule CellNumbers::reduction(const GradientBytes& of) const {
+  const auto made = [](Bytes bytes) { return allocate(bytes, Owner::kGradients); };
+  const auto freed = [](Bytes bytes) { return release(bytes, Owner::kGradients); };
+  if (reduced == element)
+    return made(of.padded) + freed(of.short_of_rows) + made(of.shards) +
+           freed(of.padded + of.unsharded - of.short_of_rows);
+  const Bytes copies = in_reduction(of.moved), sums = in_reduction(of.shards);
+  return made(copies) + freed(of.unsharded) + made(sums) + freed(copies) + made(of.shards) + freed(sums);
 }
 
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
