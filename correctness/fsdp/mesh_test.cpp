@@ -64,10 +64,25 @@ TEST(RowSplit, CoversEveryRowOnce) {
     }
 }
 
+using Offsets = std::vector<std::int64_t>;
+
 TEST(RowSplit, CountsOffsetsInBlocks) {
   const RowSplit split(288, 3);
-  EXPECT_EQ(split.offsets(10), (std::vector<std::int64_t>{0, 960, 1920, 2880}));
-  EXPECT_EQ(split.offsets(4, 32), (std::vector<std::int64_t>{0, 12, 24, 36}));
+  EXPECT_TRUE(split.even());
+  EXPECT_EQ(split.bounds(), (Offsets{0, 96, 192, 288}));
+  EXPECT_EQ(split.padded_offsets(10), (Offsets{0, 960, 1920, 2880}));
+  EXPECT_EQ(split.padded_offsets(4, 32), (Offsets{0, 12, 24, 36}));
+}
+
+// 10 rows over 8 ranks: two for each of the first five, and none for the others, all of which move two.
+TEST(RowSplit, PadsEveryRankToTheRowsOfTheFirst) {
+  const RowSplit split(10, 8);
+  EXPECT_FALSE(split.even());
+  EXPECT_EQ(split.bounds(), (Offsets{0, 2, 4, 6, 8, 10, 10, 10, 10}));
+  EXPECT_EQ(split.padded_rows(), 16);
+  EXPECT_EQ(split.padded_offsets(3), (Offsets{0, 6, 12, 18, 24, 30, 36, 42, 48}));
+  EXPECT_EQ(RowSplit(7, 2).padded_offsets(1, 4), (Offsets{0, 1, 2}));
+  EXPECT_EQ(RowSplit(0, 3).padded_offsets(5), (Offsets{0, 0, 0, 0}));
 }
 
 TEST(ShardingState, IsTakenFromTheNearestEnclosingModule) {

@@ -36,6 +36,7 @@ struct RunConfig {
   bool tied_head = false;
   std::optional<DType> reduce_dtype{};
   std::int64_t initial_history_length = 0;
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;
   Behaviors behaviors{};
 };
 
@@ -128,6 +129,7 @@ class ModelRun {
                                                   .eight_bit_weights = config.eight_bit_weights,
                                                   .deferred_init = world != nullptr && config.deferred_init,
                                                   .initial_history_length = config.initial_history_length,
+                                                  .initial_in = config.initial_in,
                                                   .vocabulary = config.vocabulary,
                                                   .tied_head = config.tied_head,
                                                   .learned_positions = !config.config.form.rope});

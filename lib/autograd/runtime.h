@@ -49,11 +49,19 @@ enum class Init {
   kOnes,
 };
 
-/// What is needed to compute a parameter's initial values again.
+/// Where the values are from which a parameter in eight bits was cast, once the cast is done.
+enum class InitialValuesIn {
+  kSeed,  ///< nowhere: they are computed again
+  kHost,  ///< in host memory (Transformer Engine's preserve_high_precision_init_val)
+  kLost,  ///< only the eight bits are left
+};
+
+/// A parameter's initial values, or what is needed to compute them again.
 struct InitialValues {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;    ///< random stream, derived from the unsharded parameter's name
   std::int64_t first_row = 0;  ///< in the unsharded parameter
+  HostCopy kept;               ///< the values in the nominal type, if they are kept
 };
 
 /// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the
@@ -64,6 +72,7 @@ struct Parameter {
   TensorSpec spec;  ///< nominal: shape of the unsharded parameter, and the type of its gradients and products
   Init init = Init::kZeros;
   float init_deviation = 0.02f;
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< of a parameter in eight bits
   std::optional<InitialValues> initial;  ///< present while the parameter holds its initial values or their cast
   Tensor value;                          ///< high precision; absent if there is a `quantizer`
   QuantizedTensor quantized;             ///< eight bits

@@ -13,20 +13,16 @@ GatheredArray gathered_scales(const LayoutOf& layout_of, std::int64_t block_rows
   const std::int64_t row_bytes =
       scales.unsharded.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.unsharded.dtype));
   if (strip_padding) {
-    scales.offsets_bytes = split.offsets(row_bytes, block_rows);
+    scales.offsets_bytes = split.padded_offsets(row_bytes, block_rows);
     scales.filled_rows = ceil_div(split.rows(), block_rows);
     return scales;
   }
   // Without stripping, each rank's array travels with its padding. The gathered array is then longer than the unsharded
   // parameter's own, and rows of later ranks land at rows that belong to others, unless no piece needs padding.
-  std::int64_t rows = 0;
-  scales.offsets_bytes.push_back(0);
-  for (int rank = 0; rank < split.ranks(); ++rank) {
-    rows += split.count(rank) == 0 ? 0 : layout_of(split.count(rank)).shape.rows();
-    scales.offsets_bytes.push_back(rows * row_bytes);
-  }
-  scales.unsharded.shape = Shape{rows, scales.unsharded.shape.cols()};
-  scales.filled_rows = rows;
+  const std::int64_t rows = layout_of(split.chunk()).shape.rows();
+  for (int rank = 0; rank <= split.ranks(); ++rank) scales.offsets_bytes.push_back(rank * rows * row_bytes);
+  scales.unsharded.shape = Shape{split.ranks() * rows, scales.unsharded.shape.cols()};
+  scales.filled_rows = split.ranks() * rows;
   return scales;
 }
 
@@ -40,7 +36,7 @@ GatheredArray gathered_values(const TensorSpec& unsharded, const RowSplit& split
   GatheredArray values;
   values.unsharded = unsharded;
   values.offsets_bytes =
-      split.offsets(row_elems(unsharded.shape) * static_cast<std::int64_t>(size_bytes(unsharded.dtype)));
+      split.padded_offsets(row_elems(unsharded.shape) * static_cast<std::int64_t>(size_bytes(unsharded.dtype)));
   values.filled_rows = split.rows();
   return values;
 }
@@ -75,8 +71,8 @@ GatheredOrientation gathered_untransposed_columnwise(const QuantFormat& format, 
   orientation.data = gathered_data(format, shape, split);
   orientation.scales = {
       .unsharded = scales,
-      .offsets_bytes =
-          split.offsets(scales.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.dtype)), format.block_rows),
+      .offsets_bytes = split.padded_offsets(scales.shape.cols() * static_cast<std::int64_t>(size_bytes(scales.dtype)),
+                                            format.block_rows),
       .filled_rows = scales.shape.rows(),
       .content = Content::kScales};
   return orientation;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -10,12 +11,17 @@
 namespace fp8lab {
 
 /// One array of a sharded parameter: its shape when unsharded, and where each rank's bytes lie in it. Each rank holds
-/// contiguous full rows, so they are sent from their storage and received in place.
+/// contiguous full rows, so they are sent from their storage and received in place. Every rank sends as many bytes. The
+/// padding of ranks with fewer rows arrives after all rows, so that the unsharded array is the start of what arrives.
 struct GatheredArray {
-  TensorSpec unsharded;                     ///< padding included
+  TensorSpec unsharded;                     ///< padding of scales included
   std::vector<std::int64_t> offsets_bytes;  ///< begin of each rank's bytes, and the end
-  std::int64_t filled_rows = 0;             ///< rows of `unsharded` that ranks fill; rows after them are zero padding
+  std::int64_t filled_rows = 0;             ///< rows of `unsharded` with values; rows after them are zero padding
   Content content = Content::kPayload;
+
+  std::int64_t bytes_of_rank() const { return offsets_bytes[1]; }
+  /// The bytes of the storage into which ranks gather.
+  std::int64_t storage_bytes() const { return std::max(offsets_bytes.back(), unsharded.bytes()); }
 };
 
 /// Quantized data and scales of one orientation.

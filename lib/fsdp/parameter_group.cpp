@@ -105,9 +105,10 @@ void ParameterGroup::reshard_after_forward() {
 
 void ParameterGroup::reduce_gradients(Runtime& runtime) {
   scatter_parts_.clear();
-  // As in FSDP2, all gradients of the group are copied in the type of the reduction before the first of them is freed.
-  for (const auto& parameter : parameters_) parameter->cast_gradient(runtime);
-  for (const auto& parameter : parameters_) parameter->free_cast_gradient();
+  // As in FSDP2, gradients of the group are copied, padded and in the type of the reduction, before the first of them
+  // is freed. FSDP2 copies all of them, also those that could be sent as they are.
+  for (const auto& parameter : parameters_) parameter->copy_gradient(runtime);
+  for (const auto& parameter : parameters_) parameter->free_copied_gradient();
   for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, scatter_parts_);
   mesh_.shard_group().reduce_scatter(scatter_parts_, name_);
   if (ProcessGroup* replicas = mesh_.replica_group()) {

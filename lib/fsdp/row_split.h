@@ -9,7 +9,8 @@
 namespace fp8lab {
 
 /// Split of dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from rank 0 on, so the last ranks may have
-/// fewer rows, or none.
+/// fewer rows, or none. As by FSDP2, each rank keeps and moves as many rows as rank 0. Those that it does not have are
+/// padding; they follow the parameter's rows when all ranks' rows are put together.
 class RowSplit {
  public:
   RowSplit() = default;
@@ -21,12 +22,21 @@ class RowSplit {
   std::int64_t begin(int rank) const { return std::min(rows_, rank * chunk_); }
   std::int64_t count(int rank) const { return begin(rank + 1) - begin(rank); }
   /// True if all ranks have equally many rows.
-  bool even() const { return chunk_ * ranks_ == rows_; }
+  bool even() const { return padded_rows() == rows_; }
+  /// The rows of all ranks, padding included.
+  std::int64_t padded_rows() const { return chunk_ * ranks_; }
 
-  /// Offsets of each rank's first row, and of the end, counted in blocks of `block_rows` rows, times `unit`.
-  std::vector<std::int64_t> offsets(std::int64_t unit, std::int64_t block_rows = 1) const {
+  /// Each rank's first row, and the end.
+  std::vector<std::int64_t> bounds() const {
+    std::vector<std::int64_t> bounds;
+    for (int rank = 0; rank <= ranks_; ++rank) bounds.push_back(begin(rank));
+    return bounds;
+  }
+  /// Offsets of what each rank moves, padding included, and of the end, counted in blocks of `block_rows` rows, times
+  /// `unit`.
+  std::vector<std::int64_t> padded_offsets(std::int64_t unit, std::int64_t block_rows = 1) const {
     std::vector<std::int64_t> offsets;
-    for (int rank = 0; rank <= ranks_; ++rank) offsets.push_back(ceil_div(begin(rank), block_rows) * unit);
+    for (int rank = 0; rank <= ranks_; ++rank) offsets.push_back(rank * ceil_div(chunk_, block_rows) * unit);
     return offsets;
   }
 

@@ -18,6 +18,23 @@ std::unique_ptr<Quantizer> copy_quantizer(Runtime& runtime, const Quantizer& qua
   return std::make_unique<Quantizer>(quantizer);
 }
 
+/// A row of `elems` elements, `tensor` and zeros after it.
+Tensor followed_by_zeros(Device& device, const Tensor& tensor, const TensorSpec& row, HolderId holder) {
+  const Tensor storage = device.allocate(row, holder);
+  const std::int64_t elems = tensor.numel();
+  copy_into(device, tensor.reshaped({1, elems}), storage.columns(0, elems));
+  fill(device, storage.columns(elems, storage.numel() - elems), 0.0f);
+  return storage;
+}
+
+/// The elements of `tensor`, in storage of `bytes` bytes at least.
+Tensor padded(Device& device, const Tensor& tensor, std::int64_t bytes, HolderId holder) {
+  const BufferRef& buffer = tensor.buffer();
+  if (buffer.bytes() - (tensor.view().data - buffer.data()) >= bytes) return tensor;
+  const TensorSpec row = {Shape{1, bytes / static_cast<std::int64_t>(size_bytes(tensor.dtype()))}, tensor.dtype()};
+  return {followed_by_zeros(device, tensor, row, holder).buffer(), tensor.spec()};
+}
+
 }  // namespace
 
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh,
@@ -33,7 +50,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   if (deferred && !runtime.behaviors.keep_fp8_init_metadata) unsharded.quantizer.reset();
   if (unsharded.in_eight_bits()) {
     const QuantFormat& format = unsharded.quantizer->format;
-    refusal_ = shard_refusal(format, unsharded.spec.shape.rows(), unsharded.spec.shape.cols(), split_.offsets(1));
+    refusal_ = shard_refusal(format, unsharded.spec.shape.rows(), unsharded.spec.shape.cols(), split_.bounds());
     if (refusal_.empty() && !deferred && !splits_in_eight_bits(runtime.behaviors, format)) {
       // Reverted behaviour: shards, and the master weights made from them, start from dequantized values.
       refusal_ = "a split of this quantized tensor dequantizes it";
@@ -58,6 +75,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   shard_.first_row = split_.begin(rank_);
   shard_.init = unsharded.init;
   shard_.init_deviation = unsharded.init_deviation;
+  shard_.initial_in = unsharded.initial_in;
   shard_.holder = device.holder(HolderKind::kParameter, unsharded.name);
   shard_.grad_holder = device.holder(HolderKind::kGradient, unsharded.name);
   if (unsharded.in_eight_bits()) {
@@ -66,8 +84,8 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
     if (runtime.behaviors.share_amax_over_shards) shard_.quantizer->amax_group = &mesh.shard_group();
   }
   // Symmetric windows need the shard and the unsharded parameter at the same offsets on every rank, so every rank must
-  // make the same allocations from the gathering pool. Shards of different sizes would break that rule; such parameters
-  // are gathered one by one, from memory outside of the pool.
+  // make the same allocations from the gathering pool. Ranks with fewer rows than others make other ones; such
+  // parameters are gathered from memory outside of the pool.
   const Pool pool = split_.even() ? Pool::kGathered : Pool::kOwn;
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
@@ -77,9 +95,10 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   device.memory().place(unsharded.holder, pool);
   unsharded.grad_holder = device.holder(HolderKind::kUnsharded, unsharded.name, "gradient");
 
-  grad_offsets_ = split_.offsets(row_elems(unsharded.spec.shape));
+  grad_offsets_ = split_.padded_offsets(row_elems(unsharded.spec.shape));
   if (!shard_.in_eight_bits() || !runtime.behaviors.gather_eight_bits) {
     values_ = gathered_values(unsharded.spec, split_);
+    pad_shard(runtime);
     return;
   }
   const QuantFormat& format = shard_.quantizer->format;
@@ -93,6 +112,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   if (!runtime.behaviors.gather_blocks_row_wise && !format.per_tensor() && format.columnwise_is_transpose() &&
       shard_.quantizer->orientations.columnwise)
     untransposed_ = gathered_untransposed_columnwise(format, shape, split_);
+  pad_shard(runtime);
 }
 
 void ShardedParameter::make_shard(Runtime& runtime) {
@@ -101,9 +121,17 @@ void ShardedParameter::make_shard(Runtime& runtime) {
     return;
   }
   cut_from_unsharded(runtime);
-  // A shard of initial values has initial values.
-  shard_.initial = unsharded_.initial;
-  if (shard_.initial) shard_.initial->first_row += split_.begin(rank_);
+  // A shard of initial values has initial values. Those in high precision are the shard itself and are not kept twice.
+  if (const std::optional<InitialValues> initial = std::exchange(unsharded_.initial, {})) {
+    shard_.initial = InitialValues{.seed = initial->seed,
+                                   .stream = initial->stream,
+                                   .first_row = initial->first_row + split_.begin(rank_),
+                                   .kept = {}};
+    const std::int64_t row_bytes =
+        row_elems(unsharded_.spec.shape) * static_cast<std::int64_t>(size_bytes(unsharded_.spec.dtype));
+    if (shard_.in_eight_bits())
+      shard_.initial->kept = initial->kept.part(split_.begin(rank_) * row_bytes, split_.count(rank_) * row_bytes);
+  }
   unsharded_.value = {};
   unsharded_.quantized.clear();
 }
@@ -153,6 +181,20 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   shard_.quantized = view_as(slice.view, shard_.spec.shape);
 }
 
+void ShardedParameter::pad_shard(Runtime& runtime) {
+  const auto pad = [&](const GatheredArray& array, Tensor& own) {
+    own = padded(runtime.device, own, array.bytes_of_rank(), shard_.holder);
+  };
+  const auto pad_orientation = [&](const GatheredOrientation& orientation, QuantizedOrientation& own) {
+    if (!own) return;
+    pad(orientation.data, own.data);
+    if (orientation.scales_travel()) pad(orientation.scales, own.scale_inv);
+  };
+  if (rowwise_) pad_orientation(*rowwise_, shard_.quantized.rowwise());
+  if (columnwise_) pad_orientation(*columnwise_, shard_.quantized.columnwise());
+  if (!shard_.in_eight_bits()) pad(values_, shard_.value);
+}
+
 void ShardedParameter::check_orientations() const {
   if (!shard_.in_eight_bits()) return;
   const Orientations made = shard_.quantizer->orientations;
@@ -188,7 +230,9 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
                                  std::vector<GatherPart>& parts) const {
-  to = runtime.device.allocate(array.unsharded, unsharded_.holder);
+  const DType dtype = array.unsharded.dtype;
+  const Shape storage = {1, array.storage_bytes() / static_cast<std::int64_t>(size_bytes(dtype))};
+  to = Tensor(runtime.device.allocate({storage, dtype}, unsharded_.holder).buffer(), array.unsharded);
   parts.push_back(
       {.from = from.view().data, .to = to.view().data, .offsets_bytes = array.offsets_bytes, .content = array.content});
 }
@@ -207,12 +251,16 @@ void ShardedParameter::add_orientation(Runtime& runtime, const GatheredOrientati
 }
 
 void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts) {
+  pad_shard(runtime);  // others may have replaced a shard's storage since
+  const HolderId workspace = runtime.workspace(unsharded_.name);
   if (!rowwise_) {
     Tensor from = shard_.value;
     // The generic path: a gather that does not know quantized tensors sends dequantized values.
     if (shard_.in_eight_bits())
-      from = dequantized_ = dequantize(runtime.device, shard_.quantized.rowwise_operand(), unsharded_.spec.dtype,
-                                       runtime.workspace(unsharded_.name));
+      from = dequantized_ =
+          padded(runtime.device,
+                 dequantize(runtime.device, shard_.quantized.rowwise_operand(), unsharded_.spec.dtype, workspace),
+                 values_.bytes_of_rank(), workspace);
     add_array(runtime, values_, from, unsharded_.value, parts);
     return;
   }
@@ -224,7 +272,10 @@ void ShardedParameter::begin_gather(Runtime& runtime, Orientations usage, std::v
   if (usage.columnwise && columnwise_)
     add_orientation(runtime, *columnwise_, shard_.quantized.columnwise(), unsharded.columnwise(), parts);
   if (!untransposed_) return;
-  sent_untransposed_ = untransposed_columnwise(runtime.device, shard_.quantized, runtime.workspace(unsharded_.name));
+  sent_untransposed_ = untransposed_columnwise(runtime.device, shard_.quantized, workspace);
+  for (const auto& [array, sent] : {std::pair(&untransposed_->data, &sent_untransposed_.data),
+                                    std::pair(&untransposed_->scales, &sent_untransposed_.scale_inv)})
+    *sent = padded(runtime.device, *sent, array->bytes_of_rank(), workspace);
   add_orientation(runtime, *untransposed_, sent_untransposed_, gathered_untransposed_, parts);
 }
 
@@ -262,19 +313,24 @@ void ShardedParameter::free_gathered() {
 
 // --- reduce ---
 
-void ShardedParameter::cast_gradient(Runtime& runtime) {
+void ShardedParameter::copy_gradient(Runtime& runtime) {
   check(static_cast<bool>(unsharded_.grad), "sharding: backward left a parameter without a gradient");
-  if (unsharded_.grad.dtype() != reduce_dtype_)
-    cast_gradient_ = cast(runtime.device, unsharded_.grad, reduce_dtype_, unsharded_.grad_holder);
+  if (!split_.even())
+    gradient_copy_ = followed_by_zeros(runtime.device, unsharded_.grad, {Shape{1, grad_offsets_.back()}, reduce_dtype_},
+                                       unsharded_.grad_holder);
+  else if (unsharded_.grad.dtype() != reduce_dtype_)
+    gradient_copy_ = cast(runtime.device, unsharded_.grad, reduce_dtype_, unsharded_.grad_holder);
 }
 
-void ShardedParameter::free_cast_gradient() {
-  if (cast_gradient_) unsharded_.grad = {};
+void ShardedParameter::free_copied_gradient() {
+  if (gradient_copy_) unsharded_.grad = {};
 }
 
 void ShardedParameter::begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts) {
-  reduced_ = runtime.device.allocate({shard_.spec.shape, reduce_dtype_}, shard_.grad_holder);
-  parts.push_back({.from = (cast_gradient_ ? cast_gradient_ : unsharded_.grad).view().data,
+  Shape shape = shard_.spec.shape;
+  shape.set(0, split_.chunk());
+  reduced_ = runtime.device.allocate({shape, reduce_dtype_}, shard_.grad_holder);
+  parts.push_back({.from = (gradient_copy_ ? gradient_copy_ : unsharded_.grad).view().data,
                    .to = reduced_.view().data,
                    .offsets_elems = grad_offsets_,
                    .dtype = reduce_dtype_,
@@ -288,11 +344,11 @@ ReducePart ShardedParameter::reduced() const {
 
 void ShardedParameter::end_reduce(Runtime& runtime, int ranks) {
   unsharded_.grad = {};
-  cast_gradient_ = {};
+  gradient_copy_ = {};
   if (ranks > 1) scale_in_place(runtime.device, reduced_, 1.0f / static_cast<float>(ranks));
   if (reduce_dtype_ != shard_.spec.dtype)
     reduced_ = cast(runtime.device, reduced_, shard_.spec.dtype, shard_.grad_holder);
-  shard_.accumulate(runtime.device, std::move(reduced_));
+  shard_.accumulate(runtime.device, {reduced_.buffer(), shard_.spec});
   reduced_ = {};
 }
 

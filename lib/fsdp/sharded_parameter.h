@@ -20,6 +20,10 @@ namespace fp8lab {
 /// would cut blocks, the format refuses them: the parameter then stays in high precision, with its initial values as
 /// long as it has them, and refusal() says why.
 ///
+/// A shard with fewer rows than rank 0's has storage for as many, zeros after its own, and so has each of its arrays
+/// that is gathered. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
+/// Gradients are reduced likewise.
+///
 /// If all ranks have equally many rows, the shard and the unsharded parameter lie in Pool::kGathered, otherwise in
 /// ordinary memory.
 class ShardedParameter {
@@ -46,10 +50,11 @@ class ShardedParameter {
   /// Frees what the gather allocated: the unsharded parameter, except for the copies of reorder_gathered().
   void free_gathered();
 
-  /// Copies the gradient in the type of the reduction, if that is another one.
-  void cast_gradient(Runtime& runtime);
-  /// Frees the gradient if cast_gradient() made a copy.
-  void free_cast_gradient();
+  /// Copies the gradient, in the type of the reduction if that is another one, and with zeros for the rows that ranks
+  /// lack.
+  void copy_gradient(Runtime& runtime);
+  /// Frees the gradient if copy_gradient() made a copy.
+  void free_copied_gradient();
   /// Allocates the sums of the shard's gradient and appends the part to reduce.
   void begin_reduce(Runtime& runtime, std::vector<ScatterPart>& parts);
   /// Accumulates the sums, averaged over `ranks` and then rounded to the type of the parameter, into the shard's
@@ -67,6 +72,8 @@ class ShardedParameter {
 
   void make_shard(Runtime& runtime);
   void cut_from_unsharded(Runtime& runtime);
+  /// Gives the arrays that are gathered storage for as many rows as rank 0's have, if theirs is shorter.
+  void pad_shard(Runtime& runtime);
   /// Throws if the shard lacks an orientation that its quantizer makes.
   void check_orientations() const;
   Metadata describe(Runtime& runtime, Orientations usage) const;
@@ -92,8 +99,8 @@ class ShardedParameter {
   QuantizedOrientation sent_untransposed_;           ///< lives during a gather of `untransposed_`
   QuantizedOrientation gathered_untransposed_;       ///< lives as long as the unsharded row-wise orientation
   DType reduce_dtype_;
-  Tensor cast_gradient_;  ///< lives during a reduction in another type than the gradient's
-  Tensor reduced_;
+  Tensor gradient_copy_;  ///< lives during a reduction of what is not the gradient itself
+  Tensor reduced_;        ///< as many rows on every rank
   Metadata metadata_;
 };
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "memory/caching_allocator.h"
+#include "memory/host_copies.h"
 #include "memory/ledger.h"
 
 namespace fp8lab {
@@ -57,6 +58,7 @@ class Memory {
 
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
+  HostCopies& host_copies() { return host_copies_; }
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t allocations() const { return allocations_; }
 
@@ -80,6 +82,7 @@ class Memory {
   MemoryOptions options_;
   Ledger ledger_;
   CachingAllocator allocator_;
+  HostCopies host_copies_;
   std::vector<Pool> pools_;  // by holder; kOwn for holders beyond its end
   std::int64_t allocations_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;  // freed records are used again

@@ -14,6 +14,7 @@ std::unique_ptr<Parameter> declare(Build& build, const std::string& name, const 
   parameter->spec = {shape, build.dtype};
   parameter->init = init;
   parameter->init_deviation = build.init_deviation;
+  parameter->initial_in = build.initial_in;
   parameter->holder = device.holder(HolderKind::kParameter, name);
   parameter->grad_holder = device.holder(HolderKind::kGradient, name);
   build.registry.parameters.push_back(parameter.get());
@@ -29,7 +30,9 @@ Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId hol
   const InitialValues& from = *parameter.initial;
   Device& device = runtime.device;
   Tensor values = device.allocate(parameter.spec, holder);
-  if (parameter.init == Init::kNormal)
+  if (from.kept)
+    device.write_bytes(values, from.kept.bytes());
+  else if (parameter.init == Init::kNormal)
     random_fill(
         device, values,
         {.seed = from.seed, .stream = from.stream, .row_offset = from.first_row, .scale = parameter.init_deviation});
@@ -41,12 +44,23 @@ Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId hol
 void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_name, std::int64_t first_row) {
   Device& device = runtime.device;
   const HolderId holder = parameter.in_eight_bits() ? runtime.workspace(parameter.name) : parameter.holder;
-  parameter.initial = InitialValues{.seed = runtime.seed, .stream = stream_of(full_name), .first_row = first_row};
+  parameter.initial =
+      InitialValues{.seed = runtime.seed, .stream = stream_of(full_name), .first_row = first_row, .kept = {}};
   Tensor values = initial_values(runtime, parameter, holder);
-  if (parameter.in_eight_bits())
-    parameter.quantized = quantize(device, values, *parameter.quantizer);
-  else
+  if (!parameter.in_eight_bits()) {
     parameter.value = std::move(values);
+    return;
+  }
+  parameter.quantized = quantize(device, values, *parameter.quantizer);
+  switch (parameter.initial_in) {
+    case InitialValuesIn::kSeed: break;
+    case InitialValuesIn::kHost:
+      parameter.initial->kept =
+          HostCopy(device.memory().host_copies(),
+                   device.computes() ? device.read_bytes(values) : std::vector<std::byte>(), values.bytes());
+      break;
+    case InitialValuesIn::kLost: parameter.initial.reset();
+  }
 }
 
 std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init) {

@@ -32,6 +32,7 @@ struct Build {
   bool cache_weights = false;  ///< modules keep the copies that they quantize of weights
   /// Rows of amax histories until the first forward; 0: as many as the recipe has.
   std::int64_t initial_history_length = 0;
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;
   float init_deviation = 0.02f;      ///< standard deviation of matrices' initial values
   float residual_deviation = 0.02f;  ///< the same for matrices whose product is added to the residual stream
 };
@@ -47,8 +48,8 @@ std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, co
 /// parameter called `full_name`. Allocates. Eight-bit parameters are cast from values that live for the call.
 void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_name, std::int64_t first_row);
 
-/// Computes the values that `parameter` was initialised with again, in its nominal type: the values from which its
-/// eight bits were cast. Throws Error if the parameter no longer has its initial values.
+/// The values that `parameter` was initialised with, in its nominal type: the values from which its eight bits were
+/// cast. Copied from where they are kept, or else computed again. Throws Error if `parameter.initial` is absent.
 Tensor initial_values(Runtime& runtime, const Parameter& parameter, HolderId holder);
 
 /// Random stream of a name, the same on every rank and device.

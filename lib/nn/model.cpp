@@ -58,6 +58,7 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
                  .cache_weights = options.cache_weights,
                  .initial_history_length =
                      used.activation.amax_source == AmaxSource::kHistory ? options.initial_history_length : 0,
+                 .initial_in = options.initial_in,
                  .init_deviation = deviation,
                  .residual_deviation = deviation / scale};
   };

@@ -79,10 +79,10 @@ struct AdamState {
 /// for bit, to 16-bit weights that are cast in every forward, including the scale of that forward. Casts are collective
 /// if shards are measured together, so `parameters` must be alike on all ranks.
 ///
-/// A master starts from the value that the parameter was initialised with, in its nominal type. That value is computed
-/// again from its seed, not from the eight bits that were cast from it. Upstream preserves the value for the same
-/// reason: weights in eight bits and weights in 16 bits start equal, and so stay equal. Once other code has changed the
-/// weights, the master starts from the changed weights.
+/// A master starts from the value that the parameter was initialised with, in its nominal type, which is kept in host
+/// memory or computed again from its seed (Parameter::initial). So weights in eight bits and weights in 16 bits start
+/// equal, and stay equal. If the value is lost, or other code has changed the weights, the master starts from the eight
+/// bits.
 class Adam {
  public:
   /// `parameters` are the unsharded ones. Throws Error if a parameter in eight bits gets no master, or if a type cannot

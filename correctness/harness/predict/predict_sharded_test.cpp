@@ -30,7 +30,8 @@ struct Ranks {
   int ranks;
   const char* mesh;
 };
-constexpr Ranks kRanks[] = {{1, ""}, {1, "1"}, {2, ""}, {3, ""}, {4, "4"}, {4, "2x2"}, {6, "2x3"}, {3, "3x1"}, {7, ""}};
+constexpr Ranks kRanks[] = {{1, ""},    {1, "1"},   {2, ""},     {3, ""}, {4, "4"}, {4, "2x2"},
+                            {6, "2x3"}, {3, "3x1"}, {10, "2x5"}, {7, ""}, {8, ""}};
 
 void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam"});
@@ -40,7 +41,9 @@ void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.master_weights = "none";
   training.moments = "f32";
   training.clip_norm = 0.0;
+  training.masters_from = "initial_values";
   if (training.optimizer != "adam") return;
+  if (training.quantized_weights) training.masters_from = draw.of({"initial_values", "host_copy", "eight_bits"});
   const bool bf16 = training.param_dtype == "bf16";
   training.master_weights = draw.of({"f32", bf16 ? "remainder" : "f32"});
   if (!training.quantized_weights && draw.chance()) training.master_weights = "none";
@@ -218,6 +221,30 @@ TEST(PredictSharded, TrafficOfOneProduct) {
   refused.mesh = "1";
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_payload_bytes"), 2 * 128 * 128.0);
   EXPECT_EQ(predict(refused, Arm::kAfter).at("traffic.all_gather_scale_bytes"), 2 * 4 * 4.0);
+}
+
+// 64 rows over three ranks: 22 from each, so that the last one's 20 are padded; over five, 13 from each and 12. What is
+// gathered and the copy of the gradient have 66 and 65 rows; the shard has rank 0's 22 and 13.
+TEST(PredictSharded, UnevenShardsArePaddedToTheRowsOfRank0) {
+  for (const auto& [ranks, each] : {std::pair(3, 22.0), {5, 13.0}}) {
+    CellConfig cell = one_product("bf16");
+    cell.ranks = ranks;
+    const double row = 64 * 2.0, padded = ranks * each * row;
+    const auto figures = predict(cell, Arm::kAfter);
+    EXPECT_EQ(figures.at("traffic.all_gather_bytes"), 2 * padded);
+    EXPECT_EQ(figures.at("traffic.reduce_scatter_bytes"), padded);
+    EXPECT_EQ(figures.at("memory.weight_bytes"), each * row);
+    // The peak is where all gradients exist: of x and y, 128 rows each as these, and of the gathered weight. Where the
+    // last is copied, neither the gathered weight nor the gradient of y is there any more.
+    EXPECT_EQ(figures.at("memory.peak_bytes"), each * row + padded + 64 * row + 4 * 128 * row + 4.0);
+    EXPECT_TRUE(agrees(cell, Arm::kAfter));
+    cell.training.recipe = "current";
+    EXPECT_EQ(predict(cell, Arm::kAfter).at("traffic.all_gather_payload_bytes"), 2 * padded / 2);
+    EXPECT_TRUE(agrees(cell, Arm::kAfter));
+    cell.reduce_dtype = "f32";
+    EXPECT_EQ(predict(cell, Arm::kAfter).at("traffic.reduce_scatter_bytes"), 2 * padded);
+    EXPECT_TRUE(agrees(cell, Arm::kAfter));
+  }
 }
 
 // Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without gathering ahead forward peaks at the

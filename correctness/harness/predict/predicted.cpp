@@ -58,6 +58,7 @@ Figures measured_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
   run.train();
   Figures figures;
   add_memory(run.device().ledger(), figures);
+  figures["memory.host_copies_peak_bytes"] = static_cast<double>(run.device().memory().host_copies().peak_bytes());
   if (const Traffic* traffic = run.last_step_traffic()) add_traffic(*traffic, figures);
   return figures;
 }

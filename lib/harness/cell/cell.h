@@ -70,6 +70,10 @@ enum class ReduceDType { kBF16, kF32 };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<ReduceDType>{"bf16", "f32"};
 
+enum class MastersFrom { kInitialValues, kHostCopy, kEightBits };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<MastersFrom>{"initial_values", "host_copy", "eight_bits"};
+
 enum class Recompute { kNone, kFull };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Recompute>{"none", "full"};
@@ -150,6 +154,9 @@ struct TrainingConfig {
   /// Delayed scaling: rows of the amax histories with which the model is built; the first forward gives them as many as
   /// the recipe asks for. 0: as many from the beginning.
   std::int64_t initial_history_length = 0;
+  /// From what the masters of weights in eight bits start: the values that were cast, computed again or kept in host
+  /// memory; or the eight bits.
+  Word<MastersFrom> masters_from = MastersFrom::kInitialValues;
   bool fused_quantize = true;              ///< norms and activations quantize their outputs; false: a cast follows
   std::int64_t first_layers_bf16 = 0;      ///< layers at the start that the recipe leaves in the parameters' type
   std::int64_t last_layers_bf16 = 0;       ///< and at the end

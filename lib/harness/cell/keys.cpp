@@ -276,6 +276,11 @@ std::vector<Key> make_keys() {
       integer_key("training.initial_history_length", {0, 65536},
                   "delayed scaling: steps of amaxes that the model is built with, until its first forward; 0: as later",
                   kTraining<&T::initial_history_length>),
+      choice("training.masters_from",
+             "what masters of weights in eight bits start from: the values that were cast, computed again from their "
+             "seed or kept in host memory until then (Transformer Engine's preserve_high_precision_init_val), or what "
+             "the eight bits hold (its default)",
+             kTraining<&T::masters_from>),
       toggle(
           "training.fused_quantize",
           "true: norm and activation kernels quantize their output, or compute its amax; false: a separate kernel does",

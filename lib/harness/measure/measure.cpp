@@ -64,6 +64,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
   put_bytes("memory.weight_bytes", after_step.by_kind.at(std::string(name(HolderKind::kParameter))));
+  put_bytes("memory.host_copies_peak_bytes", run.device().memory().host_copies().peak_bytes());
   put_bytes("memory.retained_bytes", after_backward.retained_bytes);
   for (const auto& [kind, bytes] : after_backward.by_kind) put_bytes("memory.by_holder." + snake_case(kind), bytes);
   result.retained_by_holder = after_backward.retained_by_holder;

@@ -12,16 +12,10 @@ using namespace closed_form;
 
 namespace {
 
-/// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients, and no shard that
-/// FSDP2 would pad, so every weight's and vector's rows divide among the ranks.
+/// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients.
 bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
-  const ModelConfig& model = config.model;
-  const TrainingConfig& training = config.training;
-  const std::int64_t ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn;
-  const std::int64_t kv_rows = model.hidden / model.heads * (model.kv_heads == 0 ? model.heads : model.kv_heads);
-  const auto divides = [&](std::int64_t rows) { return rows % cell.sharding.shards == 0; };
-  return cell.sharding.replicas == 1 && training.param_dtype == ParamDType::kBF16 && training.clip_norm == 0.0 &&
-         divides(model.hidden) && divides(ffn) && divides(kv_rows);
+  return cell.sharding.replicas == 1 && config.training.param_dtype == ParamDType::kBF16 &&
+         config.training.clip_norm == 0.0;
 }
 
 /// The closed forms are of the own runtime. A library's memory is its own, and so is its traffic, but for plain FSDP2.

@@ -34,7 +34,7 @@ EndsAccount::EndsAccount(const CellNumbers& cell)
   for (const ParameterNumbers& parameter : parameters) {
     kept += parameter.kept;
     gradients += parameter.shard;
-    unsharded_gradients += parameter.unsharded;
+    add_gradient(parameter, reduced_gradients);
     gather += parameter.forward;
   }
   groups = 1;
@@ -81,8 +81,8 @@ Schedule EndsAccount::embedding_backward(MicroBatch at) const {
   const Schedule rows = allocate(there || tied_ ? 0 : table_, Owner::kGradients) +
                         allocate(there ? 0 : positions_, Owner::kGradients) + release(stream_);
   if (!sharded_) return masked + rows;
-  return masked + rows + release(gather.unsharded_parameters, Owner::kGathered) +
-         cell_.reduction(unsharded_gradients, gradients) + release(at.first_of_step ? 0 : gradients, Owner::kGradients);
+  return masked + rows + release(gather.unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
+         release(at.first_of_step ? 0 : gradients, Owner::kGradients);
 }
 
 /// Nothing is saved, and the group's parameters are freed before the loss.

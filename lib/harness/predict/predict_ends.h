@@ -37,7 +37,7 @@ class EndsAccount {
   Bytes inputs = 0;     ///< tokens and targets
   Bytes output = 0;     ///< what the training loop keeps of the model's output until the next forward
   Bytes held = 0;       ///< alive between the passes, without the last layer's output
-  Bytes unsharded_gradients = 0;
+  GradientBytes reduced_gradients;
   Gather gather;            ///< of the group
   std::int64_t groups = 0;  ///< of parameters
 

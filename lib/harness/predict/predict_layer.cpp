@@ -81,7 +81,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     stops = stops || parameter.stops;
     kept += parameter.kept;
     gradients += parameter.shard;
-    unsharded_gradients += parameter.unsharded;
+    add_gradient(parameter, reduced_gradients);
     recipe_state += parameter.state_before;
     forward_gather += parameter.forward;
     backward_gather += parameter.backward;
@@ -153,8 +153,7 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(&LayerAccount::backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
-         release(unsharded_parameters + reordered_, Owner::kGathered) +
-         cell_.reduction(unsharded_gradients, gradients) +
+         release(unsharded_parameters + reordered_, Owner::kGathered) + cell_.reduction(reduced_gradients) +
          release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(is_first ? stream_ : 0);
 }
 

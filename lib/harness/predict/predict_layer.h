@@ -65,7 +65,7 @@ class LayerAccount {
   Bytes cached = 0;     ///< copies of weights that modules keep from the first forward on
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
-  Bytes unsharded_gradients = 0;
+  GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
   Bytes saved = 0;  ///< saved from forward to backward, without the layer's input
   Bytes held = 0;   ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded

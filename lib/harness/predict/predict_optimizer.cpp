@@ -66,8 +66,9 @@ class OptimizerSchedule {
       const Schedule made = allocate(2 * (elems * moments.bytes + moments.scale));
       const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
       // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
-      // lives until the masters are made.
-      const Bytes initial = parameter.eight_bits ? parameter.shard : 0;
+      // lives until the masters are made. Eight bits are dequantized into the masters themselves.
+      const bool copies = parameter.eight_bits && training_.masters_from != MastersFrom::kEightBits;
+      const Bytes initial = copies ? parameter.shard : 0;
       return made + allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
     };
     const auto state_of_all = [&](const std::vector<ParameterNumbers>& parameters) {

@@ -9,32 +9,33 @@ namespace {
 
 constexpr Bytes kF32 = 4;
 
-/// The rows of a rank's shard: ceil(rows / shards) for the first ranks, then the rest, then none.
-std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows, std::int64_t rank) {
-  const std::int64_t each = ceil_div(rows, cell.sharding.shards);
-  return std::clamp<std::int64_t>(rows - rank * each, 0, each);
+/// The rows of rank 0's shard. Later ranks may have fewer, and are padded to as many.
+std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows) { return ceil_div(rows, cell.sharding.shards); }
+
+/// The rows that all shards have together, padding included.
+std::int64_t rows_of_shards(const CellNumbers& cell, std::int64_t rows) {
+  return cell.sharding.shards * rows_of_shard(cell, rows);
 }
 
 /// The gather of one orientation of a weight in eight bits.
 Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
-  const Bytes data = rows * cols;
-  if (cell.decisions.strip_scale_padding)
-    return {
-        .payload = data, .scales = scales.filled(rows, cols), .unsharded_parameters = data + scales.padded(rows, cols)};
-  Bytes arrays = 0;
-  for (std::int64_t rank = 0; rank < cell.sharding.shards; ++rank)
-    arrays += scales.padded(rows_of_shard(cell, rows, rank), cols);
-  return {.payload = data, .scales = arrays, .unsharded_parameters = data + arrays};
+  const std::int64_t own = rows_of_shard(cell, rows);
+  const Bytes data = rows_of_shards(cell, rows) * cols;
+  const bool strips = cell.decisions.strip_scale_padding;
+  const Bytes travel = cell.sharding.shards * (strips ? scales.filled(own, cols) : scales.padded(own, cols));
+  const Bytes stored = strips ? std::max(travel, scales.padded(rows, cols)) : travel;
+  return {.payload = data, .scales = travel, .unsharded_parameters = data + stored};
 }
 
 /// The gather of column-wise blocks. They travel as a copy without padding, in the order of rows.
 Gather gathered_untransposed(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
   const std::int64_t block = cell.recipe.weight_block;
   const auto scales = [&](std::int64_t of) { return kF32 * ceil_div(of, block) * ceil_div(cols, block); };
-  const std::int64_t own = rows_of_shard(cell, rows, 0);
-  return {.payload = rows * cols,
-          .scales = scales(rows),
-          .unsharded_parameters = rows * cols + scales(rows),
+  const std::int64_t own = rows_of_shard(cell, rows);
+  const Bytes data = cell.sharding.shards * own * cols, of_blocks = cell.sharding.shards * scales(own);
+  return {.payload = data,
+          .scales = of_blocks,
+          .unsharded_parameters = data + of_blocks,
           .decoded = own * cols + scales(own)};
 }
 
@@ -95,7 +96,7 @@ Schedule cast_from(Bytes values, const Cast& cast) { return allocate(values) + c
 /// Sets how a weight in eight bits is initialised.
 void initialize_eight_bits(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = cell.sharding;
-  const std::int64_t own_rows = rows_of_shard(cell, rows, 0);
+  const std::int64_t own_rows = rows_of_shard(cell, rows);
   const OrientationBytes unsharded = cell.weight_orientations(rows, cols),
                          own = cell.weight_orientations(own_rows, cols);
   weight.kept = own.both();
@@ -141,8 +142,8 @@ void set_gathers(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
   if (parameter.computes_as_kept) {
     gather_data(cell, rows, cols, parameter);
   } else {
-    parameter.forward = {.payload = parameter.unsharded,
-                         .unsharded_parameters = parameter.unsharded,
+    parameter.forward = {.payload = parameter.padded,
+                         .unsharded_parameters = parameter.padded,
                          .decoded = parameter.eight_bits ? parameter.shard : 0};
     parameter.backward = parameter.forward;
   }
@@ -159,7 +160,8 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   const bool refused = eight_bits && (splits_blocks || loses_eight_bits);
   ParameterNumbers result;
   result.unsharded = rows * cols * cell.element;
-  result.shard_elems = rows_of_shard(cell, rows, 0) * cols;
+  result.padded = rows_of_shards(cell, rows) * cols * cell.element;
+  result.shard_elems = rows_of_shard(cell, rows) * cols;
   result.shard = result.shard_elems * cell.element;
   result.eight_bits = eight_bits && !refused;
   if (result.eight_bits)
@@ -167,6 +169,10 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   else
     initialize_plain(cell, rows, cols, refused, result);
   set_gathers(cell, rows, cols, result);
+  if (cell.keeps_initial_on_host) {
+    if (eight_bits && (!sharding.sharded || !sharding.deferred)) result.host_made = result.unsharded;
+    if (result.eight_bits && sharding.sharded) result.host_kept = result.shard;
+  }
   return result;
 }
 
@@ -179,6 +185,15 @@ Gather& Gather::operator+=(const Gather& other) {
   decoded += other.decoded;
   reordered += other.reordered;
   return *this;
+}
+
+void add_gradient(const ParameterNumbers& parameter, GradientBytes& sums) {
+  sums.unsharded += parameter.unsharded;
+  sums.shards += parameter.shard;
+  sums.moved += parameter.padded;
+  if (parameter.padded == parameter.unsharded) return;
+  sums.short_of_rows += parameter.unsharded;
+  sums.padded += parameter.padded;
 }
 
 ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems) {

@@ -22,9 +22,12 @@ struct Gather {
 /// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
 struct ParameterNumbers {
   Bytes unsharded = 0;  ///< the full parameter in the nominal type; also the bytes of its gradient
+  Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each with as many rows as rank 0's
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
   bool eight_bits = false;        ///< the shard is stored in eight bits
+  Bytes host_made = 0;            ///< kept in host memory when the parameter is made, before or without sharding
+  Bytes host_kept = 0;            ///< kept of the shard
   bool computes_as_kept = false;  ///< products read the stored or gathered data itself; else they cast a copy
   Bytes kept = 0;                 ///< stored from step to step
   Bytes transpose = 0;            ///< the transpose that products need and that is not gathered
@@ -39,6 +42,9 @@ struct ParameterNumbers {
   /// makes unsharded parameters; empty where shards are made at once.
   Schedule initialized, made_unsharded;
 };
+
+/// Adds a parameter of a group to the group's sums.
+void add_gradient(const ParameterNumbers& parameter, GradientBytes& sums);
 
 /// A bias, or a parameter vector of a norm.
 ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems);

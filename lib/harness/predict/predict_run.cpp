@@ -106,6 +106,29 @@ Schedule RunAccount::update(bool first_step) const {
          release(gradients(), Owner::kGradients);
 }
 
+// Parameters are made in a first stage and sharded in a second one, each of which keeps its rows before the copy of the
+// unsharded parameter is freed.
+Bytes RunAccount::host_copies_peak() const {
+  Bytes live = 0;
+  layers_.visit([&](std::int64_t count, const LayerAccount& layer) {
+    for (const ParameterNumbers& parameter : layer.parameters) live += count * parameter.host_made;
+  });
+  Bytes peak = live;
+  layers_.visit([&](std::int64_t count, const LayerAccount& layer) {
+    const Bytes before = live;
+    for (const ParameterNumbers& parameter : layer.parameters) {
+      live += parameter.host_kept;
+      peak = std::max(peak, live);
+      if (cell_.sharding.sharded) live -= parameter.host_made;
+    }
+    // Each of `count` equal layers changes what lives by as much, so the peak is in the first of them or the last.
+    const Bytes change = live - before;
+    live += (count - 1) * change;
+    if (change > 0) peak = std::max(peak, live);
+  });
+  return peak;
+}
+
 RunFigures RunAccount::figures() const {
   const auto declared = [](const LayerAccount& layer) { return layer.declared(); };
   const auto sharded = [](const LayerAccount& layer) { return layer.sharded(); };
@@ -158,6 +181,7 @@ RunFigures RunAccount::figures() const {
                     {"memory.end_of_backward_bytes", end_of_backward()},
                     {"memory.end_of_step_bytes", end_of_step()},
                     {"memory.weight_bytes", kept_},
+                    {"memory.host_copies_peak_bytes", host_copies_peak()},
                     {"memory.retained_bytes", retained() + left_transposes()}},
           .peak_phase = phase,
           .at_peak = peak.by_owner};

@@ -38,6 +38,7 @@ class RunAccount {
   Bytes retained() const { return keep_loss_ ? layers_.sum(&LayerAccount::retained) : 0; }
   /// Transposes of gathered weights that live from backward to the next forward.
   Bytes left_transposes() const { return layers_.sum(&LayerAccount::left_transposes); }
+  Bytes host_copies_peak() const;
   Bytes gradients() const { return layers_.sum(&LayerAccount::gradients) + ends_.gradients; }
   Bytes results() const;
   Bytes before_last_update() const;

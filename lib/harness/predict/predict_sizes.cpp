@@ -186,6 +186,7 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       casts_unstored(recipe.histories && config.training.fused_quantize),
       measured_early(recipe.measures_first && config.training.fused_quantize),
       casts_weights(casts && config.training.quantized_weights),
+      keeps_initial_on_host(casts_weights && config.training.masters_from == MastersFrom::kHostCopy),
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),
       checkpoint(config.training.checkpoint == Recompute::kFull),
@@ -232,12 +233,14 @@ Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) co
          release(keeps_old ? 0 : kF32 * tensors * built_history_rows, Owner::kScales);
 }
 
-Schedule CellNumbers::reduction(Bytes unsharded, Bytes shards) const {
-  if (reduced == element) return allocate(shards, Owner::kGradients) + release(unsharded, Owner::kGradients);
-  const Bytes copies = in_reduction(unsharded), sums = in_reduction(shards);
-  return allocate(copies, Owner::kGradients) + release(unsharded, Owner::kGradients) +
-         allocate(sums, Owner::kGradients) + release(copies, Owner::kGradients) + allocate(shards, Owner::kGradients) +
-         release(sums, Owner::kGradients);
+Schedule CellNumbers::reduction(const GradientBytes& of) const {
+  const auto made = [](Bytes bytes) { return allocate(bytes, Owner::kGradients); };
+  const auto freed = [](Bytes bytes) { return release(bytes, Owner::kGradients); };
+  if (reduced == element)
+    return made(of.padded) + freed(of.short_of_rows) + made(of.shards) +
+           freed(of.padded + of.unsharded - of.short_of_rows);
+  const Bytes copies = in_reduction(of.moved), sums = in_reduction(of.shards);
+  return made(copies) + freed(of.unsharded) + made(sums) + freed(copies) + made(of.shards) + freed(sums);
 }
 
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {

@@ -146,6 +146,15 @@ struct ShardingNumbers {
   bool deferred = false;  ///< parameters are initialised after sharding
 };
 
+/// The gradients of a group of parameters, in the type of the parameters.
+struct GradientBytes {
+  Bytes unsharded = 0;
+  Bytes shards = 0;         ///< of rank 0
+  Bytes moved = 0;          ///< of all ranks' shards, each with as many rows as rank 0's
+  Bytes short_of_rows = 0;  ///< unsharded ones of which some rank has fewer rows; they are copied to be padded
+  Bytes padded = 0;         ///< the copies of those
+};
+
 /// What a forward does with the cached copy of a weight.
 enum class Cached {
   kNever,    ///< nothing is cached: every forward casts a copy of its own
@@ -181,6 +190,7 @@ struct CellNumbers {
   bool casts_unstored;        ///< norms and activations write products' inputs in eight bits, never in high precision
   bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
   bool casts_weights;   ///< weights live in eight bits
+  bool keeps_initial_on_host;  ///< and the values that they were cast from, in host memory
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
@@ -202,9 +212,8 @@ struct CellNumbers {
   CellNumbers in_later_micro_batches() const;
   /// The bytes in a reduction of gradients that have `bytes` before and after it.
   Bytes in_reduction(Bytes bytes) const { return bytes / element * reduced; }
-  /// The reduction of a group's gradients: from `unsharded` bytes of them alive to the `shards` bytes that a rank
-  /// keeps.
-  Schedule reduction(Bytes unsharded, Bytes shards) const;
+  /// The reduction of a group's gradients: from unsharded ones alive to the shards that a rank keeps.
+  Schedule reduction(const GradientBytes& of) const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }

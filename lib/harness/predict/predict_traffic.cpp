@@ -26,9 +26,10 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   const std::int64_t passes = layers.count() * micro_batches;  // forwards of a layer, and as many backwards
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
   const std::int64_t root_passes = ends.groups * micro_batches;
-  Bytes of_layers = 0, scales = 0;
+  Bytes of_layers = 0, scales = 0, gradients = root_passes * ends.reduced_gradients.moved;
   layers.visit([&](std::int64_t count, const LayerAccount& layer) {
     of_layers += count * (layer.forward_gather.payload + layer.backward_gather.payload);
+    gradients += count * micro_batches * layer.reduced_gradients.moved;
     scales += count * micro_batches * (layer.forward_gather.scales + layer.backward_gather.scales);
   });
   const Bytes payload = micro_batches * of_layers + root_passes * ends.gather.payload;
@@ -49,9 +50,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   return {{"traffic.all_gather_bytes", payload + scales},
           {"traffic.all_gather_payload_bytes", payload},
           {"traffic.all_gather_scale_bytes", scales},
-          {"traffic.reduce_scatter_bytes",
-           cell.in_reduction(micro_batches * layers.sum(&LayerAccount::unsharded_gradients) +
-                             root_passes * ends.unsharded_gradients)},
+          {"traffic.reduce_scatter_bytes", cell.in_reduction(gradients)},
           {"traffic.all_reduce_bytes", reductions.bytes},
           // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
           // parameters; the root has one of either.

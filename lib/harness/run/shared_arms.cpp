@@ -28,6 +28,7 @@ std::string task_of(CellConfig cell, Arm arm) {
     training.recipe_options = none.recipe_options;
     training.quantized_weights = none.quantized_weights;
     training.initial_history_length = none.initial_history_length;
+    training.masters_from = none.masters_from;
     training.fused_quantize = none.fused_quantize;
     training.fp8_attention = none.fp8_attention;
     training.fp8_sums = none.fp8_sums;

@@ -174,6 +174,10 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
                       fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
                                   "smaller than what eight bits can distinguish",
                                   t.master_weights.text())};
+  if (t.masters_from != MastersFrom::kInitialValues && !(t.quantized_weights && t.optimizer == Optimizer::kAdam))
+    return BrokenRule{"training.masters_from",
+                      "only adam's masters of weights in eight bits can start from something else than the weights; "
+                      "remove it, or write `optimizer: adam`, `quantized_weights: true` and `master_weights: f32`"};
   return std::nullopt;
 }
 

@@ -14,6 +14,15 @@ MasterWeights master_weights(Master master) {
   return MasterWeights::kNone;
 }
 
+InitialValuesIn initial_in(MastersFrom from) {
+  switch (from) {
+    case MastersFrom::kInitialValues: return InitialValuesIn::kSeed;
+    case MastersFrom::kHostCopy: return InitialValuesIn::kHost;
+    case MastersFrom::kEightBits: return InitialValuesIn::kLost;
+  }
+  return InitialValuesIn::kSeed;
+}
+
 LayerForm form_of(const ModelConfig& model) {
   LayerForm form = layer_form(model.form);
   form.bias = model.bias.value_or(form.bias);
@@ -60,6 +69,7 @@ ModelOptions model_options(const CellConfig& cell) {
           .deferred_init = defers_init(cell),
           .cache_weights = cell.training.cache_weights,
           .initial_history_length = cell.training.initial_history_length,
+          .initial_in = initial_in(cell.training.masters_from),
           .first_layers_plain = cell.training.first_layers_bf16,
           .last_layers_plain = cell.training.last_layers_bf16,
           .vocabulary = cell.model.vocabulary,

@@ -24,7 +24,7 @@ def shard(cell, model, device_type):
     }
     for layer in model.layers:
         fully_shard(layer, **options)
-    fully_shard(model, **options)
+    fully_shard(model, **{**options, "reshard_after_forward": False})  # FSDP2's default for a root
 
 
 def local(tensor):

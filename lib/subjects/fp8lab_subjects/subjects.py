@@ -28,6 +28,7 @@ OWN_KEYS = {
     "training.first_layers_bf16": (0, "the worker builds every layer alike"),
     "training.last_layers_bf16": (0, "the worker builds every layer alike"),
     "training.initial_history_length": (0, "the worker builds a model under the recipe that runs it"),
+    "training.masters_from": ("initial_values", "the worker starts masters from the parameters as they are"),
     "training.fp8_attention": (False, "the worker does not turn on attention in FP8"),
     "training.fp8_attention_backward": (True, "the worker does not turn on attention in FP8"),
     "training.fp8_mha": (False, "the worker does not turn on attention in FP8"),

@@ -1,0 +1,183 @@
+// Shards that are padded to as many rows as rank 0's, as by FSDP2: what is stored, what moves, and that no result
+// depends on what the padding holds.
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "fsdp/padded_shards.h"
+#include "fsdp/sharded_run.h"
+#include "support/recipe_names.h"
+
+namespace fp8lab {
+namespace {
+
+using fsdp_test::bytes_of;
+using fsdp_test::ModelRun;
+using fsdp_test::on_ranks;
+using fsdp_test::padding_of;
+using fsdp_test::poison;
+using fsdp_test::RunConfig;
+using fsdp_test::small_block;
+using fsdp_test::travelling_arrays;
+
+constexpr int kRankCounts[] = {2, 3, 4, 5, 7, 8};
+
+/// Weights of matrix products have multiples of 16 rows, which 3, 5 and 7 ranks cannot share evenly; no number of ranks
+/// can share the 43 rows of the embedding. Initialisation is deferred on odd numbers of ranks.
+RunConfig uneven(std::string_view recipe, int ranks) {
+  RunConfig config;
+  config.recipe = recipe;
+  config.layer = "layernorm_mlp";
+  const std::int64_t unit = std::max<std::int64_t>(make_recipe(recipe).cols_multiple, 16);
+  config.config = small_block(unit);
+  config.config.ffn = 4 * unit;
+  config.config.seq = std::max<std::int64_t>(make_recipe(recipe).rows_multiple, 32);
+  config.config.batch = 1;
+  config.vocabulary = 43;
+  config.deferred_init = ranks % 2 == 1;
+  return config;
+}
+
+std::int64_t row_bytes(const Parameter& parameter) {
+  return row_elems(parameter.spec.shape) * static_cast<std::int64_t>(size_bytes(parameter.spec.dtype));
+}
+
+using Case = std::tuple<const char*, int>;
+class PaddedShards : public ::testing::TestWithParam<Case> {};
+std::string name_of(const ::testing::TestParamInfo<Case>& test) {
+  return std::string(std::get<0>(test.param)) + "_" + std::to_string(std::get<1>(test.param));
+}
+
+TEST_P(PaddedShards, HaveStorageForTheRowsOfRank0AndZerosAfterTheirOwn) {
+  const auto& [recipe, ranks] = GetParam();
+  const RunConfig config = uneven(recipe, ranks);
+  on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
+    ModelRun run(config, world, {.replicas = 1, .shards = ranks});
+    for (const Parameter* parameter : run.model().parameters()) {
+      const RowSplit split(dim0(parameter->spec.shape), ranks);
+      SCOPED_TRACE(parameter->name + " on rank " + std::to_string(world.rank()));
+      for (const Tensor* array : travelling_arrays(*parameter->local)) {
+        const Tensor padding = padding_of(*array);
+        EXPECT_EQ(static_cast<bool>(padding), split.count(world.rank()) < split.chunk());
+        if (!padding) continue;
+        EXPECT_EQ(array->bytes() + padding.bytes(), split.chunk() * row_elems(parameter->spec.shape) *
+                                                        static_cast<std::int64_t>(size_bytes(array->dtype())));
+        for (const std::byte byte : bytes_of(run.device(), padding)) ASSERT_EQ(byte, std::byte{0});
+      }
+    }
+  });
+}
+
+// Bytes of collectives are those of ceil(rows / ranks) rows from every rank.
+TEST_P(PaddedShards, MoveAsManyBytesFromEveryRank) {
+  const auto& [recipe, ranks] = GetParam();
+  const RunConfig config = uneven(recipe, ranks);
+  on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
+    ModelRun run(config, world, {.replicas = 1, .shards = ranks});
+    std::int64_t gathered = 0, reduced = 0;
+    for (const Parameter* parameter : run.model().parameters()) {
+      const std::int64_t rows = RowSplit(dim0(parameter->spec.shape), ranks).padded_rows();
+      const bool eight_bits = parameter->local->in_eight_bits();
+      const std::int64_t bytes = rows * (eight_bits ? row_elems(parameter->spec.shape) : row_bytes(*parameter));
+      gathered += (parameter->name.starts_with("layers[") ? 2 : 1) * bytes;  // the root's are gathered once
+      reduced += rows * row_bytes(*parameter);
+    }
+    run.step();
+    const Traffic& traffic = run.sharding().mesh().shard_group().traffic();
+    EXPECT_EQ(traffic.of(CollectiveKind::kAllGather).payload_bytes, gathered);
+    EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter).payload_bytes, reduced);
+  });
+}
+
+// The unsharded storage holds what the ranks' padding holds, but neither forward nor backward reads it.
+TEST_P(PaddedShards, NoResultDependsOnThePadding) {
+  const auto& [recipe, ranks] = GetParam();
+  for (const bool reshard : {true, false}) {
+    RunConfig config = uneven(recipe, ranks);
+    config.reshard = reshard;
+    if (reshard) config.reduce_dtype = DType::kF32;
+    on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
+      ModelRun clean(config, world, {.replicas = 1, .shards = ranks}),
+          poisoned(config, world, {.replicas = 1, .shards = ranks});
+      for (int step = 0; step < 2; ++step) {
+        const int found = poison(poisoned);
+        if (world.rank() + 1 == world.size()) {
+          EXPECT_GT(found, 0) << "nothing was padded";
+        }
+        EXPECT_EQ(clean.step(world.rank()), poisoned.step(world.rank()));
+        for (std::size_t i = 0; i < clean.model().parameters().size(); ++i) {
+          const Parameter &a = *clean.model().parameters()[i]->local, &b = *poisoned.model().parameters()[i]->local;
+          EXPECT_EQ(a.grad.shape(), a.spec.shape) << a.name;
+          EXPECT_EQ(bytes_of(clean.device(), a.grad), bytes_of(poisoned.device(), b.grad)) << a.name;
+        }
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Matrix, PaddedShards,
+                         ::testing::Combine(::testing::ValuesIn(support::recipe_names()),
+                                            ::testing::ValuesIn(kRankCounts)),
+                         name_of);
+
+// A shard whose storage others replaced, as a load may do, is padded again by the next gather.
+TEST(PaddedShards, AreMadeAgainWhenTheirStorageWasReplaced) {
+  on_ranks(5, [](ProcessGroup& world) {
+    ModelRun run(uneven("bf16", 5), world, {.replicas = 1, .shards = 5});
+    run.sharding().unshard(run.runtime());
+    std::vector<std::vector<std::byte>> before;
+    for (const Parameter* parameter : run.model().parameters())
+      before.push_back(bytes_of(run.device(), parameter->value));
+    run.sharding().reshard();
+    for (Parameter* parameter : run.model().parameters()) {
+      Tensor& value = parameter->local->value;
+      value = cast(run.device(), value, value.dtype(), parameter->local->holder);
+    }
+    run.sharding().unshard(run.runtime());
+    for (std::size_t i = 0; i < before.size(); ++i)
+      EXPECT_EQ(bytes_of(run.device(), run.model().parameters()[i]->value), before[i]);
+  });
+}
+
+// 33 ranks and more can have uneven shards of full blocks of 32 rows: here 32 for each of 63 ranks, and none for the
+// last.
+TEST(PaddedShards, OfFullBlocksEqualTheUnshardedParameter) {
+  RunConfig config;
+  config.recipe = "mxfp8";
+  config.layer = "linear";
+  config.config = small_block(63 * 32);
+  config.config.seq = 32;
+  config.config.batch = 1;
+  config.config.form.bias = false;
+  ModelRun alone(config);
+  for (const bool strips : {true, false}) {
+    config.behaviors.strip_scale_padding = strips;
+    on_ranks(64, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = 64});
+      const Parameter& parameter = *run.model().parameters().front();
+      EXPECT_TRUE(parameter.local->in_eight_bits());
+      poison(run);
+      for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+        run.sharding().unshard(run.runtime(), pass);
+        const QuantizedTensor &own = parameter.quantized, &expected = alone.model().parameters().front()->quantized;
+        const bool forward = pass == Pass::kForward;
+        const QuantizedOrientation& got = forward ? own.rowwise() : own.columnwise();
+        const QuantizedOrientation& wanted = forward ? expected.rowwise() : expected.columnwise();
+        EXPECT_EQ(bytes_of(run.device(), got.data), bytes_of(alone.device(), wanted.data));
+        if (strips) {
+          const std::int64_t rows = forward ? 63 * 32 : 63;
+          EXPECT_EQ(bytes_of(run.device(), got.scale_inv.row_range(0, rows)),
+                    bytes_of(alone.device(), wanted.scale_inv.row_range(0, rows)));
+        }
+        run.sharding().reshard();
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace fp8lab
