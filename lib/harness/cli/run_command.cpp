@@ -53,13 +53,13 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
 /// A run from its first cell to its exit code.
 class Run {
  public:
-  /// `whole`: the scenarios none of whose cells was left out.
+  /// `entire`: the scenarios none of whose cells was left out.
   Run(const RunRequest& request, const Program& program, const std::vector<PlannedCell>& cells,
-      std::set<std::string> whole, RunCells run_cells)
+      std::set<std::string> entire, RunCells run_cells)
       : request_(request),
         program_(program),
         cells_(cells),
-        whole_(std::move(whole)),
+        entire_(std::move(entire)),
         run_cells_(std::move(run_cells)),
         text_(request.json ? stderr : stdout),
         results_(request.out, request.resume),
@@ -170,7 +170,7 @@ class Run {
     return code;
   }
 
-  /// A line for each scenario that was run whole and whose fix shows in none of its cells.
+  /// A line for each scenario that was run entire and whose fix shows in none of its cells.
   std::vector<std::string> unseen_fixes(const std::vector<std::string>& ids) const {
     std::map<std::string, Verdict> verdicts;  // by id
     for (std::size_t i = 0; i < ids.size(); ++i) verdicts.emplace(ids[i], outcome_.verdicts[i]);
@@ -180,7 +180,7 @@ class Run {
       const CellConfig& config = cell.config;
       if (config.fix.empty() || config.control != Control::kNone) continue;
       const auto verdict = verdicts.find(config.id);
-      if (verdict != verdicts.end() && verdict->second == Verdict::kUnaffected && whole_.contains(config.scenario))
+      if (verdict != verdicts.end() && verdict->second == Verdict::kUnaffected && entire_.contains(config.scenario))
         unseen[config.scenario].insert(config.fix);
       else
         others.insert(config.scenario);
@@ -212,7 +212,7 @@ class Run {
   const RunRequest& request_;
   const Program& program_;
   const std::vector<PlannedCell>& cells_;
-  std::set<std::string> whole_;
+  std::set<std::string> entire_;
   RunCells run_cells_;
   std::FILE* text_;
   ResultSet results_;
@@ -225,7 +225,7 @@ class Run {
 
 /// Runs cells over ranks that a launcher started; this process is one of them.
 int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Program& program,
-                 const std::vector<PlannedCell>& cells, std::set<std::string> whole) {
+                 const std::vector<PlannedCell>& cells, std::set<std::string> entire) {
   LaunchedRunner runner(ranks, cells, program.vocabulary(), program.measure_over);
   if (ranks.is_head()) {
     std::FILE* text = request.json ? stderr : stdout;
@@ -244,7 +244,7 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
   }
   int code = exit_code({.verdicts = {}, .bad_usage = true});
   try {
-    code = Run(request, program, cells, std::move(whole),
+    code = Run(request, program, cells, std::move(entire),
                [&](const auto&... arguments) { return runner.run(arguments...); })();
   } catch (...) {
     runner.dismiss(code);
@@ -305,9 +305,9 @@ int run_command(const RunRequest& request, const Program& program) {
   const std::vector<std::string> devices = devices_of(loaded.cells);
   const std::map<std::string, std::size_t> all = cells_of_scenarios(loaded.cells);
   if (loaded.errors.empty()) select_cells(loaded.cells, request, vocabulary);
-  std::set<std::string> whole;
+  std::set<std::string> entire;
   for (const auto& [scenario, cells] : cells_of_scenarios(loaded.cells))
-    if (all.at(scenario) == cells) whole.insert(scenario);
+    if (all.at(scenario) == cells) entire.insert(scenario);
   if (loaded.errors.empty() && request.controls)
     for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
   if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
@@ -333,11 +333,11 @@ int run_command(const RunRequest& request, const Program& program) {
     tell(nothing_matches(request, devices, vocabulary));
     return exit_code({});
   }
-  if (ranks) return run_launched(*ranks, request, program, loaded.cells, std::move(whole));
+  if (ranks) return run_launched(*ranks, request, program, loaded.cells, std::move(entire));
   need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
                    "run fewer arms at a time (--jobs)");
   SignalWatch& watch = SignalWatch::until_exit();  // a second signal kills the children, not the writing of results
-  return Run(request, program, loaded.cells, std::move(whole),
+  return Run(request, program, loaded.cells, std::move(entire),
              [&](const auto&... arguments) { return run_cells(arguments..., watch); })();
 }
 
