@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <limits>
+#include <system_error>
 
 #include "core/check.h"
 #include "harness/measure/arms.h"
@@ -26,18 +28,27 @@ struct RankValues {
   Lists initial, weights, gradients;
 };
 
-std::string text_of(const fs::path& path) {
+std::ifstream opened(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
   check(file.is_open(),
         fmt::format("'{}' cannot be read; a worker writes it before it asks for scores", path.string()));
+  return file;
+}
+
+std::string text_of(const fs::path& path) {
+  std::ifstream file = opened(path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// Reads in one piece: a layer of full size leaves gigabytes.
 std::vector<float> floats_of(const fs::path& path) {
-  const std::string bytes = text_of(path);
-  check(bytes.size() % sizeof(float) == 0, fmt::format("'{}' is no file of 32-bit floats", path.string()));
-  std::vector<float> values(bytes.size() / sizeof(float));
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<char*>(values.data()));
+  std::ifstream file = opened(path);
+  std::error_code error;
+  const std::uintmax_t bytes = fs::file_size(path, error);
+  check(!error && bytes % sizeof(float) == 0, fmt::format("'{}' is no file of 32-bit floats", path.string()));
+  std::vector<float> values(bytes / sizeof(float));
+  file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(bytes));
+  check(file.good(), fmt::format("'{}' cannot be read to its end", path.string()));
   return values;
 }
 

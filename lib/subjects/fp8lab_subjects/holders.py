@@ -43,7 +43,9 @@ class Holders:
         seen.add(id(thing))
         if isinstance(thing, dict):
             for key, value in thing.items():
-                self.claim_inside(value, kind, f"{label}: {key}" if depth == DEPTH else label, depth - 1, seen)
+                # The text of a tensor lists its values.
+                named = depth == DEPTH and not isinstance(key, torch.Tensor)
+                self.claim_inside(value, kind, f"{label}: {key}" if named else label, depth - 1, seen)
         elif isinstance(thing, (list, tuple, set, frozenset)):
             for value in thing:
                 self.claim_inside(value, kind, label, depth - 1, seen)

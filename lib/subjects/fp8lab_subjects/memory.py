@@ -85,6 +85,9 @@ class MemoryInstrument(Instrument):
         holders = Holders()
         for name, parameter in run.named_parameters():
             holders.claim_inside(local(parameter.detach()), "parameter", name)
+        states = getattr(run.optimizer, "state", {})
+        for name, parameter in run.named_parameters():
+            holders.claim_inside(list(states.get(parameter, {}).values()), "optimizer_state", name)
         for name, held in getattr(run.optimizer, "__dict__", {}).items():
             holders.claim_inside(held, "optimizer_state", name)
         for name, parameter in run.named_parameters():
