@@ -34,7 +34,7 @@ TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   sample::write(file, baseline.dump(2));
   const Ended worse = run({"compare", file, scenarios.out()});
   EXPECT_EQ(worse.code, 1);
-  EXPECT_TRUE(contains(worse.output, "Worse (1):\n  two\n    after memory.retained_bytes")) << worse.output;
+  EXPECT_TRUE(contains(worse.output, "Worse (1 cell):\n  two\n    after memory.retained_bytes")) << worse.output;
   EXPECT_TRUE(worse.output.starts_with("two: after memory.retained_bytes +1 B")) << worse.output;
   EXPECT_TRUE(contains(run({"compare", file, scenarios.out(), "--markdown"}).output, "| two | after memory.retained"));
   const Json json = Json::parse(run({"compare", file, scenarios.out(), "--json"}).output);

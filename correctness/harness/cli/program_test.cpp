@@ -39,6 +39,19 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");
 }
 
+TEST(Program, ScenarioThatShowsNoFixIsInconclusiveUnlessCellsWereLeftOut) {
+  Scenarios scenarios({});
+  scenarios.add("before_unharmed", "device: meta\nmatrix: {seed: [1, 2]}\n");
+  const Ended ended = run(scenarios.run_arguments());
+  EXPECT_EQ(ended.code, 3) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "2 unaffected\n")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "before_unharmed: no cell shows what release_attention_tensors fixes: "))
+      << ended.output;
+  EXPECT_EQ(run(scenarios.run_arguments({"-f", "seed=1"})).code, 0);
+  scenarios.add("before_harmed", "device: meta\nmatrix: {seed: [1, 2]}\n");
+  EXPECT_EQ(run(scenarios.run_arguments({"-f", "before_harmed"})).code, 0);
+}
+
 TEST(Program, IsolatedArmsRunInProcessesOfTheirOwn) {
   for (const bool isolate : {false, true}) {
     Scenarios scenarios({});
@@ -76,6 +89,7 @@ TEST(Program, ExitStatusTellsTheOutcome) {
     const Ended ended = run(scenarios.run_arguments({"--timeout", "1"}));
     EXPECT_EQ(ended.code, c.code) << ended.output;
     EXPECT_TRUE(contains(ended.output, c.verdict)) << ended.output;
+    EXPECT_TRUE(contains(ended.output, "/" + c.scenarios[0] + ".yaml:")) << "the place of the gate\n" << ended.output;
     EXPECT_TRUE(contains(ended.output, "exit " + std::to_string(c.code) + ": ")) << ended.output;
     EXPECT_EQ(scenarios.violations(), std::vector<std::string>{});
   }

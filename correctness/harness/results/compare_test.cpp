@@ -145,6 +145,24 @@ TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
   EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
 }
 
+TEST(Compare, WhatIsWorseOneWayIsBetterTheOtherWay) {
+  CellRecord small = cell("a"), large = cell("a");
+  small.arms[Arm::kAfter].metrics["parity.loss_gap"] = {0.000585, {}, "1", ""};
+  large.arms[Arm::kAfter].metrics["parity.loss_gap"] = {0.5, {}, "1", ""};
+  const RunComparison worse = compare_runs(run_of({small}), run_of({large}));
+  EXPECT_EQ(worse.count(Direction::kWorse), 1u);
+  EXPECT_NE(comparison_text(worse).find("855 times as much"), std::string::npos) << comparison_text(worse);
+  EXPECT_EQ(compare_runs(run_of({large}), run_of({small})).count(Direction::kBetter), 1u);
+}
+
+TEST(Compare, MedianOfTwoTimingsLiesBetweenThem) {
+  CellRecord slower = cell("b");
+  *slower.arms[Arm::kAfter].metrics["host.pre_forward_ns"].value *= 2;
+  const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a"), slower}));
+  EXPECT_NE(comparison_text(out).find("1.00 to 2.00 times what it was, median 1.50"), std::string::npos)
+      << comparison_text(out);
+}
+
 TEST(Compare, NothingInCommonDoesNotExitZero) {
   EXPECT_EQ(compare_runs(run_of({}), run_of({cell("a")})).exit_code(), 5);
   EXPECT_EQ(compare_runs(run_of({}), run_of({})).exit_code(), 5);
@@ -154,7 +172,7 @@ TEST(Compare, AllowedRegressionsAreReportedAndDoNotCount) {
   const RunComparison out = compare_runs(run_of({cell("a"), cell("b")}), run_of({cell("a")}),
                                          [](const std::string& id) { return id == "b"; });
   EXPECT_EQ(out.exit_code(), 0);
-  EXPECT_NE(comparison_text(out).find("Worse, and allowed (1)"), std::string::npos);
+  EXPECT_NE(comparison_text(out).find("Worse, and allowed (1 cell)"), std::string::npos);
   CellRecord better = cell("a");
   peak(better, Arm::kAfter) -= 1;
   const RunComparison gain =

@@ -143,6 +143,12 @@ std::vector<Case> fix_cases() {
        {equals(Side::kDifference, 100)},
        Verdict::kNotReproduced,
        "99"},
+      {"nothing_differs", {{Arm::kBefore, arm(0, 0)}, {Arm::kAfter, arm(0)}}, kLeak, Verdict::kUnaffected, ""},
+      {"bf16_alone_differs",
+       {{Arm::kBefore, arm(7)}, {Arm::kAfter, arm(7)}, {Arm::kBf16, arm(8)}},
+       {equals(Side::kBefore, 7), at_most_bf16(Side::kAfter)},
+       Verdict::kUnaffected,
+       ""},
       {"difference_predicted",
        {{Arm::kBefore, arm(130, 120)}, {Arm::kAfter, arm(30, 20)}},
        {equals_predicted(Side::kDifference)},
@@ -230,7 +236,7 @@ TEST_P(FixCell, HasTheExpectedVerdict) {
   const Judgement judgement = judge(fix_cell(), c.arms, c.expect);
   EXPECT_EQ(name(judgement.verdict), name(c.verdict)) << judgement.reason;
   EXPECT_NE(judgement.reason.find(c.reason_part), std::string::npos) << judgement.reason;
-  EXPECT_EQ(judgement.reason.empty(), c.verdict == Verdict::kConfirmed) << judgement.reason;
+  EXPECT_EQ(judgement.reason.empty(), is_good(c.verdict)) << judgement.reason;
   EXPECT_EQ(judgement.gates.size(), c.expect.size());
 }
 
@@ -347,22 +353,20 @@ TEST(Arms, AreTheArmsThatTheCellNeeds) {
 }
 
 TEST(ExitCode, EveryCombinationFollowsTheDocumentedOrder) {
-  const Verdict all[] = {Verdict::kConfirmed, Verdict::kNotReproduced, Verdict::kNotFixed,     Verdict::kRegressed,
-                         Verdict::kPass,      Verdict::kFail,          Verdict::kInconclusive, Verdict::kSkipped,
-                         Verdict::kCrashed,   Verdict::kTimeout};
-  for (unsigned mask = 0; mask < 1u << std::size(all); ++mask) {
+  for (unsigned mask = 0; mask < 1u << kVerdicts.size(); ++mask) {
     std::vector<Verdict> present;
-    for (std::size_t i = 0; i < std::size(all); ++i)
-      if ((mask >> i & 1) != 0) present.push_back(all[i]);
+    for (std::size_t i = 0; i < kVerdicts.size(); ++i)
+      if ((mask >> i & 1) != 0) present.push_back(kVerdicts[i]);
     const auto has = [&](Verdict v) { return std::find(present.begin(), present.end(), v) != present.end(); };
     int expected = 0;
-    if (!has(Verdict::kConfirmed) && !has(Verdict::kPass)) expected = 5;
+    if (!has(Verdict::kConfirmed) && !has(Verdict::kUnaffected) && !has(Verdict::kPass)) expected = 5;
     if (has(Verdict::kInconclusive)) expected = 3;
     if (has(Verdict::kNotReproduced) || has(Verdict::kNotFixed) || has(Verdict::kRegressed) || has(Verdict::kFail))
       expected = 1;
     if (has(Verdict::kTimeout)) expected = 124;
     if (has(Verdict::kCrashed)) expected = 4;
     EXPECT_EQ(exit_code({.verdicts = present}), expected);
+    EXPECT_EQ(exit_code({.verdicts = present, .fix_unseen = true}), expected == 0 || expected == 5 ? 3 : expected);
     EXPECT_EQ(exit_code({.verdicts = present, .bad_usage = false, .interrupted_by = 2}), 130);
     EXPECT_EQ(exit_code({.verdicts = present, .bad_usage = true, .interrupted_by = 2}), 2);
   }

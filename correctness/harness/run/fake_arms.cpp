@@ -107,6 +107,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   if (what == "nan") out.metrics["memory.retained_bytes"].value = std::nan("");
   if (what == "absent") out.metrics["memory.retained_bytes"] = {std::nullopt, std::nullopt, "B", "the ledger was off"};
   if (what == "broken") out.metrics["memory.retained_bytes"].value = 100;
+  if (what == "unharmed") out.metrics["memory.retained_bytes"].value = 0;
   if (what == "worse") out.metrics["memory.retained_bytes"].value = 200;
   return out;
 }
@@ -145,7 +146,7 @@ ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm
 std::map<std::string, double> fake_prediction(const CellConfig& cell, Arm arm) {
   if (cell.scenario == "rank_stops_idle") ::poll(nullptr, 0, 2 * kMomentMilliseconds);
   if (cell.scenario == "head_stops") ::raise(SIGSTOP);
-  return {{"memory.retained_bytes", retained(arm)}};
+  return {{"memory.retained_bytes", cell.scenario == "before_unharmed" ? 0 : retained(arm)}};
 }
 
 }  // namespace fp8lab::sample

@@ -13,8 +13,8 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm);
 /// `rank_stops` at once, in `rank_stops_idle` when it waits for the next arm.
 ArmResult fake_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm);
 
-/// Predicts 100 retained bytes before, none after. In scenario `rank_stops_idle` the prediction takes a while; in
-/// `head_stops` it never ends.
+/// Predicts 100 retained bytes before, but none in `before_unharmed`, and none after. In scenario `rank_stops_idle` the
+/// prediction takes a while; in `head_stops` it never ends.
 std::map<std::string, double> fake_prediction(const CellConfig& cell, Arm arm);
 
 }  // namespace fp8lab::sample

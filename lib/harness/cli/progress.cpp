@@ -63,7 +63,9 @@ std::string Progress::line_of(const CellRecord& record) const {
       fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), for_terminal(record.config.id));
   if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, for_terminal(record.reason));
   std::string line = fmt::format("{}  {:.2f} s", head, record.seconds);
-  if (!record.reason.empty()) line += fmt::format("\n{:>{}}{}", "", 2 * digits + 4, for_terminal(record.reason));
+  if (!record.reason.empty())
+    line += fmt::format("\n{:>{}}{}:{}: {}", "", 2 * digits + 4, for_terminal(record.file), line_of_failure(record),
+                        for_terminal(record.reason));
   return line;
 }
 

@@ -62,12 +62,6 @@ int line_of_gate(const CellRecord& cell, Arm arm, const std::string& metric) {
   return cell.line;
 }
 
-int line_of_failure(const CellRecord& cell) {
-  for (const Gate& gate : cell.gates)
-    if (gate.pass != true && gate.line > 0) return gate.line;
-  return cell.line;
-}
-
 class Comparer {
  public:
   explicit Comparer(const std::function<bool(const std::string&)>& allowed) : allowed_(allowed) {}

@@ -35,6 +35,13 @@ struct CellRecord {
   std::string hash;  ///< over everything on which the verdict depends, except the program
 };
 
+/// The line of the first gate that does not hold, or else of the scenario; 0: unknown.
+inline int line_of_failure(const CellRecord& record) {
+  for (const Gate& gate : record.gates)
+    if (gate.pass != true && gate.line > 0) return gate.line;
+  return record.line;
+}
+
 /// The finished cells of a run, in the order of its plan. A run may have more records than fit in memory, so each
 /// record is read when it is needed; memory holds only a Head of each, for counting.
 struct RecordList {
