@@ -167,6 +167,26 @@ bool initialised_models_are_split_in_eight_bits(const Behaviors& behaviors) {
   return on_every_rank(config, [](ModelRun& run, ProcessGroup&) { return weight(run).local->in_eight_bits(); });
 }
 
+/// True if what a rank keeps of a weight is the arrays of its shard and no more, with blocks of either size.
+bool shards_have_no_copy_beside_them(const Behaviors& behaviors) {
+  bool all = true;
+  for (const char* recipe : {"mxfp8", "block"}) {
+    RunConfig config = one_product(recipe, behaviors);
+    config.config = fsdp_test::small_block(256);  // two blocks of 128 rows
+    config.config.form = layer_form("llama");
+    all = on_every_rank(config,
+                        [](ModelRun& run, ProcessGroup&) {
+                          const QuantizedTensor& shard = weight(run).local->quantized;
+                          std::int64_t bytes = 0;
+                          for (const QuantizedOrientation* one : {&shard.rowwise(), &shard.columnwise()})
+                            bytes += one->data.bytes() + one->scale_inv.bytes();
+                          return run.device().ledger().by_kind().at(std::string(name(HolderKind::kParameter))) == bytes;
+                        }) &&
+          all;
+  }
+  return all;
+}
+
 /// Quantizers copied by the first step of a model of one weight, and by the second.
 std::pair<std::int64_t, std::int64_t> quantizer_copies(ModelRun& run) {
   const std::int64_t before = run.runtime().host.quantizer_copies;
@@ -205,6 +225,7 @@ std::span<const fixes_test::Witness> fixes_test::sharding_witnesses() {
       {"clear_gathered_transposes", backward_clears_the_transpose},
       {"reuse_quantizer_at_gather", only_the_first_gather_copies_a_quantizer},
       {"gather_blocks_row_wise", blocks_travel_once},
+      {"flatten_without_copy", shards_have_no_copy_beside_them},
   };
   return kWitnesses;
 }

@@ -137,6 +137,7 @@ TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
       &Behaviors::reuse_quantizer_at_gather, &Behaviors::nearest_sharding_state,
       &Behaviors::own_scale_in_new_zeros,    &Behaviors::copy_bytes_between_shards,
       &Behaviors::view_aligned_slices,       &Behaviors::drop_transpose_in_make_like,
+      &Behaviors::flatten_without_copy,
   };
   for (const char* recipe : {"delayed", "current", "mxfp8"})
     for (const bool deferred : {true, false})

@@ -29,6 +29,12 @@ constexpr Upstream kGatherOverhead{kGatherOverheadReferences, "d52ed471b", "2.11
 constexpr std::string_view kShardedAdamReferences[] = {"TransformerEngine#2370", "TransformerEngine#2698"};
 constexpr Upstream kShardedAdam{kShardedAdamReferences, "139c863f9", "2.14"};
 
+// #2245 made the view of MXFP8 tensors (2.10), #2698 that of blocks (2.14), and #3008 reports what it keeps alive. Main
+// had both as of d0067d0da.
+constexpr std::string_view kFlatCopiesReferences[] = {"TransformerEngine#2245", "TransformerEngine#2698",
+                                                      "TransformerEngine#3008"};
+constexpr Upstream kFlatCopies{kFlatCopiesReferences, "", ""};
+
 constexpr std::string_view kBlockGatherReferences[] = {"TransformerEngine#2789"};
 constexpr Upstream kBlockGather{kBlockGatherReferences, "4bf1c1c7f", "2.15"};
 constexpr std::string_view kStateShapesReferences[] = {"TransformerEngine#1762", "TransformerEngine#2424",
@@ -99,6 +105,12 @@ constexpr std::array kFixes = {
                    "quantized again in every layer",
         .decision = "a split of an MXFP8 tensor splits its data and scales",
         .revert = [](Behaviors& b) { b.split_in_eight_bits = false; }},
+    Fix{.name = "flatten_without_copy",
+        .upstream = kFlatCopies,
+        .symptom = "FSDP2 keeps a flat view of every shard, which of MXFP8 and 128 x 128 blocks is a dequantized copy "
+                   "that nobody reads: these weights take twice the memory of BF16",
+        .decision = "nothing dequantized is kept beside a sharded weight in blocks",
+        .revert = [](Behaviors& b) { b.flatten_without_copy = false; }},
     Fix{.name = "drop_transpose_in_make_like",
         .upstream = kShardedWeights,
         .symptom = "every shard keeps the transpose of the entire weight alive",

@@ -11,8 +11,8 @@ namespace fp8lab {
 /// Where upstream made a fix.
 struct Upstream {
   std::span<const std::string_view> references;  ///< reports and pull requests: "TransformerEngine#1935"
-  std::string_view commit;                       ///< the commit on the main branch, abbreviated
-  std::string_view release;                      ///< the first release that contains it: "2.15"
+  std::string_view commit;                       ///< the commit on the main branch, abbreviated; empty: none yet
+  std::string_view release;                      ///< the first release that contains it: "2.15"; empty: none yet
 };
 
 /// One upstream fix: the decision that it changed, and how to revert it.

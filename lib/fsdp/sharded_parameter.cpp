@@ -90,6 +90,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
   device.memory().place(shard_.holder, pool);
   make_shard(runtime);
   check_orientations();
+  flatten_shard(runtime);
   unsharded.local = &shard_;
   unsharded.holder = device.holder(HolderKind::kUnsharded, unsharded.name, "weight");
   device.memory().place(unsharded.holder, pool);
@@ -193,6 +194,20 @@ void ShardedParameter::pad_shard(Runtime& runtime) {
   if (rowwise_) pad_orientation(*rowwise_, shard_.quantized.rowwise());
   if (columnwise_) pad_orientation(*columnwise_, shard_.quantized.columnwise());
   if (!shard_.in_eight_bits()) pad(values_, shard_.value);
+}
+
+// Reverted behaviour: FSDP2 keeps a view of every padded shard as one row, also of those that gather by hooks of their
+// own, which do not read it. Blocks lie along the last dimension and cannot be viewed so: upstream warns that the view
+// is "not going to be used anywhere" and answers with dequantized values, a second copy of the shard for all of
+// training. It is made where FSDP2 makes it for initialised models; deferred ones get it before the first forward.
+void ShardedParameter::flatten_shard(Runtime& runtime) {
+  if (runtime.behaviors.flatten_without_copy || !shard_.in_eight_bits() || shard_.quantizer->format.per_tensor())
+    return;
+  const TensorSpec& spec = shard_.spec;
+  const HolderId holder = runtime.device.holder(HolderKind::kParameter, unsharded_.name, "flattened");
+  const std::int64_t bytes = split_.chunk() * row_elems(spec.shape) * static_cast<std::int64_t>(size_bytes(spec.dtype));
+  flattened_ =
+      padded(runtime.device, dequantize_matrix(runtime.device, shard_.quantized, spec.dtype, holder), bytes, holder);
 }
 
 void ShardedParameter::check_orientations() const {

@@ -74,6 +74,8 @@ class ShardedParameter {
   void cut_from_unsharded(Runtime& runtime);
   /// Gives the arrays that are gathered storage for as many rows as rank 0's have, if theirs is shorter.
   void pad_shard(Runtime& runtime);
+  /// Makes what FSDP2 keeps beside a shard without reading it, if that has memory of its own.
+  void flatten_shard(Runtime& runtime);
   /// Throws if the shard lacks an orientation that its quantizer makes.
   void check_orientations() const;
   Metadata describe(Runtime& runtime, Orientations usage) const;
@@ -95,6 +97,7 @@ class ShardedParameter {
   std::optional<GatheredOrientation> columnwise_;    ///< if it is not the transpose of the row-wise orientation
   std::optional<GatheredOrientation> untransposed_;  ///< column-wise blocks, gathered untransposed
   std::vector<std::int64_t> grad_offsets_;           ///< elements
+  Tensor flattened_;                                 ///< lives as long as the shard
   Tensor dequantized_;                               ///< lives during a gather on the generic path
   QuantizedOrientation sent_untransposed_;           ///< lives during a gather of `untransposed_`
   QuantizedOrientation gathered_untransposed_;       ///< lives as long as the unsharded row-wise orientation

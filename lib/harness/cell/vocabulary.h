@@ -32,7 +32,7 @@ struct FixTerm {
   std::string symptom;
   std::string decision;         ///< the one decision that the fix reverts
   std::string commit{};         ///< upstream's, abbreviated
-  std::string release{};        ///< the first upstream release that contains it
+  std::string release{};        ///< the first upstream release that contains it; empty: none yet
   bool counterfactual = false;  ///< no upstream release was ever without it
 };
 

@@ -98,7 +98,8 @@ int fixes_command(std::string directory, bool json, const Program& program) {
                      {"scenarios", shown_by}});
       continue;
     }
-    const std::string made = fix.commit.empty() ? "" : fmt::format(", commit {}, release {}", fix.commit, fix.release);
+    const std::string made =
+        fix.commit.empty() ? ", in no release yet" : fmt::format(", commit {}, release {}", fix.commit, fix.release);
     const char* const never_released = fix.counterfactual ? "; counterfactual: no release was without it" : "";
     print(fmt::format("{}\n  upstream:  {}{}{}\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
                       fmt::join(fix.upstream, ", "), made, never_released, fix.symptom, fix.decision,

@@ -104,15 +104,18 @@ void initialize_eight_bits(const CellNumbers& cell, std::int64_t rows, std::int6
   const bool shards_at_once = !sharding.sharded || sharding.deferred;
   if (shards_at_once) {
     weight.initialized = cast_from(weight.shard, cell.cast_weight(own_rows, cols));
-    return;
+  } else {
+    weight.made_unsharded = cast_from(weight.unsharded, cell.cast_weight(rows, cols));
+    weight.initialized = cut_eight_bits(cell, unsharded, own, weight);
+    if (!weight.eight_bits) {
+      weight.kept = weight.shard;
+      weight.average = 4 * weight.shard_elems;
+    }
   }
-  const Schedule made = cast_from(weight.unsharded, cell.cast_weight(rows, cols));
-  const Schedule cut = cut_eight_bits(cell, unsharded, own, weight);
-  weight.made_unsharded = made;
-  weight.initialized = cut;
-  if (weight.eight_bits) return;
-  weight.kept = weight.shard;
-  weight.average = 4 * weight.shard_elems;
+  const bool has_copy = weight.eight_bits && sharding.sharded && !cell.recipe.per_tensor;
+  const Bytes copy = has_copy && !cell.decisions.flatten_without_copy ? weight.shard : 0;
+  weight.kept += copy;
+  weight.initialized += allocate(copy);
 }
 
 /// Sets how a parameter in high precision is initialised. `refused`: it was to be in eight bits, but its format refuses

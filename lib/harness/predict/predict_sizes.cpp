@@ -99,6 +99,7 @@ constexpr FixNumbers kFixes[] = {
     {"own_scale_in_new_zeros", [](Decisions& d) { d.own_scale_in_new_zeros = false; }},
     {"copy_bytes_between_shards", [](Decisions& d) { d.copy_bytes_between_shards = false; }},
     {"view_aligned_slices", [](Decisions& d) { d.view_aligned_slices = false; }},
+    {"flatten_without_copy", [](Decisions& d) { d.flatten_without_copy = false; }},
     {"unwrap_shards_in_adam", [](Decisions& d) { d.unwrap_shards_in_adam = false; }},
     {"shard_optimizer_state", [](Decisions& d) { d.shard_optimizer_state = false; }},
     {"fuse_moment_casts", [](Decisions& d) { d.fuse_moment_casts = false; }},

@@ -122,6 +122,8 @@ struct Decisions {
   bool copy_bytes_between_shards = true;
   /// An aligned slice is a view; else it is a tensor in high precision.
   bool view_aligned_slices = true;
+  /// A sharded weight in blocks has no dequantized copy beside it.
+  bool flatten_without_copy = true;
   /// Adam finds the shards of sharded parameters, and so rewrites those in eight bits.
   bool unwrap_shards_in_adam = true;
   /// Adam knows weights in blocks, and so rewrites them.
