@@ -118,7 +118,7 @@ TEST_P(Movement, BroadcastsFromEveryRoot) {
   });
 }
 
-TEST_P(Movement, RingExchangeBringsTheBytesOfTheRankThatIsAsFarBefore) {
+TEST_P(Movement, RingExchangeReceivesTheBytesOfTheRankThatIsAsFarBefore) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     for (int shift = -group.size(); shift <= 2 * group.size(); ++shift) {
       if (shift % group.size() == 0 && group.size() > 1) continue;
@@ -137,7 +137,7 @@ TEST_P(Movement, RingExchangeBringsTheBytesOfTheRankThatIsAsFarBefore) {
   });
 }
 
-TEST_P(Movement, RingExchangesByOneBringEveryRanksBytesPastAllOthers) {
+TEST_P(Movement, RingExchangesByOnePassEveryRanksBytesOnToAllOthers) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     std::vector<std::byte> have = own_bytes(6, group.rank(), 1000), received(1000);
     for (int step = 1; step < group.size(); ++step) {

@@ -42,8 +42,8 @@ std::vector<OfRank> trained(const CellConfig& cell, bool with_fix) {
     run.keep_values(true);
     run.run();
     const auto& marks = run.device().ledger().marks();
-    const auto mark = std::find_if(marks.rbegin(), marks.rend(),
-                                   [](const LedgerMark& of) { return of.name == "end_of_backward"; });
+    const auto mark =
+        std::find_if(marks.rbegin(), marks.rend(), [](const LedgerMark& of) { return of.name == "end_of_backward"; });
     all[static_cast<std::size_t>(world.rank())] = {.retained = mark->retained_bytes,
                                                    .holders = mark->retained_by_holder,
                                                    .losses = run.losses(),

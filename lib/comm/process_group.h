@@ -156,7 +156,7 @@ class ProcessGroup {
   void broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label);
 
   /// Rank r sends to rank (r + shift) mod size() and receives from rank (r - shift) mod size(), so that size() - 1
-  /// exchanges by 1 bring every rank's bytes past all others. `shift` is any number but a multiple of size(), unless
+  /// exchanges by 1 pass every rank's bytes on to all others. `shift` is any number but a multiple of size(), unless
   /// there is one rank, and the same on every rank. It counts as one collective of size() times a part's bytes.
   void ring_exchange(int shift, std::span<const ExchangePart> parts, std::string_view label);
 

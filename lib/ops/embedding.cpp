@@ -37,7 +37,8 @@ Tensor make_tokens(Device& device, std::span<const std::int32_t> tokens, std::in
 
 Tensor embedding(Device& device, const EmbeddingInputs& inputs) {
   check_real("embedding", {"table", inputs.table});
-  Tensor out = device.allocate({Shape{inputs.tokens.numel(), inputs.table.cols()}, inputs.table.dtype()}, inputs.holder);
+  Tensor out =
+      device.allocate({Shape{inputs.tokens.numel(), inputs.table.cols()}, inputs.table.dtype()}, inputs.holder);
   embedding_into(device, inputs, out);
   return out;
 }

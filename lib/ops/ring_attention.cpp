@@ -69,14 +69,15 @@ void check_split(std::string_view op, const AttentionShape& shape, const Attenti
   if (shape.seq % 2 != 0)
     fail(fmt::format("{}: seq is {}; a rank has two chunks of equal length of every sequence", op, shape.seq));
   if (shape.dropout != 0.0f)
-    fail(fmt::format("{}: dropout is {}; masks are not drawn by the tokens' places in the sequence", op,
-                     shape.dropout));
+    fail(
+        fmt::format("{}: dropout is {}; masks are not drawn by the tokens' places in the sequence", op, shape.dropout));
   const Tensor& values = kv.values;
   if (!values.contiguous() || values.rows() != shape.seq * shape.batch ||
       values.cols() != 2 * shape.kv_heads * shape.head_dim)
-    fail(fmt::format("{}: kv is {}; it must be a contiguous [seq * batch, 2 * kv_heads * head_dim] = [{} * {}, 2 * {} * "
-                     "{}]",
-                     op, to_string(values.shape()), shape.seq, shape.batch, shape.kv_heads, shape.head_dim));
+    fail(
+        fmt::format("{}: kv is {}; it must be a contiguous [seq * batch, 2 * kv_heads * head_dim] = [{} * {}, 2 * {} * "
+                    "{}]",
+                    op, to_string(values.shape()), shape.seq, shape.batch, shape.kv_heads, shape.head_dim));
 }
 
 Tensor allocate_like(Device& device, const Tensor& tensor, HolderId holder) {

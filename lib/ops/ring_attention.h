@@ -13,8 +13,8 @@
 //
 // A rank's tokens of a sequence are two chunks of equal length, of which the first is earlier in the sequence than the
 // chunks of later ranks, and the second later than theirs: chunks r and 2 * ranks - 1 - r of 2 * ranks. So under a
-// causal mask a pair of chunks is seen entirely, up to the diagonal, or not at all, and each rank computes as many pairs
-// in each step.
+// causal mask a pair of chunks is seen entirely, up to the diagonal, or not at all, and each rank computes as many
+// pairs in each step.
 namespace fp8lab {
 
 /// A matrix that attention reads: f32, f16 or bf16, or eight bits with one scale_inv, f32 [1].
@@ -34,9 +34,9 @@ struct RingAttentionInputs {
   /// `seq`: this rank's tokens of a sequence, an even number, the same on all ranks. Without dropout.
   AttentionShape shape;
   ProcessGroup& ranks;
-  AttentionMatrix q;   ///< [seq * batch, heads * head_dim]
-  AttentionMatrix kv;  ///< [seq * batch, 2 * kv_heads * head_dim], contiguous: the columns of K, then those of V
-  AttentionRole s;     ///< as in attention.h; its amax is raised by every pair of chunks
+  AttentionMatrix q;    ///< [seq * batch, heads * head_dim]
+  AttentionMatrix kv;   ///< [seq * batch, 2 * kv_heads * head_dim], contiguous: the columns of K, then those of V
+  AttentionRole s;      ///< as in attention.h; its amax is raised by every pair of chunks
   HolderId holder = 0;  ///< of all that is made
   std::string_view label;
 };
@@ -66,8 +66,9 @@ struct RingAttentionBackwardInputs {
 };
 
 struct RingAttentionGradients {
-  Tensor q;   ///< f32 [seq * batch, heads * head_dim]
-  Tensor kv;  ///< f32 [seq * batch, 2 * kv_heads * head_dim], of this rank's own keys and values, over all ranks' queries
+  Tensor q;  ///< f32 [seq * batch, heads * head_dim]
+  Tensor
+      kv;  ///< f32 [seq * batch, 2 * kv_heads * head_dim], of this rank's own keys and values, over all ranks' queries
 };
 /// Collective over `ranks`: size() - 1 exchanges, of keys and values and of their gradients so far.
 RingAttentionGradients ring_attention_backward(Device& device, const RingAttentionBackwardInputs& inputs);

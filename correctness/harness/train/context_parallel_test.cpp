@@ -144,8 +144,8 @@ TEST(ContextParallel, ToleranceNoticesOtherPositionsAndTokens) {
   EXPECT_TRUE(differs(changed));
 }
 
-// In eight bits P is cast as each chunk of keys normalises it, so that no bits are those of one rank. A cast moves P, dS
-// and what follows by at most half a unit of E4M3's, 2^-4 relative; both runs are that far from exact attention.
+// In eight bits P is cast as each chunk of keys normalises it, so that no bits are those of one rank. A cast moves P,
+// dS and what follows by at most half a unit of E4M3's, 2^-4 relative; both runs are that far from exact attention.
 TEST(ContextParallel, TrainsInEightBitsWithinTheirRounding) {
   for (const char* recipe : {"delayed", "current"})
     for (const char* form : {"gpt", "llama"}) {

@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "comm/ranks.h"
 #include "ops/attention/attention_fixture.h"
-#include "reference/compare.h"
 
 // Attention over sequences that ranks split between them beside unsplit attention by its definition in double: every
 // rank computes the definition over entire sequences and compares its own rows. Under a launcher ranks are processes.
@@ -138,21 +136,19 @@ class Ring {
     }
     const HolderId holder = device_->holder(HolderKind::kInFlight, "ring");
     RingAttentionOutputs out = ring_attention_forward(
-        *device_,
-        {.shape = own_, .ranks = group, .q = q, .kv = kv, .s = s, .holder = holder, .label = "ring"});
+        *device_, {.shape = own_, .ranks = group, .q = q, .kv = kv, .s = s, .holder = holder, .label = "ring"});
     const Tensor o = joined(out.o);
-    const RingAttentionGradients gradients =
-        ring_attention_backward(*device_, {.shape = own_,
-                                           .ranks = group,
-                                           .q = q,
-                                           .kv = out.kv,
-                                           .o = {o},
-                                           .grad_o = grad_o,
-                                           .lse = out.lse,
-                                           .s = s,
-                                           .grad_p = grad_p,
-                                           .holder = holder,
-                                           .label = "ring"});
+    const RingAttentionGradients gradients = ring_attention_backward(*device_, {.shape = own_,
+                                                                                .ranks = group,
+                                                                                .q = q,
+                                                                                .kv = out.kv,
+                                                                                .o = {o},
+                                                                                .grad_o = grad_o,
+                                                                                .lse = out.lse,
+                                                                                .s = s,
+                                                                                .grad_p = grad_p,
+                                                                                .holder = holder,
+                                                                                .label = "ring"});
     if (eight_bits_.casts) {
       EXPECT_GT(device_->read(s_amax)[0], 0.0f);
       EXPECT_LE(device_->read(s_amax)[0], 1.0f + 0x1p-20f);
@@ -324,8 +320,8 @@ TEST_P(RingAttention, EqualsUnsplitAttentionOfOperandsInEightBits) {
     });
 }
 
-// P is cast as the keys of one chunk normalise it, which no unsplit attention does, so the bound is that of any rounding
-// to as few bits.
+// P is cast as the keys of one chunk normalise it, which no unsplit attention does, so the bound is that of any
+// rounding to as few bits.
 TEST_P(RingAttention, IsWithinTheRoundingOfPAndOfItsGradientInEightBits) {
   comm_test::on_ranks(GetParam(), [&](ProcessGroup& world) {
     Ring ring(kCases[2], {.on = true, .casts = true}, world);
@@ -394,7 +390,7 @@ TEST(RingAttentionMutations, AreOutsideTheBounds) {
       {"first exchange skipped", [](int number, int shift) { return number == 0 ? 0 : shift; }, true},
       {"last exchange skipped", [=](int number, int shift) { return number == 2 * (ranks - 1) - 1 ? 0 : shift; }, true},
       {"no exchange", [](int, int) { return 0; }, true},
-      // Over two ranks both ways are one.
+      // Over two ranks it is the same.
       {"around the other way", [](int, int shift) { return -shift; }, ranks > 2},
   };
   for (const auto& mutation : kMutations)
@@ -403,53 +399,6 @@ TEST(RingAttentionMutations, AreOutsideTheBounds) {
       ChangedGroup changed(ring.group(), mutation.change);
       EXPECT_EQ(ring.run(changed).any(), mutation.noticed) << mutation.what << " on rank " << world.rank();
     });
-}
-
-class AttentionMerge : public AttentionTest {
- protected:
-  struct Merged {
-    float lse;
-    float o;
-  };
-  Merged merge(float lse, float o, float part_lse, float part_o) {
-    const Tensor all = make_scalar(device_, o), all_lse = make_scalar(device_, lse), part = make_scalar(device_, part_o),
-                 of_part = make_scalar(device_, part_lse);
-    const auto one = [](const Tensor& tensor) { return tensor.reshaped(Shape{1, 1}).view(); };
-    device_.launch(&KernelTable::attention_merge,
-                   AttentionMergeArgs{
-                       .part_o = one(part), .part_lse = one(of_part), .o = one(all), .lse = one(all_lse), .batch = 1, .heads = 1});
-    return {.lse = device_.read(all_lse)[0], .o = device_.read(all)[0]};
-  }
-};
-
-TEST_F(AttentionMerge, WeighsBothPartsByTheirSums) {
-  for (const auto& [lse, part_lse] : {std::pair{0.0f, 0.0f}, {3.0f, -2.0f}, {-80.0f, -79.5f}, {1.0f, 60.0f}}) {
-    const Merged merged = merge(lse, 5.0f, part_lse, -3.0f);
-    const double a = std::exp(static_cast<double>(lse)), b = std::exp(static_cast<double>(part_lse));
-    EXPECT_NEAR(merged.lse, std::log(a + b), 0x1p-22 * std::max(1.0, std::fabs(std::log(a + b))));
-    EXPECT_NEAR(merged.o, (5.0 * a - 3.0 * b) / (a + b), 0x1p-20);
-  }
-}
-
-TEST_F(AttentionMerge, PartWithoutVisibleKeysChangesNothing) {
-  constexpr float kNothing = -std::numeric_limits<float>::infinity();
-  const Merged kept = merge(2.5f, 5.0f, kNothing, 0.0f), taken = merge(kNothing, 0.0f, 2.5f, 5.0f),
-               neither = merge(kNothing, 0.0f, kNothing, 0.0f);
-  EXPECT_EQ(kept.lse, 2.5f);
-  EXPECT_EQ(kept.o, 5.0f);
-  EXPECT_EQ(taken.lse, 2.5f);
-  EXPECT_EQ(taken.o, 5.0f);
-  EXPECT_EQ(neither.lse, kNothing);
-  EXPECT_EQ(neither.o, 0.0f);
-}
-
-TEST_F(AttentionMerge, NaNInEitherPartStays) {
-  const float nan = std::numeric_limits<float>::quiet_NaN();
-  for (const Merged& merged : {merge(nan, 1.0f, 0.0f, 1.0f), merge(0.0f, 1.0f, nan, 1.0f)}) {
-    EXPECT_TRUE(std::isnan(merged.lse));
-    EXPECT_TRUE(std::isnan(merged.o));
-  }
-  EXPECT_TRUE(std::isnan(merge(0.0f, nan, 0.0f, 1.0f).o));
 }
 
 TEST_F(AttentionTest, RingAttentionRefusesWhatItCannotSplit) {

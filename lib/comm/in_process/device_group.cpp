@@ -126,7 +126,8 @@ class DeviceGroup final : public ProcessGroup {
     together(call, parts.data(), [&] {
       copies_.clear();
       for (std::size_t i = 0; i < parts.size(); ++i)
-        copies_.push_back({.from = parts_of<ExchangePart>(sender(call))[i].from, .to = parts[i].to, .bytes = parts[i].bytes});
+        copies_.push_back(
+            {.from = parts_of<ExchangePart>(sender(call))[i].from, .to = parts[i].to, .bytes = parts[i].bytes});
       stream_->copy(copies_, {}, world_.peer_copies());
     });
   }

@@ -19,8 +19,8 @@ struct Ring {
         grad_kv(cell.tokens * kv_columns * kF32),
         scale_bytes(scale) {}
 
-  /// From this rank's keys and values alive to O, its lse and the keys and values of another rank alive, all in FP32 but
-  /// those. `sent`: bytes that are freed once this rank's keys and values have been sent.
+  /// From this rank's keys and values alive to O, its lse and the keys and values of another rank alive, all in FP32
+  /// but those. `sent`: bytes that are freed once this rank's keys and values have been sent.
   Schedule forward(Bytes sent) const {
     const Schedule part = allocate((o + lse) / 2), merged = part + release((o + lse) / 2);
     const auto exchange = [&](Bytes released) { return allocate(kv) + release(released) + merged + merged; };
@@ -33,7 +33,7 @@ struct Ring {
     const auto exchange = [&](Bytes released) {
       return allocate(kv + grad_kv) + release(released + grad_kv) + pair + pair;
     };
-    // The last exchange brings this rank's own keys, of which it computes a pair more; the order of pairs is no matter.
+    // The last exchange is of this rank's own keys, of which it computes a pair more; the order of pairs is no matter.
     return allocate(grad_q + grad_kv) + pair + pair + exchange(0) + repeat(ranks - 2, exchange(kv)) + release(kv);
   }
   Exchanges forward_exchanges() const {

@@ -161,8 +161,8 @@ struct CellNumbers {
 
   FormNumbers form;
   const RecipeNumbers& recipe;
-  Bytes element;  ///< bytes of an element of parameters, activations and gradients
-  Bytes reduced;  ///< bytes of an element of gradients while ranks add them up
+  Bytes element;               ///< bytes of an element of parameters, activations and gradients
+  Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
   std::int64_t tokens;         ///< of this rank
   std::int64_t seq;            ///< of an entire sequence

@@ -119,8 +119,8 @@ Broken broken_context_rule(const CellConfig& cell) {
   if (ranks == 1) return std::nullopt;
   if (ranks != cell.ranks)
     return BrokenRule{"context_parallel",
-                      fmt::format("{} ranks split every sequence, but `ranks` is {}; write 1, or make them equal", ranks,
-                                  cell.ranks)};
+                      fmt::format("{} ranks split every sequence, but `ranks` is {}; write 1, or make them equal",
+                                  ranks, cell.ranks)};
   if (cell.model.seq % (2 * ranks) != 0)
     return BrokenRule{"model.seq", fmt::format("{} is not a multiple of {}, but each of {} ranks has two chunks of one "
                                                "length of every sequence; write a multiple",

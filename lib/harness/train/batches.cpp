@@ -84,7 +84,8 @@ TokenBatch Batches::read_tokens(const Use& use, std::int64_t first_sequence) con
                          {.seed = runtime_.seed, .stream = stream_of(use.x) + static_cast<std::uint64_t>(use.step)},
                          sequences);
   if (use.validates)
-    return spread_windows(text_->held_out(), model.seq, readers_ * training.validation_batches * model.batch, sequences);
+    return spread_windows(text_->held_out(), model.seq, readers_ * training.validation_batches * model.batch,
+                          sequences);
   const std::int64_t of_a_step = readers_ * training.micro_batches * model.batch;
   return random_windows(text_->training(), model.seq, runtime_.seed,
                         {.first = use.step * of_a_step + first_sequence, .count = model.batch});

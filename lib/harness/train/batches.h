@@ -21,8 +21,8 @@ struct Batch {
 
 /// Makes the batches of one rank. A batch for training is a function of the cell's seed, the step and the global index
 /// of its tokens, so that ranks and micro-batches divide the tokens of a step among them; one for validation is the
-/// same in every step. Ranks that split sequences between them read the same ones, each its own chunks. Each method sets the runtime's row offset to the batch's first token, which dropout masks depend
-/// on too.
+/// same in every step. Ranks that split sequences between them read the same ones, each its own chunks. Each method
+/// sets the runtime's row offset to the batch's first token, which dropout masks depend on too.
 class Batches {
  public:
   /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded.

@@ -67,8 +67,10 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
 }
 
 Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
-  if (runtime.context_group != nullptr)
-    return formats_ ? forward_quantized_ring(runtime, qkv) : forward_ring(runtime, qkv);
+  if (runtime.context_group != nullptr) {
+    if (formats_) return forward_quantized_ring(runtime, qkv);
+    return forward_ring(runtime, qkv);
+  }
   if (formats_) return forward_quantized(runtime, qkv);
   const Split parts = split(qkv.value);
   const AttentionShape shape = shape_at(runtime);

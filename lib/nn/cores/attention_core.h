@@ -23,7 +23,8 @@ bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
 /// quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
 ///
 /// Where ranks split sequences between them (Runtime::context_group), attention is that of ops/ring_attention.h, and a
-/// collective in forward and in backward. Saved then are Q and, in place of K and V, those of the next rank of the ring.
+/// collective in forward and in backward. Saved then are Q and, in place of K and V, those of the next rank of the
+/// ring.
 class AttentionCore final : public Module {
  public:
   AttentionCore(Build& build, const std::string& name, const LayerConfig& config);

@@ -47,9 +47,9 @@ std::vector<Gradient> QuantizedAttentionNode::backward_of(Gradient grad) {
   const HolderId local = runtime().workspace(name());
   RoleScales& scales = *core_.backward_scales_;
 
-  const QuantizedTensor grad8 = grad.is_quantized()
-                                    ? std::move(grad.quantized)
-                                    : quantize(device(), grad.plain, scales.quantizer(AttentionCore::kGradO, {}, local));
+  const QuantizedTensor grad8 =
+      grad.is_quantized() ? std::move(grad.quantized)
+                          : quantize(device(), grad.plain, scales.quantizer(AttentionCore::kGradO, {}, local));
   grad = {};
   Tensor grad_qkv =
       device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));

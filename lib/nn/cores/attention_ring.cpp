@@ -21,7 +21,7 @@ Tensor joined(Device& device, ByChunk chunks, DType dtype, HolderId holder) {
 
 /// O with a node whose backward computes in 16 bits.
 Variable in_sixteen_bits(Runtime& runtime, const std::string& name, AttentionCore& core, const Variable& qkv,
-                             const AttentionShape& shape, const Tensor& kv, Tensor o, const ByChunk& lse) {
+                         const AttentionShape& shape, const Tensor& kv, Tensor o, const ByChunk& lse) {
   const auto node = std::make_shared<RingAttentionNode>(runtime, name, qkv.producer, core, shape);
   node->save("qkv", qkv.value);
   node->save("kv", kv);
@@ -39,14 +39,13 @@ Variable AttentionCore::forward_ring(Runtime& runtime, const Variable& qkv) {
   const AttentionShape shape = shape_at(runtime);
   // The ring sends what lies in one piece, which K and V among the columns of the projection do not.
   RingAttentionOutputs result = ring_attention_forward(
-      device,
-      {.shape = shape,
-       .ranks = *runtime.context_group,
-       .q = {qkv.value.columns(0, query_columns())},
-       .kv = {cast(device, qkv.value.columns(query_columns(), 2 * key_columns()), qkv.value.dtype(), local)},
-       .s = {},
-       .holder = local,
-       .label = name_});
+      device, {.shape = shape,
+               .ranks = *runtime.context_group,
+               .q = {qkv.value.columns(0, query_columns())},
+               .kv = {cast(device, qkv.value.columns(query_columns(), 2 * key_columns()), qkv.value.dtype(), local)},
+               .s = {},
+               .holder = local,
+               .label = name_});
   Tensor o = joined(device, std::exchange(result.o, {}), dtype_, runtime.in_flight(name_));
   return in_sixteen_bits(runtime, name_, *this, qkv, shape, result.kv.values, std::move(o), result.lse);
 }

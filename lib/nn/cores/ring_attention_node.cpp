@@ -9,9 +9,7 @@
 namespace fp8lab {
 namespace {
 
-AttentionMatrix matrix_of(const QuantizedTensor& tensor) {
-  return {tensor.rowwise().data, tensor.rowwise().scale_inv};
-}
+AttentionMatrix matrix_of(const QuantizedTensor& tensor) { return {tensor.rowwise().data, tensor.rowwise().scale_inv}; }
 
 /// The gradient of the packed projection, rounded once to `dtype`.
 Tensor packed(Device& device, RingAttentionGradients gradients, DType dtype, HolderId holder) {
@@ -31,18 +29,17 @@ RingAttentionNode::RingAttentionNode(Runtime& runtime, std::string name, std::sh
 std::vector<Tensor> RingAttentionNode::backward(Tensor grad) {
   Restored saved = restore();
   const Tensor& qkv = saved.tensor(0);
-  RingAttentionGradients gradients =
-      ring_attention_backward(device(), {.shape = shape_,
-                                         .ranks = *runtime().context_group,
-                                         .q = {core_.split(qkv).q},
-                                         .kv = {saved.tensor(1)},
-                                         .o = {saved.tensor(2)},
-                                         .grad_o = {grad},
-                                         .lse = {saved.tensor(3), saved.tensor(4)},
-                                         .s = {},
-                                         .grad_p = {},
-                                         .holder = runtime().workspace(name()),
-                                         .label = name()});
+  RingAttentionGradients gradients = ring_attention_backward(device(), {.shape = shape_,
+                                                                        .ranks = *runtime().context_group,
+                                                                        .q = {core_.split(qkv).q},
+                                                                        .kv = {saved.tensor(1)},
+                                                                        .o = {saved.tensor(2)},
+                                                                        .grad_o = {grad},
+                                                                        .lse = {saved.tensor(3), saved.tensor(4)},
+                                                                        .s = {},
+                                                                        .grad_p = {},
+                                                                        .holder = runtime().workspace(name()),
+                                                                        .label = name()});
   return {packed(device(), std::move(gradients), qkv.dtype(), runtime().in_flight(name()))};
 }
 
@@ -78,8 +75,7 @@ std::vector<Tensor> QuantizedRingAttentionNode::backward(Tensor grad) {
                                          .label = name()});
   Tensor grad_qkv = packed(device(), std::move(gradients), dtype, in_flight);
   if (!core_.formats_->grad_qkv) return {std::move(grad_qkv)};
-  const QuantizedTensor eight_bits =
-      quantize(device(), grad_qkv, scales.quantizer(AttentionCore::kGradQkv, {}, local));
+  const QuantizedTensor eight_bits = quantize(device(), grad_qkv, scales.quantizer(AttentionCore::kGradQkv, {}, local));
   grad_qkv = {};
   return {dequantize(device(), eight_bits.rowwise_operand(), dtype, in_flight)};
 }

@@ -64,10 +64,9 @@ std::int64_t positions_of(const Build& build, const LayerConfig& config) {
 
 TokenEmbedding::TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config)
     : table_(make_parameter(build, "embedding.weight", {vocabulary, config.hidden}, Init::kNormal)),
-      positions_(learned_positions
-                     ? make_parameter(build, "positions.weight", {positions_of(build, config), config.hidden},
-                                      Init::kNormal)
-                     : nullptr),
+      positions_(learned_positions ? make_parameter(build, "positions.weight",
+                                                    {positions_of(build, config), config.hidden}, Init::kNormal)
+                                   : nullptr),
       batch_(config.batch),
       dropout_(config.dropout) {}
 
@@ -79,13 +78,12 @@ Variable TokenEmbedding::forward(Runtime& runtime, const Variable& tokens) {
   const SequenceSplit split(runtime.context_group, count / batch_);
   for (const SequenceChunk& chunk : split.chunks()) {
     const std::int64_t begin = chunk.begin * batch_, chunk_rows = chunk.length * batch_;
-    embedding_into(
-        runtime.device,
-        {.tokens = column.row_range(begin, chunk_rows),
-         .table = table_->value,
-         .positions = positions_ ? positions_->value.row_range(chunk.position, chunk.length) : Tensor(),
-         .batch = batch_},
-        rows.row_range(begin, chunk_rows));
+    embedding_into(runtime.device,
+                   {.tokens = column.row_range(begin, chunk_rows),
+                    .table = table_->value,
+                    .positions = positions_ ? positions_->value.row_range(chunk.position, chunk.length) : Tensor(),
+                    .batch = batch_},
+                   rows.row_range(begin, chunk_rows));
   }
   const auto node = std::make_shared<TokenEmbeddingNode>(runtime, tokens, batch_, *table_, positions_.get());
   node->save_tokens(tokens.value);

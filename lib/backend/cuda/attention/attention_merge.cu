@@ -1,11 +1,10 @@
-#include "backend/attention_merge.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "core/elementary.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -26,12 +25,13 @@ __global__ void __launch_bounds__(kThreads) attention_merge_kernel(const __grid_
     const std::int64_t position = row / args.batch, lse_row = row % args.batch * args.heads + head;
     float* const lse = floats(args.lse) + lse_row * args.lse.row_stride + position;
     const float part_lse = floats(args.part_lse)[lse_row * args.part_lse.row_stride + position];
-    const AttentionMerge merge = merge_attention(*lse, part_lse);
+    const MergedLogSums merged = merge_log_sums(*lse, part_lse);
     __syncwarp();  // every lane has read *lse
-    if (lane == 0) *lse = merge.lse;
+    if (lane == 0) *lse = merged.log_sum;
     float* const o = floats(args.o) + row * args.o.row_stride + head * head_dim;
     const float* const part_o = floats(args.part_o) + row * args.part_o.row_stride + head * head_dim;
-    for (std::int64_t d = lane; d < head_dim; d += kWarp) o[d] = o[d] * merge.weight + part_o[d] * merge.part_weight;
+    for (std::int64_t d = lane; d < head_dim; d += kWarp)
+      o[d] = o[d] * merged.share_of_a + part_o[d] * merged.share_of_b;
   }
 }
 
