@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/process_groups.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/train/training_run.h"
 #include "support/cells.h"
 
@@ -43,6 +44,7 @@ struct Trained {
         losses[i] += static_cast<double>(losses_of[rank][i]) / static_cast<double>(ranks);
       for (std::size_t i = 0; i < validations.size(); ++i)
         validations[i] += validations_of[rank][i].loss / static_cast<double>(ranks);
+      if (rank >= static_cast<std::size_t>(mesh_of(cell).shards)) continue;  // another replica
       for (std::size_t i = 0; i < gradients.size(); ++i)
         gradients[i].insert(gradients[i].end(), parts[rank][i].begin(), parts[rank][i].end());
     }

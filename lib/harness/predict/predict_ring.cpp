@@ -106,7 +106,7 @@ Node cast_ring_attention(const CellNumbers& cell) {
   if (!back) {
     // Forward's keys are dequantized for a backward in 16 bits.
     const Ring plain(cell, cell.element, 0);
-    const Schedule forward = made + release(o.both) + allocate(plain.kv) + release(shelled);
+    const Schedule forward = made + allocate(plain.kv) + release(o.both + shelled);
     node.saved = ring.lse + plain.kv;
     node.forward = begun_saving + forward;
     node.recorded_again = allocate(node.stash) + forward + release(node.saved);
