@@ -10,8 +10,8 @@
 #include "harness/train/training_run.h"
 #include "support/cells.h"
 
-// Training over ranks that split sequences between them beside training on one rank: the same tokens, positions and
-// targets, so the same losses and gradients.
+// Training over ranks that split sequences between them beside training on ranks that read entire ones: the same
+// tokens, positions and targets, so the same losses and gradients.
 namespace fp8lab {
 namespace {
 
@@ -126,6 +126,17 @@ TEST(ContextParallel, TrainsAsOneRankDoesWithMicroBatchesAndCheckpoints) {
   CellConfig replicated = split(cell, 4);
   replicated.mesh = "2x2";
   expect_equal(Trained(replicated), alone, kTolerance);
+}
+
+// Each pair of ranks splits the sequences that one of two ranks reads alone.
+TEST(ContextParallel, PairsOfRanksTrainAsSingleRanksDo) {
+  CellConfig cell = plain_cell("gpt", true);
+  cell.training.validation_batches = 2;
+  cell.ranks = 2;
+  CellConfig pairs = cell;
+  pairs.ranks = 4;
+  pairs.context_parallel = 2;
+  expect_equal(Trained(pairs), Trained(cell), kTolerance);
 }
 
 // The bound notices tokens at other places: one rank's training without positions, and with other tokens.

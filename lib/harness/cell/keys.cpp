@@ -158,7 +158,7 @@ std::vector<Key> make_keys() {
       integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
       integer_key("context_parallel", {1, kMostRanks},
                   "ranks that split every sequence between them, each with 1 / N of its tokens; keys and values travel "
-                  "around their ring. It is 1, or all ranks",
+                  "around their ring. It divides `ranks`",
                   At<&C::context_parallel>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
           At<&C::mesh>{}),

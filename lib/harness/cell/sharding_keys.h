@@ -21,7 +21,7 @@ std::optional<MeshText> parse_mesh(const std::string& text);
 MeshText mesh_of(const CellConfig& cell);
 /// The value of `sharding`; left out: fsdp for a cell with several ranks or a mesh.
 bool is_sharded(const CellConfig& cell);
-/// Ranks that read other sequences than each other: all, or one where ranks split sequences between them.
+/// How many ranks, or groups of ranks that split sequences between them, read sequences of their own.
 int data_parallel_ranks(const CellConfig& cell);
 /// Tokens of a sequence that a rank computes.
 std::int64_t seq_of_rank(const CellConfig& cell);

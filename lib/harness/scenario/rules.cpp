@@ -117,9 +117,9 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
 Broken broken_context_rule(const CellConfig& cell) {
   const int ranks = cell.context_parallel;
   if (ranks == 1) return std::nullopt;
-  if (ranks != cell.ranks)
+  if (cell.ranks % ranks != 0)
     return BrokenRule{"context_parallel",
-                      fmt::format("{} ranks split every sequence, but `ranks` is {}; write 1, or make them equal",
+                      fmt::format("{} ranks split every sequence, but `ranks` is {}; write 1, or a divisor of `ranks`",
                                   ranks, cell.ranks)};
   if (cell.model.seq % (2 * ranks) != 0)
     return BrokenRule{"model.seq", fmt::format("{} is not a multiple of {}, but each of {} ranks has two chunks of one "
