@@ -18,7 +18,8 @@ import sys
 import check_layers
 
 # The collectives of lib/comm/process_group.h. `split` and `on` have namesakes: they count where a group is asked.
-CALLS = frozenset({"all_gather", "all_gather_async", "reduce_scatter", "all_reduce", "broadcast", "barrier"})
+CALLS = frozenset({"all_gather", "all_gather_async", "reduce_scatter", "all_reduce", "broadcast", "ring_exchange",
+                   "barrier"})
 OF_GROUPS = re.compile(r"\b(?:world|group|host|ranks|replicas)\w*(?:\(\))?(?:\.|->)(on|split)\s*\(")
 # NCCL's own functions, not those of ProcessGroup.
 FOREIGN = re.compile(r"\b(?:api\(\)\.|std::)$")

@@ -27,11 +27,13 @@ std::int64_t steady_allocations(std::string_view row, RunOptions options, bool m
     const ScatterPart scatter{.from = source, .to = target, .offsets_elems = offsets};
     const ReducePart reduced{.data = target, .elems = offsets.back()};
     const BroadcastPart sent{.data = target, .bytes = offsets.back()};
+    const ExchangePart exchanged{.from = source, .to = target, .bytes = offsets.back()};
     const auto round = [&] {
       group.all_gather(gathers, "a label far too long for the small-string optimisation");
       group.reduce_scatter({&scatter, 1}, "g");
       group.all_reduce(ReduceOp::kMax, {&reduced, 1}, "amax");
       group.broadcast(0, {&sent, 1}, "state");
+      group.ring_exchange(1, {&exchanged, 1}, "keys");
       group.barrier("x");
     };
     round();

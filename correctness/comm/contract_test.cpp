@@ -24,38 +24,45 @@ struct Buffers {
 };
 
 TEST(Traffic, CountsBytesOfTheFullArrayByCollectiveAndContent) {
-  EXPECT_EQ(refusal([](ProcessGroup& group) {
-              Buffers buffers;
-              GatherPart scales = buffers.gather();
-              scales.content = Content::kScales;
-              const std::array<GatherPart, 3> gathers = {buffers.gather(), scales, buffers.gather()};
-              group.all_gather(gathers, "w");
-              group.all_gather({&scales, 1}, "s");
-              ScatterPart narrow = buffers.scatter();
-              narrow.dtype = DType::kBF16;
-              const std::array<ScatterPart, 2> scatters = {buffers.scatter(), narrow};
-              group.reduce_scatter(scatters, "g");
-              const ReducePart amax{
-                  .data = buffers.memory.data(), .elems = 3, .dtype = DType::kI64, .content = Content::kScales};
-              group.all_reduce(ReduceOp::kMax, {&amax, 1}, "amax");
-              const BroadcastPart sent{.data = buffers.memory.data(), .bytes = 11};
-              group.broadcast(3, {&sent, 1}, "b");
-              group.barrier("x");
-              group.all_gather({}, "nothing");
+  EXPECT_EQ(
+      refusal([](ProcessGroup& group) {
+        Buffers buffers;
+        GatherPart scales = buffers.gather();
+        scales.content = Content::kScales;
+        const std::array<GatherPart, 3> gathers = {buffers.gather(), scales, buffers.gather()};
+        group.all_gather(gathers, "w");
+        group.all_gather({&scales, 1}, "s");
+        ScatterPart narrow = buffers.scatter();
+        narrow.dtype = DType::kBF16;
+        const std::array<ScatterPart, 2> scatters = {buffers.scatter(), narrow};
+        group.reduce_scatter(scatters, "g");
+        const ReducePart amax{
+            .data = buffers.memory.data(), .elems = 3, .dtype = DType::kI64, .content = Content::kScales};
+        group.all_reduce(ReduceOp::kMax, {&amax, 1}, "amax");
+        const BroadcastPart sent{.data = buffers.memory.data(), .bytes = 11};
+        group.broadcast(3, {&sent, 1}, "b");
+        const std::array<ExchangePart, 2> exchanged = {
+            ExchangePart{.from = buffers.memory.data(), .to = &buffers.memory[2048], .bytes = 7},
+            ExchangePart{
+                .from = &buffers.memory[7], .to = &buffers.memory[2055], .bytes = 4, .content = Content::kScales}};
+        group.ring_exchange(-1, exchanged, "kv");
+        group.barrier("x");
+        group.all_gather({}, "nothing");
 
-              const Traffic& traffic = group.traffic();
-              EXPECT_EQ(traffic.of(CollectiveKind::kAllGather),
-                        (TrafficCount{.collectives = 3, .payload_bytes = 200, .scale_bytes = 200}));
-              EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter),
-                        (TrafficCount{.collectives = 1, .payload_bytes = 600}));
-              EXPECT_EQ(traffic.of(CollectiveKind::kAllReduce), (TrafficCount{.collectives = 1, .scale_bytes = 24}));
-              EXPECT_EQ(traffic.of(CollectiveKind::kBroadcast), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
-              EXPECT_EQ(traffic.of(CollectiveKind::kBarrier), (TrafficCount{.collectives = 1}));
-              group.reset_traffic();
-              for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
-                EXPECT_EQ(traffic.of(static_cast<CollectiveKind>(kind)), TrafficCount{});
-            }),
-            "");
+        const Traffic& traffic = group.traffic();
+        EXPECT_EQ(traffic.of(CollectiveKind::kAllGather),
+                  (TrafficCount{.collectives = 3, .payload_bytes = 200, .scale_bytes = 200}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter), (TrafficCount{.collectives = 1, .payload_bytes = 600}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kAllReduce), (TrafficCount{.collectives = 1, .scale_bytes = 24}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kBroadcast), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kRingExchange),
+                  (TrafficCount{.collectives = 1, .payload_bytes = 4 * 7, .scale_bytes = 4 * 4}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kBarrier), (TrafficCount{.collectives = 1}));
+        group.reset_traffic();
+        for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
+          EXPECT_EQ(traffic.of(static_cast<CollectiveKind>(kind)), TrafficCount{});
+      }),
+      "");
 }
 
 TEST(Traffic, IsTheSameOnEveryRank) {
@@ -140,6 +147,26 @@ TEST(Arguments, OwnBytesInsideTheFullArrayButNotInTheirPlaceAreRefused) {
       }),
       "rank 1: reduce_scatter 'g' of group 'world': part 0 has its rank's bytes inside the full array, but not in "
       "their own place");
+}
+
+TEST(Arguments, RingExchangesThatOverlapOrGoNowhereAreRefused) {
+  const auto exchange = [](int shift, std::size_t to, std::int64_t bytes) {
+    return refusal([&](ProcessGroup& group) {
+      Buffers buffers;
+      const ExchangePart part{.from = &buffers.memory[100], .to = &buffers.memory[to], .bytes = bytes};
+      group.ring_exchange(shift, {&part, 1}, "kv");
+    });
+  };
+  EXPECT_EQ(exchange(1, 150, 50), "");
+  EXPECT_EQ(exchange(-3, 50, 50), "");
+  EXPECT_EQ(exchange(1, 149, 50),
+            "rank 1: ring_exchange 'kv' of group 'world': part 0 is received where it is sent from; the two must not "
+            "overlap");
+  EXPECT_NE(exchange(1, 100, 50), "");
+  EXPECT_EQ(exchange(8, 200, 50),
+            "rank 1: ring_exchange 'kv' of group 'world': by 8 each of its 4 ranks would send to itself");
+  EXPECT_EQ(exchange(1, 200, -1),
+            "rank 1: ring_exchange 'kv' of group 'world': part 0 has -1 bytes; a size is at least 0");
 }
 
 TEST(Arguments, UnknownTypesRootsAndPlacesAreRefused) {

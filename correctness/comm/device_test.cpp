@@ -113,6 +113,30 @@ TEST_P(OnDevices, CollectivesLeaveTheBitsThatTheyLeaveInHostMemory) {
   });
 }
 
+// The buffer that was sent is freed at once, and the device poisons it.
+TEST_P(OnDevices, RingExchangesPassEveryRanksBytesOn) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Gpu gpu(world);
+    for (const std::int64_t bytes : {std::int64_t{5}, std::int64_t{1} << (on_gpu() ? 22 : 16)}) {
+      Tensor have = gpu.bytes(std::vector(static_cast<std::size_t>(bytes), test_byte(1, world.rank(), bytes)));
+      Tensor scale = gpu.bytes(std::vector(4, test_byte(2, world.rank(), bytes)));
+      for (int step = 1; step < world.size(); ++step) {
+        const Tensor received = gpu.empty(bytes), received_scale = gpu.empty(4);
+        const std::array<ExchangePart, 2> parts = {
+            ExchangePart{.from = at(have), .to = at(received), .bytes = bytes},
+            ExchangePart{.from = at(scale), .to = at(received_scale), .bytes = 4, .content = Content::kScales}};
+        gpu.group().ring_exchange(-1, parts, "keys");
+        have = received;
+        scale = received_scale;
+        const int owner = (world.rank() + step) % world.size();
+        EXPECT_TRUE(gpu.read(have) == std::vector(static_cast<std::size_t>(bytes), test_byte(1, owner, bytes)))
+            << "step " << step << " on rank " << world.rank();
+        EXPECT_TRUE(gpu.read(scale) == std::vector(4, test_byte(2, owner, bytes)));
+      }
+    }
+  });
+}
+
 /// Tensors of each of kSharings in one call. The large ones at the end take another copy path of GPUs.
 TEST_P(OnDevices, ManyTensorsAreGatheredInOneCollective) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {

@@ -81,6 +81,13 @@ std::vector<std::byte> run_collectives(ProcessGroup& group) {
       }
     }
     received.insert(received.end(), result.begin(), result.end());
+    std::vector<std::byte> passed_on(input.size());
+    const int shift =
+        group.size() == 1 ? 1 : 1 + static_cast<int>(draw(step, 4) % static_cast<std::uint64_t>(group.size() - 1));
+    const ExchangePart part{
+        .from = input.data(), .to = passed_on.data(), .bytes = static_cast<std::int64_t>(input.size())};
+    group.ring_exchange(shift, {&part, 1}, "keys");
+    received.insert(received.end(), passed_on.begin(), passed_on.end());
   }
   return received;
 }

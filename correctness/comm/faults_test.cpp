@@ -60,6 +60,11 @@ struct Buffers {
   ReducePart reduced(std::int64_t elems, DType dtype = DType::kF32) {
     return {.data = reinterpret_cast<std::byte*>(to.data()), .elems = elems, .dtype = dtype};
   }
+  ExchangePart exchanged(std::int64_t bytes) {
+    return {.from = reinterpret_cast<std::byte*>(from.data()),
+            .to = reinterpret_cast<std::byte*>(to.data()),
+            .bytes = bytes};
+  }
   BroadcastPart sent(std::int64_t bytes) { return {.data = reinterpret_cast<std::byte*>(to.data()), .bytes = bytes}; }
 };
 
@@ -157,6 +162,20 @@ const Divergence kDivergences[] = {
        Buffers buffers(group.size());
        const std::array<BroadcastPart, 2> parts = {buffers.sent(8), buffers.sent(0)};
        group.broadcast(0, std::span(parts).first(odd ? 1 : 2), "b");
+     }},
+    // Around a ring of two both shifts are the same.
+    {"shifts",
+     [](ProcessGroup& group, bool odd) {
+       Buffers buffers(group.size());
+       const ExchangePart part = buffers.exchanged(8);
+       if (group.size() > 2) return group.ring_exchange(odd ? -1 : 1, {&part, 1}, "kv");
+       group.barrier(odd ? "a ring of" : "two ranks");
+     }},
+    {"sizes of what is exchanged",
+     [](ProcessGroup& group, bool odd) {
+       Buffers buffers(group.size());
+       const ExchangePart part = buffers.exchanged(odd ? 8 : 9);
+       group.ring_exchange(1, {&part, 1}, "kv");
      }},
     {"places",
      [](ProcessGroup& group, bool odd) {

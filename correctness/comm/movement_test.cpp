@@ -6,7 +6,7 @@
 
 #include "comm/ranks.h"
 
-// Collectives that move bytes unchanged, all_gather and broadcast, and the barrier.
+// Collectives that move bytes unchanged, all_gather, broadcast and ring_exchange, and the barrier.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -118,6 +118,42 @@ TEST_P(Movement, BroadcastsFromEveryRoot) {
   });
 }
 
+TEST_P(Movement, RingExchangeReceivesTheBytesOfTheRankThatIsAsFarBefore) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    for (int shift = -group.size(); shift <= 2 * group.size(); ++shift) {
+      if (shift % group.size() == 0 && group.size() > 1) continue;
+      const int sender = ((group.rank() - shift) % group.size() + group.size()) % group.size();
+      const std::vector<std::byte> large = own_bytes(4, group.rank(), 300'000), small = own_bytes(5, group.rank(), 4);
+      Guarded<std::byte> to_large(300'000), to_small(4), to_empty(0);
+      const std::array<ExchangePart, 3> parts = {
+          ExchangePart{.from = large.data(), .to = to_large.bytes(), .bytes = 300'000},
+          ExchangePart{.from = nullptr, .to = to_empty.bytes(), .bytes = 0},
+          ExchangePart{.from = small.data(), .to = to_small.bytes(), .bytes = 4, .content = Content::kScales}};
+      group.ring_exchange(shift, parts, "keys");
+      EXPECT_TRUE(same(to_large.elements(), own_bytes(4, sender, 300'000))) << shift << " on rank " << group.rank();
+      EXPECT_TRUE(same(to_small.elements(), own_bytes(5, sender, 4))) << shift << " on rank " << group.rank();
+      EXPECT_TRUE(to_large.guards_intact() && to_small.guards_intact() && to_empty.guards_intact());
+    }
+  });
+}
+
+TEST_P(Movement, RingExchangesByOnePassEveryRanksBytesOnToAllOthers) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    std::vector<std::byte> have = own_bytes(6, group.rank(), 1000), received(1000);
+    for (int step = 1; step < group.size(); ++step) {
+      const ExchangePart part{.from = have.data(), .to = received.data(), .bytes = 1000};
+      group.ring_exchange(1, {&part, 1}, "keys");
+      std::swap(have, received);
+      std::fill(received.begin(), received.end(), std::byte{0});  // a rank still reading would see it
+      const int owner = (group.rank() - step + group.size()) % group.size();
+      EXPECT_TRUE(same(have, own_bytes(6, owner, 1000))) << "step " << step << " on rank " << group.rank();
+    }
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kRingExchange),
+              (TrafficCount{.collectives = group.size() - 1,
+                            .payload_bytes = std::int64_t{1000} * group.size() * (group.size() - 1)}));
+  });
+}
+
 TEST_P(Movement, NoRankLeavesABarrierBeforeAllHaveArrived) {
   if (launched_ranks() > 0) GTEST_SKIP() << "processes share no counter";
   std::atomic<int> come{0};
@@ -147,6 +183,8 @@ TEST_P(Movement, GroupThatMovesNoDataTouchesNoBuffer) {
     group.reduce_scatter({&scatter, 1}, "g");
     group.all_reduce(ReduceOp::kMax, {&reduced, 1}, "amax");
     group.broadcast(0, {&sent, 1}, "state");
+    const ExchangePart exchanged{.from = nowhere, .to = nowhere + 1'000'000, .bytes = 1'000'000};
+    group.ring_exchange(1, {&exchanged, 1}, "keys");
     group.barrier("end");
     EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather),
               (TrafficCount{.collectives = 1, .payload_bytes = 1024 * GetParam()}));

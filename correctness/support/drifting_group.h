@@ -61,6 +61,10 @@ class DriftingGroup final : public ProcessGroup {
     do_over(host_, call, parts);
     see(call.kind, parts.empty() || parts[0].bytes == 0 ? nullptr : parts[0].data);
   }
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    do_over(host_, call, parts);
+    see(call.kind, parts.empty() || parts[0].bytes == 0 ? nullptr : parts[0].to);
+  }
   void do_barrier(const Signature& call) override {
     barrier_over(host_, call);
     see(call.kind, nullptr);

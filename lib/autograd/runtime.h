@@ -34,6 +34,9 @@ struct Runtime {
   CheckpointFrame* frame = nullptr;  ///< frame of the running region, null outside of regions
   /// Weights may have changed since the forward before: cached copies of them are cast again.
   bool first_micro_batch = true;
+  /// Context parallelism: the ranks that split every sequence between them (autograd/sequence_split.h), as a group for
+  /// memory of `device`; null: each rank has entire sequences.
+  ProcessGroup* context_group = nullptr;
 
   /// Evaluating drops nothing.
   float dropout(float probability) const { return mode == Mode::kEvaluating ? 0.0f : probability; }

@@ -248,7 +248,8 @@ struct GemmQuantizeArgs {
 };
 
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head are rotated by
-/// position * base^(-2d/head_dim). `inverse` rotates back, which is its gradient.
+/// position * base^(-2d/head_dim), where position = first_position + row / batch. `inverse` rotates back, which is its
+/// gradient.
 struct RopeArgs {
   MatrixView in;
   MatrixView out;
@@ -256,6 +257,7 @@ struct RopeArgs {
   std::int64_t heads = 0;
   double base = 10000.0;
   bool inverse = false;
+  std::int64_t first_position = 0;
 };
 
 /// out = keep ? in / (1 - p) : 0. keep is drawn from (seed, stream, (row_offset + row) * cols + col): an element is
@@ -331,6 +333,18 @@ struct AttentionBackwardArgs {
   /// forward does for O.
   AttentionRole grad_cast;
   bool* grad_measured = nullptr;  ///< like forward's o_measured
+};
+
+/// Attention over two sets of keys from attention over each of them, for every query and head: `lse` becomes
+/// ln(exp(lse) + exp(part_lse)), and `o` the mean of itself and `part_o` with weights exp(old lse - lse) and
+/// exp(part_lse - lse). A part without visible keys, whose lse is -inf, has weight 0.
+struct AttentionMergeArgs {
+  MatrixView part_o;    ///< f32 [seq * batch, heads * head_dim]
+  MatrixView part_lse;  ///< f32 [batch * heads, seq]
+  MatrixView o;         ///< f32, as part_o
+  MatrixView lse;       ///< f32, as part_lse
+  std::int64_t batch = 0;
+  std::int64_t heads = 0;
 };
 
 /// out(i, j) = table(tokens[i], j), plus positions(i / batch, j) if given, rounded once. Tokens are i32 [rows, 1] below
@@ -511,6 +525,7 @@ struct ListOpArgs {
   KERNEL(dropout, DropoutArgs)                             \
   KERNEL(attention_forward, AttentionForwardArgs)          \
   KERNEL(attention_backward, AttentionBackwardArgs)        \
+  KERNEL(attention_merge, AttentionMergeArgs)              \
   KERNEL(embedding_forward, EmbeddingForwardArgs)          \
   KERNEL(embedding_backward, EmbeddingBackwardArgs)        \
   KERNEL(cross_entropy_forward, CrossEntropyForwardArgs)   \

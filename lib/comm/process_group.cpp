@@ -147,6 +147,30 @@ void ProcessGroup::broadcast(int root, std::span<const BroadcastPart> parts, std
   complete(call, sizes.count);
 }
 
+void ProcessGroup::ring_exchange(int shift, std::span<const ExchangePart> parts, std::string_view label) {
+  Signature call = begin(CollectiveKind::kRingExchange, label);
+  call.shift = (shift % size() + size()) % size();
+  if (call.shift == 0 && size() > 1)
+    fail(fmt::format("{} '{}' of group '{}': by {} each of its {} ranks would send to itself", fp8lab::name(call.kind),
+                     label, name_, shift, size()));
+  Sizes sizes;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ExchangePart& part = parts[i];
+    if (part.bytes < 0) refuse(call, i, fmt::format("has {} bytes; a size is at least 0", part.bytes));
+    check_buffer(call, i, part.from, part.bytes);
+    check_buffer(call, i, part.to, part.bytes);
+    if (overlap(part.from, part.bytes, part.to, part.bytes))
+      refuse(call, i, "is received where it is sent from; the two must not overlap");
+    call.mix(static_cast<std::uint64_t>(part.content));
+    call.mix(static_cast<std::uint64_t>(part.bytes));
+    sizes.add(part.content, part.bytes * size());
+  }
+  call.parts = static_cast<std::int64_t>(parts.size());
+  call.bytes = sizes.total();
+  do_ring_exchange(call, parts);
+  complete(call, sizes.count);
+}
+
 void ProcessGroup::barrier(std::string_view label) {
   const Signature call = begin(CollectiveKind::kBarrier, label);
   do_barrier(call);

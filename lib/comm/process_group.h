@@ -83,6 +83,15 @@ struct BroadcastPart {
   Content content = Content::kPayload;
 };
 
+/// One tensor of a ring exchange: `from` goes to the rank that is `shift` further, and the bytes of the rank that is
+/// `shift` before come to `to`. Every rank sends as many bytes. The two must not overlap.
+struct ExchangePart {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::int64_t bytes = 0;
+  Content content = Content::kPayload;
+};
+
 /// The collectives of one kind that one rank has issued. Bytes are those of the full arrays, over all ranks: the `size`
 /// of nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
@@ -146,6 +155,11 @@ class ProcessGroup {
 
   void broadcast(int root, std::span<const BroadcastPart> parts, std::string_view label);
 
+  /// Rank r sends to rank (r + shift) mod size() and receives from rank (r - shift) mod size(), so that size() - 1
+  /// exchanges by 1 pass every rank's bytes on to all others. `shift` is any number but a multiple of size(), unless
+  /// there is one rank, and the same on every rank. It counts as one collective of size() times a part's bytes.
+  void ring_exchange(int shift, std::span<const ExchangePart> parts, std::string_view label);
+
   /// Returns when every rank has called it.
   void barrier(std::string_view label);
 
@@ -187,7 +201,11 @@ class ProcessGroup {
     if constexpr (std::is_same_v<Part, ScatterPart>) group.do_reduce_scatter(call, parts);
     if constexpr (std::is_same_v<Part, ReducePart>) group.do_all_reduce(call, parts);
     if constexpr (std::is_same_v<Part, BroadcastPart>) group.do_broadcast(call, parts);
+    if constexpr (std::is_same_v<Part, ExchangePart>) group.do_ring_exchange(call, parts);
   }
+  /// In a ring exchange: the rank that this rank sends to, and the one that it receives from.
+  int receiver(const Signature& call) const { return (rank_ + call.shift) % size(); }
+  int sender(const Signature& call) const { return (rank_ - call.shift + size()) % size(); }
   static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color,
                                                   Identity identity) {
     return group.do_split(call, color, std::move(identity));
@@ -200,6 +218,7 @@ class ProcessGroup {
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
   virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
+  virtual void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) = 0;
   virtual void do_barrier(const Signature& call) = 0;
   virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
   /// `device` has a PeerAccess. Unless overridden, bytes go through host memory and this group.

@@ -17,6 +17,7 @@ std::string describe(const Signature& call) {
   std::string text(name(call.kind));
   if (call.kind == CollectiveKind::kAllReduce) text += fmt::format(" {}", name(call.op));
   if (call.kind == CollectiveKind::kBroadcast) text += fmt::format(" from {}", call.root);
+  if (call.kind == CollectiveKind::kRingExchange) text += fmt::format(" by {}", call.shift);
   text += fmt::format(" '{}' (#{}", call.label.data(), call.sequence);
   if (call.parts > 0) text += fmt::format(": {} part{}, {} bytes", call.parts, call.parts == 1 ? "" : "s", call.bytes);
   return text + ")";

@@ -15,9 +15,10 @@ enum class CollectiveKind : std::uint8_t {
   kBroadcast,
   kBarrier,
   kSplit,
-  kAttach
+  kAttach,
+  kRingExchange
 };
-inline constexpr std::size_t kCollectiveKinds = 7;
+inline constexpr std::size_t kCollectiveKinds = 8;
 
 constexpr std::string_view name(CollectiveKind kind) {
   switch (kind) {
@@ -28,6 +29,7 @@ constexpr std::string_view name(CollectiveKind kind) {
     case CollectiveKind::kBarrier: return "barrier";
     case CollectiveKind::kSplit: return "split";
     case CollectiveKind::kAttach: return "attach";
+    case CollectiveKind::kRingExchange: return "ring_exchange";
   }
   return "?";
 }
@@ -40,7 +42,8 @@ constexpr std::string_view name(ReduceOp op) { return op == ReduceOp::kSum ? "su
 struct Signature {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
-  std::int32_t root = 0;
+  std::int32_t root = 0;   ///< of a broadcast
+  std::int32_t shift = 0;  ///< of a ring exchange: rank r sends to rank (r + shift) mod size
   std::int64_t parts = 0;
   std::int64_t bytes = 0;      ///< of the full arrays
   std::uint64_t sequence = 0;  ///< number of the collective in its group, from 1

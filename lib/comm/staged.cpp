@@ -90,6 +90,21 @@ class StagedGroup final : public ProcessGroup {
       memory_.from_host(parts[i].data, broadcasts_[i].data, parts[i].bytes);
   }
 
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    std::int64_t total = 0;
+    for (const ExchangePart& part : parts) total += 2 * lines(part.bytes);
+    std::byte* at = staging(total);
+    exchanges_.assign(parts.begin(), parts.end());
+    for (ExchangePart& part : exchanges_) {
+      memory_.to_host(at, part.from, part.bytes);
+      part.from = at;
+      part.to = at + lines(part.bytes);
+      at += 2 * lines(part.bytes);
+    }
+    do_over(host_, call, std::span<const ExchangePart>(exchanges_));
+    for (std::size_t i = 0; i < parts.size(); ++i) memory_.from_host(parts[i].to, exchanges_[i].to, parts[i].bytes);
+  }
+
   void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
@@ -121,6 +136,7 @@ class StagedGroup final : public ProcessGroup {
   std::vector<ScatterPart> scatters_;
   std::vector<ReducePart> reductions_;
   std::vector<BroadcastPart> broadcasts_;
+  std::vector<ExchangePart> exchanges_;
 };
 
 }  // namespace

@@ -185,4 +185,22 @@ F8_HOST_DEVICE inline ExponentialSum joined(const ExponentialSum& a, const Expon
           .sum = a.sum * exponential(a.maximum - maximum) + b.sum * exponential(b.maximum - maximum)};
 }
 
+/// Two sums of exponentials as one, by their logarithms: the logarithm of the sum, and the share of each in it. A sum
+/// of nothing, whose logarithm is -Inf, has no share.
+struct MergedLogSums {
+  float log_sum;
+  float share_of_a;
+  float share_of_b;
+};
+F8_HOST_DEVICE inline MergedLogSums merge_log_sums(float a, float b) {
+  const float nothing = float_from_bits(0xFF800000u);
+  if (b == nothing) return {a, 1.0f, 0.0f};
+  if (a == nothing) return {b, 0.0f, 1.0f};
+  // Shares follow from the difference of both, because shares by the rounded logarithm of the sum would not add up
+  // to 1. A NaN in either makes all three NaN.
+  const float larger = a > b ? a : b;
+  const float from_a = exponential(a - larger), from_b = exponential(b - larger), sum = from_a + from_b;
+  return {larger + logarithm(sum), from_a / sum, from_b / sum};
+}
+
 }  // namespace fp8lab

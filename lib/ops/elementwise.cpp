@@ -80,13 +80,15 @@ void rope_into(Device& device, const RopeInputs& inputs, const Tensor& out) {
   if (inputs.heads < 1 || inputs.x.cols() % (2 * inputs.heads) != 0)
     fail(fmt::format("rope: {} with {} heads; each head takes an even number of columns", describe({"x", inputs.x}),
                      inputs.heads));
+  check(inputs.first_position >= 0, "rope: first_position must not be negative");
   check(inputs.base > 0.0, "rope: the base of the frequencies must be positive");
   device.launch(&KernelTable::rope, RopeArgs{.in = inputs.x.view(),
                                              .out = out.view(),
                                              .batch = inputs.batch,
                                              .heads = inputs.heads,
                                              .base = inputs.base,
-                                             .inverse = inputs.inverse});
+                                             .inverse = inputs.inverse,
+                                             .first_position = inputs.first_position});
 }
 
 Tensor dropout(Device& device, const Tensor& x, const DropoutKey& key, HolderId holder) {

@@ -28,6 +28,7 @@ struct RopeInputs {
   double base = 10000.0;
   bool inverse = false;
   HolderId holder = 0;
+  std::int64_t first_position = 0;  ///< position of the first row
 };
 Tensor rope(Device& device, const RopeInputs& inputs);
 /// The same into `out`, which may be columns of a larger tensor; `inputs.holder` is unused.

@@ -36,6 +36,14 @@ Tensor make_tokens(Device& device, std::span<const std::int32_t> tokens, std::in
 }
 
 Tensor embedding(Device& device, const EmbeddingInputs& inputs) {
+  check_real("embedding", {"table", inputs.table});
+  Tensor out =
+      device.allocate({Shape{inputs.tokens.numel(), inputs.table.cols()}, inputs.table.dtype()}, inputs.holder);
+  embedding_into(device, inputs, out);
+  return out;
+}
+
+void embedding_into(Device& device, const EmbeddingInputs& inputs, const Tensor& out) {
   constexpr std::string_view kOp = "embedding";
   check_real(kOp, {"table", inputs.table});
   check_dtype(kOp, {"tokens", inputs.tokens}, DType::kI32);
@@ -50,14 +58,15 @@ Tensor embedding(Device& device, const EmbeddingInputs& inputs) {
       fail(fmt::format("{}: {}; there are {} positions", kOp, describe({"positions", inputs.positions}),
                        rows / inputs.batch));
   }
-  const Tensor out = device.allocate({Shape{rows, inputs.table.cols()}, inputs.table.dtype()}, inputs.holder);
+  check_real(kOp, {"out", out});
+  check_columns(kOp, {"out", out}, {"table", inputs.table});
+  check_rows(kOp, {"out", out}, inputs.tokens, inputs.batch);
   device.launch(&KernelTable::embedding_forward,
                 EmbeddingForwardArgs{.tokens = column(inputs.tokens),
                                      .table = inputs.table.view(),
                                      .positions = inputs.positions ? inputs.positions.view() : MatrixView{},
                                      .batch = inputs.batch,
                                      .out = out.view()});
-  return out;
 }
 
 void embedding_gradient_into(Device& device, const EmbeddingGradientInputs& inputs, const Tensor& grad_table,

@@ -19,6 +19,8 @@ struct EmbeddingInputs {
 };
 /// [seq * batch, cols] of the table's type: the table's row of each token plus, if given, its position's row.
 Tensor embedding(Device& device, const EmbeddingInputs& inputs);
+/// The same into `out`; `inputs.holder` is unused.
+void embedding_into(Device& device, const EmbeddingInputs& inputs, const Tensor& out);
 
 /// Rows of a gradient by the entry of a table that they belong to: the tokens, or, if these are absent, the positions
 /// of `batch` sequences.

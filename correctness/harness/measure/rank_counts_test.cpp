@@ -57,6 +57,10 @@ CellConfig small(CellConfig cell) {
 CellConfig over(CellConfig cell, int ranks) {
   const bool replicas = mesh_of(cell).replicas > 1;
   cell.ranks = ranks;
+  if (cell.context_parallel > 1) {
+    cell.context_parallel = ranks;
+    cell.model.seq *= 2 * ranks;  // two chunks for each
+  }
   cell.mesh = !replicas        ? std::to_string(ranks)
               : ranks % 2 == 0 ? "2x" + std::to_string(ranks / 2)
                                : std::to_string(ranks) + "x1";

@@ -148,6 +148,30 @@ TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
   EXPECT_GT(stops, 10);
 }
 
+TEST(PredictSharded, EqualsTheMeasurementWhereRanksSplitSequences) {
+  Draw draw;
+  int runs = 0;
+  for_each_kind([&](CellConfig cell) {
+    for (const Ranks& ranks : {kRanks[2], kRanks[3], kRanks[5], kRanks[8]})
+      for (const bool reshard : {true, false})
+        for (const char* checkpoint : {"none", "full"})
+          for (const Arm arm : {Arm::kBefore, Arm::kAfter}) {
+            cell.fix = "release_attention_tensors";
+            cell.training.checkpoint = checkpoint;
+            set_ranks(cell, ranks, reshard);
+            draw_rest(draw, cell);
+            cell.context_parallel = cell.ranks % 2 == 0 && draw.chance() ? 2 : cell.ranks;
+            cell.model.seq *= 2 * cell.context_parallel;
+            cell.model.dropout = 0.0;
+            cell.training.fp8_mha = false;
+            if (!can_run(cell)) continue;
+            ASSERT_TRUE(agrees(cell, arm));
+            ++runs;
+          }
+  });
+  EXPECT_GT(runs, 1000);
+}
+
 CellConfig llama_3_8b(const char* recipe, const char* arch, bool quantized_weights) {
   CellConfig cell;
   cell.device = "meta";

@@ -42,6 +42,7 @@ void add_traffic(const Traffic& traffic, Figures& figures) {
   add("all_gather_scale_bytes", traffic.of(CollectiveKind::kAllGather).scale_bytes);
   add("reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
   add("all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  add("ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
   std::int64_t collectives = 0;
   for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
     collectives += traffic.of(static_cast<CollectiveKind>(kind)).collectives;
@@ -107,7 +108,7 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
 bool can_run(const CellConfig& cell) {
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
-    const LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+    const LayerConfig config = model_options(cell).config;
     if (config.form.rope && config.head_dim() % 2 != 0) return false;
     return broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty();
   } catch (const Error&) {

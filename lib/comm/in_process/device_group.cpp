@@ -122,6 +122,16 @@ class DeviceGroup final : public ProcessGroup {
     });
   }
 
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    together(call, parts.data(), [&] {
+      copies_.clear();
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        copies_.push_back(
+            {.from = parts_of<ExchangePart>(sender(call))[i].from, .to = parts[i].to, .bytes = parts[i].bytes});
+      stream_->copy(copies_, {}, world_.peer_copies());
+    });
+  }
+
   void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

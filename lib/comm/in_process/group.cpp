@@ -99,6 +99,14 @@ class InProcessGroup final : public ProcessGroup {
     group_state_.part(rank());
   }
 
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    group_state_.barrier(rank(), call, parts.data());
+    if (!moves_data()) return;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      copy_bytes(parts_of<ExchangePart>(sender(call))[i].from, parts[i].to, parts[i].bytes);
+    group_state_.part(rank());
+  }
+
   void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -32,6 +32,9 @@ class HostGroup final : public ProcessGroup {
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
     do_over(host_, call, parts);
   }
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    do_over(host_, call, parts);
+  }
   void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -203,6 +203,19 @@ class NcclGroup final : public ProcessGroup {
     over.watch(call, stream);
   }
 
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    enter(call);
+    Communicator& over = communicator();
+    const cudaStream_t stream = begin(false);
+    Launch launch;
+    for (const ExchangePart& part : parts) {
+      send(over, part.from, part.bytes, receiver(call), stream);
+      receive(over, part.to, part.bytes, sender(call), stream);
+    }
+    launch.go();
+    over.watch(call, stream);
+  }
+
   void do_barrier(const Signature& call) override { enter(call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -130,6 +130,20 @@ class Group final : public ProcessGroup {
     finish(call);
   }
 
+  void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
+    barrier(call);
+    if (!moves_data()) return;
+    for (const ExchangePart& part : parts) {
+      if (size() == 1) {
+        if (part.bytes > 0) std::memcpy(part.to, part.from, static_cast<std::size_t>(part.bytes));
+        continue;
+      }
+      receive(part.to, part.bytes, sender(call));
+      send(part.from, part.bytes, receiver(call));
+    }
+    finish(call);
+  }
+
   void do_barrier(const Signature& call) override { barrier(call); }
 
   // Ranks of several groups have different next contexts. The largest of all is unused on every rank.

@@ -189,6 +189,7 @@ struct CellConfig {
   std::string arch = "hopper";  ///< a row of the architecture table; device `cuda` reads it from the GPU
   std::string subject = "own";  ///< a row of kSubjects (subject_keys.h): the own runtime, or a library
   int ranks = 1;
+  int context_parallel = 1;                       ///< ranks that split every sequence between them; 1: none do
   std::string mesh;                               ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<Word<Sharded>> sharding;          ///< left out: fsdp for several ranks or a mesh
   bool reshard_after_forward = true;              ///< false: unsharded parameters live until the end of backward

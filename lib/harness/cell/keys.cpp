@@ -156,6 +156,10 @@ std::vector<Key> make_keys() {
       word("subject", subject_names(), "what trains: this program's runtime, or a library that a worker process drives",
            At<&C::subject>{}),
       integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
+      integer_key("context_parallel", {1, kMostRanks},
+                  "ranks that split every sequence between them, each with 1 / N of its tokens; keys and values travel "
+                  "around their ring. It divides `ranks`",
+                  At<&C::context_parallel>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); all ranks shard when left out",
           At<&C::mesh>{}),
       choice("sharding", "who holds the parameters; fsdp for several ranks or a mesh when left out",

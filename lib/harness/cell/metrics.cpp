@@ -39,6 +39,8 @@ constexpr std::array kMetrics{
     Metric{"traffic.reduce_scatter_bytes", "B", kLess, true,
            "bytes of the full arrays that are reduce-scattered in a step"},
     Metric{"traffic.all_reduce_bytes", "B", kLess, true, "bytes of the arrays that are all-reduced in a step"},
+    Metric{"traffic.ring_exchange_bytes", "B", kLess, true,
+           "bytes that all ranks send around their ring in a step: keys, values and their gradients, scales included"},
     Metric{"traffic.collectives", "1", kLess, true, "collectives in a step"},
 
     Metric{"host.pre_forward_ns", "ns", kLess, false,

@@ -30,6 +30,10 @@ bool is_sharded(const CellConfig& cell) {
          Sharded::kFsdp;
 }
 
+int data_parallel_ranks(const CellConfig& cell) { return is_sharded(cell) ? cell.ranks / cell.context_parallel : 1; }
+
+std::int64_t seq_of_rank(const CellConfig& cell) { return cell.model.seq / cell.context_parallel; }
+
 bool defers_init(const CellConfig& cell) { return cell.training.deferred_init.value_or(is_sharded(cell)); }
 
 }  // namespace fp8lab

@@ -5,7 +5,7 @@
 
 #include "harness/cell/cell.h"
 
-// The keys `ranks`, `mesh`, `sharding` and `training.deferred_init` with their defaults filled in.
+// The keys `ranks`, `context_parallel`, `mesh`, `sharding` and `training.deferred_init` with their defaults filled in.
 namespace fp8lab {
 
 /// Ranks as a grid: rank = replica * shards + shard. Every replica holds the entire model, split over its shards.
@@ -21,6 +21,10 @@ std::optional<MeshText> parse_mesh(const std::string& text);
 MeshText mesh_of(const CellConfig& cell);
 /// The value of `sharding`; left out: fsdp for a cell with several ranks or a mesh.
 bool is_sharded(const CellConfig& cell);
+/// How many ranks, or groups of ranks that split sequences between them, read sequences of their own.
+int data_parallel_ranks(const CellConfig& cell);
+/// Tokens of a sequence that a rank computes.
+std::int64_t seq_of_rank(const CellConfig& cell);
 /// The value of `training.deferred_init`; left out: is_sharded().
 bool defers_init(const CellConfig& cell);
 

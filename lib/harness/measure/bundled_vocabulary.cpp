@@ -31,7 +31,7 @@ std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
                         fmt::format("recipe '{}' knows a scale only once its tensor is stored, so that no product can "
                                     "cast what it makes; write `recipe: delayed`",
                                     recipe.name)};
-    const LayerConfig layer = layer_config(cell.model, cell.training.fp8_attention);
+    const LayerConfig layer = model_options(cell).config;
     if (const std::string rule = broken_layer_rule(layer_row(cell.model.layer), layer, recipe); !rule.empty())
       return BrokenRule{"model", rule};
   } catch (const Error& error) {

@@ -138,6 +138,7 @@ void measure_traffic(const TrainingRun& run, Metrics& metrics) {
   put_figure("traffic.all_gather_scale_bytes", of.of(CollectiveKind::kAllGather).scale_bytes);
   put_figure("traffic.reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
   put_figure("traffic.all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
+  put_figure("traffic.ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
   put_figure("traffic.collectives", collectives);
 }
 

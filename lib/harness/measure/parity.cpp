@@ -170,6 +170,7 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
                                    ProcessGroup* world, Metrics& metrics) {
   CellConfig alone = cell;
   alone.ranks = 1;
+  alone.context_parallel = 1;
   alone.mesh.clear();
   alone.sharding.reset();
   alone.training.deferred_init.reset();

@@ -68,6 +68,8 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
       }
       forward_amaxes += node.forward_amaxes;
       backward_amaxes += node.backward_amaxes;
+      forward_ring += node.forward_ring;
+      backward_ring += node.backward_ring;
       stash += node.stash;
       cached += node.cached;
       retained += node.retained;

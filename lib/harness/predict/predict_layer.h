@@ -67,8 +67,9 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  Bytes saved = 0;  ///< saved from forward to backward, without the layer's input
-  Bytes held = 0;   ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
+  Exchanges forward_ring, backward_ring;  ///< of one run of forward, and of backward without recomputation
+  Bytes saved = 0;                        ///< saved from forward to backward, without the layer's input
+  Bytes held = 0;  ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
   bool keeps_input = false;      ///< the layer's input lives until its backward
   Bytes left_transposes = 0;     ///< of gathered weights: alive from backward to the next forward
   bool transposes_stay = false;  ///< forward does not free those either

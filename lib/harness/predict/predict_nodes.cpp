@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "harness/predict/predict_product.h"
+#include "harness/predict/predict_ring.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -260,11 +261,16 @@ Node cast_attention(const CellNumbers& cell) {
   return node;
 }
 
+Node attention_itself(const CellNumbers& cell) {
+  if (cell.context_ranks > 1) return cell.casts_attention ? cast_ring_attention(cell) : plain_ring_attention(cell);
+  return cell.casts_attention ? cast_attention(cell) : plain_attention(cell);
+}
+
 std::vector<Node> attention(const CellNumbers& cell) {
   const bool exchanges = cell.exchanges_eight_bits, qkv_too = exchanges && !cell.form.rotary;
   std::vector<Node> nodes{norm_linear(cell, cell.packed, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell.form.rotary) nodes.push_back(rotary(cell));
-  nodes.push_back(cell.casts_attention ? cast_attention(cell) : plain_attention(cell));
+  nodes.push_back(attention_itself(cell));
   nodes.push_back(linear(cell, cell.hidden, cell.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }

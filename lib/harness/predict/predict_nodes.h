@@ -7,6 +7,18 @@
 
 namespace fp8lab::closed_form {
 
+/// The ring exchanges of a pass, and the bytes that all ranks send in them.
+struct Exchanges {
+  std::int64_t calls = 0;
+  Bytes bytes = 0;
+
+  Exchanges& operator+=(const Exchanges& other) {
+    calls += other.calls;
+    bytes += other.bytes;
+    return *this;
+  }
+};
+
 /// The bytes and schedules of one node of the autograd graph. Neighbouring nodes share their input and output matrices:
 /// the node says whether backward needs them, and the layer counts their bytes once.
 struct Node {
@@ -20,6 +32,7 @@ struct Node {
   Bytes resized = 0;                ///< by which histories grow in the first forward
   std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;
+  Exchanges forward_ring, backward_ring;
   Bytes stash = 0;      ///< scales that a checkpointed forward stashes for its recomputation
   Bytes cached = 0;     ///< copies of weights that live from the first forward on
   Bytes retained = 0;   ///< the part of `saved` that shells hold after backward

@@ -159,7 +159,8 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       reduced(!config.reduce_dtype                        ? element
               : *config.reduce_dtype == ReduceDType::kF32 ? 4
                                                           : 2),
-      tokens(config.model.seq * config.model.batch),
+      context_ranks(config.context_parallel),
+      tokens(seq_of_rank(config) * config.model.batch),
       seq(config.model.seq),
       hidden(config.model.hidden),
       heads(config.model.heads),

@@ -172,9 +172,12 @@ struct CellNumbers {
 
   FormNumbers form;
   const RecipeNumbers& recipe;
-  Bytes element;  ///< bytes of an element of parameters, activations and gradients
-  Bytes reduced;  ///< bytes of an element of gradients while ranks add them up
-  std::int64_t tokens, seq, hidden, heads, ffn;
+  Bytes element;               ///< bytes of an element of parameters, activations and gradients
+  Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
+  std::int64_t context_ranks;  ///< ranks that split every sequence between them
+  std::int64_t tokens;         ///< of this rank
+  std::int64_t seq;            ///< of an entire sequence
+  std::int64_t hidden, heads, ffn;
   std::int64_t vocabulary;  ///< 0: no embedding and no head
   bool tied_head, learned_positions;
   std::int64_t packed;     ///< columns of Q, K and V side by side

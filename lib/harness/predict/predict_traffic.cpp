@@ -47,14 +47,23 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
   if (optimizer.reduces_norm) reductions.add(1, kF32);
 
+  Exchanges ring;
+  const std::int64_t forwards = cell.checkpoint ? 2 : 1;
+  layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+    const std::int64_t times = count * micro_batches;
+    ring += {.calls = times * (forwards * layer.forward_ring.calls + layer.backward_ring.calls),
+             .bytes = times * (forwards * layer.forward_ring.bytes + layer.backward_ring.bytes)};
+  });
+
   return {{"traffic.all_gather_bytes", payload + scales},
           {"traffic.all_gather_payload_bytes", payload},
           {"traffic.all_gather_scale_bytes", scales},
           {"traffic.reduce_scatter_bytes", cell.in_reduction(gradients)},
           {"traffic.all_reduce_bytes", reductions.bytes},
+          {"traffic.ring_exchange_bytes", ring.bytes},
           // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
           // parameters; the root has one of either.
-          {"traffic.collectives", passes * (gathers + 1) + root_passes * 2 + reductions.calls}};
+          {"traffic.collectives", passes * (gathers + 1) + root_passes * 2 + reductions.calls + ring.calls}};
 }
 
 }  // namespace fp8lab::closed_form

@@ -113,6 +113,31 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   return std::nullopt;
 }
 
+/// What ranks that split sequences between them do not support yet.
+Broken broken_context_rule(const CellConfig& cell) {
+  const int ranks = cell.context_parallel;
+  if (ranks == 1) return std::nullopt;
+  if (cell.ranks % ranks != 0)
+    return BrokenRule{"context_parallel",
+                      fmt::format("{} ranks split every sequence, but `ranks` is {}; write 1, or a divisor of `ranks`",
+                                  ranks, cell.ranks)};
+  if (cell.model.seq % (2 * ranks) != 0)
+    return BrokenRule{"model.seq", fmt::format("{} is not a multiple of {}, but each of {} ranks has two chunks of one "
+                                               "length of every sequence; write a multiple",
+                                               cell.model.seq, 2 * ranks, ranks)};
+  if (cell.model.dropout != 0.0)
+    return BrokenRule{"model.dropout",
+                      "masks do not follow tokens to the ranks that split their sequence; write 0, or no "
+                      "`context_parallel`"};
+  if (cell.training.data == Data::kStress)
+    return BrokenRule{"training.data",
+                      "stress values are made for entire sequences; write `normal`, or no `context_parallel`"};
+  if (cell.training.fp8_mha)
+    return BrokenRule{"training.fp8_mha",
+                      "ranks that split sequences cast Q, K and V in attention; remove it, or `context_parallel`"};
+  return std::nullopt;
+}
+
 Broken broken_subject_rule(const CellConfig& cell) {
   const VersionsConfig& versions = cell.versions;
   if (!is_library(cell)) {
@@ -266,6 +291,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));
+  add(broken_context_rule(cell));
   add(broken_subject_rule(cell));
   add(broken_optimizer_rule(cell, vocabulary));
   add(broken_sums_rule(cell));

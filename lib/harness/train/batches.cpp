@@ -13,7 +13,11 @@
 namespace fp8lab {
 
 Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank)
-    : cell_(cell), runtime_(runtime), rank_(rank), ranks_(is_sharded(cell) ? cell.ranks : 1) {
+    : cell_(cell),
+      runtime_(runtime),
+      reader_(rank / cell.context_parallel),
+      readers_(data_parallel_ranks(cell)),
+      split_(runtime.context_group, seq_of_rank(cell)) {
   if (cell.training.data != Data::kText || !runtime.device.computes()) return;
   text_ = text_of(cell.training);
   if (const std::string broken = broken_text_rule(*text_, cell.model); !broken.empty())
@@ -22,12 +26,12 @@ Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank)
 
 Batch Batches::training(std::int64_t index) {
   return make({.x = "x", .target = "target", .step = runtime_.step},
-              (rank_ * cell_.training.micro_batches + index) * cell_.model.batch);
+              (reader_ * cell_.training.micro_batches + index) * cell_.model.batch);
 }
 
 Batch Batches::validation(std::int64_t index) {
   return make({.x = "validation x", .target = "validation target", .validates = true},
-              (rank_ * cell_.training.validation_batches + index) * cell_.model.batch);
+              (reader_ * cell_.training.validation_batches + index) * cell_.model.batch);
 }
 
 /// `first_sequence`: global index of the batch's first sequence, in its step or in the validation.
@@ -41,9 +45,14 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
   Device& device = runtime_.device;
   TokenBatch batch;
   if (device.computes()) batch = read_tokens(use, first_sequence);
-  const auto on_device = [&](std::vector<std::int32_t>& values, std::string_view name) {
-    values.resize(static_cast<std::size_t>(cell_.model.seq * cell_.model.batch));
-    return make_tokens(device, values, cell_.model.vocabulary, device.holder(HolderKind::kInput, "", name));
+  const auto on_device = [&](std::vector<std::int32_t>& all, std::string_view name) {
+    all.resize(static_cast<std::size_t>(cell_.model.seq * cell_.model.batch));
+    std::vector<std::int32_t> own;
+    for (const SequenceChunk& chunk : split_.chunks()) {
+      const auto first = all.begin() + chunk.position * cell_.model.batch;
+      own.insert(own.end(), first, first + chunk.length * cell_.model.batch);
+    }
+    return make_tokens(device, own, cell_.model.vocabulary, device.holder(HolderKind::kInput, "", name));
   };
   return {.x = on_device(batch.tokens, use.x), .target = on_device(batch.targets, use.target)};
 }
@@ -51,12 +60,13 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
 Tensor Batches::make_activations(std::string_view name, std::int64_t step) {
   const ModelConfig& model = cell_.model;
   Device& device = runtime_.device;
-  const Shape shape{model.seq * model.batch, model.hidden};
+  const Shape shape{seq_of_rank(cell_) * model.batch, model.hidden};
   Tensor tensor = device.allocate({shape, training_dtype(cell_)}, device.holder(HolderKind::kInput, "", name));
-  random_fill(device, tensor,
-              {.seed = runtime_.seed,
-               .stream = stream_of(name) + static_cast<std::uint64_t>(step),
-               .row_offset = runtime_.row_offset});
+  for (const SequenceChunk& chunk : split_.chunks())
+    random_fill(device, tensor.row_range(chunk.begin * model.batch, chunk.length * model.batch),
+                {.seed = runtime_.seed,
+                 .stream = stream_of(name) + static_cast<std::uint64_t>(step),
+                 .row_offset = runtime_.row_offset + chunk.position * model.batch});
   if (cell_.training.data == Data::kStress && device.computes()) {
     std::vector<float> values = device.read(tensor);
     stress(values, model.hidden, name.ends_with("target") ? kStressedTarget : kStressedInput);
@@ -74,8 +84,9 @@ TokenBatch Batches::read_tokens(const Use& use, std::int64_t first_sequence) con
                          {.seed = runtime_.seed, .stream = stream_of(use.x) + static_cast<std::uint64_t>(use.step)},
                          sequences);
   if (use.validates)
-    return spread_windows(text_->held_out(), model.seq, ranks_ * training.validation_batches * model.batch, sequences);
-  const std::int64_t of_a_step = ranks_ * training.micro_batches * model.batch;
+    return spread_windows(text_->held_out(), model.seq, readers_ * training.validation_batches * model.batch,
+                          sequences);
+  const std::int64_t of_a_step = readers_ * training.micro_batches * model.batch;
   return random_windows(text_->training(), model.seq, runtime_.seed,
                         {.first = use.step * of_a_step + first_sequence, .count = model.batch});
 }

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "autograd/runtime.h"
+#include "autograd/sequence_split.h"
 #include "harness/cell/cell.h"
 #include "harness/data/text_data.h"
 #include "harness/data/token_batch.h"
@@ -20,8 +21,8 @@ struct Batch {
 
 /// Makes the batches of one rank. A batch for training is a function of the cell's seed, the step and the global index
 /// of its tokens, so that ranks and micro-batches divide the tokens of a step among them; one for validation is the
-/// same in every step. Each method sets the runtime's row offset to the batch's first token, which dropout masks depend
-/// on too.
+/// same in every step. Ranks that split sequences between them read the same ones, each its own chunks. Each method
+/// sets the runtime's row offset to the batch's first token, which dropout masks depend on too.
 class Batches {
  public:
   /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded.
@@ -46,8 +47,9 @@ class Batches {
 
   const CellConfig& cell_;
   Runtime& runtime_;
-  int rank_;
-  int ranks_;
+  int reader_;   ///< number of this rank among those that read other sequences
+  int readers_;  ///< how many those are
+  SequenceSplit split_;
   std::shared_ptr<const TextData> text_;  ///< null where the cell reads none, or the device computes nothing
 };
 

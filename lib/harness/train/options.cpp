@@ -57,6 +57,7 @@ DType training_dtype(const CellConfig& cell) {
 
 ModelOptions model_options(const CellConfig& cell) {
   LayerConfig config = layer_config(cell.model, cell.training.fp8_attention);
+  config.seq = seq_of_rank(cell);
   config.fp8_attention_backward = cell.training.fp8_attention_backward;
   config.fp8_mha = cell.training.fp8_mha;
   return {.layer = cell.model.layer,

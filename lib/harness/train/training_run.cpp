@@ -36,6 +36,16 @@ std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
   return world->for_device(device);
 }
 
+/// The ranks of `world` that split the sequences of this one: neighbours, as in Megatron.
+std::unique_ptr<ProcessGroup> context_group_of(const CellConfig& cell, ProcessGroup* world) {
+  if (cell.context_parallel == 1) return nullptr;
+  check(world != nullptr, "sequences are split over the ranks of a sharded cell alone");
+  std::vector<SplitPlace> places;
+  for (int rank = 0; rank < world->size(); ++rank)
+    places.push_back({.color = rank / cell.context_parallel, .key = rank % cell.context_parallel});
+  return world->split(places, "context");
+}
+
 std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
   if (world == nullptr) return {};
   return shared_gpus(device, *world);
@@ -58,8 +68,12 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                                         .tensor_core_sums = cell.training.fp8_sums == Fp8Sums::kTensorCore})),
       host_world_(ranks_of(cell, options.world)),
       world_(ranks_on(*device_, host_world_)),
+      context_group_(context_group_of(cell, world_.get())),
       shared_gpus_(shared_gpus_of(*device_, host_world_)),
-      runtime_{.device = *device_, .behaviors = behaviors, .seed = cell.training.seed},
+      runtime_{.device = *device_,
+               .behaviors = behaviors,
+               .seed = cell.training.seed,
+               .context_group = context_group_.get()},
       trained_(cell, runtime_, recipe, world_.get()),
       batches_(cell, runtime_, world_ ? world_->rank() : 0),
       records_(cell, runtime_, options.record_timeline),
@@ -91,11 +105,21 @@ void TrainingRun::train() {
     records_.begin(step);
     if (step > 0 && step == cell_.training.resume_at) resume();
     const bool sharded = trained_.mesh() != nullptr;
-    const Traffic before = sharded ? trained_.traffic() : Traffic{};
+    const Traffic before = sharded ? traffic() : Traffic{};
     this->step();
-    if (sharded) last_step_traffic_ = difference(trained_.traffic(), before);
+    if (sharded) last_step_traffic_ = difference(traffic(), before);
     if (validates_after(step + 1)) validate(step + 1);
   }
+}
+
+Traffic TrainingRun::traffic() const {
+  Traffic total = trained_.traffic();
+  if (context_group_ == nullptr) return total;
+  for (std::size_t i = 0; i < kCollectiveKinds; ++i) {
+    const auto kind = static_cast<CollectiveKind>(i);
+    total.add(kind, context_group_->traffic().of(kind));
+  }
+  return total;
 }
 
 bool TrainingRun::watches_casts(std::int64_t step) const {

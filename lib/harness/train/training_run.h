@@ -107,6 +107,8 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
+  /// All collectives so far over all groups; only where the cell is sharded.
+  Traffic traffic() const;
   bool watches_casts(std::int64_t step) const;
   void resume();
   bool validates_after(std::int64_t steps) const;
@@ -123,6 +125,8 @@ class TrainingRun {
   std::unique_ptr<Device> device_;
   ProcessGroup* host_world_;             ///< TrainingRunOptions::world where the cell is sharded, else null
   std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null where nothing is sharded
+  /// The ranks that split this rank's sequences; null where none do.
+  std::unique_ptr<ProcessGroup> context_group_;
   std::vector<std::string> shared_gpus_;
   Runtime runtime_;
   TrainedModel trained_;

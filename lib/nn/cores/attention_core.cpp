@@ -11,8 +11,6 @@
 namespace fp8lab {
 namespace {
 
-enum ForwardRole { kQkv, kS, kO };
-
 std::vector<QuantFormat> forward_roles(const AttentionFormats& formats) {
   return {formats.qkv, formats.s, formats.o.value_or(QuantFormat{})};
 }
@@ -50,8 +48,7 @@ AttentionCore::AttentionCore(Build& build, const std::string& name, const LayerC
 }
 
 AttentionCore::Split AttentionCore::split(const Tensor& packed) const {
-  const std::int64_t dim = config_.head_dim();
-  const std::int64_t queries = config_.heads * dim, keys = config_.kv_heads * dim;
+  const std::int64_t queries = query_columns(), keys = key_columns();
   return {packed.columns(0, queries), packed.columns(queries, keys), packed.columns(queries + keys, keys)};
 }
 
@@ -70,6 +67,10 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
 }
 
 Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
+  if (runtime.context_group != nullptr) {
+    if (formats_) return forward_quantized_ring(runtime, qkv);
+    return forward_ring(runtime, qkv);
+  }
   if (formats_) return forward_quantized(runtime, qkv);
   const Split parts = split(qkv.value);
   const AttentionShape shape = shape_at(runtime);
@@ -93,14 +94,38 @@ Variable AttentionCore::with_plain_backward(Runtime& runtime, const Variable& qk
   return {std::move(o), node};
 }
 
+void AttentionCore::begin_quantized(Runtime& runtime) {
+  for (std::optional<RoleScales>* roles : {&forward_scales_, &backward_scales_})
+    if (*roles) (*roles)->resize_histories(runtime.device);
+  forward_scales_->begin_forward(runtime);
+}
+
+AttentionCore::Output AttentionCore::cast_output(Runtime& runtime, Tensor o, bool measured) {
+  if (!formats_->o) {
+    o.rename(runtime.in_flight(name_));
+    return {.o = std::move(o), .o8 = {}};
+  }
+  // The output is dequantized from O's eight bits, which are also what backward reads.
+  Device& device = runtime.device;
+  Quantizer to_eight_bits = forward_scales_->quantizer(kO, {}, runtime.workspace(name_));
+  if (measured) to_eight_bits.amax = {};  // the kernel has measured O before its rounding
+  QuantizedTensor o8 = quantize(device, o, to_eight_bits);
+  o = {};
+  if (!exchanges_eight_bits_) o = dequantize(device, o8.rowwise_operand(), dtype_, runtime.in_flight(name_));
+  return {.o = std::move(o), .o8 = std::move(o8)};
+}
+
+Tensor AttentionCore::saved_scale_of_p(Runtime& runtime) const {
+  if (!config_.fp8_attention_backward) return {};
+  return cast(runtime.device, forward_scales_->scale(kS), DType::kF32, runtime.workspace(name_));
+}
+
 Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv) {
   Device& device = runtime.device;
   const HolderId local = runtime.workspace(name_);
   const AttentionShape shape = shape_at(runtime);
   RoleScales& scales = *forward_scales_;
-  for (std::optional<RoleScales>* roles : {&forward_scales_, &backward_scales_})
-    if (*roles) (*roles)->resize_histories(device);
-  scales.begin_forward(runtime);
+  begin_quantized(runtime);
 
   std::vector<QuantizedTensor> qkv8;
   if (qkv.value) {
@@ -108,7 +133,7 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
     const std::array<Tensor, 3> inputs{parts.q, parts.k, parts.v};
     qkv8 = quantize_together(device, inputs, scales.quantizer(kQkv, {}, local));
   } else {
-    const std::int64_t queries = config_.heads * config_.head_dim(), keys = config_.kv_heads * config_.head_dim();
+    const std::int64_t queries = query_columns(), keys = key_columns();
     for (const auto& [begin, count] : {std::pair{std::int64_t{0}, queries}, {queries, keys}, {queries + keys, keys}})
       qkv8.push_back(columns_of(qkv.quantized, begin, count));
   }
@@ -124,21 +149,8 @@ Variable AttentionCore::forward_quantized(Runtime& runtime, const Variable& qkv)
                                                        .o_holder = local,
                                                        .lse_holder = local});
 
-  Tensor o = std::move(result.o);
-  QuantizedTensor o8;
-  if (formats_->o) {
-    // The output is dequantized from O's eight bits, which are also what backward reads.
-    Quantizer to_eight_bits = scales.quantizer(kO, {}, local);
-    if (result.o_measured) to_eight_bits.amax = {};  // the kernel has measured O before its rounding
-    o8 = quantize(device, o, to_eight_bits);
-    o = {};
-    if (!exchanges_eight_bits_) o = dequantize(device, o8.rowwise_operand(), dtype_, runtime.in_flight(name_));
-  } else {
-    o.rename(runtime.in_flight(name_));
-  }
-  // Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved.
-  Tensor s_scale;
-  if (config_.fp8_attention_backward) s_scale = cast(device, scales.scale(kS), DType::kF32, local);
+  auto [o, o8] = cast_output(runtime, std::move(result.o), result.o_measured);
+  const Tensor s_scale = saved_scale_of_p(runtime);
   scales.end_forward();
   if (!config_.fp8_attention_backward) return with_plain_backward(runtime, qkv, shape, std::move(o), result.lse);
 

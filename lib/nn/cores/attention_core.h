@@ -21,6 +21,10 @@ bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
 /// packed projection is saved then, with the O that forward returned and the logarithms of its sums over eight bits.
 /// Where exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient of O comes
 /// quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
+///
+/// Where ranks split sequences between them (Runtime::context_group), attention is that of ops/ring_attention.h, and a
+/// collective in forward and in backward. Saved then are Q and, in place of K and V, those of the next rank of the
+/// ring.
 class AttentionCore final : public Module {
  public:
   AttentionCore(Build& build, const std::string& name, const LayerConfig& config);
@@ -37,8 +41,29 @@ class AttentionCore final : public Module {
  private:
   friend class AttentionNode;
   friend class QuantizedAttentionNode;
+  friend class QuantizedRingAttentionNode;
+
+  /// Indices into forward_scales_ and backward_scales_.
+  enum ForwardRole { kQkv, kS, kO };
+  enum BackwardRole { kGradO, kGradP, kGradQkv };
+
+  /// O in high precision, in eight bits, or both, as it leaves and as backward reads it.
+  struct Output {
+    Tensor o;
+    QuantizedTensor o8;
+  };
 
   Variable forward_quantized(Runtime& runtime, const Variable& qkv);
+  Variable forward_ring(Runtime& runtime, const Variable& qkv);
+  Variable forward_quantized_ring(Runtime& runtime, const Variable& qkv);
+  void begin_quantized(Runtime& runtime);
+  /// Casts O where the recipe does. `measured`: its amax is recorded already.
+  Output cast_output(Runtime& runtime, Tensor o, bool measured);
+  /// Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved. Absent
+  /// where backward computes in 16 bits.
+  Tensor saved_scale_of_p(Runtime& runtime) const;
+  std::int64_t query_columns() const { return config_.heads * config_.head_dim(); }
+  std::int64_t key_columns() const { return config_.kv_heads * config_.head_dim(); }
   /// `o` with a node whose backward computes in 16 bits.
   Variable with_plain_backward(Runtime& runtime, const Variable& qkv, const AttentionShape& shape, Tensor o,
                                const Tensor& lse);

@@ -6,12 +6,6 @@
 #include "ops/attention.h"
 
 namespace fp8lab {
-namespace {
-
-enum BackwardRole { kGradO, kGradP, kGradQkv };
-
-}  // namespace
-
 AttentionNode::AttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, AttentionCore& core,
                              const AttentionShape& shape)
     : Node(runtime, std::move(name), {std::move(input)}), core_(core), shape_(shape) {}
@@ -53,9 +47,9 @@ std::vector<Gradient> QuantizedAttentionNode::backward_of(Gradient grad) {
   const HolderId local = runtime().workspace(name());
   RoleScales& scales = *core_.backward_scales_;
 
-  const QuantizedTensor grad8 = grad.is_quantized()
-                                    ? std::move(grad.quantized)
-                                    : quantize(device(), grad.plain, scales.quantizer(kGradO, {}, local));
+  const QuantizedTensor grad8 =
+      grad.is_quantized() ? std::move(grad.quantized)
+                          : quantize(device(), grad.plain, scales.quantizer(AttentionCore::kGradO, {}, local));
   grad = {};
   Tensor grad_qkv =
       device().allocate({Shape{q.rows(), q.cols() + k.cols() + v.cols()}, dtype}, runtime().in_flight(name()));
@@ -64,7 +58,7 @@ std::vector<Gradient> QuantizedAttentionNode::backward_of(Gradient grad) {
   s.scale = saved.tensor(4).data<float>();
   const std::optional<QuantFormat>& cast = core_.formats_->grad_qkv;
   AttentionRole grad_cast;
-  if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(kGradQkv);
+  if (cast && cast->amax_source == AmaxSource::kHistory) grad_cast = scales.kernel_role(AttentionCore::kGradQkv);
   bool measured = false;
   {
     const AttentionCore::Split grads = core_.split(grad_qkv);  // claims, released before grad_qkv is freed below
@@ -76,12 +70,12 @@ std::vector<Gradient> QuantizedAttentionNode::backward_of(Gradient grad) {
                                              .grad_o = grad8.rowwise_operand(),
                                              .lse = saved.tensor(3),
                                              .s = s,
-                                             .grad_p = scales.kernel_role(kGradP),
+                                             .grad_p = scales.kernel_role(AttentionCore::kGradP),
                                              .grad_cast = grad_cast,
                                              .out = {grads.q, grads.k, grads.v}});
   }
   if (cast) {
-    Quantizer to_eight_bits = scales.quantizer(kGradQkv, {}, local);
+    Quantizer to_eight_bits = scales.quantizer(AttentionCore::kGradQkv, {}, local);
     if (measured) to_eight_bits.amax = {};  // the kernel has measured the gradients before their rounding
     QuantizedTensor eight_bits = quantize(device(), grad_qkv, to_eight_bits);
     grad_qkv = {};

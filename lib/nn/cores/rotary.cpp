@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "autograd/sequence_split.h"
 #include "ops/elementwise.h"
 
 namespace fp8lab {
@@ -13,9 +14,18 @@ Tensor rotate(Runtime& runtime, const LayerConfig& config, const Tensor& packed,
   const std::int64_t rotated_heads = config.heads + config.kv_heads;
   const std::int64_t columns = rotated_heads * config.head_dim(), rest = config.kv_heads * config.head_dim();
   Tensor rotated = runtime.device.allocate(packed.spec(), runtime.in_flight(name));
-  rope_into(runtime.device,
-            {.x = packed.columns(0, columns), .batch = config.batch, .heads = rotated_heads, .inverse = inverse},
-            rotated.columns(0, columns));
+  const Tensor from = packed.columns(0, columns), to = rotated.columns(0, columns);
+  const SequenceSplit split(runtime.context_group, config.seq);
+  for (const SequenceChunk& chunk : split.chunks()) {
+    const std::int64_t begin = chunk.begin * config.batch, rows = chunk.length * config.batch;
+    rope_into(runtime.device,
+              {.x = from.row_range(begin, rows),
+               .batch = config.batch,
+               .heads = rotated_heads,
+               .inverse = inverse,
+               .first_position = chunk.position},
+              to.row_range(begin, rows));
+  }
   copy_into(runtime.device, packed.columns(columns, rest), rotated.columns(columns, rest));
   return rotated;
 }

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "autograd/functions.h"
+#include "autograd/sequence_split.h"
+#include "ops/elementwise.h"
 #include "ops/embedding.h"
 
 namespace fp8lab {
@@ -16,6 +18,22 @@ void accumulate_rows(Device& device, const EmbeddingGradientInputs& inputs, Para
   embedding_gradient_into(device, inputs, table.grad, adds);
 }
 
+/// The same for a table of positions, of which this rank has those of its chunks.
+void accumulate_positions(Runtime& runtime, const Tensor& grad_out, std::int64_t batch, Parameter& positions) {
+  const SequenceSplit split(runtime.context_group, grad_out.rows() / batch);
+  if (split.chunks().size() == 1)
+    return accumulate_rows(runtime.device, {.grad_out = grad_out, .tokens = {}, .batch = batch}, positions);
+  if (!positions.grad) {
+    positions.grad = runtime.device.allocate(positions.spec, positions.grad_holder);
+    fill(runtime.device, positions.grad, 0.0f);
+  }
+  for (const SequenceChunk& chunk : split.chunks())
+    embedding_gradient_into(
+        runtime.device,
+        {.grad_out = grad_out.row_range(chunk.begin * batch, chunk.length * batch), .tokens = {}, .batch = batch},
+        positions.grad.row_range(chunk.position, chunk.length), true);
+}
+
 class TokenEmbeddingNode final : public Node {
  public:
   TokenEmbeddingNode(Runtime& runtime, const Variable& tokens, std::int64_t batch, Parameter& table,
@@ -26,8 +44,7 @@ class TokenEmbeddingNode final : public Node {
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
     accumulate_rows(device(), {.grad_out = grad, .tokens = saved.tensor(0), .batch = batch_}, table_);
-    if (positions_ != nullptr)
-      accumulate_rows(device(), {.grad_out = grad, .tokens = {}, .batch = batch_}, *positions_);
+    if (positions_ != nullptr) accumulate_positions(runtime(), grad, batch_, *positions_);
     return {Tensor()};
   }
 
@@ -37,22 +54,37 @@ class TokenEmbeddingNode final : public Node {
   Parameter* positions_;
 };
 
+/// Tokens of a sequence on all ranks that split it.
+std::int64_t positions_of(const Build& build, const LayerConfig& config) {
+  const ProcessGroup* const ranks = build.runtime.context_group;
+  return config.seq * (ranks != nullptr ? ranks->size() : 1);
+}
+
 }  // namespace
 
 TokenEmbedding::TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config)
     : table_(make_parameter(build, "embedding.weight", {vocabulary, config.hidden}, Init::kNormal)),
-      positions_(learned_positions
-                     ? make_parameter(build, "positions.weight", {config.seq, config.hidden}, Init::kNormal)
-                     : nullptr),
+      positions_(learned_positions ? make_parameter(build, "positions.weight",
+                                                    {positions_of(build, config), config.hidden}, Init::kNormal)
+                                   : nullptr),
       batch_(config.batch),
       dropout_(config.dropout) {}
 
 Variable TokenEmbedding::forward(Runtime& runtime, const Variable& tokens) {
-  Tensor rows = embedding(runtime.device, {.tokens = tokens.value,
-                                           .table = table_->value,
-                                           .positions = positions_ ? positions_->value : Tensor(),
-                                           .batch = batch_,
-                                           .holder = runtime.in_flight("embedding")});
+  const std::int64_t count = tokens.value.numel();
+  const Tensor column = tokens.value.reshaped(Shape{count, 1});
+  Tensor rows = runtime.device.allocate({Shape{count, table_->value.cols()}, table_->value.dtype()},
+                                        runtime.in_flight("embedding"));
+  const SequenceSplit split(runtime.context_group, count / batch_);
+  for (const SequenceChunk& chunk : split.chunks()) {
+    const std::int64_t begin = chunk.begin * batch_, chunk_rows = chunk.length * batch_;
+    embedding_into(runtime.device,
+                   {.tokens = column.row_range(begin, chunk_rows),
+                    .table = table_->value,
+                    .positions = positions_ ? positions_->value.row_range(chunk.position, chunk.length) : Tensor(),
+                    .batch = batch_},
+                   rows.row_range(begin, chunk_rows));
+  }
   const auto node = std::make_shared<TokenEmbeddingNode>(runtime, tokens, batch_, *table_, positions_.get());
   node->save_tokens(tokens.value);
   const DropoutKey key{.probability = dropout_,

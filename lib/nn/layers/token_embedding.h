@@ -9,7 +9,8 @@
 namespace fp8lab {
 
 /// The rows of a table [vocabulary, hidden] by token, plus learned positions [seq, hidden] where the model has them,
-/// then dropout. Both matrices are of the build's type, under every recipe. Saves the tokens.
+/// then dropout. Where ranks split sequences between them, each has the positions of all of them. Both matrices are of
+/// the build's type, under every recipe. Saves the tokens.
 class TokenEmbedding final : public Module {
  public:
   TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config);

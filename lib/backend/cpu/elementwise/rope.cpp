@@ -22,7 +22,8 @@ void rope(const RopeArgs& args, ExecContext&) {
   for (std::int64_t row = 0; row < args.in.rows; ++row) {
     if (row % args.batch == 0) {
       for (std::int64_t d = 0; d < half; ++d) {
-        const auto rotation = portable::sine_and_cosine(rotary_angle(row / args.batch, d, head_dim, args.base));
+        const std::int64_t position = args.first_position + row / args.batch;
+        const auto rotation = portable::sine_and_cosine(rotary_angle(position, d, head_dim, args.base));
         cosine[d] = static_cast<float>(rotation.cosine);
         sine[d] = static_cast<float>(args.inverse ? -rotation.sine : rotation.sine);
       }

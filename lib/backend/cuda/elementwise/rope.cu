@@ -112,12 +112,12 @@ void rope(const RopeArgs& args, ExecContext& context) {
   if (args.in.numel() == 0) return;
   CudaContext& gpu = cuda_context(context);
   const std::int64_t head_dim = args.in.cols / args.heads;
-  const std::int64_t positions = (args.in.rows + args.batch - 1) / args.batch;
+  const std::int64_t positions = args.first_position + (args.in.rows + args.batch - 1) / args.batch;
   const RopeTable table = gpu.kept<RopeTables>().table(positions, head_dim, args.base);
   const Rotation rotation{.in = elements(args.in),
                           .out = elements(args.out),
-                          .cosine = table.cosine,
-                          .sine = table.sine,
+                          .cosine = table.cosine + args.first_position * (head_dim / 2),
+                          .sine = table.sine + args.first_position * (head_dim / 2),
                           .rows = args.in.rows,
                           .batch = args.batch,
                           .heads = static_cast<int>(args.heads),
