@@ -132,6 +132,7 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             report_error(str(problem))
         report_error("there is nothing to show; no report was written")
         return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
+    files.refuse_to_replace(directory, ("report.html", "report.md"), page.MARK)
     ended, lines = 0, []
     with files.Files() as out, workers.Workers() as pool:
         out.make_directory(directory / "figures")

@@ -5,6 +5,7 @@ import hashlib
 import pathlib
 import re
 from collections.abc import Iterable
+from typing import Any
 
 import timeline as timelines
 from load import Cell, Problem, ResultSet
@@ -186,9 +187,18 @@ class HolderData:
     sizes: list[list[float]]  # by arm, by holder
 
 
+def _by_owner(entries: list[dict[str, Any]]) -> dict[str, float]:
+    """Bytes by kind and owner. What a holder keeps, `context of layers[*].attention: q, k`, differs between arms."""
+    out: dict[str, float] = {}
+    for entry in entries:
+        owner = entry["holder"].partition(": ")[0]
+        out[owner] = out.get(owner, 0.0) + float(entry["bytes"])
+    return out
+
+
 def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
     arms = [arm for arm in ("before", "after", "bf16") if (cell.arm(arm) or {}).get("peak_by_holder")]
-    held = [{entry["holder"]: float(entry["bytes"]) for entry in cell.record["arms"][arm]["peak_by_holder"]} for arm in arms]
+    held = [_by_owner(cell.record["arms"][arm]["peak_by_holder"]) for arm in arms]
     names = sorted(
         {name for one in held for name in one}, key=lambda name: (-max(one.get(name, 0.0) for one in held), name)
     )
@@ -204,7 +214,7 @@ def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
         "holders",
         "holders",
         f"{cell.fix or cell.record['title']}: {cell.id}",
-        "Who holds the bytes that are alive at the peak; equal holders of all layers are one.",
+        "Who holds the bytes that are alive at the peak, by owner; equal owners in all layers are one.",
         HolderData(shown, arms, sizes),
         [cell.results.label],
     )

@@ -2,6 +2,7 @@
 partial file, and an older report stays unchanged if a new one fails or is interrupted."""
 
 import contextlib
+import errno
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -63,6 +64,30 @@ class Files:
                 directory.rmdir()
 
 
+def _remedy(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "give another directory with -o, in which files may be made"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "make room, or give a directory on another disk with -o"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        return "something else of that name is in the way; move it, or give another directory with -o"
+    return "give another directory with -o"
+
+
+def refuse_to_replace(directory: pathlib.Path, names: tuple[str, ...], mark: str) -> None:
+    """Raises Unwritable for a file that no report made: one without `mark` near its beginning."""
+    for path in (directory / name for name in names):
+        try:
+            with path.open("rb") as file:
+                beginning = file.read(4096)
+        except OSError:  # there is none, or writing it will say what is wrong
+            continue
+        if beginning and mark.encode() not in beginning:
+            raise Unwritable(
+                f"{path}: exists, and no report made it; move it, or give another directory with -o"
+            )
+
+
 def _part(path: pathlib.Path) -> pathlib.Path:
     return path.with_name(path.name + ".part")
 
@@ -72,4 +97,4 @@ def _named_on_error(path: pathlib.Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:  # the error of a failed write does not name the file
-        raise Unwritable(f"{path}: cannot be written: {error.strerror}; make room or give another directory with -o") from error
+        raise Unwritable(f"{path}: cannot be written: {error.strerror}; {_remedy(error)}") from error

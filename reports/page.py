@@ -26,6 +26,7 @@ from load import Problem, ResultSet
 from records import ARMS, GOOD_VERDICTS
 from tables import Table, Text
 
+MARK = "made by fp8lab report"  # in the first lines of report.html and report.md; files without it are not replaced
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 MOST_NOISE_ROWS = 400
 MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
@@ -103,7 +104,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "timelines",
             "Memory timelines",
-            "Of each fix the cell in which memory differs most, of other scenarios the cell with the largest peak.",
+            "For each fix the cell with the largest memory difference; for other scenarios the largest peak.",
             absent="no result set holds timelines of memory",
         ),
         Section("holders", "Holders at the peak", "", absent="no cell says who holds memory at its peak"),
@@ -214,7 +215,7 @@ def _line(sets: list[ResultSet]) -> str:
     skipped = verdicts.count("skipped")  # neither as expected nor a failure
     good = sum(verdict in GOOD_VERDICTS for verdict in verdicts) - skipped
     of_sets = f"{len(sets)} result set{'s' * (len(sets) != 1)}"
-    line = f"{len(verdicts):,} cells of {of_sets}; {good:,} as expected, {len(verdicts) - good - skipped:,} not"
+    line = f"{len(verdicts):,} cell{'s' * (len(verdicts) != 1)} of {of_sets}; {good:,} as expected, {len(verdicts) - good - skipped:,} not"
     return line + (f", {skipped:,} skipped." if skipped else ".")
 
 
@@ -309,6 +310,7 @@ def _environment(autoescape: bool) -> jinja2.Environment:
 def html(report: Report, svgs: dict[str, str]) -> str:
     return _environment(True).get_template("report.html").render(
         report=report,
+        mark=MARK,
         proportions={name: _proportions(svg) for name, svg in svgs.items()},
         most_written_rows=MOST_WRITTEN_ROWS,
         bulk=bulk(report, svgs),
@@ -318,7 +320,7 @@ def html(report: Report, svgs: dict[str, str]) -> str:
 
 
 def markdown(report: Report) -> str:
-    return _environment(False).get_template("report.md").render(report=report, absent=units.ABSENT)
+    return _environment(False).get_template("report.md").render(report=report, mark=MARK, absent=units.ABSENT)
 
 
 def _markdown(text: Text | str) -> str:

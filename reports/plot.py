@@ -45,11 +45,19 @@ def paint_timeline(data: TimelineData) -> Figure:
     colours = [next(cool) if band.outlives_backward else next(warm) for band in data.bands]
     for panel, arm, curve in zip(panels, data.arms, data.curves):
         panel.stackplot(
-            curve.x, curve.by_band, colors=colours, step="post" if len(curve.x) < 60 else None, edgecolor=PAGE, linewidth=0.25
+            curve.x, curve.by_band, colors=colours, step="post", edgecolor=PAGE, linewidth=0.25
         )
         for other, other_curve in zip(data.arms, data.curves):
             if other != arm:
-                panel.plot(other_curve.x, other_curve.live, color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label=other)
+                panel.plot(
+                    other_curve.x,
+                    other_curve.live,
+                    drawstyle="steps-post",
+                    color=INK,
+                    linestyle=(0, (4, 2)),
+                    linewidth=0.9,
+                    label=other,
+                )
         _mark_phases(panel, data)
         _mark_peak_and_retained(panel, data, curve)
         panel.set_title(arm)

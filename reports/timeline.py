@@ -33,6 +33,10 @@ _SHAPE = {
 _EVENT = (int, int, int, int, str, int)
 
 
+# Labels of the two bands that share what has no band of its own.
+OTHER_PERSISTENT, OTHER_TEMPORARY = "other persistent", "other temporary"
+
+
 class TimelineError(Exception):
     """A timeline cannot be used; the message names the record that is wrong."""
 
@@ -174,7 +178,7 @@ def bands(timelines: list[Timeline], most: int) -> list[Band]:
     out = [Band(group, holder_of[group].outlives_backward) for group in chosen]
     for outlives in (True, False):
         if any(h.outlives_backward == outlives and g not in chosen and weight.get(g, 0) > 0 for g, h in holder_of.items()):
-            rest = Band("all others that stay" if outlives else "all others that pass", outlives)
+            rest = Band(OTHER_PERSISTENT if outlives else OTHER_TEMPORARY, outlives)
             at = sum(band.outlives_backward for band in out) if outlives else len(out)
             out.insert(at, rest)
     return out
@@ -254,7 +258,7 @@ def curve(timeline: Timeline, chosen: list[Band], axis: Axis, points: int) -> Cu
     """The curve of a timeline at about `points` moments: the peak, the marks, and the maximum of each stretch of
     events."""
     position = {band.label: i for i, band in enumerate(chosen)}
-    rest = {band.outlives_backward: i for i, band in enumerate(chosen) if band.label.startswith("all others")}
+    rest = {band.outlives_backward: i for i, band in enumerate(chosen) if band.label in (OTHER_PERSISTENT, OTHER_TEMPORARY)}
     row = [position.get(h.group, rest.get(h.outlives_backward)) for h in timeline.holders]
     xs = _positions(timeline, axis)
     keep = _moments(timeline, points)

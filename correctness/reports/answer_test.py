@@ -55,6 +55,21 @@ class Answer(unittest.TestCase):
             self.assertTrue(result.line.startswith("1 cell not as expected, first mine (fail): after "), result.line)
             self.assertTrue(result.line.endswith(line), result.line)
 
+    def test_a_scenario_without_a_fix_shows_its_quantized_cell(self) -> None:
+        def kept(quantized: bool, reshard: bool, peak: float) -> dict[str, Any]:
+            cell = copy.deepcopy(sample.cell("sharded", fix=None))
+            cell["config"] |= {
+                "training.recipe": "delayed",
+                "training.quantized_weights": quantized,
+                "reshard_after_forward": reshard,
+            }
+            cell["arms"]["after"]["metrics"]["memory.peak_bytes"] = sample.metric(peak)
+            return cell
+
+        wanted = kept(True, True, 1.0)
+        found = results(kept(False, False, 9.0), kept(True, False, 2.0), wanted, kept(False, True, 3.0))
+        self.assertEqual(answer.shows_most(found.cells).record, wanted)
+
     def test_what_differs_most_between_two_sets_comes_first(self) -> None:
         def changed(metric: str, *values: float) -> str:
             sets = []

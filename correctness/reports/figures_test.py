@@ -64,6 +64,15 @@ class Choice(sample.Case):
         loader.load(str(self.directory))
         self.assertEqual([cell.fix for cell in figures.timeline_cells(loader.sets, 1)], list(sizes))
 
+    def test_holders_that_keep_different_tensors_are_compared_by_owner(self) -> None:
+        record = sample.cell()
+        kept = {"before": "context of layers[*].attention: q, k, v", "after": "context of layers[*].attention: q"}
+        for arm, name in kept.items():
+            record["arms"][arm]["peak_by_holder"] = [{"holder": name, "bytes": 3}, {"holder": name + ", o", "bytes": 4}]
+        record["arms"].pop("bf16", None)
+        plot = figures.holder_plot(result_set(record).cells[0])
+        self.assertEqual((plot.data.holders, plot.data.sizes), (["context of layers[*].attention"], [[7.0], [7.0]]))
+
     def test_holders_are_ordered_by_bytes_and_the_rest_is_summed(self) -> None:
         record = sample.cell()
         for arm, sizes in (("before", (1, 40, 3, 20)), ("after", (1, 30, 3, 20)), ("bf16", (1, 30, 3, 50))):
@@ -159,10 +168,21 @@ class Timelines(unittest.TestCase):
             events.append(timeline.Event(-size, size, 100, i + 1, "forward", 0, None))
         return timeline.Timeline(holders, [timeline.Mark(name, 0, 0, event) for name, event in marks], events)
 
+    def test_curves_of_few_and_of_many_events_are_stepped(self) -> None:
+        for count in (3, 200):
+            made = self.made(*(i % 7 + 1 for i in range(count)))
+            bands, axis = timeline.bands([made], 2), timeline.shared_axis([made])
+            curve = timeline.curve(made, bands, axis, 1000)
+            painted = plot.paint_timeline(figures.TimelineData(["after"], bands, axis, [curve], curve.peak[1]))
+            for area in painted.axes[0].collections[: len(bands)]:
+                corners = area.get_paths()[0].vertices[:-1]
+                slanted = sum((one != other).all() for one, other in zip(corners, corners[1:]))
+                self.assertLessEqual(slanted, 2, "the ends of an area alone")
+
     def test_bands_are_of_the_largest_holders(self) -> None:
         made = self.made(5, 50, 20, marks=(("a", 2), ("b", 6)))
         chosen = timeline.bands([made], 2)
-        self.assertEqual([band.label for band in chosen], ["parameter of w", "saved slot of l1", "all others that pass"])
+        self.assertEqual([band.label for band in chosen], ["parameter of w", "saved slot of l1", "other temporary"])
 
     def test_retained_bytes_are_of_the_last_step(self) -> None:
         made = self.made(1, marks=(("end_of_backward", 1), ("end_of_step", 2), ("end_of_backward", 3), ("end_of_step", 3)))
@@ -218,6 +238,7 @@ class Tables(unittest.TestCase):
         for verdicts, counted in (
             (["skipped"] * 3, "3 cells of 1 result set; 0 as expected, 0 not, 3 skipped."),
             (["pass", "skipped", "fail", "confirmed"], "4 cells of 1 result set; 2 as expected, 1 not, 1 skipped."),
+            (["pass"], "1 cell of 1 result set; 1 as expected, 0 not."),
             (["pass", "timeout"], "2 cells of 1 result set; 1 as expected, 1 not."),
         ):
             found = result_set(*(sample.cell(str(i)) | {"verdict": verdict} for i, verdict in enumerate(verdicts)))

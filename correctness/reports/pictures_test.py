@@ -135,6 +135,15 @@ class Pictures(unittest.TestCase):
             self.assertEqual(far, [], name)
             self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), width, name)
 
+    def test_the_table_of_fixes_fits_the_screen_of_a_laptop(self) -> None:
+        for width in (1280, 1366):
+            self.browser.screen(False, width, HEIGHT)
+            self.browser.open(self.url)
+            over = self.browser.evaluate(
+                "(frame => frame.scrollWidth - frame.clientWidth)(document.querySelector('#table-fixes').parentElement)"
+            )
+            self.assertLessEqual(over, 0, f"{width} pixels")
+
     def write(self) -> None:
         PICTURES.mkdir(exist_ok=True)
         for name in VIEWS:

@@ -1,5 +1,6 @@
 """`fp8lab report` as users have it: from a real run, over bad input, and without the Python packages it needs."""
 
+import errno
 import json
 import os
 import pathlib
@@ -13,6 +14,8 @@ import unittest
 from collections.abc import Callable
 
 import sample
+
+import files
 
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 SCENARIO = """version: 1
@@ -210,16 +213,47 @@ class Program(sample.Case):
             self.assertRegex(
                 ended.stderr,
                 r"\Afp8lab: error: \S+/report/report\.pdf: cannot be written: File too large; "
-                r"make room or give another directory with -o\n\Z",
+                r"make room, or give a directory on another disk with -o\n\Z",
             )
             self.assertEqual(self.written(), before)
+
+    def test_a_file_that_no_report_made_is_not_replaced(self) -> None:
+        out = str(sample.write_set(self.directory / "good"))
+        for name in ("report.html", "report.md"):
+            (self.directory / "report").mkdir(exist_ok=True)
+            mine = self.directory / "report" / name
+            mine.write_text("mine")
+            ended = self.report(out)
+            self.assertEqual(ended.returncode, 2)
+            self.assertRegex(
+                ended.stderr,
+                rf"\Afp8lab: error: \S+/{name}: exists, and no report made it; move it, or give another directory with -o\n\Z",
+            )
+            self.assertEqual(mine.read_text(), "mine")
+            mine.unlink()
+        for _ in range(2):
+            self.assertEqual(self.report(out).returncode, 0, "an earlier report is replaced")
+
+    def test_the_remedy_fits_the_error(self) -> None:
+        for number, remedy in (
+            (errno.EACCES, "give another directory with -o, in which files may be made"),
+            (errno.EROFS, "give another directory with -o, in which files may be made"),
+            (errno.ENOSPC, "make room, or give a directory on another disk with -o"),
+            (errno.ENOTDIR, "something else of that name is in the way; move it, or give another directory with -o"),
+            (errno.EIO, "give another directory with -o"),
+        ):
+            message = f"out: cannot be written: {os.strerror(number)}; {remedy}"
+            with self.subTest(message), self.assertRaises(files.Unwritable) as raised:
+                with files._named_on_error(pathlib.Path("out")):
+                    raise OSError(number, os.strerror(number))
+            self.assertEqual(str(raised.exception), message)
 
     def test_an_output_that_cannot_be_a_directory_is_named(self) -> None:
         out = str(sample.write_set(self.directory / "good"))
         (self.directory / "report").write_text("mine")
         ended = self.report(out)
         self.assertEqual(ended.returncode, 2)
-        self.assertRegex(ended.stderr, r"\Afp8lab: error: \S+/report: cannot be written: File exists; .*\n\Z")
+        self.assertRegex(ended.stderr, r"\Afp8lab: error: \S+/report: cannot be written: File exists; something else of that name .*\n\Z")
         self.assertEqual((self.directory / "report").read_text(), "mine")
 
     def test_an_interrupt_is_one_line_and_leaves_an_older_report_as_it_was(self) -> None:

@@ -33,7 +33,7 @@ class SubjectCells : public ::testing::Test {
   /// Runs a scenario with these top-level lines.
   Ran run(const std::string& lines, const std::vector<std::string>& options = {}) {
     sample::write(directory_ / "s.yaml", "version: 1\nname: s\ntitle: S\n" + lines +
-                                             "model: {hidden: 64, seq: 32}\nmeasure: [memory, traffic]\n");
+                                             "model: {hidden: 64, heads: 1, seq: 32}\nmeasure: [memory, traffic]\n");
     const std::string out = (directory_ / "out").string();
     std::vector<std::string> words{"run", (directory_ / "s.yaml").string(), "-o", out, "--jobs", "2"};
     words.insert(words.end(), options.begin(), options.end());

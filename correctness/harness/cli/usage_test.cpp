@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -7,6 +8,7 @@
 #include <sstream>
 
 #include "harness/run/fake_process.h"
+#include "harness/scenario/scenario.h"
 
 // Errors of mistyped command lines and of unusual files and streams.
 namespace fp8lab {
@@ -29,27 +31,40 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
       {{}, "a command is missing; give one of run, plan"},
       {{"--json"}, "a command is missing; give one of run, plan"},
       {{"--json", "rnu"}, "or completion, and options after it\n"},
-      {{"--verbose"}, "`--verbose` is no option of fp8lab. Allowed: --help or --version."},
-      {{"--versoin"}, "`--versoin` is no option of fp8lab. Did you mean `--version`?"},
+      {{"--verbose"}, "fp8lab has no option `--verbose`. Allowed: --help or --version."},
+      {{"--versoin"}, "fp8lab has no option `--versoin`. Did you mean `--version`?"},
       {{"--json", "devices"}, "`--json` stands before the command; options go after it: `fp8lab devices --json`\n"},
       {{"-j", "2", "run", "a"}, "`-j` stands before the command; options go after it: `fp8lab run -j 2 ...`\n"},
       {{"-j2", "--list", "run", "a"}, "options go after it: `fp8lab run -j2 --list ...`\n"},
       {{"--jobs=2", "run"}, "`--jobs=2` stands before the command; options go after it: `fp8lab run --jobs=2`\n"},
-      {{"--verbose", "run", "a"}, "`--verbose` is no option of run. Allowed: --help, --device"},
+      {{"--verbose", "run", "a"}, "run has no option `--verbose`. Allowed: --help, --device"},
       {{"devices", "--", "--json"}, "`--json` is one word too many for devices"},
-      {{"rnu", "scenarios"}, "`rnu` is no command. Did you mean `run`?"},
-      {{"run", "scenarios", "--tiemout", "3"}, "`--tiemout` is no option of run. Did you mean `--timeout`?"},
+      {{"rnu", "scenarios"}, "unknown command `rnu`. Did you mean `run`?"},
+      {{"run", "scenarios", "--tiemout", "3"}, "run has no option `--tiemout`. Did you mean `--timeout`?"},
       {{"run", "scenarios", "--rseume"}, "See fp8lab run --help."},
       {{"run", "scenarios", "--out"}, "--out needs a value"},
       {{"run", "scenarios", "-o", "a", "-o", "b"}, "--out is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-f", "a", "--filter=b"}, "--filter is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-j", "1", "-j", "2", "-j", "3"}, "--jobs is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-d", "cpu", "-d", "meta", "-d"}, "--device needs a value\n"},
-      {{"run", "scenarios", "--nosuch", "-o"}, "`--nosuch` is no option of run. Allowed: --help, --device"},
+      {{"run", "scenarios", "--nosuch", "-o"}, "run has no option `--nosuch`. Allowed: --help, --device"},
       {{"run", "scenarios", "--jobs", "0"}, "--jobs: `0` is not an integer from 1 to 1024"},
       {{"run", "scenarios", "--jobs", "1e3"}, "--jobs: `1e3` is not an integer from 1 to 1024"},
       {{"run", "scenarios", "--timeout", "nan"}, "--timeout: `nan` is not a number from 0.001 to 86400"},
       {{"run", "scenarios", "--timeout", "inf"}, "--timeout: `inf` is not a number from 0.001 to 86400"},
+      {{"plan", "scenarios", "--capacity", "20"},
+       "--capacity: `20` is not a size of at least 1 MiB with its unit (80GiB"},
+      {{"plan", "scenarios", "--capacity", "80 ms"}, "--capacity: `80 ms` is not a size"},
+      {{"keys", "retained"},
+       "keys: unknown key `retained`. Did you mean the metric `memory.retained_bytes`? "
+       "`fp8lab metrics memory.retained_bytes` explains it."},
+      {{"keys", "retained_bytes"},
+       "keys: `retained_bytes` is a metric, not a key; `fp8lab metrics memory.retained_bytes`"},
+      {{"keys", "hiden"}, "keys: unknown key `hiden`. Did you mean `hidden`?"},
+      {{"keys", "zzzzzzzz"}, "keys: unknown key `zzzzzzzz`; `fp8lab keys` lists all"},
+      {{"metrics", "hidden"}, "metrics: `hidden` is a key, not a metric or group; `fp8lab keys hidden` explains it"},
+      {{"metrics", "memory.peek_bytes"},
+       "metrics: unknown metric or group `memory.peek_bytes`. Did you mean `memory.pe"},
       {{"validate", ""}, "``: no such file or directory; give a scenario file, or a directory"},
       {{"validate", "/proc/self/mem/x"}, "; give a scenario file, or a directory"},
   };
@@ -92,6 +107,50 @@ TEST(Usage, LinkToItselfIsOneError) {
   const Ended compared = run({"compare", link, link});
   EXPECT_EQ(compared.code, 2);
   EXPECT_FALSE(contains(compared.errors, "no such file")) << compared.errors;
+}
+
+TEST(Usage, UnreadableFolderDoesNotHideMistakesBesideIt) {
+  Scenarios scenarios({});
+  scenarios.add("bad", "nosuch: 1\n");
+  const std::filesystem::path folder = scenarios.file("closed");
+  std::filesystem::create_directory(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms::none);
+  std::filesystem::permissions(scenarios.path(), std::filesystem::perms(0755));
+  // The superuser may read every folder.
+  const bool privileged = ::geteuid() == 0;
+  ASSERT_TRUE(!privileged || ::seteuid(65534) == 0);
+  std::string errors;
+  {
+    const LoadedScenarios loaded = load_scenarios(find_scenario_files({scenarios.path()}), sample::vocabulary());
+    for (const ScenarioError& error : loaded.errors) errors += std::string(error.what()) + "\n";
+  }
+  ASSERT_TRUE(!privileged || ::seteuid(0) == 0);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
+  EXPECT_TRUE(contains(errors, "bad.yaml:9:1: `nosuch`: no such key")) << errors;
+  EXPECT_TRUE(contains(errors, "closed: cannot be searched for scenarios: Permission denied")) << errors;
+}
+
+TEST(Usage, HelpOfEveryCommandFitsAHundredColumnsAndGivesExitCodes) {
+  for (const std::string command : {"run", "plan", "compare", "report", "validate", "init", "fixes", "recipes",
+                                    "devices", "keys", "metrics", "subjects", "schema", "env", "completion", ""}) {
+    const std::string help =
+        run(command.empty() ? std::vector<std::string>{"--help"} : std::vector<std::string>{command, "--help"}).output;
+    EXPECT_TRUE(contains(help, "Exit codes: 0 ")) << command << ":\n" << help;
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << command << ": " << line;
+  }
+}
+
+TEST(Usage, EveryKeySaysWhatItsAbsenceMeans) {
+  for (const Json& row : Json::parse(run({"keys", "--json"}).output))
+    EXPECT_FALSE(row["default"].is_null() || row["default"] == "") << row["name"];
+  const auto explained = [](const std::string& key) { return run({"keys", key}).output; };
+  EXPECT_TRUE(contains(explained("hidden"), "default:   required\n")) << explained("hidden");
+  EXPECT_TRUE(contains(explained("title"), "default:   required\n")) << explained("title");
+  EXPECT_TRUE(contains(explained("positions"), "absent unless given: learned in form gpt")) << explained("positions");
+  EXPECT_TRUE(contains(explained("optimizer"), "default:   none\n")) << explained("optimizer");
+  EXPECT_TRUE(contains(explained("capacity"), "example:   capacity: 80GiB\n")) << explained("capacity");
+  EXPECT_TRUE(contains(explained("expect"), "after when left out")) << explained("expect");
 }
 
 TEST(Usage, UnreadableFilesAreReportedWithTheReason) {

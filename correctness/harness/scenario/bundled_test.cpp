@@ -45,29 +45,59 @@ TEST(Bundled, EveryFixHasAScenario) {
 
 TEST(Bundled, ShapesThatARecipeRefusesAreRefusedWithItsRule) {
   const std::string odd = error_of("hidden: 48, heads: 1, seq: 32", "recipe: mxfp8");
-  EXPECT_NE(odd.find("f:4:1: `model`:"), std::string::npos) << odd;
+  EXPECT_NE(odd.find("f:4:9: `model.hidden`: 48: "), std::string::npos) << odd;
+  EXPECT_NE(odd.find("write `hidden: 32` or `hidden: 64`"), std::string::npos) << odd;
   EXPECT_NE(odd.find("mxfp8"), std::string::npos) << odd;
   EXPECT_NE(error_of("hidden: 64, heads: 1, seq: 7", "recipe: mxfp8").find("7 x"), std::string::npos);
   EXPECT_NE(error_of("hidden: 100, heads: 1, seq: 128", "recipe: block"), "");
   EXPECT_EQ(error_of("hidden: 48, heads: 1, seq: 7", "recipe: bf16"), "");
 }
 
+TEST(Bundled, EverySizeThatARecipeRefusesIsNamedWithItsKeyAndPlace) {
+  std::vector<ScenarioError> errors;
+  try {
+    const std::string text =
+        "version: 1\nname: p\ntitle: P\nmodel:\n  hidden: 2048\n  heads: 15\n  ffn: 6145\n  seq: 1047\n  batch: 3\n"
+        "training: {recipe: delayed}\nmeasure: [memory]\n";
+    plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary());
+  } catch (const ScenarioError& error) {
+    errors = error.others();
+    errors.insert(errors.begin(), error);
+  }
+  const std::vector<std::string> beginnings{"f:6:3: `model.heads`: hidden 2048 is not a multiple",
+                                            "f:7:3: `model.ffn`: 6145: layer 'transformer_layer', fc1 weight: ",
+                                            "f:8:3: `model.seq x model.batch`: 1047 x 3: layer "};
+  ASSERT_EQ(errors.size(), beginnings.size());
+  for (std::size_t i = 0; i < errors.size(); ++i)
+    EXPECT_EQ(std::string(errors[i].what()).find(beginnings[i]), 0u) << errors[i].what();
+  EXPECT_NE(std::string(errors[1].what()).find("write `ffn: 6144` or `ffn: 61"), std::string::npos) << errors[1].what();
+}
+
+TEST(Bundled, LayersWithAttentionNeedTheirHeads) {
+  const std::string error = error_of("hidden: 2048, seq: 32", "recipe: bf16");
+  EXPECT_NE(error.find("f:4:1: `model.heads`: missing; transformer_layer has attention; write `heads: 16`"),
+            std::string::npos)
+      << error;
+  EXPECT_EQ(error_of("layer: layernorm_mlp, hidden: 2048, seq: 32", "recipe: bf16"), "");
+  EXPECT_NE(error_of("layer: multihead_attention, hidden: 2048, seq: 32", "recipe: bf16"), "");
+}
+
 TEST(Bundled, OptionsWithoutEffectOnARecipeAreRefused) {
-  const std::string error = error_of("hidden: 64, seq: 32", "recipe: mxfp8, recipe_options: {margin: 1}");
+  const std::string error = error_of("hidden: 64, heads: 1, seq: 32", "recipe: mxfp8, recipe_options: {margin: 1}");
   EXPECT_NE(error.find("`training.recipe_options`"), std::string::npos) << error;
   EXPECT_NE(error.find("margin"), std::string::npos) << error;
 }
 
 TEST(Bundled, StepsWhoseBytesCannotBeCountedAreRefused) {
-  const std::string large = "hidden: 65536, seq: 1048576";
+  const std::string large = "hidden: 65536, heads: 1, seq: 1048576";
   EXPECT_EQ(error_of(large, "micro_batches: 1024"), "");
   const std::string error = error_of(large, "micro_batches: 65536");
   EXPECT_NE(error.find("`training.micro_batches`"), std::string::npos) << error;
 }
 
 TEST(Bundled, ShardedModelsCacheNoWeights) {
-  EXPECT_EQ(error_of("hidden: 64, seq: 32", "cache_weights: true"), "");
-  const std::string error = error_of("hidden: 64, seq: 32", "cache_weights: true", "sharding: fsdp\n");
+  EXPECT_EQ(error_of("hidden: 64, heads: 1, seq: 32", "cache_weights: true"), "");
+  const std::string error = error_of("hidden: 64, heads: 1, seq: 32", "cache_weights: true", "sharding: fsdp\n");
   EXPECT_NE(error.find("sharded model"), std::string::npos) << error;
 }
 

@@ -25,6 +25,9 @@ inline std::string plain(const std::string& model, const std::string& more = "")
   return "version: 1\nname: p\ntitle: P\nmodel: " + model + "\nmeasure: [memory]\n" + more;
 }
 
+/// Mistakes of YAML's syntax: what is not closed, not quoted or not indented.
+std::vector<Malformed> malformed_syntax();
+
 /// Mistakes in `matrix`, `include` and `exclude`, `expect`, `claims` and `skip_if`.
 std::vector<Malformed> malformed_matrices_and_expectations();
 

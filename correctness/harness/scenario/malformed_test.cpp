@@ -31,7 +31,6 @@ std::vector<Malformed> malformed() {
       {"only_comments", "# nothing\n", 1, {"empty"}},
       {"a_list", "- version: 1\n", 1, {"a scenario is a mapping", "a list"}},
       {"a_word", "a word\n", 1, {"a scenario is a mapping", "a word"}},
-      {"unclosed", "version: 1\nname: [a\n", 3, {"not YAML"}},
       {"tab", "version: 1\nmodel:\n\thidden: 3\n", 3, {"not YAML", "tab"}},
       {"binary", std::string("version: 1\nname: \x01\x02\n"), 2, {"not a text file"}},
       {"latin1", "version: 1\nname: a\ntitle: \xE9t\xE9\n", 3, {"UTF-8"}},
@@ -43,7 +42,7 @@ std::vector<Malformed> malformed() {
       {"custom_tag", "version: !mine 1\n", 1, {"tag"}},
       {"merge_of_a_word", plain("{<<: abc, hidden: 8, seq: 1}"), 4, {"`<<` merges mappings", "abc"}},
       {"merge_into_itself", "version: 1\nmodel: &m {<<: *m}\n", 2, {}},
-      {"unknown_anchor", "version: 1\nmodel: *nobody\n", 2, {"not YAML"}},
+      {"unknown_anchor", "version: 1\nmodel: *nobody\n", 2, {"not YAML", "anchor", "quote text"}},
       {"alias_bomb",
        "version: 1\nx-a: &a [1,1,1,1,1,1,1,1,1,1]\nx-b: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\n"
        "x-c: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nx-d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\n"
@@ -129,7 +128,31 @@ std::vector<Malformed> malformed() {
        plain("{layers: 4096, hidden: 4194304, ffn: 4194304, seq: 1}"),
        4,
        {"`model.layers`", "2^52"}},
-      {"too_many_ranks", plain("{hidden: 8, seq: 1}", "ranks: 8\n"), 6, {"`ranks`", "'cpu'", "at most 4"}},
+      {"too_many_ranks",
+       plain("{hidden: 8, seq: 1}", "ranks: 8\n"),
+       6,
+       {"`ranks`", "'cpu'", "at most 4", "use device meta, or start the ranks by mpirun or torchrun"}},
+      {"capacity_of_few_bytes",
+       plain("{hidden: 8, seq: 1}", "capacity: 20\n"),
+       6,
+       {"`capacity` must be a size of at least 1 MiB with its unit (80GiB", "number 20"}},
+      {"capacity_of_another_unit", plain("{hidden: 8, seq: 1}", "capacity: 80 ms\n"), 6, {"`capacity`", "80GiB", "GB"}},
+      {"capacity_on_an_axis",
+       plain("{hidden: 8, seq: 1}", "matrix: {capacity: [0, 20]}\n"),
+       6,
+       {"`matrix.capacity`", "80GiB", "20"}},
+      {"values_of_shapes",
+       "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory, parity]\ndevice: meta\n",
+       5,
+       {"`measure`", "parity compares values", "device meta", "`device: cpu`"}},
+      {"fix_of_which_nothing_is_expected",
+       sample::kFixScenario,
+       5,
+       {"`fix`", "add an `expect` entry with `arm: before` or `arm: difference`"}},
+      {"beginning_of_a_fix",
+       plain("{hidden: 8, seq: 1}", "fix: release_atention\n"),
+       6,
+       {"`fix`", "Did you mean `release_attention_tensors`?"}},
       {"mesh_of_other_ranks",
        plain("{hidden: 8, seq: 1}", "ranks: 2\nmesh: 2x2\n"),
        7,
@@ -339,6 +362,14 @@ TEST(Malformed, BrokenRulesOfCells_AreReportedWithOtherMistakes) {
                   {"4:9: `model.width`: no such key"});
 }
 
+TEST(Malformed, IndependentRulesOfACell_AreReportedTogether) {
+  expect_mistakes(
+      "version: 1\nname: m\ntitle: T\nmodel: {hidden: 40, heads: 3, seq: 4}\n"
+      "training: {recipe: mxfp8, moments: bf16, weight_decay: 0.1}\nranks: 8\nmesh: 3\nmeasure: [memory]\n",
+      {"4:9: `model.hidden`: mxfp8 quantizes", "4:21: `model.heads`: hidden 40", "5:27: `training.moments`",
+       "5:42: `training.weight_decay`", "6:1: `ranks`: 8 ranks", "7:1: `mesh`: 3 takes 3 ranks"});
+}
+
 TEST(Malformed, ConsequencesOfAMistakeAreNotReported) {
   std::string text = sample::kFixScenario + "expect:\n  - {metric: memory.retained_bytes, arm: before, equals: 1}\n";
   text.replace(text.find("release_attention"), 17, "release_atention");
@@ -348,6 +379,8 @@ TEST(Malformed, ConsequencesOfAMistakeAreNotReported) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Keys, MalformedScenario, ::testing::ValuesIn(malformed()),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Syntax, MalformedScenario, ::testing::ValuesIn(sample::malformed_syntax()),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(MatricesAndExpectations, MalformedScenario,
                          ::testing::ValuesIn(sample::malformed_matrices_and_expectations()),

@@ -19,11 +19,13 @@ inline Vocabulary vocabulary() {
   out.fixes = {{"release_attention_tensors", {"TransformerEngine#1935"}, "memory stays", "attention_shells"},
                {"release_fuser_tensors", {"TransformerEngine#2750"}, "memory stays", "fuser_shells"}};
   out.max_ranks = [](std::string_view) { return 4; };
-  out.broken_rule = [](const CellConfig& cell) -> std::optional<BrokenRule> {
+  out.broken_rules = [](const CellConfig& cell) {
+    std::vector<BrokenRule> rules;
     if (cell.training.recipe == "mxfp8" && cell.model.hidden % 32 != 0)
-      return BrokenRule{"model.hidden", "mxfp8 quantizes blocks of 32 columns"};
-    return std::nullopt;
+      rules.push_back({"model.hidden", "mxfp8 quantizes blocks of 32 columns"});
+    return rules;
   };
+  out.computes_values = [](std::string_view device) { return device != "meta"; };
   out.quantizes = [](std::string_view recipe) { return recipe != "bf16"; };
   return out;
 }
@@ -38,5 +40,8 @@ model: {layer: transformer_layer, layers: 3, hidden: 2048, heads: 16, ffn: 6144,
 training: {steps: 1, recipe: delayed, fp8_attention: true}
 measure: [memory]
 )";
+
+/// An expectation for it, which a scenario with a fix must have.
+inline const std::string kFixExpectation = "expect: [{metric: memory.retained_bytes, arm: after, equals: 0}]\n";
 
 }  // namespace fp8lab::sample

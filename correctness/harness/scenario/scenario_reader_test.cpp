@@ -82,7 +82,7 @@ const std::vector<std::string> kTokens{"&a ",        "\n, a",
                                        "device: ",   "\r",
                                        "[[[[[[[[[[", "when"};
 
-const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
+const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, heads: 1, seq: 1}\nmeasure: [memory]\n";
 
 /// The error of reading the file, or ""; anything but a ScenarioError with a place fails the test.
 std::string refusal(const std::string& text, const std::function<void(const std::vector<PlannedCell>&)>& use = {}) {

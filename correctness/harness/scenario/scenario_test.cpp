@@ -92,8 +92,32 @@ TEST(Scenario, LimitsAndTolerancesMayHaveUnits) {
   EXPECT_EQ(text_of(s.expect[2]), "after memory.peak_bytes is within [1 MB, 2 MB]");
 }
 
+TEST(Scenario, CapacityIsASizeWithItsUnit) {
+  const std::string plain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
+  EXPECT_EQ(parse(plain + "capacity: 80GiB\n").base.capacity, std::int64_t{80} << 30);
+  EXPECT_EQ(parse(plain + "capacity: 1.5 TB\n").base.capacity, 1500000000000);
+  EXPECT_EQ(parse(plain + "capacity: 80000000000\n").base.capacity, 80000000000);
+  const auto cells = plan(plain + R"(matrix: {capacity: [0, 80 GB, 24GiB]}
+expect: [{metric: memory.peak_bytes, at_least: 1, when: {capacity: [80GB]}}]
+)");
+  ASSERT_EQ(cells.size(), 3u);
+  EXPECT_EQ(cells[1].config.capacity, 80000000000);
+  EXPECT_EQ(cells[1].config.id, "p/capacity=80000000000");
+  EXPECT_EQ(cells[1].expect.size(), 1u) << "80GB and 80 GB are one size";
+  EXPECT_EQ(cells[2].expect.size(), 0u);
+}
+
+TEST(Scenario, UpstreamIsThatOfTheFixUnlessTheFileGivesIt) {
+  std::string text = sample::kFixScenario + sample::kFixExpectation;
+  EXPECT_EQ(plan(text).at(0).upstream, std::vector<std::string>{"TransformerEngine#1935"});
+  text.replace(text.find("[TransformerEngine#1935]"), 24, "[mine]");
+  EXPECT_EQ(plan(text).at(0).upstream, std::vector<std::string>{"mine"});
+  text.erase(text.find("upstream:"), 17);
+  EXPECT_EQ(plan(text).at(0).upstream, std::vector<std::string>{"TransformerEngine#1935"});
+}
+
 TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
-  const auto cells = plan(sample::kFixScenario + "matrix: {device: [cpu, cuda]}\n");
+  const auto cells = plan(sample::kFixScenario + sample::kFixExpectation + "matrix: {device: [cpu, cuda]}\n");
   ASSERT_EQ(cells.size(), 2u);
   EXPECT_EQ(cells[0].skip_reason, "");
   EXPECT_EQ(cells[1].skip_reason, "no CUDA device was found");
@@ -102,7 +126,7 @@ TEST(Scenario, UnavailableDeviceSkipsItsCellsWithItsReason) {
 
 TEST(Scenario, AxisOverridesTheKeyOfItsName) {
   const auto cells =
-      plan(sample::kFixScenario +
+      plan(sample::kFixScenario + sample::kFixExpectation +
            "matrix: {hidden: [64], training.recipe: [bf16], margin: [3], fix: [release_fuser_tensors]}\n");
   ASSERT_EQ(cells.size(), 1u);
   EXPECT_EQ(cells[0].config.model.hidden, 64);
@@ -112,7 +136,7 @@ TEST(Scenario, AxisOverridesTheKeyOfItsName) {
 }
 
 TEST(Scenario, IncludeAndExcludeMayStandInsideTheMatrix) {
-  const auto cells = plan(sample::kFixScenario + R"(
+  const auto cells = plan(sample::kFixScenario + sample::kFixExpectation + R"(
 matrix:
   recipe: [delayed, bf16]
   device: [cpu, meta]
@@ -159,7 +183,7 @@ TEST(Scenario, EveryKeyReadsBackTheValueSet) {
     Value value;
     switch (key.type) {
       case KeyType::kSwitch: value = !std::get_if<bool>(&value); break;
-      case KeyType::kInteger: value = static_cast<std::int64_t>(key.low) + 1; break;
+      case KeyType::kInteger: value = key.is_size ? kSmallestSize : static_cast<std::int64_t>(key.low) + 1; break;
       case KeyType::kNumber: value = 0.25; break;
       case KeyType::kWord: value = key.words(kVocabulary).back(); break;
       case KeyType::kMesh: value = std::string("2x4"); break;

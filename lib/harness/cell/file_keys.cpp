@@ -3,37 +3,41 @@
 #include <algorithm>
 #include <array>
 
+#include "harness/cell/absent_keys.h"
+
 namespace fp8lab {
 namespace {
 
 constexpr std::array kRows{
-    FileKey{"version", "of the format", "1", "version: 1"},
-    FileKey{"name", "of the scenario; ids of cells begin with it", "at most 80 of a-z, 0-9, - and _",
-            "name: my-scenario"},
-    FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward"},
+    FileKey{"version", "version of the file format", "1", "version: 1", kRequired},
+    FileKey{"name", "the scenario's name; ids of cells begin with it", "at most 80 of a-z, 0-9, - and _",
+            "name: my-scenario", kRequired},
+    FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward", kRequired},
     FileKey{"upstream", "issues and pull requests that it is about", "a list of text",
-            "upstream: [TransformerEngine#1935]"},
+            "upstream: [TransformerEngine#1935]", "that of `fix`"},
     FileKey{"matrix", "axes: a cell for each combination of their values; an axis overrides the key of its name",
-            "keys, each with a list of values", "matrix: {device: [cpu, meta], recipe: [bf16, mxfp8]}"},
+            "keys, each with a list of values", "matrix: {device: [cpu, meta], recipe: [bf16, mxfp8]}", "one cell"},
     FileKey{"include",
             "values that extend the points of the matrix that they do not contradict, or points of their own",
-            "a list of mappings", "include: [{recipe: mxfp8, arch: blackwell}]"},
+            "a list of mappings", "include: [{recipe: mxfp8, arch: blackwell}]", "no further point"},
     FileKey{"exclude", "points of the matrix that are left out", "a list of mappings",
-            "exclude: [{device: meta, recipe: bf16}]"},
+            "exclude: [{device: meta, recipe: bf16}]", "no point is left out"},
     FileKey{"measure", "groups of metrics; `fp8lab metrics` lists them", "a list of groups",
-            "measure: [memory, traffic]"},
-    FileKey{"expect", "gates: what a metric of an arm must be, or how an arm must end",
-            "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after); one of "
-            "equals, at_least and at_most (a number, also with a unit: 6 GiB; predicted, the closed form; an arm; or a "
-            "multiple of one, 1.05 of "
-            "before) or within ([low, high]); abs and rel, tolerances; when, which cells; or arm, status and signal",
-            "expect: [{metric: memory.retained_bytes, arm: after, equals: 0, when: {device: meta}}]"},
+            "measure: [memory, traffic]", kRequired},
+    FileKey{
+        "expect", "gates: what a metric of an arm must be, or how an arm must end",
+        "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; after "
+        "when left out, and required where cells have a before arm); one of equals, at_least and at_most (a number, "
+        "also with a unit: 6 GiB; predicted, the closed form; an arm; or a multiple of one, 1.05 of before) or within "
+        "([low, high]); abs and rel, tolerances; when, which cells; or arm, status and signal",
+        "expect: [{metric: memory.retained_bytes, arm: after, equals: 0, when: {device: meta}}]", "nothing is gated"},
     FileKey{"claims", "figures that a source states, shown beside predicted and measured ones; they gate nothing",
             "a list of mappings with source, words, metric, arm, value, unit, note and when",
-            "claims: [{source: an issue, words: it grows by 1 GB, metric: memory.peak_bytes, value: 1, unit: GB}]"},
+            "claims: [{source: an issue, words: it grows by 1 GB, metric: memory.peak_bytes, value: 1, unit: GB}]",
+            "no claim"},
     FileKey{"skip_if", "cells that are not run, with the reason", "a list of mappings with when and reason",
-            "skip_if: [{when: {device: cuda}, reason: not built yet}]"},
-    FileKey{"timeout", "seconds that an arm may take", "a number above 0", "timeout: 60"},
+            "skip_if: [{when: {device: cuda}, reason: not built yet}]", "no cell is skipped by the file"},
+    FileKey{"timeout", "seconds that an arm may take", "a number above 0", "timeout: 60", "600"},
 };
 
 }  // namespace

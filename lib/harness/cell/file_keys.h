@@ -11,6 +11,7 @@ struct FileKey {
   std::string_view meaning;
   std::string_view allowed;
   std::string_view example;
+  std::string_view absent;  ///< what a file without the key means; kRequired: every file has it
 };
 
 std::span<const FileKey> file_keys();

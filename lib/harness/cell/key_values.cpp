@@ -38,13 +38,29 @@ std::optional<double> decimal_number(const std::string& text) {
   return value;
 }
 
+std::optional<std::int64_t> memory_size(const std::string& text) {
+  const std::size_t end = std::min(text.find_first_not_of("0123456789.eE+-"), text.size());
+  const auto number = decimal_number(text.substr(0, end));
+  const std::string unit = text.substr(std::min(text.find_first_not_of(' ', end), text.size()));
+  const auto factor = in_base_units(unit.empty() ? "B" : unit, "B");
+  if (!number || !factor) return std::nullopt;
+  if (unit.empty() && !integer(text)) return std::nullopt;
+  const double bytes = *number * *factor;
+  if (bytes != 0 && !(bytes >= static_cast<double>(kSmallestSize) && bytes <= 0x1p53)) return std::nullopt;
+  return static_cast<std::int64_t>(bytes);
+}
+
+std::string expected_memory_size() {
+  return fmt::format("a size of at least 1 MiB with its unit (80GiB; {})", listed(units_of("B")));
+}
+
 std::optional<Value> value_of(const Key& key, const std::string& text, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch:
       if (text == "true" || text == "false") return Value{text == "true"};
       return std::nullopt;
     case KeyType::kInteger: {
-      const auto value = integer(text);
+      const auto value = key.is_size ? memory_size(text) : integer(text);
       if (!value || static_cast<double>(*value) < key.low || static_cast<double>(*value) > key.high)
         return std::nullopt;
       return Value{*value};
@@ -73,7 +89,9 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
 std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch: return "true or false";
-    case KeyType::kInteger: return fmt::format("an integer from {:.0f} to {:.0f}", key.low, key.high);
+    case KeyType::kInteger:
+      if (key.is_size) return expected_memory_size() + ", or 0";
+      return fmt::format("an integer from {:.0f} to {:.0f}", key.low, key.high);
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";

@@ -80,6 +80,14 @@ Key integer_key(std::string_view path, Bounds bounds, std::string_view meaning, 
   return row;
 }
 
+/// A number of bytes, which may be written with a unit.
+template <class Access>
+Key size_key(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
+  Key row = integer_key(path, bounds, meaning, access);
+  row.is_size = true;
+  return row;
+}
+
 template <class Access>
 Key number(std::string_view path, Bounds bounds, std::string_view meaning, Access access) {
   Key row = key(path, KeyType::kNumber, meaning, access);
@@ -170,8 +178,8 @@ std::vector<Key> make_keys() {
              At<&C::gather_ahead>{}),
       choice("reduce_dtype", "type in which ranks add up their gradients; that of the parameters when left out",
              At<&C::reduce_dtype>{}),
-      integer_key("capacity", {0, kMostExact}, "device memory of each rank, in bytes; 0: as much as the device has",
-                  At<&C::capacity>{}),
+      size_key("capacity", {0, kMostExact}, "device memory of each rank (80GiB); 0: as much as the device has",
+               At<&C::capacity>{}),
       choice(
           "control",
           "a test of the measurement: the before arm equals after (same), or has one byte, one collective and 5 % of "
@@ -187,7 +195,8 @@ std::vector<Key> make_keys() {
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
       integer_key("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
       integer_key("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
-      integer_key("model.heads", kHeads, "attention heads; hidden is a multiple of it", kModel<&M::heads>),
+      integer_key("model.heads", kHeads, "attention heads, of layers with attention; hidden is a multiple of it",
+                  kModel<&M::heads>),
       integer_key("model.kv_heads", kHeads, "key and value heads; as many as heads when left out",
                   kModel<&M::kv_heads>),
       integer_key("model.ffn", kWidth, "inner width of the MLP; four times hidden when left out", kModel<&M::ffn>),
@@ -204,7 +213,7 @@ std::vector<Key> make_keys() {
                   kModel<&M::vocabulary>),
       choice("model.head", "tied: the head's matrix is the embedding's", kModel<&M::head>),
       choice("model.positions",
-             "of the embedding; learned in form gpt when left out, none in form llama, which rotates",
+             "position embedding: learned or none; gpt: learned, llama: none (rotary embedding in attention)",
              kModel<&M::positions>),
       toggle("model.bias", "biases of products and of layer norms; as the form has them when left out",
              kModel<&M::bias>),
@@ -227,7 +236,7 @@ std::vector<Key> make_keys() {
              "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
              kTraining<&T::optimizer>),
       number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
-      choice("training.learning_rate_schedule", "of the learning rate after its warm-up",
+      choice("training.learning_rate_schedule", "learning-rate schedule after warm-up",
              kTraining<&T::learning_rate_schedule>),
       integer_key("training.warmup_steps", {0, 1000000}, "steps in which the learning rate rises, by equal amounts",
                   kTraining<&T::warmup_steps>),
@@ -271,8 +280,11 @@ std::vector<Key> make_keys() {
           "training.first_layers_bf16", {0, 4096},
           "layers at the start that the recipe leaves as they are: nothing of them is cast or kept in eight bits",
           kTraining<&T::first_layers_bf16>),
-      integer_key("training.last_layers_bf16", {0, 4096}, "the same at the end", kTraining<&T::last_layers_bf16>),
-      toggle("training.quantized_weights", "weights of products live in eight bits; bf16 ignores it",
+      integer_key("training.last_layers_bf16", {0, 4096},
+                  "layers at the end that the recipe leaves as they are (as first_layers_bf16)",
+                  kTraining<&T::last_layers_bf16>),
+      toggle("training.quantized_weights",
+             "weights of matrix products are stored in FP8 (Transformer Engine's fp8_model_init); bf16 ignores it",
              kTraining<&T::quantized_weights>),
       toggle("training.deferred_init",
              "true: each rank initialises only the rows that it keeps; true in sharded cells when left out",
@@ -300,9 +312,11 @@ std::vector<Key> make_keys() {
              "how cpu sums products of linear layers in FP8; tensor_core: with the 13 fraction bits of a Hopper tensor "
              "core, which sums so itself whatever this says; other products ignore it",
              kTraining<&T::fp8_sums>),
-      toggle("training.cache_weights",
-             "true: modules keep the eight-bit copies of weights in high precision, and cast them once in a step",
-             kTraining<&T::cache_weights>),
+      toggle(
+          "training.cache_weights",
+          "true: a module keeps the FP8 copy of its BF16 weight for all micro-batches of a step (Transformer Engine's "
+          "is_first_microbatch)",
+          kTraining<&T::cache_weights>),
       choice("training.checkpoint", "full: recompute every layer in backward", kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),
       toggle("training.deterministic", "false: a GPU may add in whatever order is fastest, so that runs differ in bits",

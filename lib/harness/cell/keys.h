@@ -28,6 +28,7 @@ struct Key {
   KeyType type;
   std::string_view meaning;
   double low, high;  ///< inclusive bounds of kInteger and kNumber
+  bool is_size;      ///< kInteger: bytes, also with a unit (80GiB); 0, or at least kSmallestSize
   std::vector<std::string> fixed_words;
   std::vector<std::string> (*table_words)(const Vocabulary&);  ///< used instead of fixed_words if not null
   void (*set)(CellConfig&, const Value&);                      ///< the value must have the type that `type` says
@@ -42,6 +43,9 @@ struct Key {
 
 std::span<const Key> keys();
 
+/// A smaller size of memory is a number whose unit was forgotten.
+inline constexpr std::int64_t kSmallestSize = 1 << 20;
+
 /// The key with this full path or last part, or nullptr.
 const Key* find_key(std::string_view name);
 
@@ -52,6 +56,12 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
 std::optional<std::int64_t> integer(const std::string& text);
 /// Parses a finite decimal number; nothing for any other text.
 std::optional<double> decimal_number(const std::string& text);
+
+/// Bytes of a size of memory, "80GiB", "1.5 GB" or a number alone, rounded down; nothing for other text, and for sizes
+/// that are not 0 and smaller than kSmallestSize, or larger than 2^53.
+std::optional<std::int64_t> memory_size(const std::string& text);
+/// What memory_size() takes, for messages.
+std::string expected_memory_size();
 
 /// What the key allows, for messages: "an integer from 1 to 1048576", "one of gpt or llama".
 std::string expected_of(const Key& key, const Vocabulary& vocabulary);

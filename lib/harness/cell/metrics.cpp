@@ -34,8 +34,8 @@ constexpr std::array kMetrics{
 
     Metric{"traffic.all_gather_bytes", "B", kLess, true,
            "bytes of the full gathered arrays in a step, scales included"},
-    Metric{"traffic.all_gather_payload_bytes", "B", kLess, true, "the same, of values"},
-    Metric{"traffic.all_gather_scale_bytes", "B", kLess, true, "the same, of scales"},
+    Metric{"traffic.all_gather_payload_bytes", "B", kLess, true, "bytes of FP8 or BF16 values all-gathered in a step"},
+    Metric{"traffic.all_gather_scale_bytes", "B", kLess, true, "bytes of scales all-gathered in a step"},
     Metric{"traffic.reduce_scatter_bytes", "B", kLess, true,
            "bytes of the full arrays that are reduce-scattered in a step"},
     Metric{"traffic.all_reduce_bytes", "B", kLess, true, "bytes of the arrays that are all-reduced in a step"},
@@ -78,8 +78,8 @@ constexpr std::array kMetrics{
     Metric{"parity.clip_fraction", "1", kLess, true,
            "fraction of values beyond the largest code, of those cast in the last step's forward and backward", 1e-4,
            0.1},
-    Metric{"parity.underflow_fraction", "1", kLess, true, "fraction of values that are not 0 and became 0, of the same",
-           1e-4, 0.1},
+    Metric{"parity.underflow_fraction", "1", kLess, true,
+           "fraction of non-zero values that were cast to 0 in the last step", 1e-4, 0.1},
     Metric{"parity.values_cast", "1", kNeither, true,
            "values cast to eight bits in the last step's forward and backward, over all ranks; twice where both "
            "orientations are made and have scales of their own"},

@@ -17,8 +17,13 @@ std::string folded(std::string_view word) {
   return out;
 }
 
-/// The edit distance of `a` and `b`: insertions, deletions, substitutions and swaps of neighbours.
-std::size_t distance(const std::string& a, const std::string& b) {
+struct Distances {
+  std::size_t to_all;        ///< of the word to all of the candidate
+  std::size_t to_beginning;  ///< to the beginning of the candidate that is nearest
+};
+
+/// Edit distances of `a` to `b`: insertions, deletions, substitutions and swaps of neighbours.
+Distances distances(const std::string& a, const std::string& b) {
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -30,7 +35,7 @@ std::size_t distance(const std::string& a, const std::string& b) {
     before = last;
     last = row;
   }
-  return last[b.size()];
+  return {last[b.size()], *std::ranges::min_element(last)};
 }
 
 /// What other programs call a word of this one. `gpu` is nearer to `cpu` than to what it means.
@@ -51,7 +56,11 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
   constexpr std::size_t kMostCandidates = 1000;
   for (const std::string& candidate : candidates.first(std::min(candidates.size(), kMostCandidates))) {
     const std::string other = folded(candidate);
-    std::size_t d = distance(wanted, other);
+    const Distances to = distances(wanted, other);
+    std::size_t d = to.to_all;
+    // `release_atention` begins a much longer name. Of names that it begins alike, the first is the guess.
+    constexpr std::size_t kLongBeginning = 6;
+    if (wanted.size() >= kLongBeginning) d = std::min(d, to.to_beginning + 1);
     if (wanted.size() >= 3 && other.find(wanted) != std::string::npos) d = std::min<std::size_t>(d, 1);
     // A candidate that shares no letter with the word is no help.
     if (d < best && d < std::max(wanted.size(), other.size())) {

@@ -18,10 +18,25 @@ struct Unit {
 constexpr double kMiB = 1024.0 * 1024.0;
 
 constexpr std::array kUnits{
-    Unit{"B", "B", 1},     Unit{"KiB", "B", 1024}, Unit{"MiB", "B", kMiB}, Unit{"GiB", "B", 1024 * kMiB},
-    Unit{"kB", "B", 1e3},  Unit{"MB", "B", 1e6},   Unit{"GB", "B", 1e9},   Unit{"ns", "ns", 1},
-    Unit{"us", "ns", 1e3}, Unit{"ms", "ns", 1e6},  Unit{"s", "ns", 1e9},   Unit{"us", "ms", 1e-3},
-    Unit{"ms", "ms", 1},   Unit{"s", "ms", 1e3},   Unit{"dB", "dB", 1},    Unit{"1", "1", 1},
+    Unit{"B", "B", 1},
+    Unit{"KiB", "B", 1024},
+    Unit{"MiB", "B", kMiB},
+    Unit{"GiB", "B", 1024 * kMiB},
+    Unit{"TiB", "B", kMiB* kMiB},
+    Unit{"kB", "B", 1e3},
+    Unit{"KB", "B", 1e3},
+    Unit{"MB", "B", 1e6},
+    Unit{"GB", "B", 1e9},
+    Unit{"TB", "B", 1e12},
+    Unit{"ns", "ns", 1},
+    Unit{"us", "ns", 1e3},
+    Unit{"ms", "ns", 1e6},
+    Unit{"s", "ns", 1e9},
+    Unit{"us", "ms", 1e-3},
+    Unit{"ms", "ms", 1},
+    Unit{"s", "ms", 1e3},
+    Unit{"dB", "dB", 1},
+    Unit{"1", "1", 1},
     Unit{"%", "1", 0.01},
 };
 

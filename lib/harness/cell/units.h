@@ -7,7 +7,8 @@
 
 namespace fp8lab {
 
-/// The units in which a claim about a metric of unit `base` may be written: "B" gives B, KiB, MiB, GiB, kB, MB, GB.
+/// The units in which a claim about a metric of unit `base` may be written: "B" gives B, KiB to TiB, kB or KB, and MB
+/// to TB.
 std::vector<std::string> units_of(std::string_view base);
 
 /// How many `base` one `unit` is (1 MiB is 1048576 B); nothing if the two measure different quantities.

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,7 +37,7 @@ struct FixTerm {
 
 /// A rule that a cell breaks, and the key to which a message points.
 struct BrokenRule {
-  std::string key;  ///< a path of keys.h: "model.hidden"
+  std::string key;  ///< a path of keys.h, or several: "model.hidden", "model.seq x model.batch"
   std::string rule;
 };
 
@@ -48,8 +47,13 @@ struct Vocabulary {
   std::vector<FixTerm> fixes;
   /// The most ranks that one process can run on the device of this name; empty: one.
   std::function<std::int64_t(std::string_view device)> max_ranks;
-  /// Returns the first rule that the cell breaks, if any. Called on every cell of every file before anything runs.
-  std::function<std::optional<BrokenRule>(const CellConfig&)> broken_rule;
+  /// True for a layer with attention, which needs its number of heads. Empty: no layer has any.
+  std::function<bool(std::string_view layer)> attends;
+  /// False for a device that computes no values, on which `measure: [parity]` finds nothing. Empty: all compute them.
+  std::function<bool(std::string_view device)> computes_values;
+  /// Returns the rules of layer, recipe and corpus that the cell breaks. Called on every cell of every file before
+  /// anything runs.
+  std::function<std::vector<BrokenRule>(const CellConfig&)> broken_rules;
   /// Why this machine lacks what the cell reads, with the remedy; "": it has that. Empty: no cell reads anything.
   std::function<std::string(const CellConfig&)> lacks;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "harness/cell/absent_keys.h"
 #include "harness/cell/file_keys.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
@@ -19,7 +20,7 @@ using Json = nlohmann::ordered_json;
 const char* type_of(const Key& key) {
   switch (key.type) {
     case KeyType::kSwitch: return "switch";
-    case KeyType::kInteger: return "integer";
+    case KeyType::kInteger: return key.is_size ? "size" : "integer";
     case KeyType::kNumber: return "number";
     case KeyType::kWord: return "word";
     case KeyType::kMesh: return "mesh";
@@ -41,6 +42,8 @@ std::string example_value(const Key& key, const Vocabulary& vocabulary) {
   switch (key.type) {
     case KeyType::kSwitch: return usual == "true" ? "false" : "true";
     case KeyType::kInteger:
+      if (key.is_size) return "80GiB";
+      [[fallthrough]];
     case KeyType::kNumber: {
       const std::string low = to_text(*value_of(key, fmt::format("{:.0f}", std::ceil(key.low)), vocabulary));
       return usual.empty() ? low : usual;
@@ -67,19 +70,32 @@ std::string example_of(const Key& key, const Vocabulary& vocabulary) {
   return out;
 }
 
+/// What a scenario without the key means: "required", "absent unless given: as many as heads", or the value.
+std::string default_in_words(std::string_view usual, std::string_view absent) {
+  if (absent.empty()) return std::string(usual);
+  if (absent.starts_with(kRequired)) return std::string(absent);
+  return fmt::format("absent unless given: {}", absent);
+}
+
 Json json_of(const Key& key, const Vocabulary& vocabulary) {
-  const std::string usual = default_of(key, vocabulary);
+  const std::string_view absent = absent_meaning(key.path);
+  const std::string usual = absent.empty() ? default_of(key, vocabulary) : "";
   Json out{{"name", key.path}, {"type", type_of(key)}, {"meaning", key.meaning}};
   out["allowed"] = expected_of(key, vocabulary);
-  out["default"] = usual.empty() ? Json(nullptr) : Json(usual);
+  out["default"] = default_in_words(usual, absent);
   out["example"] = example_of(key, vocabulary);
   out["axis"] = fmt::format("matrix: {{{}: [{}]}}", key.last(), example_value(key, vocabulary));
   return out;
 }
 
 Json json_of(const FileKey& key) {
-  return {{"name", key.name},   {"type", "part of the file"}, {"meaning", key.meaning}, {"allowed", key.allowed},
-          {"default", nullptr}, {"example", key.example},     {"axis", nullptr}};
+  return {{"name", key.name},
+          {"type", "part of the file"},
+          {"meaning", key.meaning},
+          {"allowed", key.allowed},
+          {"default", default_in_words("", key.absent)},
+          {"example", key.example},
+          {"axis", nullptr}};
 }
 
 const char* better_of(const Metric& metric) {
@@ -112,7 +128,7 @@ std::string in_full(const Json& row) {
     if (field != "name")
       out += fmt::format("  {:<10} {}\n", field + ":",
                          value.is_string() ? value.get<std::string>()
-                         : value.is_null() ? "none"
+                         : value.is_null() ? "no; it belongs to the entire file"
                                            : value.dump());
   return out;
 }
@@ -126,6 +142,37 @@ int print_rows(const Json& rows, bool one, bool json) {
                : fmt::format("{:<44} {}\n", row["name"].get<std::string>(), row["meaning"].get<std::string>());
   std::fputs(out.c_str(), stdout);
   return 0;
+}
+
+std::vector<std::string> key_names() {
+  std::vector<std::string> names = axis_names();
+  for (const FileKey& key : file_keys()) names.emplace_back(key.name);
+  for (const Key& key : keys()) names.emplace_back(key.path);
+  return names;
+}
+
+/// The names of another table, and the command that explains them.
+struct OtherTable {
+  std::string_view kind, command;
+  std::vector<std::string> names;
+};
+
+/// The message for a name that is in neither table, or in `other` alone. Without a guess it lists no names: the command
+/// does that.
+std::string unknown(std::string_view command, std::string_view kind, const std::string& name,
+                    const std::vector<std::string>& known, const OtherTable& other) {
+  const std::string word = quotable(name);
+  const auto last_part = [](std::string_view full) { return full.substr(full.rfind('.') + 1); };
+  for (const std::string& candidate : other.names)
+    if (candidate == name || last_part(candidate) == name)
+      return fmt::format("{}: `{}` is a {}, not a {}; `fp8lab {} {}` explains it", command, word, other.kind, kind,
+                         other.command, candidate);
+  if (const std::string guess = nearest(name, known); !guess.empty())
+    return fmt::format("{}: unknown {} `{}`. Did you mean `{}`?", command, kind, word, guess);
+  if (const std::string guess = nearest(name, other.names); !guess.empty())
+    return fmt::format("{}: unknown {} `{}`. Did you mean the {} `{}`? `fp8lab {} {}` explains it.", command, kind,
+                       word, other.kind, guess, other.command, guess);
+  return fmt::format("{}: unknown {} `{}`; `fp8lab {}` lists all", command, kind, word, command);
 }
 
 }  // namespace
@@ -142,10 +189,10 @@ int keys_command(const std::string& name, bool json, const Program& program) {
   for (const Key& key : keys())
     if (is_meant(key)) rows.push_back(json_of(key, program.vocabulary()));
   if (rows.empty()) {
-    std::vector<std::string> known = axis_names();
-    for (const FileKey& key : file_keys()) known.emplace_back(key.name);
-    for (const Key& key : keys()) known.emplace_back(key.path);
-    fail(fmt::format("keys: `{}` is no key.{}", quotable(name), suggestion(name, known)));
+    const std::vector<std::string> known = key_names();
+    std::vector<std::string> metric_names;
+    for (const Metric& metric : metrics()) metric_names.emplace_back(metric.name);
+    fail(unknown("keys", "key", name, known, {"metric", "metrics", metric_names}));
   }
   return print_rows(rows, wanted || of_file, json);
 }
@@ -158,7 +205,8 @@ int metrics_command(const std::string& name, bool json) {
   if (rows.empty()) {
     std::vector<std::string> known;
     for (const Metric& metric : metrics()) known.emplace_back(metric.name);
-    fail(fmt::format("metrics: `{}` is no metric, nor a group of them.{}", quotable(name), suggestion(name, known)));
+    for (const MetricGroup& group : metric_groups()) known.emplace_back(group.name);
+    fail(unknown("metrics", "metric or group", name, known, {"key", "keys", key_names()}));
   }
   return print_rows(rows, wanted != nullptr, json);
 }

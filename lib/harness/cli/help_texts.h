@@ -13,7 +13,7 @@ inline constexpr const char* kExamples =
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
     "  fp8lab init memory                          a scenario to start from\n"
     "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
-    "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether a known model fits, and what would help\n"
+    "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether it fits, and what would help\n"
     "  fp8lab compare before out                   what got better and worse between two runs\n"
     "  fp8lab fixes                                what can be shown before and after\n"
     "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
@@ -28,10 +28,9 @@ inline constexpr const char* kRunExamples =
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"
     "line for each cell that changed, the worst first: by how much, in which phase, who holds the bytes. Of several\n"
-    "runs the last is compared with the baseline, and each line names the run and commit since which it holds.\n"
-    "A regression is a cell that vanished, a verdict\n"
-    "further from good, and a figure that every run repeats (bytes, counts, equalities) that got worse. New cells\n"
-    "are none. Timings are shown and not judged.\n"
+    "runs the last is compared with the baseline, and each line names the run and commit since which it\n"
+    "holds. A regression is a cell that vanished, a verdict further from good, and a figure that every run\n"
+    "repeats (bytes, counts, equalities) that got worse. New cells are none. Timings are shown and not judged.\n"
     "Two Google Benchmark files, of two commits or of a peer, are compared row by row: the ratio of medians, and\n"
     "whether every repetition is slower or faster.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
@@ -48,13 +47,23 @@ inline constexpr const char* kReportNotes =
     "  fp8lab report out -o report\n"
     "  fp8lab report main=out-a branch=out-b -o report     two commits side by side\n"
     "  fp8lab report out -o report --snapshots --traces --cells attention\n\n"
-    "Exit codes: 0 everything was read, 2 something was not (the rest is shown), 5 everything was read and there was "
-    "nothing\n"
-    "to show.\n";
+    "Exit codes: 0 everything was read, 2 something was not (the rest is shown), 5 everything was read and there was\n"
+    "nothing to show.\n";
+
+inline constexpr const char* kValidateExits =
+    "Exit codes: 0 all valid, 2 a file has mistakes or cannot be read, or bad usage.\n";
+
+inline constexpr const char* kInitExits =
+    "Exit codes: 0 written, 2 the file exists or cannot be written, no such kind, or bad usage.\n";
+
+/// Of commands that print tables.
+inline constexpr const char* kListExits =
+    "Exit codes: 0 printed, 2 an unknown name, a file that cannot be read, bad usage, or output that is lost.\n";
 
 inline constexpr const char* kCompletionHelp =
     "  bash  source <(fp8lab completion bash)      in ~/.bashrc\n"
     "  zsh   source <(fp8lab completion zsh)       in ~/.zshrc\n"
-    "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n";
+    "  fish  fp8lab completion fish | source       in ~/.config/fish/config.fish\n\n"
+    "Exit codes: 0 printed, 2 bad usage, or output that is lost.\n";
 
 }  // namespace fp8lab

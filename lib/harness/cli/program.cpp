@@ -18,6 +18,7 @@
 #include "harness/cli/help_texts.h"
 #include "harness/cli/plan_tables.h"
 #include "harness/cli/standard_streams.h"
+#include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
 #include "harness/results/json_codec.h"
 #include "harness/subjects/scored_values.h"
@@ -31,31 +32,11 @@ std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
   return out;
 }
 
-/// The option of `app` that `word` names, with or without a value in the same word; null if there is none.
-const CLI::Option* option_given(const CLI::App& app, const std::string& word) {
-  return app.get_option_no_throw(word.substr(0, word.starts_with("--") ? word.find('=') : 2));
-}
-
-std::string no_option(const CLI::App& app, const std::string& word) {
-  std::vector<std::string> options;
-  for (const CLI::Option* known : app.get_options())
-    for (const std::string& long_name : known->get_lnames()) options.push_back("--" + long_name);
-  return fmt::format("`{}` is no option of {}.{}", word, app.get_name(),
-                     suggestion(word.substr(0, word.find('=')), options));
-}
-
-/// The message for an option with too few or too many values. `message`: CLI11's, which begins with the option's name.
-std::string wrong_count(const CLI::App& command, const std::string& message) {
-  const std::string name = message.substr(0, message.find(':'));
-  const CLI::Option* option = command.get_option_no_throw(name);
-  const bool repeated = option && option->count() > static_cast<std::size_t>(option->get_items_expected_max());
-  return name + (repeated ? " is given more than once; it takes one value" : " needs a value");
-}
-
 /// The definition of the command line, for parsing, for `--help` and for completion.
 class CommandLine {
  public:
   explicit CommandLine(const Program& program) : program_(program) {
+    app_.formatter(std::make_shared<HelpFormatter>());  // set first: commands inherit it
     app_.require_subcommand(1);
     app_.set_version_flag("--version", "fp8lab " + program.build.version);
     app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
@@ -131,7 +112,7 @@ class CommandLine {
     for (const auto& [command, action] : actions_) commands.push_back(command->get_name());
     const std::string word = words_.empty() ? "" : words_.front();
     if (!word.empty() && word.front() != '-')
-      return fmt::format("`{}` is no command.{}", word, suggestion(word, commands));
+      return fmt::format("unknown command `{}`.{}", word, suggestion(word, commands));
     const bool known = word.empty() || word == "--" || option_given(app_, word) ||
                        std::any_of(actions_.begin(), actions_.end(),
                                    [&](const auto& action) { return option_given(*action.first, word); });
@@ -168,6 +149,12 @@ class CommandLine {
     command.add_flag("--json", json_, description);
   }
 
+  /// Adds what commands that print and change nothing have in common.
+  void add_list(CLI::App& command) {
+    add_json(command);
+    command.footer(kListExits);
+  }
+
   void add_selection(CLI::App& command) {
     command.add_option("PATH", request_.paths, "scenario files, or directories to search for *.yaml")->required();
     command.add_option("-d,--device", request_.devices, "only cells on these devices")
@@ -189,6 +176,7 @@ class CommandLine {
     init.add_option("-o,--out", init_.out, "file to write; default: KIND.yaml; -: print it")->type_name("FILE");
     init.add_flag("--force", init_.force, "replace an existing file");
     init.add_flag("--list", init_.list, "list the kinds and write nothing");
+    init.footer(kInitExits);
   }
 
   void add_run() {
@@ -255,7 +243,9 @@ class CommandLine {
     });
     add_selection(plan);
     plan.get_option("PATH")->required(false);
-    plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")->type_name("SIZE");
+    plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")
+        ->check(memory_size_with_unit())
+        ->type_name("SIZE");
     plan.add_option("--gpu", plan_.gpu, "the memory and architecture of this GPU")->type_name("GPU");
     plan.add_option("--as", plan_.as, "predict the memory of this library's release: transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
@@ -295,33 +285,35 @@ class CommandLine {
                              [this] { return validate_command(request_.paths, json_, program_); });
     validate.add_option("PATH", request_.paths, "scenario files, or directories to search for *.yaml")->required();
     add_json(validate);
+    validate.footer(kValidateExits);
   }
 
   void add_lists() {
     CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
                           [this] { return fixes_command(directory_, json_, program_); });
     fixes.add_option("--scenarios", directory_, "where to look for scenarios")->type_name("DIR");
-    add_json(fixes);
-    add_json(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
-    add_json(add("devices", "list the devices, and why one is unavailable",
+    add_list(fixes);
+    add_list(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
+    add_list(add("devices", "list the devices, and why one is unavailable",
                  [this] { return devices_command(json_, program_); }));
     CLI::App& keys =
         add("keys", "explain the keys of a scenario", [this] { return keys_command(name_, json_, program_); });
     keys.add_option("NAME", name_,
                     "explain this key in full, by its path or its last part; of a section (training): list its keys");
-    add_json(keys);
+    add_list(keys);
     CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
     metrics.add_option("NAME", name_, "explain this metric in full; of a group (memory): list its metrics");
-    add_json(metrics);
-    CLI::App& subjects = add("subjects", "list the libraries that can train a scenario's cells, and what is installed",
+    add_list(metrics);
+    CLI::App& subjects = add("subjects", "list the libraries that can train cells, and what is installed",
                              [this] { return subjects_command(release_, json_, program_); });
     subjects.add_option("--install", release_, "make a virtual environment for a release: transformer_engine==2.16.1");
-    add_json(subjects);
+    add_list(subjects);
     CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
                            [this] { return schema_command(document_, program_); });
     schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
         ->check(CLI::IsMember({"scenario", "results", "comparison"}));
-    add_json(add("env", "show what results record of this machine and build",
+    schema.footer(kListExits);
+    add_list(add("env", "show what results record of this machine and build",
                  [this] { return env_command(json_, program_); }));
   }
 

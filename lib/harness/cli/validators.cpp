@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "harness/cell/keys.h"
+#include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 
 namespace fp8lab {
@@ -15,6 +16,15 @@ CLI::Validator integer_within(std::int64_t low, std::int64_t high) {
             return fmt::format("`{}` is not an integer from {}", text, range);
           },
           range};
+}
+
+CLI::Validator memory_size_with_unit() {
+  return {[](std::string& text) {
+            const auto bytes = memory_size(text);
+            if (bytes && *bytes > 0) return std::string();
+            return fmt::format("`{}` is not {}", quotable(text), expected_memory_size());
+          },
+          ""};
 }
 
 CLI::Validator number_within(double low, double high) {

@@ -9,6 +9,9 @@ namespace fp8lab {
 /// Accepts integers from `low` to `high`.
 CLI::Validator integer_within(std::int64_t low, std::int64_t high);
 
+/// Accepts sizes of memory with their unit, such as 80GiB, and numbers of bytes of at least 1 MiB.
+CLI::Validator memory_size_with_unit();
+
 /// Accepts finite decimal numbers from `low` to `high`.
 CLI::Validator number_within(double low, double high);
 

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "backend/arch.h"
 #include "backend/device.h"
@@ -8,36 +10,36 @@
 #include "fixes/fixes.h"
 #include "harness/cell/vocabulary.h"
 #include "harness/data/text_data.h"
-#include "harness/train/options.h"
+#include "harness/measure/layer_rules.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
 namespace fp8lab {
 namespace {
 
-/// The rule that the layer or the recipe of a cell breaks. For a matrix of the layer the key is only "model": the
-/// message names the matrix, and so the key to change.
-std::optional<BrokenRule> broken_recipe_rule(const CellConfig& cell) {
+using Rules = std::vector<BrokenRule>;
+
+/// Adds the rules of the layer and of the recipe that a cell breaks.
+void add_recipe_rules(const CellConfig& cell, Rules& out) {
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
     if (recipe.quantized && cell.training.fp8_attention && !recipe.attention)
-      return BrokenRule{"training.fp8_attention", fmt::format("recipe '{}' keeps attention in 16 bits", recipe.name)};
+      out.push_back({"training.fp8_attention", fmt::format("recipe '{}' keeps attention in 16 bits; remove it, or "
+                                                           "write `recipe: delayed`",
+                                                           recipe.name)});
     const bool histories = recipe.activation.amax_source == AmaxSource::kHistory;
     if (recipe.quantized && cell.training.initial_history_length > 0 && !histories)
-      return BrokenRule{"training.initial_history_length",
-                        fmt::format("recipe '{}' keeps no histories; write `recipe: delayed`", recipe.name)};
+      out.push_back({"training.initial_history_length",
+                     fmt::format("recipe '{}' keeps no histories; write `recipe: delayed`", recipe.name)});
     if (recipe.quantized && cell.training.fp8_mha && !histories)
-      return BrokenRule{"training.fp8_mha",
-                        fmt::format("recipe '{}' knows a scale only once its tensor is stored, so that no product can "
-                                    "cast what it makes; write `recipe: delayed`",
-                                    recipe.name)};
-    const LayerConfig layer = model_options(cell).config;
-    if (const std::string rule = broken_layer_rule(layer_row(cell.model.layer), layer, recipe); !rule.empty())
-      return BrokenRule{"model", rule};
+      out.push_back({"training.fp8_mha",
+                     fmt::format("recipe '{}' knows a scale only once its tensor is stored, so that no product can "
+                                 "cast what it makes; write `recipe: delayed`",
+                                 recipe.name)});
+    for (BrokenRule& rule : broken_layer_rules(cell, recipe)) out.push_back(std::move(rule));
   } catch (const Error& error) {
-    return BrokenRule{"training.recipe_options", error.what()};
+    out.push_back({"training.recipe_options", error.what()});
   }
-  return std::nullopt;
 }
 
 /// The rule that a cell breaks with the corpus that it names; the default one may be missing, see lacks_corpus().
@@ -55,9 +57,11 @@ std::optional<BrokenRule> broken_corpus_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-std::optional<BrokenRule> broken_rule(const CellConfig& cell) {
-  if (std::optional<BrokenRule> broken = broken_recipe_rule(cell)) return broken;
-  return broken_corpus_rule(cell);
+Rules broken_bundled_rules(const CellConfig& cell) {
+  Rules out;
+  add_recipe_rules(cell, out);
+  if (std::optional<BrokenRule> broken = broken_corpus_rule(cell)) out.push_back(std::move(*broken));
+  return out;
 }
 
 std::string lacks_corpus(const CellConfig& cell) {
@@ -98,7 +102,9 @@ Vocabulary make_vocabulary() {
                          .release = std::string(row.upstream.release),
                          .counterfactual = row.counterfactual});
   out.max_ranks = most_ranks;
-  out.broken_rule = broken_rule;
+  out.attends = attends;
+  out.computes_values = [](std::string_view device) { return device != "meta"; };
+  out.broken_rules = broken_bundled_rules;
   out.lacks = lacks_corpus;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "harness/scenario/scenario.h"
 
@@ -22,6 +23,10 @@ constexpr std::uintmax_t kLargestFile = 1 << 20;
 std::string contents(const fs::path& file) {
   std::error_code error;
   const fs::file_status status = fs::status(file, error);
+  if (fs::is_directory(status)) {
+    fs::directory_iterator(file, error);
+    throw ScenarioError(file.string(), {}, "cannot be searched for scenarios: " + error.message());
+  }
   if (!fs::is_regular_file(status)) {
     const std::string problem = fs::exists(status) ? "neither a file nor a directory" : "no such file or directory";
     throw ScenarioError(file.empty() ? "``" : file.string(), {},
@@ -47,18 +52,21 @@ std::optional<std::pair<dev_t, ino_t>> identity_of(const fs::path& file) {
 
 bool is_scenario_file(const fs::path& path) { return path.extension() == ".yaml" || path.extension() == ".yml"; }
 
+/// The scenario files below `directory`, and each folder there that cannot be read, which load_scenarios() reports.
 std::vector<fs::path> files_under(const fs::path& directory) {
-  std::vector<fs::path> files;
-  std::error_code error;
-  fs::path last = directory;
-  for (auto it = fs::recursive_directory_iterator(directory, error); it != fs::recursive_directory_iterator();) {
-    last = it->path();
-    std::error_code ignored;  // a dangling link is an error here, but no reason to stop
-    if (it->is_directory(ignored) && last.filename() == "schema") it.disable_recursion_pending();
-    if (it->is_regular_file(ignored) && is_scenario_file(last)) files.push_back(last);
-    it.increment(error);
+  std::vector<fs::path> files, folders{directory};
+  while (!folders.empty()) {
+    const fs::path folder = std::move(folders.back());
+    folders.pop_back();
+    std::error_code error;
+    for (auto it = fs::directory_iterator(folder, error); it != fs::directory_iterator(); it.increment(error)) {
+      const fs::path& path = it->path();
+      std::error_code ignored;  // a dangling link is an error here, but no reason to stop
+      if (it->is_directory(ignored) && !it->is_symlink(ignored) && path.filename() != "schema") folders.push_back(path);
+      if (it->is_regular_file(ignored) && is_scenario_file(path)) files.push_back(path);
+    }
+    if (error) files.push_back(folder);
   }
-  if (error) fail(fmt::format("{}: cannot be searched for scenarios: {}", last.string(), error.message()));
   std::sort(files.begin(), files.end());
   return files;
 }

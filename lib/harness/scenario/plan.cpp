@@ -13,7 +13,9 @@
 namespace fp8lab {
 namespace {
 
-Place place_of(const Scenario& scenario, const std::string& key) {
+/// The place of `key`; of several ("model.seq x model.batch"), that of the first.
+Place place_of(const Scenario& scenario, const std::string& keys) {
+  const std::string key = keys.substr(0, keys.find(' '));
   // A key that was left out has no place: point to its section, or else to the beginning of the file.
   const auto it = scenario.places.find(key);
   if (it != scenario.places.end()) return it->second;
@@ -29,7 +31,9 @@ class BrokenCells {
   BrokenCells(const Scenario& scenario, const Vocabulary& vocabulary) : scenario_(scenario), vocabulary_(vocabulary) {}
 
   void check(const CellConfig& cell) {
-    for (const BrokenRule& broken : broken_rules(cell, vocabulary_)) {
+    std::vector<BrokenRule> rules = broken_rules(cell, vocabulary_);
+    if (lacks_heads(cell)) rules.push_back({"model.heads", missing_heads(cell)});
+    for (const BrokenRule& broken : rules) {
       if (!seen_.emplace(broken.key, broken.rule).second) continue;
       const std::string of = cell.axes.empty() ? "" : fmt::format(" (cell {})", cell.id);
       mistakes_.collect([&] {
@@ -38,9 +42,35 @@ class BrokenCells {
       });
     }
   }
+
+  /// Checks what all cells together say: groups of metrics that compare values need a cell that computes some.
+  void check_measure(const std::vector<PlannedCell>& cells) {
+    const auto& computes = vocabulary_.computes_values;
+    if (!computes || std::ranges::any_of(cells, [&](const auto& cell) { return computes(cell.config.device); })) return;
+    for (const std::string& group : scenario_.base.measure)
+      if (group == "parity" || group == "reference" || group == "twin")
+        mistakes_.collect([&] {
+          throw ScenarioError(scenario_.file, place_of(scenario_, "measure"),
+                              fmt::format("`measure`: {} compares values, but every cell is on device {}, which "
+                                          "computes none; add a cell on `device: cpu`, or remove {}",
+                                          group, cells.front().config.device, group));
+        });
+  }
   void throw_all() const { mistakes_.throw_all(); }
 
  private:
+  /// True if the cell's layer has attention, and the file does not give its heads.
+  bool lacks_heads(const CellConfig& cell) const {
+    return vocabulary_.attends && vocabulary_.attends(cell.model.layer) && !scenario_.places.contains("model.heads");
+  }
+
+  static std::string missing_heads(const CellConfig& cell) {
+    constexpr std::int64_t kUsualWidth = 128;
+    const std::int64_t heads = cell.model.hidden % kUsualWidth == 0 ? cell.model.hidden / kUsualWidth : 1;
+    return fmt::format("missing; {} has attention; write `heads: {}`, or as many as the model has", cell.model.layer,
+                       std::max<std::int64_t>(heads, 1));
+  }
+
   const Scenario& scenario_;
   const Vocabulary& vocabulary_;
   std::set<std::pair<std::string, std::string>> seen_;
@@ -149,10 +179,14 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     cell.title = scenario.title;
     cell.upstream = scenario.upstream;
     for (const FixTerm& fix : vocabulary.fixes)
-      if (fix.name == cell.config.fix) cell.counterfactual = fix.counterfactual;
+      if (fix.name == cell.config.fix) {
+        cell.counterfactual = fix.counterfactual;
+        if (cell.upstream.empty()) cell.upstream = fix.upstream;
+      }
     cell.timeout_s = scenario.timeout_s;
     cells.push_back(std::move(cell));
   }
+  broken.check_measure(cells);
   broken.throw_all();
   copies.give(scenario.expect, &PlannedCell::expect, cells);
   copies.give(scenario.claims, &PlannedCell::claims, cells);

@@ -13,16 +13,12 @@ namespace fp8lab {
 namespace {
 
 using Broken = std::optional<BrokenRule>;
+using Rules = std::vector<BrokenRule>;
 
-Broken broken_model_rule(const ModelConfig& m, std::int64_t micro_batches) {
-  if (m.hidden == 0) return BrokenRule{"model.hidden", "missing; a model needs its width"};
-  if (m.seq == 0) return BrokenRule{"model.seq", "missing; a model needs its tokens per sequence"};
-  if (m.hidden % m.heads != 0)
-    return BrokenRule{"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)};
-  if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
-    return BrokenRule{"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)};
-  // A step uses at most a few hundred bytes for each of these elements, so byte counts fit in 64 bits below this limit.
-  constexpr double kMostElements = 0x1p52;
+/// Elements above which byte counts might not fit in 64 bits: a step uses at most a few hundred bytes for each.
+constexpr double kMostElements = 0x1p52;
+
+Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
   const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn), widest = std::max(hidden, ffn);
   if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
@@ -41,6 +37,18 @@ Broken broken_model_rule(const ModelConfig& m, std::int64_t micro_batches) {
   return std::nullopt;
 }
 
+/// Rules of the model that do not depend on each other. Its number of elements is checked where both sizes are given.
+void add_model_rules(const ModelConfig& m, std::int64_t micro_batches, Rules& out) {
+  if (m.hidden == 0) out.push_back({"model.hidden", "missing; a model needs its width"});
+  if (m.seq == 0) out.push_back({"model.seq", "missing; a model needs its tokens per sequence"});
+  if (m.hidden % m.heads != 0)
+    out.push_back({"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)});
+  if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
+    out.push_back({"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)});
+  if (m.hidden == 0 || m.seq == 0) return;
+  if (Broken broken = broken_size_rule(m, micro_batches)) out.push_back(std::move(*broken));
+}
+
 Broken broken_language_rule(const CellConfig& cell) {
   const ModelConfig& m = cell.model;
   const Loss loss = cell.training.loss;
@@ -54,7 +62,6 @@ Broken broken_language_rule(const CellConfig& cell) {
       return BrokenRule{"training.data",
                         "stress values are activations, but a model with a vocabulary reads tokens; "
                         "remove one of the two"};
-    constexpr double kMostElements = 0x1p52;
     const double tokens = static_cast<double>(m.seq) * static_cast<double>(m.batch);
     if (static_cast<double>(m.vocabulary) * (tokens + static_cast<double>(m.hidden)) > kMostElements)
       return BrokenRule{"model.vocabulary", fmt::format("logits of {} tokens x vocabulary {} are above 2^52 elements",
@@ -84,9 +91,13 @@ Broken broken_bf16_layers_rule(const CellConfig& cell) {
 
 Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const std::int64_t most = vocabulary.max_ranks ? vocabulary.max_ranks(cell.device) : 1;
-  if (cell.ranks > most)
-    return BrokenRule{"ranks", fmt::format("{} ranks, but device '{}' trains on at most {} in one process", cell.ranks,
-                                           cell.device, most)};
+  if (cell.ranks <= most) return std::nullopt;
+  return BrokenRule{"ranks", fmt::format("{} ranks, but device '{}' trains on at most {} in one process; use device "
+                                         "meta, or start the ranks by mpirun or torchrun",
+                                         cell.ranks, cell.device, most)};
+}
+
+Broken broken_mesh_rule(const CellConfig& cell) {
   const MeshText mesh = mesh_of(cell);
   if (const std::int64_t takes = std::int64_t{mesh.replicas} * mesh.shards; takes != cell.ranks)
     return BrokenRule{"mesh", fmt::format("{} takes {} rank{}, but `ranks` is {}; make them equal", cell.mesh, takes,
@@ -99,17 +110,6 @@ Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
                       fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model unsharded on "
                                   "each of them",
                                   cell.ranks)};
-  if (!cell.reshard_after_forward)
-    return BrokenRule{"reshard_after_forward",
-                      "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
-  if (cell.gather_ahead)
-    return BrokenRule{"gather_ahead", "nothing is gathered without sharding; remove it, or write `sharding: fsdp`"};
-  if (cell.reduce_dtype)
-    return BrokenRule{"reduce_dtype",
-                      "no gradients are reduced without sharding; remove it, or write `sharding: fsdp`"};
-  if (defers_init(cell))
-    return BrokenRule{"training.deferred_init",
-                      "nobody initialises the parameters later without sharding; remove it, or write `sharding: fsdp`"};
   return std::nullopt;
 }
 
@@ -136,6 +136,18 @@ Broken broken_context_rule(const CellConfig& cell) {
     return BrokenRule{"training.fp8_mha",
                       "ranks that split sequences cast Q, K and V in attention; remove it, or `context_parallel`"};
   return std::nullopt;
+}
+
+/// Keys that mean something only for sharded cells.
+void add_unsharded_rules(const CellConfig& cell, Rules& out) {
+  if (is_sharded(cell)) return;
+  const auto need_sharding = [&](bool given, const char* key, const char* why) {
+    if (given) out.push_back({key, fmt::format("{} without sharding; remove it, or write `sharding: fsdp`", why)});
+  };
+  need_sharding(!cell.reshard_after_forward, "reshard_after_forward", "nothing is gathered");
+  need_sharding(cell.gather_ahead, "gather_ahead", "nothing is gathered");
+  need_sharding(cell.reduce_dtype.has_value(), "reduce_dtype", "no gradients are reduced");
+  need_sharding(defers_init(cell), "training.deferred_init", "nobody initialises the parameters later");
 }
 
 Broken broken_subject_rule(const CellConfig& cell) {
@@ -167,22 +179,26 @@ constexpr std::array<std::string_view, 12> kOptimizerKeys{"training.master_weigh
                                                           "training.beta1",
                                                           "training.beta2"};
 
-Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
-  const TrainingConfig& t = cell.training;
+/// Keys that the cell's optimizer does not heed.
+void add_unheeded_rules(const CellConfig& cell, Rules& out) {
   const auto changed = [&](std::string_view path) {
     const Key* key = find_key(path);
     return key->get(cell) != key->get(CellConfig{});
   };
-  if (t.optimizer == Optimizer::kNone)
+  if (cell.training.optimizer == Optimizer::kNone)
     for (const std::string_view path : kOptimizerKeys)
       if (changed(path))
-        return BrokenRule{std::string(path), "there is no optimizer to heed it; remove it, or write `optimizer: adam`"};
-  if (t.optimizer == Optimizer::kForeachAdam)
+        out.push_back({std::string(path), "there is no optimizer to heed it; remove it, or write `optimizer: adam`"});
+  if (cell.training.optimizer == Optimizer::kForeachAdam)
     for (const std::string_view path : {"training.master_weights", "training.moments", "training.weight_rounding"})
       if (changed(path))
-        return BrokenRule{std::string(path),
-                          "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
-                          "nearest; remove it, or write `optimizer: adam`"};
+        out.push_back({std::string(path),
+                       "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
+                       "nearest; remove it, or write `optimizer: adam`"});
+}
+
+Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
+  const TrainingConfig& t = cell.training;
   if (t.weight_rounding == Rounding::kStochastic &&
       (t.master_weights != Master::kNone || t.param_dtype != ParamDType::kBF16))
     return BrokenRule{"training.weight_rounding",
@@ -218,36 +234,33 @@ Broken broken_cache_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-Broken broken_schedule_rule(const TrainingConfig& t) {
+void add_schedule_rules(const TrainingConfig& t, Rules& out) {
   const bool cosine = t.learning_rate_schedule == RateSchedule::kCosine;
   for (const auto& [set, key] : {std::pair{t.decay_steps != 0, "training.decay_steps"},
                                  {t.final_learning_rate != 0.0, "training.final_learning_rate"}})
     if (set && !cosine)
-      return BrokenRule{key,
-                        "a constant learning rate has no end; remove it, or write `learning_rate_schedule: cosine`"};
+      out.push_back({key, "a constant learning rate has no end; remove it, or write `learning_rate_schedule: cosine`"});
   const std::int64_t end = t.decay_steps == 0 ? t.steps : t.decay_steps;
   if (cosine && t.warmup_steps >= end)
-    return BrokenRule{"training.warmup_steps",
-                      fmt::format("{}, but cosine ends at step {}; the warm-up must be shorter", t.warmup_steps, end)};
+    out.push_back({"training.warmup_steps",
+                   fmt::format("{}, but cosine ends at step {}; the warm-up must be shorter", t.warmup_steps, end)});
   if (t.validate_every > 0 && t.validation_batches == 0)
-    return BrokenRule{"training.validate_every",
-                      "a validation has no batches; write `validation_batches: 1`, or remove it"};
-  return std::nullopt;
+    out.push_back(
+        {"training.validate_every", "a validation has no batches; write `validation_batches: 1`, or remove it"});
 }
 
-Broken broken_data_rule(const CellConfig& cell) {
+void add_data_rules(const CellConfig& cell, Rules& out) {
   const TrainingConfig& t = cell.training;
   if (t.data == Data::kText) {
-    if (is_language_model(cell)) return std::nullopt;
-    return BrokenRule{"training.data",
-                      "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"};
+    if (!is_language_model(cell))
+      out.push_back(
+          {"training.data", "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"});
+    return;
   }
   for (const auto& [set, key] :
        {std::pair{!t.corpus.empty(), "training.corpus"}, {t.tokens != Tokens::kByte, "training.tokens"}})
     if (set)
-      return BrokenRule{key,
-                        fmt::format("`data: {}` reads no corpus; write `data: text`, or remove it", t.data.text())};
-  return std::nullopt;
+      out.push_back({key, fmt::format("`data: {}` reads no corpus; write `data: text`, or remove it", t.data.text())});
 }
 
 Broken broken_attention_rule(const TrainingConfig& t) {
@@ -281,26 +294,42 @@ Broken broken_resume_rule(const TrainingConfig& t) {
 }  // namespace
 
 std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& vocabulary) {
-  std::vector<BrokenRule> out;
+  Rules out;
   const auto add = [&](Broken broken) {
     if (broken) out.push_back(std::move(*broken));
   };
+  const auto is_broken = [&](std::string_view key) {
+    return std::ranges::find(out, key, &BrokenRule::key) != out.end();
+  };
   if (cell.control != Control::kNone && !cell.fix.empty())
     add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
-  add(broken_model_rule(cell.model, cell.training.micro_batches));
+  add_model_rules(cell.model, cell.training.micro_batches, out);
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));
   add(broken_context_rule(cell));
+  add(broken_mesh_rule(cell));
+  add_unsharded_rules(cell, out);
   add(broken_subject_rule(cell));
-  add(broken_optimizer_rule(cell, vocabulary));
+  add_unheeded_rules(cell, out);
+  if (Broken broken = broken_optimizer_rule(cell, vocabulary); broken && !is_broken(broken->key)) add(broken);
   add(broken_sums_rule(cell));
   add(broken_cache_rule(cell));
   add(broken_attention_rule(cell.training));
-  add(broken_schedule_rule(cell.training));
-  add(broken_data_rule(cell));
+  add_schedule_rules(cell.training, out);
+  add_data_rules(cell, out);
   add(broken_resume_rule(cell.training));
-  if (out.empty() && vocabulary.broken_rule) add(vocabulary.broken_rule(cell));
+  if (!vocabulary.broken_rules) return out;
+  // Rules of layers hold whatever other keys say, but ask for sizes that are there and for heads that divide them.
+  for (const std::string_view key : {"model.hidden", "model.seq", "model.batch", "model.layers", "model.vocabulary",
+                                     "training.micro_batches", "training.data"})
+    if (is_broken(key)) return out;
+  CellConfig mended = cell;
+  if (is_broken("model.heads") || is_broken("model.kv_heads")) {
+    mended.model.heads = 1;
+    mended.model.kv_heads = 0;
+  }
+  for (BrokenRule& rule : vocabulary.broken_rules(mended)) out.push_back(std::move(rule));
   return out;
 }
 

@@ -42,6 +42,12 @@ class ScenarioParser {
       read_list(root, "expect", context, read_expectation, out_.expect);
       read_list(root, "claims", context, read_claim, out_.claims);
       read_list(root, "skip_if", context, read_skip_rule, out_.skip_if);
+      if (!root.find("expect") && names_fix())
+        read([&] {
+          reader_.refuse(out_.places["fix"],
+                         "`fix` makes an arm `before`, of which nothing is expected; add an `expect` entry with "
+                         "`arm: before` or `arm: difference`");
+        });
       if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
       // Rules of cells are known to be broken only where every key was understood.
       if (!mistakes_.empty() && understood_ && has_axes) read([&] { plan_cells(out_, reader_.vocabulary()); });
@@ -136,6 +142,7 @@ class ScenarioParser {
 
   void read_measure(const YamlNode& root) {
     std::vector<std::string> groups;
+    if (const YamlEntry* entry = root.find("measure")) out_.places["measure"] = entry->place;
     for (const MetricGroup& group : metric_groups()) groups.emplace_back(group.name);
     for (const YamlNode& item : reader_.as_list(reader_.required(root, "measure", ""), "measure")) {
       const std::string group = reader_.one_of(item, "measure", groups);
@@ -144,6 +151,13 @@ class ScenarioParser {
         reader_.refuse(item.place, fmt::format("`measure` lists {} twice", group));
       measure.push_back(group);
     }
+  }
+
+  /// True if the file or an axis names a fix that is known.
+  bool names_fix() const {
+    const std::vector<std::string> axes = out_.matrix.axis_names();
+    return !out_.base.fix.empty() ||
+           std::any_of(axes.begin(), axes.end(), [](const auto& axis) { return find_key(axis) == find_key("fix"); });
   }
 
   /// Whether some cells have an arm `before`; nothing where mistakes hide it.

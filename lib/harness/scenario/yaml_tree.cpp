@@ -9,9 +9,11 @@
 #include <sstream>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
+#include "harness/scenario/yaml_syntax.h"
 
 namespace fp8lab {
 namespace {
@@ -50,16 +52,19 @@ int first_tabbed_line(const std::string& text) {
   return 0;
 }
 
-/// Records where documents begin and ignores all other events.
+/// Records where documents begin and where quoted text does, and ignores all other events.
 class DocumentStarts : public YAML::EventHandler {
  public:
   const YAML::Mark& last() const { return last_; }
+  const std::vector<YAML::Mark>& quoted() const { return quoted_; }
 
   void OnDocumentStart(const YAML::Mark& mark) override { last_ = mark; }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
   void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
-  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t, const std::string&) override {
+    if (tag == "!") quoted_.push_back(mark);
+  }
   void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
   void OnSequenceEnd() override {}
   void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
@@ -67,7 +72,18 @@ class DocumentStarts : public YAML::EventHandler {
 
  private:
   YAML::Mark last_;
+  std::vector<YAML::Mark> quoted_;
 };
+
+/// Throws ScenarioError if quoted text is not closed, which the library takes as closed by the file's end.
+void refuse_unclosed_quotes(const std::string& text, const std::string& file, const std::vector<YAML::Mark>& quoted) {
+  if (quoted.empty()) return;
+  // Only the last can reach the end. A block text (`|`) is marked as quoted too, and so is text behind an anchor.
+  const auto at = static_cast<std::size_t>(quoted.back().pos);
+  if (at >= text.size() || (text[at] != '"' && text[at] != '\'') || is_quote_closed(text, at)) return;
+  const Place place = place_of(quoted.back());
+  throw ScenarioError(file, place, "this is not YAML: " + unclosed_quote(place));
+}
 
 /// Throws ScenarioError if `text` has more than one document. YAML::LoadAll() must not be used here: at text such as
 /// `, a` on its own the parser finds an empty document and does not advance, so LoadAll() collects empty documents
@@ -76,7 +92,9 @@ void refuse_more_than_one(const std::string& text, const std::string& file) {
   std::istringstream in(text);
   YAML::Parser parser(in);
   DocumentStarts starts;
-  if (!parser.HandleNextDocument(starts) || !parser.HandleNextDocument(starts)) return;
+  const bool one = parser.HandleNextDocument(starts);
+  refuse_unclosed_quotes(text, file, starts.quoted());
+  if (!one || !parser.HandleNextDocument(starts)) return;
   const auto at = static_cast<std::size_t>(starts.last().pos);
   const bool is_stray = at < text.size() && text[at] == ',';
   throw ScenarioError(file, place_of(starts.last()),
@@ -194,8 +212,8 @@ YamlNode parse_yaml(const std::string& text, const std::string& file) {
   } catch (const YAML::Exception& error) {
     if (const int line = first_tabbed_line(text); line != 0)
       throw ScenarioError(file, {line, 1}, "this is not YAML: the line is indented with a tab; use spaces");
-    // The library's message quotes the byte where reading stopped, which may be a control character.
-    throw ScenarioError(file, place_of(error.mark), fmt::format("this is not YAML: {}", printable(error.msg)));
+    const SyntaxMistake mistake = explain_syntax(text, place_of(error.mark), error.msg);
+    throw ScenarioError(file, mistake.place, "this is not YAML: " + mistake.problem);
   }
 }
 

@@ -44,7 +44,10 @@ def absent(subject):
         return f"the worker knows no subject {subject}"
     for package in PACKAGES[subject]:
         if importlib.util.find_spec(package) is None:
-            return f"{package} is not installed in this Python"
+            return (
+                f"{package} is not installed in this Python; install it, or name another Python in "
+                "FP8LAB_SUBJECT_PYTHON"
+            )
     return ""
 
 

