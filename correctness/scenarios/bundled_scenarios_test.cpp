@@ -105,7 +105,8 @@ TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
 
 // The same scenarios fail in a tree without the fixes, so `confirmed` depends on them.
 TEST(BundledScenarios, MissingFixesAreNotFixed) {
-  for (const char* file : {"attention-small", "fuser-small", "grouped-small", "modules-small"}) {
+  for (const char* file :
+       {"attention-small", "attention-ring-small", "fuser-small", "grouped-small", "modules-small"}) {
     const Outcome outcome =
         run(FP8LAB_UNFIXED_PROGRAM, std::string(FP8LAB_SCENARIOS) + "/saved_tensors/" + file + ".yaml -d meta");
     EXPECT_EQ(outcome.code, 1) << file;

@@ -134,7 +134,7 @@ class Group final : public ProcessGroup {
     barrier(call);
     if (!moves_data()) return;
     for (const ExchangePart& part : parts) {
-      if (size() == 1) {
+      if (receiver(call) == rank()) {
         if (part.bytes > 0) std::memcpy(part.to, part.from, static_cast<std::size_t>(part.bytes));
         continue;
       }
