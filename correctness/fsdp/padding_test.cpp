@@ -112,6 +112,8 @@ TEST_P(PaddedShards, NoResultDependsOnThePadding) {
         for (std::size_t i = 0; i < clean.model().parameters().size(); ++i) {
           const Parameter &a = *clean.model().parameters()[i]->local, &b = *poisoned.model().parameters()[i]->local;
           EXPECT_EQ(a.grad.shape(), a.spec.shape) << a.name;
+          for (const std::byte byte : bytes_of(clean.device(), padding_of(a.grad)))
+            ASSERT_EQ(byte, std::byte{0}) << a.name;
           EXPECT_EQ(bytes_of(clean.device(), a.grad), bytes_of(poisoned.device(), b.grad)) << a.name;
         }
       }
@@ -141,6 +143,32 @@ TEST(PaddedShards, AreMadeAgainWhenTheirStorageWasReplaced) {
     for (std::size_t i = 0; i < before.size(); ++i)
       EXPECT_EQ(bytes_of(run.device(), run.model().parameters()[i]->value), before[i]);
   });
+}
+
+// Reverted fix: the copy is as long as the padded shard, holds the values of the eight bits, and moves nowhere.
+TEST(PaddedShards, HaveADequantizedFlatCopyWithoutTheFix) {
+  for (const char* recipe : {"mxfp8", "block", "current"}) {
+    RunConfig config;
+    config.recipe = recipe;
+    config.layer = "linear";
+    config.config = small_block(256);
+    config.config.form.bias = false;
+    on_ranks(2, [&](ProcessGroup& world) {
+      const auto parameter_bytes = [](ModelRun& run) {
+        return run.device().ledger().by_kind().at(std::string(name(HolderKind::kParameter)));
+      };
+      ModelRun with(config, world, {.replicas = 1, .shards = 2});
+      RunConfig reverted = config;
+      reverted.behaviors.flatten_without_copy = false;
+      ModelRun without(reverted, world, {.replicas = 1, .shards = 2});
+      const bool blocks = std::string(recipe) != "current";
+      EXPECT_EQ(parameter_bytes(without) - parameter_bytes(with), blocks ? 128 * 256 * 2 : 0) << recipe;
+      for (ModelRun* run : {&with, &without}) run->step();
+      EXPECT_EQ(parameter_bytes(without) - parameter_bytes(with), blocks ? 128 * 256 * 2 : 0) << recipe;
+      EXPECT_EQ(with.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes,
+                without.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes);
+    });
+  }
 }
 
 // 33 ranks and more can have uneven shards of full blocks of 32 rows: here 32 for each of 63 ranks, and none for the
