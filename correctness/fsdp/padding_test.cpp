@@ -140,8 +140,13 @@ TEST(PaddedShards, AreMadeAgainWhenTheirStorageWasReplaced) {
       value = cast(run.device(), value, value.dtype(), parameter->local->holder);
     }
     run.sharding().unshard(run.runtime());
-    for (std::size_t i = 0; i < before.size(); ++i)
-      EXPECT_EQ(bytes_of(run.device(), run.model().parameters()[i]->value), before[i]);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const Parameter& parameter = *run.model().parameters()[i];
+      const RowSplit split(dim0(parameter.spec.shape), 5);
+      EXPECT_EQ(bytes_of(run.device(), parameter.value), before[i]);
+      EXPECT_EQ(static_cast<bool>(padding_of(parameter.local->value)), split.count(world.rank()) < split.chunk())
+          << "the gather sent bytes that are not the shard's";
+    }
   });
 }
 
@@ -171,21 +176,21 @@ TEST(PaddedShards, HaveADequantizedFlatCopyWithoutTheFix) {
   }
 }
 
-// 33 ranks and more can have uneven shards of full blocks of 32 rows: here 32 for each of 63 ranks, and none for the
-// last.
+// 33 ranks and more can have uneven shards of full blocks of 32 rows: here 32 for each of 64 ranks, and none for the
+// other two.
 TEST(PaddedShards, OfFullBlocksEqualTheUnshardedParameter) {
   RunConfig config;
   config.recipe = "mxfp8";
   config.layer = "linear";
-  config.config = small_block(63 * 32);
+  config.config = small_block(64 * 32);
   config.config.seq = 32;
   config.config.batch = 1;
   config.config.form.bias = false;
   ModelRun alone(config);
   for (const bool strips : {true, false}) {
     config.behaviors.strip_scale_padding = strips;
-    on_ranks(64, [&](ProcessGroup& world) {
-      ModelRun run(config, world, {.replicas = 1, .shards = 64});
+    on_ranks(66, [&](ProcessGroup& world) {
+      ModelRun run(config, world, {.replicas = 1, .shards = 66});
       const Parameter& parameter = *run.model().parameters().front();
       EXPECT_TRUE(parameter.local->in_eight_bits());
       poison(run);
@@ -197,7 +202,7 @@ TEST(PaddedShards, OfFullBlocksEqualTheUnshardedParameter) {
         const QuantizedOrientation& wanted = forward ? expected.rowwise() : expected.columnwise();
         EXPECT_EQ(bytes_of(run.device(), got.data), bytes_of(alone.device(), wanted.data));
         if (strips) {
-          const std::int64_t rows = forward ? 63 * 32 : 63;
+          const std::int64_t rows = forward ? 64 * 32 : 64;
           EXPECT_EQ(bytes_of(run.device(), got.scale_inv.row_range(0, rows)),
                     bytes_of(alone.device(), wanted.scale_inv.row_range(0, rows)));
         }
