@@ -271,6 +271,22 @@ TEST(PredictSharded, UnevenShardsArePaddedToTheRowsOfRank0) {
   }
 }
 
+// 2048 rows over 66 ranks: 32, one block, for each of the first 64, and none for two, which move 32 as well. So 2112
+// rows of scales arrive where the parameter's own array has 2048.
+TEST(PredictSharded, UnevenShardsOfFullBlocksArePadded) {
+  CellConfig cell = one_product("mxfp8");
+  cell.ranks = 66;
+  cell.model.hidden = 2048;
+  cell.model.seq = 32;
+  for (const char* fix : {"", "strip_scale_padding", "choose_usage_by_pass"}) {
+    cell.fix = fix;
+    EXPECT_TRUE(agrees(cell, cell.fix.empty() ? Arm::kAfter : Arm::kBefore)) << fix;
+  }
+  const auto figures = predict(cell, Arm::kAfter);
+  EXPECT_EQ(figures.at("traffic.all_gather_payload_bytes"), 2 * 2112 * 2048.0);
+  EXPECT_EQ(figures.at("traffic.all_gather_scale_bytes"), 2112 * 64.0 + 66 * 2048.0);
+}
+
 // Weights of 64 x 64 in bf16, 8192 B, and eight tokens, 1024 B a matrix. Without gathering ahead forward peaks at the
 // third layer, above three inputs; with it at the second, above two inputs, with the third layer's weights in flight.
 TEST(PredictSharded, GatheringAheadHoldsOneMoreLayerAndMovesNoMoreBytes) {
