@@ -32,7 +32,8 @@ struct CellRecord {
   ArmResults arms;
   std::vector<Gate> gates;
   std::vector<ClaimRecord> claims;
-  std::string hash;  ///< over everything on which the verdict depends, except the program
+  std::string text_checksum;  ///< as that of PlannedCell
+  std::string hash;           ///< over everything on which the verdict depends, except the program
 };
 
 /// The finished cells of a run, in the order of its plan. A run may have more records than fit in memory, so each

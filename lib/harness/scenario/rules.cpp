@@ -158,6 +158,10 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
         return BrokenRule{std::string(path),
                           "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
                           "nearest; remove it, or write `optimizer: adam`"};
+  // PyTorch clips gradients apart from its optimizer.
+  if (t.optimizer == Optimizer::kForeachAdam && t.clip_norm != 0.0 && !is_library(cell))
+    return BrokenRule{"training.clip_norm",
+                      "foreach_adam does not clip gradients; remove it, or write `optimizer: adam`"};
   if (t.weight_rounding == Rounding::kStochastic &&
       (t.master_weights != Master::kNone || t.param_dtype != ParamDType::kBF16))
     return BrokenRule{"training.weight_rounding",
