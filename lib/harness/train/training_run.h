@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct StepValues {
   float loss = 0.0f;
   std::vector<std::vector<float>> gradients;
   std::vector<std::vector<float>> updated;  ///< the weights after the step
+  /// Under delayed scaling what the step adds to amax histories, by owner ("layers[0].fc1 forward"), an amax a role.
+  std::map<std::string, std::vector<float>> amaxes;
 };
 
 struct TrainingRunOptions {
