@@ -3,19 +3,24 @@
 import dataclasses
 
 from load import Cell, ResultSet
-from parity_words import relative_gap
+from parity_words import finite_losses, second_half_ratio
 from tables import Table, Text, cell_link
 from units import figure
 
 # What a line gives beside the loss: a metric, what it is in words, and how much of it counts as a difference.
 _BESIDE = (
-    ("parity.grad_sqnr_db", "gradients", 1.0),
+    ("parity.grad_sqnr_db", "gradients beside the own BF16 arm", 1.0),
     ("parity.clip_fraction", "clipped", 0.001),
     ("parity.underflow_fraction", "underflowed", 0.001),
     ("memory.end_of_step_bytes", "kept between steps", 1.0),
     ("memory.peak_bytes", "peak", 1.0),
 )
 _SEEDS = ("seed", "training.seed")
+# Losses of cells that differ by one of these are of other data, another number of tokens or another model.
+_LOSSES_APART = frozenset(
+    ("seed", "batch", "seq", "micro_batches", "ranks", "mesh", "corpus", "tokens", "data", "loss", "steps")
+    + ("layer", "layers", "hidden", "heads", "kv_heads", "ffn", "experts", "split", "vocabulary")
+)
 
 
 @dataclasses.dataclass
@@ -34,9 +39,12 @@ class Ablation:
 
     @property
     def gap(self) -> float | None:
-        """How far the mean loss lies above the base's, relative to BF16's."""
-        own, other = relative_gap(self.cell, "after"), relative_gap(self.base, "after")
-        return None if own is None or other is None else own - other
+        """How far the mean loss of the second half of the steps lies above the base's, relative to it; None if the key
+        makes losses incomparable. BF16's losses have no part in this: BF16 trains with the key too."""
+        own, other = finite_losses(self.cell, "after"), finite_losses(self.base, "after")
+        if self.key.rpartition(".")[2] in _LOSSES_APART or own is None or other is None:
+            return None
+        return second_half_ratio(own, other)
 
     @property
     def words(self) -> str:
@@ -82,7 +90,8 @@ def ablations_table(sets: list[ResultSet]) -> Table:
         ["key", "of", "what it changes", "scenario", "set"],
         rows,
         caption="Cells that set one key more than another cell of their scenario. The loss is the mean over the second half of "
-        "the steps, and its change relative to BF16's loss; figures are those without the key, then with it."
+        "the steps, and its change relative to the loss without the key; a key that changes data or model leaves nothing to compare. "
+        "Figures are those without the key, then with it."
         if rows
         else "",
     )

@@ -27,19 +27,30 @@ def _end(losses: list[float]) -> float:
     return statistics.fmean(losses[-max(1, len(losses) // 10) :])
 
 
-def _losses(cell: Cell, arm: str) -> list[float] | None:
+def finite_losses(cell: Cell, arm: str) -> list[float] | None:
+    """The losses that the results keep of the arm; None unless there are two or more, all finite."""
     losses = (cell.arm(arm) or {}).get("losses") or []
     finite = [loss for loss in losses if loss is not None and math.isfinite(loss)]
     return finite if len(losses) > 1 and len(finite) == len(losses) else None
 
 
-def relative_gap(cell: Cell, arm: str) -> float | None:
-    """How far the mean loss of the second half of the steps lies above BF16's, relative to it."""
-    own, reference = _losses(cell, arm), _losses(cell, "bf16")
-    if own is None or reference is None or len(own) != len(reference):
+def second_half_ratio(own: list[float], reference: list[float]) -> float | None:
+    """How far the mean of the second half of `own` lies above that of `reference`, relative to it."""
+    if len(own) != len(reference):
         return None
     half = len(own) - len(own) // 2
-    return sum(own[half:]) / sum(reference[half:]) - 1
+    total = sum(reference[half:])
+    return (sum(own[half:]) - total) / abs(total) if total != 0 else None
+
+
+def relative_gap(cell: Cell, arm: str) -> float | None:
+    """How far the mean loss of the second half of the steps lies above BF16's, relative to it: `parity.mean_loss_gap`,
+    which is over all steps. Records of older versions lack it; theirs is computed from the losses that they keep."""
+    entry = ((cell.arm(arm) or {}).get("metrics") or {}).get("parity.mean_loss_gap")
+    if entry is not None:
+        return entry["value"]
+    own, reference = finite_losses(cell, arm), finite_losses(cell, "bf16")
+    return None if own is None or reference is None else second_half_ratio(own, reference)
 
 
 @dataclasses.dataclass
@@ -103,6 +114,8 @@ class Gap:
     @property
     def relative_words(self) -> str:
         """The relative gap of the loss with its interval, beside the bound that DeepSeek-V3 gives for its own training."""
+        if len(self.relative) < len(self.shares):
+            return units.ABSENT
         mean = statistics.fmean(self.relative)
         if len(self.relative) < FEWEST_SEEDS:
             return f"{mean:+.2%}"
@@ -131,7 +144,7 @@ class Gap:
 def _gap(cells: list[Cell], arm: str) -> Gap | None:
     shares, ends, falls, relative = [], [], [], []
     for cell in cells:
-        own, reference = _losses(cell, arm), _losses(cell, "bf16")
+        own, reference = finite_losses(cell, arm), finite_losses(cell, "bf16")
         if own is None or reference is None or len(own) != len(reference):
             return None
         fell = reference[0] - _end(reference)
@@ -140,7 +153,9 @@ def _gap(cells: list[Cell], arm: str) -> Gap | None:
         shares.append((_end(own) - _end(reference)) / fell)
         ends.append(_end(reference))
         falls.append(fell)
-        relative.append(relative_gap(cell, arm))
+        gap = relative_gap(cell, arm)
+        if gap is not None:
+            relative.append(gap)
     return Gap(cells[0], arm, shares, ends, statistics.fmean(falls), worst_cast(cells, arm), relative)
 
 

@@ -7,6 +7,7 @@ import sample
 
 import load
 import parity_words
+import units
 
 
 def seeds(behind: list[float], bf16_ends: list[float]) -> list[load.ResultSet]:
@@ -65,6 +66,15 @@ class Words(unittest.TestCase):
             gap = self.only(seeds(behind, [1.0, 1.001, 0.999]))
             self.assertIn(f": {verdict} 0.25%", gap.relative_words)
         self.assertEqual(self.only(seeds([0.01], [1.0])).relative_words, "+1.00%")
+
+    def test_the_relative_gap_is_the_metric_where_the_record_has_it(self) -> None:
+        # Losses that results keep of a long training are a sample of all; the metric is of all.
+        sets = seeds([0.01], [1.0])
+        metrics = sets[0].cells[0].record["arms"]["after"]["metrics"]
+        metrics["parity.mean_loss_gap"] = sample.metric(-0.002, None, "1")
+        self.assertEqual(self.only(sets).relative_words, "-0.20%")
+        metrics["parity.mean_loss_gap"] = sample.metric(None, None, "1", "needs 16 steps")
+        self.assertEqual(self.only(sets).relative_words, units.ABSENT)
 
     def test_a_gap_whose_interval_contains_zero_is_as_good(self) -> None:
         gap = self.only(seeds([0.05, -0.05, 0.01], [1.0, 1.001, 0.999]))

@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
+#include <variant>
 
 #include "core/check.h"
+#include "harness/cell/keys.h"
 #include "harness/results/compare.h"
 #include "harness/run/fake_process.h"
 
@@ -16,7 +19,7 @@ namespace {
 
 /// A layer that saves 10 bytes for each token and element, and needs 4 bytes for an element of its weight in backward.
 const std::string kProfile = R"({"schema": "fp8lab.memory-profile/1", "subject": "torch", "first": "2.4", "last": "2.6",
- "measured": "by hand", "scratch": 1000, "rows": [{"layer": "linear", "form": "gpt", "recipe": "bf16",
+ "arch": "hopper", "measured": "by hand", "scratch": 1000, "rows": [{"layer": "linear", "form": "gpt", "recipe": "bf16",
  "quantized_weights": false, "weights": [{"hidden*hidden": 1}], "vectors": {"hidden": 1}, "bytes_of_weight": 2,
  "adam": [1, 3], "state": 5, "before": {"seq": 1}, "first": {"bytes": 7}, "forward": {"context": {"tokens*hidden": 10}},
  "forward_moments": [{"workspace": {"tokens*hidden": 12}}], "loss": {"tokens": 2}, "loss_moments": [],
@@ -81,10 +84,20 @@ TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
 
   cell.training.optimizer = Optimizer::kAdam;
   cell.training.master_weights = Master::kF32;
+  cell.training.steps = 2;
   const Estimate adam = profile.estimate(cell, Arm::kAfter);
   EXPECT_EQ(at(adam, "memory.end_of_forward_bytes"), end_of_forward + 3 * 10100 * 12);
   EXPECT_EQ(at(adam, "memory.optimizer_peak_bytes"),
             base + 3 * 10100 * 12 + 4000 + 3 * 20200 + 1 * 3 * 10000 + 3 * 10000);
+
+  // The only step's forward and backward precede the optimizer's first step, which makes its state.
+  cell.training.steps = 1;
+  const Estimate first_step = profile.estimate(cell, Arm::kAfter);
+  EXPECT_EQ(at(first_step, "memory.end_of_forward_bytes"), end_of_forward);
+  EXPECT_EQ(at(first_step, "memory.end_of_backward_bytes"), at(plain, "memory.end_of_backward_bytes"));
+  EXPECT_EQ(at(first_step, "memory.optimizer_peak_bytes"), at(adam, "memory.optimizer_peak_bytes"));
+  EXPECT_EQ(at(first_step, "memory.end_of_step_bytes"), at(adam, "memory.end_of_step_bytes"));
+  EXPECT_EQ(at(first_step, "memory.forward_by_holder.optimizer_state"), 0.0);
 
   cell.training.optimizer = Optimizer::kNone;
   cell.training.checkpoint = Recompute::kFull;
@@ -107,10 +120,103 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
   };
   EXPECT_EQ(reason([](CellConfig&) {}), "");
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.ranks = 2; }), "ranks: "));
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile is of hopper");
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "training.loss: "));
   EXPECT_TRUE(
       names(reason([](CellConfig& cell) { cell.training.recipe = "mxfp8"; }), "no linear in form gpt under mxfp8"));
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.model.layer = "layernorm_mlp"; }), "no layernorm_mlp"));
+  // Every other key is refused by its name where its value is not the default.
+  const std::set<std::string> modelled{"device",
+                                       "subject",
+                                       "capacity",
+                                       "versions.before",
+                                       "versions.after",
+                                       "model.layer",
+                                       "model.form",
+                                       "model.layers",
+                                       "model.hidden",
+                                       "model.heads",
+                                       "model.kv_heads",
+                                       "model.ffn",
+                                       "model.seq",
+                                       "model.batch",
+                                       "model.init_std",
+                                       "model.scaled_residuals",
+                                       "training.steps",
+                                       "training.optimizer",
+                                       "training.learning_rate",
+                                       "training.learning_rate_schedule",
+                                       "training.warmup_steps",
+                                       "training.final_learning_rate",
+                                       "training.decay_steps",
+                                       "training.beta1",
+                                       "training.beta2",
+                                       "training.master_weights",
+                                       "training.weight_decay",
+                                       "training.decoupled_decay",
+                                       "training.decay_only_matrices",
+                                       "training.recipe",
+                                       "training.quantized_weights",
+                                       "training.checkpoint",
+                                       "training.seed",
+                                       "training.data",
+                                       "training.fp8_sums",
+                                       "training.recipe_options.fp8_format",
+                                       "training.recipe_options.amax_algorithm",
+                                       "training.recipe_options.margin",
+                                       "training.recipe_options.epsilon",
+                                       "training.recipe_options.power_of_two_scales"};
+  int refused = 0;
+  for (const Key& key : keys()) {
+    CellConfig cell = small_cell();
+    const Value before = key.get(cell);
+    const auto changed = [&]() -> Value {
+      switch (key.type) {
+        case KeyType::kSwitch: return !(std::holds_alternative<bool>(before) && std::get<bool>(before));
+        case KeyType::kInteger: return std::int64_t{7};
+        case KeyType::kNumber: return 0.5;
+        case KeyType::kMesh: return std::string("2x2");
+        case KeyType::kWord:
+          if (!key.table_words)
+            return key.fixed_words.back() == to_text(before) ? key.fixed_words.front() : key.fixed_words.back();
+          [[fallthrough]];
+        default: return std::string("other");
+      }
+    }();
+    key.set(cell, changed);
+    if (modelled.count(std::string(key.path)) > 0) continue;
+    ++refused;
+    try {
+      profile.estimate(cell, Arm::kAfter);
+      ADD_FAILURE() << key.path << " = " << to_text(changed) << " is ignored";
+    } catch (const Error& error) {
+      EXPECT_TRUE(std::string(error.what()).starts_with(key.path)) << key.path << ": " << error.what();
+    }
+  }
+  EXPECT_GT(refused, 40);
+  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.moments = Moments::kE4M3; }), "training.moments: "));
+}
+
+TEST_F(MemoryProfiles, ADamagedFileIsAnErrorOfTheCellsThatNeedIt) {
+  written(kProfile);
+  const std::string folder = (directory_ / "profiles").string();
+  CellConfig cell = small_cell();
+  cell.subject = "torch";
+  cell.versions.after = "2.5.1";
+  EXPECT_TRUE(MemoryProfile::find(folder, cell, Arm::kAfter));
+  cell.versions.after = "2.7.0";
+  EXPECT_FALSE(MemoryProfile::find(folder, cell, Arm::kAfter));
+  sample::write(directory_ / "profiles/damaged.json", replaced(kProfile, "\"state\": 5", "\"state\": -5"));
+  const PredictFunction predict =
+      with_profiles([](const CellConfig&, Arm) { return std::map<std::string, double>{}; }, folder);
+  try {
+    predict(cell, Arm::kAfter);
+    ADD_FAILURE() << "a damaged profile is left out without a word";
+  } catch (const Error& error) {
+    EXPECT_TRUE(names(error.what(), "damaged.json: `rows[0].state` ")) << error.what();
+  }
+  cell.subject = "own";
+  EXPECT_NO_THROW(predict(cell, Arm::kAfter));
 }
 
 TEST_F(MemoryProfiles, AFileIsCheckedWhenItIsRead) {

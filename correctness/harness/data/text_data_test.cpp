@@ -19,7 +19,7 @@ namespace {
 
 using TokenList = std::vector<std::int32_t>;
 
-TokenList list(std::span<const std::int32_t> tokens) { return {tokens.begin(), tokens.end()}; }
+TokenList list(TextTokens tokens) { return {tokens.begin(), tokens.end()}; }
 
 std::string error_of(const std::function<void()>& act) {
   try {
@@ -70,6 +70,22 @@ TEST(TextData, TokensAreBytesOrTheRanksOfThoseThatOccur) {
   EXPECT_EQ(list(characters.held_out()), TokenList{3});
 }
 
+TEST(TextData, TheChecksumIsOfTheTextAndNotOfItsTokens) {
+  const TextData text("abcd", Tokens::kByte), same("abcd", Tokens::kCharacter), other("abce", Tokens::kCharacter);
+  EXPECT_EQ(text.checksum().size(), 16u);
+  EXPECT_EQ(text.checksum(), same.checksum());
+  EXPECT_NE(text.checksum(), other.checksum());
+}
+
+TEST(TextData, ACorpusThatCannotBeReadIsAskedForOnce) {
+  const sample::TemporaryDirectory folder;
+  TrainingConfig training;
+  training.corpus = (folder / "late").string();
+  const std::string error = error_of([&] { text_of(training); });
+  sample::write(folder / "late", "abc");
+  EXPECT_EQ(error_of([&] { text_of(training); }), error);
+}
+
 TEST(TextData, TheLastTenthIsHeldOut) {
   for (std::size_t size = 0; size < 50; ++size) {
     const TextData text(std::string(size, 'x'), Tokens::kByte);
@@ -89,14 +105,14 @@ TEST(TextData, ModelsThatDoNotFitTheTextAreNamed) {
   EXPECT_NE(broken_text_rule(text, model).find("needs 3"), std::string::npos) << broken_text_rule(text, model);
 }
 
-TokenList counted(std::int32_t size) {
-  TokenList text;
-  for (std::int32_t i = 0; i < size; ++i) text.push_back(i);
+std::vector<std::uint8_t> counted(std::int32_t size) {
+  std::vector<std::uint8_t> text;
+  for (std::int32_t i = 0; i < size; ++i) text.push_back(static_cast<std::uint8_t>(i));
   return text;
 }
 
 TEST(TokenBatch, WindowsAreRunsOfTheTextWithTheTokensThatFollow) {
-  const TokenList text = counted(100);
+  const std::vector<std::uint8_t> text = counted(100);
   constexpr std::int64_t kSeq = 7, kCount = 5;
   for (const TokenBatch& batch : {random_windows(text, kSeq, 3, {.first = 20, .count = kCount}),
                                   spread_windows(text, kSeq, 40, {.first = 20, .count = kCount})}) {
@@ -113,7 +129,7 @@ TEST(TokenBatch, WindowsAreRunsOfTheTextWithTheTokensThatFollow) {
 
 // Ranks and micro-batches each read their part of a step's sequences.
 TEST(TokenBatch, SequencesAreTheSameHoweverTheyAreDivided) {
-  const TokenList text = counted(1000);
+  const std::vector<std::uint8_t> text = counted(1000);
   constexpr std::int64_t kSeq = 4, kAll = 6;
   const auto all_of = [&](const auto& make) {
     const TokenBatch all = make(SequenceRange{.first = 12, .count = kAll});
@@ -139,7 +155,7 @@ std::set<std::int32_t> begins(const TokenBatch& batch, std::int64_t count) {
 }
 
 TEST(TokenBatch, RandomWindowsBeginAtEveryPlaceOfTheTextAndNoOther) {
-  const TokenList text = counted(12);
+  const std::vector<std::uint8_t> text = counted(12);
   std::set<std::int32_t> every;
   for (std::int32_t i = 0; i < 4; ++i) every.insert(i);
   EXPECT_EQ(begins(random_windows(text, 8, 1, {.first = 0, .count = 200}), 200), every);
@@ -149,13 +165,13 @@ TEST(TokenBatch, RandomWindowsBeginAtEveryPlaceOfTheTextAndNoOther) {
 }
 
 TEST(TokenBatch, SpreadWindowsReachFromTheBeginningOfTheTextToItsEnd) {
-  const TokenList text = counted(1000);
+  const std::vector<std::uint8_t> text = counted(250);
   constexpr std::int64_t kSeq = 10;
   for (const std::int64_t total : {2, 3, 7, 100}) {
     const TokenBatch batch = spread_windows(text, kSeq, total, {.first = 0, .count = total});
     EXPECT_EQ(batch.tokens.front(), 0);
-    EXPECT_EQ(batch.targets.back(), 999);
-    const double apart = (1000.0 - 1.0 - kSeq) / static_cast<double>(total - 1);
+    EXPECT_EQ(batch.targets.back(), 249);
+    const double apart = (250.0 - 1.0 - kSeq) / static_cast<double>(total - 1);
     for (std::int64_t s = 0; s < total; ++s)
       EXPECT_NEAR(batch.tokens[static_cast<std::size_t>(s)], apart * static_cast<double>(s), 1.0) << total;
   }

@@ -19,7 +19,7 @@
 #include "support/quantize.h"
 #include "support/recipe_names.h"
 
-// Steps of several micro-batches: gradients and losses are sums over them.
+// Steps of several micro-batches: gradients and losses are means over them, or sums where the loss is a sum.
 namespace fp8lab {
 namespace {
 
@@ -52,17 +52,17 @@ Values data(const CellConfig& cell, std::string_view name) {
   return device->read(tensor);
 }
 
-// y = x W^T with a bias of zeros; the loss of a micro-batch of T tokens is the mean of (y - t)^2 over T x H elements.
-// So the gradients are sums over all tokens of g^T x and of g, where g = 2 (y - t) / (T H). In f32 a sum of n products
-// has an error of at most n epsilon times the sum of their magnitudes.
-TEST(MicroBatches, GradientsOfALinearAreTheSumsByDefinition) {
+// y = x W^T with a bias of zeros; the loss of a step of T tokens is the mean of (y - t)^2 over T x H elements, however
+// many micro-batches they are. So the gradients are sums over all tokens of g^T x and of g, where g = 2 (y - t) / (T
+// H). In f32 a sum of n products has an error of at most n epsilon times the sum of their magnitudes.
+TEST(MicroBatches, GradientsOfALinearAreThoseOfTheMeanOverTheStep) {
   const support::FinishedRun run(one_step("linear", 3));
   const CellConfig& cell = run.cell;
   const auto hidden = static_cast<std::size_t>(cell.model.hidden);
   const auto tokens = static_cast<std::size_t>(cell.model.seq * cell.model.batch), rows = 3 * tokens;
   const Values x = data(cell, "x"), target = data(cell, "target");
   const Values& w = run.run.values().initial_weights.at(0);
-  const double scale = 2.0 / static_cast<double>(tokens * hidden);
+  const double scale = 2.0 / static_cast<double>(rows * hidden);
   std::vector<double> g(rows * hidden), g_error(rows * hidden);
   double loss = 0.0;
   for (std::size_t row = 0; row < rows; ++row)
@@ -104,7 +104,7 @@ TEST(MicroBatches, GradientsOfALinearAreTheSumsByDefinition) {
 }
 
 /// The first step of a cell over ranks, each of which takes its part of the micro-batches: gradients of unsharded
-/// parameters, times the ranks, over which sharding averages; and the losses in the order of ranks.
+/// parameters and the losses in the order of ranks.
 struct StepOverRanks {
   StepOverRanks(CellConfig cell, int ranks) {
     cell.ranks = ranks;
@@ -124,7 +124,7 @@ struct StepOverRanks {
     for (const auto& [ranges, shards] : parts)
       for (std::size_t i = 0; i < shards.size(); ++i) {
         EXPECT_EQ(static_cast<std::int64_t>(gradients[i].size()), ranges[i].begin);
-        for (const float value : shards[i]) gradients[i].push_back(static_cast<float>(ranks) * value);
+        for (const float value : shards[i]) gradients[i].push_back(value);
       }
   }
   Lists gradients;
@@ -133,7 +133,7 @@ struct StepOverRanks {
 
 // Every micro-batch has the same gradients whichever rank makes them, since weights and tokens are the same. Only the
 // order of the three sums differs, so each result is within 3 epsilon of the exact sum, relative to the magnitudes. A
-// micro-batch's own gradient is the difference of two steps that end with it and before it.
+// micro-batch's own gradient is the difference of two steps, times their micro-batches, that end with it and before it.
 TEST(MicroBatches, GradientsAreThoseOfAsManyRanks) {
   constexpr int kMicroBatches = 4;
   for (const LayerRow& layer : layer_table()) {
@@ -146,6 +146,8 @@ TEST(MicroBatches, GradientsAreThoseOfAsManyRanks) {
       shorter.training.micro_batches = n;
       const support::FinishedRun run(shorter);
       up_to.push_back(run.run.values().gradients);
+      for (Values& values : up_to.back())
+        for (float& value : values) value *= static_cast<float>(n);
       loss = run.run.losses().front();
     }
     for (const int ranks : {1, 2, 4}) {
@@ -160,14 +162,39 @@ TEST(MicroBatches, GradientsAreThoseOfAsManyRanks) {
           for (std::size_t n = 1; n < up_to.size(); ++n)
             magnitude += std::abs(static_cast<double>(up_to[n][i][j]) - static_cast<double>(up_to[n - 1][i][j]));
           others_add = others_add || up_to[3][i][j] != 4.0f * up_to[0][i][j];
-          ASSERT_NEAR(over.gradients[i][j], up_to.back()[i][j], 8.0 * kEpsilon * magnitude) << i << ", " << j;
+          ASSERT_NEAR(4.0f * over.gradients[i][j], up_to.back()[i][j], 10.0 * kEpsilon * magnitude) << i << ", " << j;
         }
         EXPECT_TRUE(others_add) << "parameter " << i << " gets the same gradient from every micro-batch";
       }
-      float sum = 0.0f;
-      for (const float one : over.losses) sum += one;
-      EXPECT_NEAR(sum, loss, 4.0 * kEpsilon * loss);
+      float mean = 0.0f;
+      for (const float one : over.losses) mean += one / static_cast<float>(ranks);
+      EXPECT_NEAR(mean, loss, 4.0 * kEpsilon * loss);
     }
+  }
+}
+
+// nanoGPT divides the loss by its accumulation steps.
+TEST(MicroBatches, MicroBatchesOfABatchHaveItsLossAndASumIsASum) {
+  CellConfig one = one_step("layernorm_mlp", 1);
+  one.model.batch = 8;
+  CellConfig two = one;
+  two.model.batch = 4;
+  two.training.micro_batches = 2;
+  for (const Loss loss : {Loss::kMse, Loss::kSum}) {
+    one.training.loss = two.training.loss = loss;
+    const support::FinishedRun entire(one), divided(two);
+    const double expected = static_cast<double>(entire.run.losses().front());
+    EXPECT_NEAR(static_cast<double>(divided.run.losses().front()), expected, 1e-5 * std::abs(expected) + 1e-4);
+    double square = 0.0, distance = 0.0;
+    for (std::size_t i = 0; i < entire.run.values().gradients.size(); ++i)
+      for (std::size_t j = 0; j < entire.run.values().gradients[i].size(); ++j) {
+        const double value = static_cast<double>(entire.run.values().gradients[i][j]);
+        const double other = static_cast<double>(divided.run.values().gradients[i][j]);
+        square += value * value;
+        distance += (value - other) * (value - other);
+      }
+    EXPECT_LT(distance, 1e-8 * square);
+    EXPECT_GT(square, 0.0);
   }
 }
 
@@ -213,7 +240,9 @@ Lists gradients_of_a_loop(const CellConfig& cell, bool every_pass) {
     const bool updates = every_pass || i + 1 == cell.training.micro_batches;
     const Variable loss = mse_loss(runtime, model.forward(runtime, {filled("x"), nullptr}), filled("target"));
     if (updates) model.update_forward_scales(runtime);
-    run_backward(runtime, loss);
+    Tensor share = device->allocate({{1, 1}, DType::kF32}, support::anyone(*device));
+    fill(*device, share, 1.0f / static_cast<float>(cell.training.micro_batches));
+    run_backward(runtime, loss, std::move(share));
     if (updates) model.update_backward_scales(runtime);
   }
   Lists gradients;

@@ -112,6 +112,23 @@ TEST(Parity, ReportsCastsByTensorAndStep) {
   EXPECT_TRUE(measure_arm(cell, Arm::kBf16).casts.empty());
 }
 
+TEST(Twin, IsAbsentWhereCorrectRunsDiffer) {
+  const auto twin_of = [](std::string_view recipe, Master master, std::int64_t micro_batches) {
+    CellConfig cell = support::small_cell(recipe);
+    cell.measure = {"twin"};
+    cell.training.master_weights = master;
+    cell.training.quantized_weights = true;
+    cell.training.micro_batches = micro_batches;
+    return figure(measure_arm(cell, Arm::kAfter), "twin.losses_equal");
+  };
+  EXPECT_EQ(twin_of("delayed", Master::kF32, 1).value, 1.0);
+  EXPECT_EQ(twin_of("mxfp8", Master::kF32, 2).value, 1.0);
+  EXPECT_FALSE(twin_of("delayed", Master::kF32, 2).value);
+  EXPECT_NE(twin_of("delayed", Master::kF32, 2).reason.find("every micro-batch"), std::string::npos);
+  EXPECT_FALSE(twin_of("mxfp8", Master::kRemainder, 1).value);
+  EXPECT_NE(twin_of("mxfp8", Master::kRemainder, 1).reason.find("ties away from zero"), std::string::npos);
+}
+
 TEST(Parity, LayersLeftInBF16CastNothing) {
   CellConfig cell = support::small_cell("mxfp8", "llama", "layernorm_mlp");
   cell.measure = {"parity", "twin"};

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -160,9 +161,22 @@ TEST(ReferenceAdam, MovesByTheLearningRateUnderAConstantGradient) {
   NamedMatrices parameters{{"w", Matrix(1, 1)}}, gradients = parameters;
   gradients["w"].values = {1.0};
   for (int step = 1; step <= 5; ++step) {
-    parameters = adam.step(parameters, gradients);
+    parameters = adam.step(parameters, gradients, {});
     EXPECT_NEAR(parameters.at("w").values[0], -0.5 * step, 1e-7 * step);
   }
+}
+
+TEST(ReferenceAdam, VectorsDoNotDecayAndMatricesOfOneRowDo) {
+  TrainingConfig training;
+  training.learning_rate = 0.5;
+  training.weight_decay = 0.1;
+  training.decay_only_matrices = true;
+  reference_step::Adam adam(training);
+  NamedMatrices parameters{{"bias", Matrix(1, 1)}, {"matrix", Matrix(1, 1)}}, gradients = parameters;
+  for (auto& [name, parameter] : parameters) parameter.values = {1.0};
+  parameters = adam.step(parameters, gradients, {"bias"});
+  EXPECT_EQ(parameters.at("bias").values[0], 1.0);
+  EXPECT_DOUBLE_EQ(parameters.at("matrix").values[0], 1.0 - 0.5 * 0.1);
 }
 
 /// An exact tensor, and the same with the noise of eight bits.
@@ -264,6 +278,72 @@ TEST(Reference, FindsNoFaultInAnyRecipeAndForm) {
       EXPECT_GT(result.metrics.at("reference.tensors").value.value(), 3 * 2 * 6.0);
       EXPECT_TRUE(result.notes.empty());
     }
+}
+
+TEST(TensorCoreProduct, HasTheValuesMeasuredOnAGpu) {
+  const auto sum = [](const std::vector<float>& a, const std::vector<float>& b, bool fast = true) {
+    const auto k = static_cast<std::int64_t>(a.size());
+    return tensor_core_product(Matrix(1, k, a), Matrix(1, k, b), fast).values.at(0);
+  };
+  EXPECT_EQ(sum({16.0f, 1.5f, 1.5f}, {16.0f, 0x1p-5f, 0x1p-5f}), 256.0625);  // 256.09375 exactly
+  EXPECT_EQ(sum({16.0f, 0x1p-6f}, {16.0f, 1.0f}), 256.0);
+  std::vector<float> ones(64, 0.0f), held(64, 0.0f);
+  std::fill_n(ones.begin(), 32, 256.0f);
+  std::fill_n(held.begin(), 32, 8.0f);
+  ones[31] = 1.0f, held[31] = 1.0f;  // 31 x 2048 + 1, of which the next instruction keeps multiples of 4
+  EXPECT_EQ(sum(held, ones), 63488.0);
+  // After 128 products the accumulator starts again, unless it is the only one.
+  std::vector<float> many(160, 0.0f), twos(160, 0.0f);
+  many[0] = many[128] = 1.0f, twos[0] = 16384.0f, twos[128] = 1.0f;
+  EXPECT_EQ(sum(many, twos, true), 16384.0);
+  EXPECT_EQ(sum(many, twos, false), 16385.0);
+}
+
+CellConfig language_cell(std::string_view recipe, std::int64_t layers, std::uint64_t seed) {
+  CellConfig cell = support::small_cell(recipe);
+  cell.model.vocabulary = 96;
+  cell.model.layers = layers;
+  cell.training.loss = Loss::kCrossEntropy;
+  cell.training.steps = 2;
+  cell.training.seed = seed;
+  cell.measure = {"reference"};
+  return cell;
+}
+
+TEST(Reference, FindsNoFaultInSumsOfATensorCore) {
+  for (const char* recipe : {"delayed", "current", "block", "mxfp8"}) {
+    CellConfig cell = language_cell(recipe, 2, 1);
+    cell.training.fp8_sums = Fp8Sums::kTensorCore;
+    const ArmResult result = measure_arm(cell, Arm::kAfter);
+    EXPECT_EQ(result.metrics.at("reference.faults").value, 0.0)
+        << recipe << ": " << result.metrics.at("reference.faults").reason;
+  }
+}
+
+// A step or two of BF16 in an amax make every value of a tensor round elsewhere.
+TEST(Reference, FindsNoFaultInLanguageModelsOfSeveralLayers) {
+  for (const char* recipe : {"delayed", "current"})
+    for (const std::uint64_t seed : {1, 2, 3, 4}) {
+      const ArmResult result = measure_arm(language_cell(recipe, 3, seed), Arm::kAfter);
+      EXPECT_EQ(result.metrics.at("reference.faults").value, 0.0)
+          << recipe << ", seed " << seed << ": " << result.metrics.at("reference.faults").reason;
+    }
+}
+
+TEST(Reference, TakesTheRuntimesAmaxWhereItIsWithinTheShareAlone) {
+  const CellConfig cell = support::small_cell("current");
+  Casts casts(cell, "current", false);
+  Matrix x = random_matrix(32, 32, 1);
+  x.values[7] = 8.0;
+  const Operand own = casts.cast("a", Role::kInput, x);
+  std::map<std::string, double> seen{{"a", 8.0625}};
+  casts.set_seen_amaxes(&seen, kBF16Steps);
+  EXPECT_NE(casts.cast("a", Role::kInput, x).by_rows.values, own.by_rows.values);
+  EXPECT_EQ(casts.cast("b", Role::kInput, x).by_rows.values, own.by_rows.values);
+  for (const double far : {8.25, 7.75, 16.0, 0.0}) {
+    seen["a"] = far;
+    EXPECT_EQ(casts.cast("a", Role::kInput, x).by_rows.values, own.by_rows.values) << far;
+  }
 }
 
 TEST(Reference, IsAbsentWithAReasonWhereItCoversACellNot) {

@@ -133,6 +133,24 @@ TEST(Compare, ArmThatEndsInAnotherWayIsReportedOnce) {
   EXPECT_EQ(compared([](CellRecord& c) { c.arms.erase(Arm::kBefore); }).exit_code(), 1);
 }
 
+TEST(Compare, ATextIsWhatItHoldsAndNotWhereItIs) {
+  const auto changes = [](const char* path, const char* checksum) {
+    CellRecord was = cell("c"), is = cell("c");
+    was.config.training.corpus = "texts/a";
+    was.text_checksum = "00000000000000aa";
+    is.config.training.corpus = path;
+    is.text_checksum = checksum;
+    return compare_runs(run_of({was}), run_of({is})).changes;
+  };
+  EXPECT_TRUE(changes("texts/a", "00000000000000aa").empty());
+  EXPECT_TRUE(changes("/home/me/texts/a", "00000000000000aa").empty());
+  EXPECT_TRUE(changes("texts/a", "").empty());  // of an earlier version
+  for (const auto& [path, checksum] : {std::pair{"texts/a", "00000000000000bb"}, {"texts/b", ""}}) {
+    ASSERT_EQ(changes(path, checksum).size(), 1u);
+    EXPECT_EQ(changes(path, checksum)[0].kind, ChangeKind::kRedefined);
+  }
+}
+
 TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
   const RunComparison out = compared([](CellRecord& c) {
     c.config.model.seq = 64;

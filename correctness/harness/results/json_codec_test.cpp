@@ -109,5 +109,18 @@ TEST(JsonCodec, HashChangesWithEverythingThatTheVerdictDependsOn) {
   EXPECT_NE(hash(expect + "arch: blackwell\n"), base);
 }
 
+TEST(JsonCodec, TheHashKnowsATextByItsBytes) {
+  const auto hash = [](const char* path, const char* checksum) {
+    PlannedCell cell;
+    cell.config.training.corpus = path;
+    cell.text_checksum = checksum;
+    return hash_of(cell);
+  };
+  EXPECT_EQ(hash("texts/a", "aa"), hash("/home/me/texts/a", "aa"));
+  EXPECT_NE(hash("texts/a", "aa"), hash("texts/a", "bb"));
+  EXPECT_NE(hash("", "aa"), hash("", "bb"));  // the default text of two versions of its package
+  EXPECT_NE(hash("texts/a", ""), hash("texts/b", ""));
+}
+
 }  // namespace
 }  // namespace fp8lab

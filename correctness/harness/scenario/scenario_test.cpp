@@ -173,6 +173,28 @@ TEST(Scenario, ScenarioWithoutAFixNeedsNoArm) {
   EXPECT_EQ(s.expect.at(0).side, Side::kAfter);
 }
 
+TEST(Scenario, FilesAndFoldersAreRelativeToTheScenariosFolder) {
+  const std::string text =
+      "version: 1\nname: s\ntitle: S\nsubject: torch\nmodel: {hidden: 64, seq: 8, vocabulary: 9}\n"
+      "training: {loss: cross_entropy, data: text, corpus: texts/a}\nmeasure: [memory]\n";
+  const auto cell = [&](const std::string& file, const std::string& before, const std::string& after) {
+    return plan_cells(
+               parse_scenario(text + "versions: {before: " + before + ", after: " + after + "}\n", file, kVocabulary),
+               kVocabulary)
+        .at(0)
+        .config;
+  };
+  const CellConfig below = cell("folder/s.yaml", "./te", "../te");
+  EXPECT_EQ(below.training.corpus, "folder/texts/a");
+  EXPECT_EQ(below.versions.before, "folder/te");
+  EXPECT_EQ(below.versions.after, "./te");
+  const CellConfig others = cell("/a/b/s.yaml", "2.14.1", "/c/te");
+  EXPECT_EQ(others.versions.before, "2.14.1");
+  EXPECT_EQ(others.versions.after, "/c/te");
+  EXPECT_EQ(cell("/a/b/s.yaml", "2.14.1", "../te").versions.after, "/a/te");
+  EXPECT_EQ(cell("s.yaml", "2.14.1", "./te").versions.after, "./te");
+}
+
 TEST(Scenario, LastPartsOfKeysAreUnique) {
   for (const Key& key : keys()) EXPECT_EQ(find_key(key.last()), &key) << key.path;
 }

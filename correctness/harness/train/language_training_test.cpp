@@ -1,11 +1,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "comm/process_groups.h"
 #include "core/check.h"
+#include "harness/cell/vocabulary.h"
 #include "harness/temporary_directory.h"
 #include "harness/train/training_run.h"
 #include "optim/learning_rate.h"
@@ -70,6 +72,35 @@ TEST_F(LanguageTraining, TheModelLearnsWhichTokenComesNext) {
   EXPECT_LT(losses[1].loss, 1.0);
 }
 
+TEST_F(LanguageTraining, ATextIsKnownByItsBytes) {
+  const auto checksum = bundled_vocabulary().text_checksum;
+  CellConfig one = cell(), other = cell();
+  sample::write(folder_ / "copy", sample::read(folder_ / "text"));
+  sample::write(folder_ / "edited", sample::read(folder_ / "text") + ".");
+  other.training.corpus = (folder_ / "copy").string();
+  EXPECT_EQ(checksum(one).size(), 16u);
+  EXPECT_EQ(checksum(one), checksum(other));
+  other.training.corpus = (folder_ / "edited").string();
+  EXPECT_NE(checksum(one), checksum(other));
+  one.training.data = "normal";
+  EXPECT_EQ(checksum(one), "");
+  // A device of shapes reads no text, so that the default one need not be installed for it.
+  other.training.corpus.clear();
+  other.device = "meta";
+  EXPECT_EQ(checksum(other), "");
+  EXPECT_EQ(bundled_vocabulary().lacks(other), "");
+}
+
+TEST_F(LanguageTraining, ShapesAloneNeedNoTokensOnTheHost) {
+  CellConfig config = cell("mxfp8");
+  config.device = "meta";
+  config.training.steps = 1;
+  config.model.seq = 1 << 20;
+  config.model.batch = 1 << 18;
+  support::FinishedRun run(config);
+  EXPECT_GT(run.mark("end_of_forward").live_bytes, std::int64_t{1} << 40);
+}
+
 TEST_F(LanguageTraining, RanksAndMicroBatchesReadTheSameStep) {
   CellConfig config = cell();
   config.model.dropout = 0.1;
@@ -91,11 +122,12 @@ TEST_F(LanguageTraining, RanksAndMicroBatchesReadTheSameStep) {
       losses[static_cast<std::size_t>(world.rank())] = run.losses().front();
       validations[static_cast<std::size_t>(world.rank())] = run.validations().front().loss;
     });
-    double sum = 0.0, validation = 0.0;
-    for (const float loss : losses) sum += static_cast<double>(loss);
+    double mean = 0.0, validation = 0.0;
+    for (const float loss : losses) mean += static_cast<double>(loss) / ranks;
     for (const double loss : validations) validation += loss / ranks;
     const double expected = static_cast<double>(alone.run.losses().front());
-    EXPECT_NEAR(sum, expected, 4.0 * 0x1p-23 * expected) << ranks;  // sums of four in another order
+    EXPECT_NEAR(expected, std::log(256.0), 0.1);
+    EXPECT_NEAR(mean, expected, 4.0 * 0x1p-23 * expected) << ranks;  // sums of four in another order
     EXPECT_NE(losses[0], losses[1]);
     EXPECT_NEAR(validation, alone.run.validations().front().loss, 1e-12) << ranks;
   }

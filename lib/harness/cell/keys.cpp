@@ -223,15 +223,16 @@ std::vector<Key> make_keys() {
              kModel<&M::scaled_residuals>),
 
       integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
-      integer_key("training.micro_batches", {1, 65536},
-                  "forward and backward passes of a step, each over `batch` sequences; their gradients are added up",
-                  kTraining<&T::micro_batches>),
+      integer_key(
+          "training.micro_batches", {1, 65536},
+          "forward and backward passes of a step, each over `batch` sequences; their gradients are averaged, or "
+          "added up under `loss: sum`",
+          kTraining<&T::micro_batches>),
       integer_key("training.validation_batches", {0, 65536},
                   "forward passes without gradients of a validation; one precedes the first step",
                   kTraining<&T::validation_batches>),
       integer_key("training.validate_every", {0, 1000000},
-                  "further validations: after as many steps each, and after the last; 0: none",
-                  kTraining<&T::validate_every>),
+                  "a validation every N steps and after the last; 0: only the first", kTraining<&T::validate_every>),
       choice("training.optimizer",
              "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
              kTraining<&T::optimizer>),

@@ -56,6 +56,9 @@ struct Vocabulary {
   std::function<std::vector<BrokenRule>(const CellConfig&)> broken_rules;
   /// Why this machine lacks what the cell reads, with the remedy; "": it has that. Empty: no cell reads anything.
   std::function<std::string(const CellConfig&)> lacks;
+  /// A checksum of the text that the cell trains on; "": it reads none. Called on cells that break no rule. Empty: no
+  /// cell reads anything.
+  std::function<std::string(const CellConfig&)> text_checksum;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;
 };

@@ -6,8 +6,11 @@
 #include <array>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
+#include "core/check.h"
+#include "core/fnv1a.h"
 #include "harness/data/corpus.h"
 
 namespace fp8lab {
@@ -17,8 +20,8 @@ constexpr std::size_t kByteValues = 256;
 
 /// The token of each byte, and how many tokens there are.
 struct TokenOfByte {
-  std::array<std::int32_t, kByteValues> token{};
-  std::int32_t count = 0;
+  std::array<int, kByteValues> token{};
+  int count = 0;
 
   TokenOfByte(std::string_view text, Tokens tokens) {
     std::array<bool, kByteValues> occurs{};
@@ -30,21 +33,31 @@ struct TokenOfByte {
 
 }  // namespace
 
-TextData::TextData(std::string_view text, Tokens tokens) {
-  const TokenOfByte of(text, tokens);
+TextData::TextData(std::string text, Tokens tokens)
+    : tokens_(std::move(text)), checksum_(fmt::format("{:016x}", fnv1a(tokens_))) {
+  const TokenOfByte of(tokens_, tokens);
   vocabulary_ = of.count;
-  tokens_.reserve(text.size());
-  for (const char c : text) tokens_.push_back(of.token[static_cast<unsigned char>(c)]);
-  split_ = text.size() / 10 * 9 + text.size() % 10 * 9 / 10;
+  for (char& c : tokens_) c = static_cast<char>(of.token[static_cast<unsigned char>(c)]);
+  split_ = tokens_.size() / 10 * 9 + tokens_.size() % 10 * 9 / 10;
 }
 
 std::shared_ptr<const TextData> text_of(const TrainingConfig& training) {
   static std::mutex mutex;
-  static std::map<std::pair<std::string, Tokens>, std::shared_ptr<const TextData>> read;
+  struct Read {
+    std::shared_ptr<const TextData> text;
+    std::string error;
+  };
+  static std::map<std::pair<std::string, Tokens>, Read> all;
   const std::lock_guard lock(mutex);
-  std::shared_ptr<const TextData>& text = read[{training.corpus, training.tokens}];
-  if (!text) text = std::make_shared<TextData>(read_corpus(training.corpus), training.tokens);
-  return text;
+  const auto [found, is_new] = all.try_emplace({training.corpus, training.tokens});
+  Read& read = found->second;
+  if (is_new) try {
+      read.text = std::make_shared<TextData>(read_corpus(training.corpus), training.tokens);
+    } catch (const Error& error) {
+      read.error = error.what();
+    }
+  if (!read.text) fail(read.error);
+  return read.text;
 }
 
 std::string broken_text_rule(const TextData& text, const ModelConfig& model) {

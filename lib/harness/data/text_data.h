@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <vector>
+#include <string>
 
 #include "harness/cell/cell.h"
+#include "harness/data/token_batch.h"
 
 namespace fp8lab {
 
@@ -15,22 +14,27 @@ class TextData {
  public:
   /// Token t of Tokens::kByte is the byte t. Of Tokens::kCharacter it is the t-th of the bytes that occur in the text,
   /// in ascending order.
-  TextData(std::string_view text, Tokens tokens);
+  TextData(std::string text, Tokens tokens);
 
   /// Tokens are below this number: 256, or how many different bytes occur.
   std::int64_t vocabulary() const { return vocabulary_; }
   /// The first 90 % of the tokens, rounded down.
-  std::span<const std::int32_t> training() const { return std::span(tokens_).first(split_); }
-  std::span<const std::int32_t> held_out() const { return std::span(tokens_).subspan(split_); }
+  TextTokens training() const { return all().first(split_); }
+  TextTokens held_out() const { return all().subspan(split_); }
+  /// FNV-1a over the text, 16 hexadecimal digits: the same text has the same, wherever its file is.
+  const std::string& checksum() const { return checksum_; }
 
  private:
-  std::vector<std::int32_t> tokens_;
+  TextTokens all() const { return {reinterpret_cast<const std::uint8_t*>(tokens_.data()), tokens_.size()}; }
+
+  std::string tokens_;  ///< a byte each, in the memory of the text
+  std::string checksum_;
   std::int64_t vocabulary_ = 0;
   std::size_t split_ = 0;
 };
 
 /// The corpus of a cell (training.corpus, training.tokens), read once in a process however often it is asked for.
-/// Throws Error as read_corpus() does.
+/// Throws Error as read_corpus() does, also without reading again.
 std::shared_ptr<const TextData> text_of(const TrainingConfig& training);
 
 /// The rule that the text of a cell breaks, or "": it needs a larger vocabulary than the model has, or a part of it is

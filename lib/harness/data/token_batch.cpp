@@ -14,9 +14,7 @@ std::int64_t below(std::int64_t limit, std::uint32_t bits) {
 }
 
 /// The places at which a window may begin: the token after its last one is a target.
-std::int64_t places(std::span<const std::int32_t> text, std::int64_t seq) {
-  return static_cast<std::int64_t>(text.size()) - seq;
-}
+std::int64_t places(TextTokens text, std::int64_t seq) { return static_cast<std::int64_t>(text.size()) - seq; }
 
 /// `sequence_of(i)`: sequence i as a function of the position, which is below or, for the last target, at `seq`.
 template <class SequenceOf>
@@ -34,24 +32,22 @@ TokenBatch make_batch(std::int64_t seq, const SequenceRange& sequences, const Se
   return batch;
 }
 
-auto window_from(std::span<const std::int32_t> text, std::int64_t begin) {
+auto window_from(TextTokens text, std::int64_t begin) {
   return [window = text.subspan(static_cast<std::size_t>(begin))](std::int64_t position) {
-    return window[static_cast<std::size_t>(position)];
+    return std::int32_t{window[static_cast<std::size_t>(position)]};
   };
 }
 
 }  // namespace
 
-TokenBatch random_windows(std::span<const std::int32_t> text, std::int64_t seq, std::uint64_t seed,
-                          const SequenceRange& sequences) {
+TokenBatch random_windows(TextTokens text, std::int64_t seq, std::uint64_t seed, const SequenceRange& sequences) {
   const CounterRng rng(seed, fnv1a("windows of text"));
   return make_batch(seq, sequences, [&](std::int64_t sequence) {
     return window_from(text, below(places(text, seq), rng.bits(static_cast<std::uint64_t>(sequence))));
   });
 }
 
-TokenBatch spread_windows(std::span<const std::int32_t> text, std::int64_t seq, std::int64_t total,
-                          const SequenceRange& sequences) {
+TokenBatch spread_windows(TextTokens text, std::int64_t seq, std::int64_t total, const SequenceRange& sequences) {
   const std::int64_t last = places(text, seq) - 1, gaps = std::max<std::int64_t>(1, total - 1);
   return make_batch(seq, sequences, [&](std::int64_t sequence) {
     return window_from(text, last / gaps * sequence + last % gaps * sequence / gaps);  // last * sequence may overflow

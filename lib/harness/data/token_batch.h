@@ -6,6 +6,9 @@
 
 namespace fp8lab {
 
+/// Tokens of a text, a byte each.
+using TextTokens = std::span<const std::uint8_t>;
+
 /// Tokens of a batch and the tokens that follow them. Token (position p, sequence s) is element p * sequences + s.
 struct TokenBatch {
   std::vector<std::int32_t> tokens;
@@ -20,13 +23,11 @@ struct SequenceRange {
 
 /// Windows of `text` at random places. Sequence i is a function of (seed, i) alone, so that ranks and micro-batches
 /// that divide the sequences of a step among them read what one rank would. `text` has more than `seq` tokens.
-TokenBatch random_windows(std::span<const std::int32_t> text, std::int64_t seq, std::uint64_t seed,
-                          const SequenceRange& sequences);
+TokenBatch random_windows(TextTokens text, std::int64_t seq, std::uint64_t seed, const SequenceRange& sequences);
 
 /// Windows of `text` at even distances: sequence i of `total` begins at i / (total - 1) of the way from the first place
 /// to the last, rounded down.
-TokenBatch spread_windows(std::span<const std::int32_t> text, std::int64_t seq, std::int64_t total,
-                          const SequenceRange& sequences);
+TokenBatch spread_windows(TextTokens text, std::int64_t seq, std::int64_t total, const SequenceRange& sequences);
 
 /// A stream of random numbers.
 struct RandomStream {

@@ -42,9 +42,12 @@ void add_recipe_rules(const CellConfig& cell, Rules& out) {
   }
 }
 
+/// True for the default corpus on the device of shapes alone. A corpus that the cell names is checked on every device.
+bool reads_no_text(const CellConfig& cell) { return cell.device == "meta" && cell.training.corpus.empty(); }
+
 /// The rule that a cell breaks with the corpus that it names; the default one may be missing, see lacks_corpus().
 std::optional<BrokenRule> broken_corpus_rule(const CellConfig& cell) {
-  if (cell.training.data != Data::kText) return std::nullopt;
+  if (cell.training.data != Data::kText || reads_no_text(cell)) return std::nullopt;
   std::shared_ptr<const TextData> text;
   try {
     text = text_of(cell.training);
@@ -66,10 +69,18 @@ Rules broken_bundled_rules(const CellConfig& cell) {
 
 std::string lacks_corpus(const CellConfig& cell) {
   try {
-    if (cell.training.data == Data::kText) text_of(cell.training);
+    if (cell.training.data == Data::kText && !reads_no_text(cell)) text_of(cell.training);
     return {};
   } catch (const Error& error) {
     return error.what();
+  }
+}
+
+std::string text_checksum(const CellConfig& cell) {
+  try {
+    return cell.training.data == Data::kText && !reads_no_text(cell) ? text_of(cell.training)->checksum() : "";
+  } catch (const Error&) {  // lacks_corpus() gives the reason
+    return {};
   }
 }
 
@@ -106,6 +117,7 @@ Vocabulary make_vocabulary() {
   out.computes_values = [](std::string_view device) { return device != "meta"; };
   out.broken_rules = broken_bundled_rules;
   out.lacks = lacks_corpus;
+  out.text_checksum = text_checksum;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;
 }

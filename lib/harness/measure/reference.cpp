@@ -3,8 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,11 +23,16 @@
 namespace fp8lab {
 namespace {
 
+using reference_step::Bounds;
 using reference_step::Matrix;
 using reference_step::NamedMatrices;
+using reference_step::SeenLayer;
 
 /// The most faults that are named.
 constexpr std::size_t kMostNamed = 8;
+
+/// Sums in FP32 over a vocabulary and over the tokens, relative to a loss of 1 or more.
+constexpr double kLossRounding = 0x1p-16;
 
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
@@ -32,6 +40,39 @@ double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 bool casts_a_layer(const CellConfig& cell, const Recipe& recipe) {
   return recipe.quantized && cell.training.first_layers_bf16 + cell.training.last_layers_bf16 < cell.model.layers;
 }
+
+/// The largest magnitudes of what the runtime cast in a step, and in the last step the casts themselves.
+class StepCasts : public CastWatch {
+ public:
+  StepCasts(std::int64_t last_step, bool checks) : last_step_(last_step), checks_(checks) {}
+
+  void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override {
+    if (!made.format().per_tensor()) {
+      check(device, x, made);
+      return;
+    }
+    const Ledger& ledger = device.ledger();
+    const Holder& holder = ledger.holder((made.rowwise() ? made.rowwise() : made.columnwise()).data.holder());
+    double& amax = amaxes_[holder.owner + " " + holder.what];
+    amax = std::max(amax, reference_step::amax_of(Matrix(x.rows(), x.cols(), device.read(x))));
+    check(device, x, made);
+  }
+
+  /// By the owner of the quantized data and what they are there, as the reference step names places.
+  const std::map<std::string, double>& amaxes() const { return amaxes_; }
+  void end_step() { amaxes_.clear(); }
+  const CastCheck& checked() const { return check_; }
+
+ private:
+  void check(Device& device, const Tensor& x, const QuantizedTensor& made) {
+    if (checks_ && device.ledger().phase().step == last_step_) check_.saw_cast(device, x, made);
+  }
+
+  std::int64_t last_step_;
+  bool checks_;
+  CastCheck check_;
+  std::map<std::string, double> amaxes_;
+};
 
 class Comparison {
  public:
@@ -45,20 +86,43 @@ class Comparison {
                 .step = cell.training.param_dtype == ParamDType::kF32 ? reference_step::kF32Steps
                                                                       : reference_step::kBF16Steps} {}
 
-  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
+  /// `amaxes`: of the runtime's casts in this step.
+  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
+                std::map<std::string, double> amaxes) {
+    for (const auto& [owner, of_roles] : seen.amaxes) add_roles(owner, of_roles, amaxes);
+    rounded_.set_seen_amaxes(&amaxes, bounds_.step);
     const ModelConfig& model = cell_.model;
     const std::int64_t tokens = model.seq * model.batch;
     const bool language = is_language_model(cell_);
     const std::int64_t in = language ? 1 : model.hidden, out = language ? model.vocabulary : model.hidden;
     const Matrix x(tokens, in, seen.x), target = seen.target.empty() ? Matrix() : Matrix(tokens, in, seen.target);
     const NamedMatrices before = named(names, shapes, seen.weights), gradients = named(names, shapes, seen.gradients);
-    const reference_step::Step exact = exact_.run(x, target, before), rounded = rounded_.run(x, target, before);
-    judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), bounds_);
-    if (language) judge("loss", "mean", scalar(exact.loss), scalar(rounded.loss), scalar(seen.loss), bounds_);
+    std::vector<SeenLayer> layers;
+    for (const LayerValues& layer : seen.layers)
+      layers.push_back({Matrix(tokens, model.hidden, layer.input), Matrix(tokens, model.hidden, layer.output),
+                        Matrix(tokens, model.hidden, layer.gradient)});
+    const reference_step::Step exact = exact_.run(x, target, before, layers),
+                               rounded = rounded_.run(x, target, before, layers);
+    // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
+    // A language model's embedding, last norm and head have no eight bits under any recipe.
+    const Bounds plain{.share = reference_step::kIndependentShare, .step = bounds_.step};
+    if (language) judge("output", "embedding", exact.embedded, rounded.embedded, layers.front().input, plain);
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const std::string name = fmt::format("layers[{}]", i);
+      judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_);
+      judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
+            i + 1 < layers.size() ? bounds_ : plain);
+    }
+    if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
+    if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
     for (const std::string& name : names)
-      judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name), bounds_);
+      judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name),
+            name.starts_with("norm.") || name == "head.weight" ? plain : bounds_);
     if (updates_are_covered()) {
-      const NamedMatrices after = adam_.step(before, gradients), updated = named(names, shapes, seen.updated);
+      std::set<std::string> vectors;
+      for (std::size_t i = 0; i < names.size(); ++i)
+        if (shapes[i].rank() == 1) vectors.insert(names[i]);
+      const NamedMatrices after = adam_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
       const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
       for (const std::string& name : names)
         judge("update", name, difference(after.at(name), before.at(name)),
@@ -97,6 +161,17 @@ class Comparison {
     double size;
     std::string text;
   };
+
+  /// Amaxes of the roles of a product, under the names of what it casts.
+  static void add_roles(const std::string& owner, const std::vector<float>& of_roles,
+                        std::map<std::string, double>& amaxes) {
+    constexpr std::array kForward{"input", "weight", "output"}, kBackward{"gradient", "input gradient", ""};
+    const std::size_t space = owner.rfind(' ');
+    if (space == std::string::npos) return;
+    const auto& roles = owner.substr(space + 1) == "forward" ? kForward : kBackward;
+    for (std::size_t i = 0; i < std::min(of_roles.size(), roles.size()); ++i)
+      amaxes[owner.substr(0, space + 1) + roles[i]] = static_cast<double>(of_roles[i]);
+  }
 
   /// The name of the matrix that the reference cast last with the values closest to these.
   std::string nearest(const Matrix& seen) const {
@@ -138,6 +213,16 @@ class Comparison {
     const TrainingConfig& training = cell_.training;
     if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
     return training.optimizer == Optimizer::kAdam;
+  }
+
+  /// One number has no noise to be measured by. It follows from the runtime's own logits but for roundings of FP32.
+  void judge_loss(double expected, double seen) {
+    ++tensors_;
+    const double most = kLossRounding * std::max(1.0, std::abs(expected)), distance = std::abs(seen - expected);
+    if (distance <= most) return;
+    faults_.push_back({std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
+                       fmt::format("loss mean, step {}: {:.7g} is not the cross-entropy of the logits, {:.7g}", step_,
+                                   seen, expected)});
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
@@ -184,17 +269,18 @@ void measure_reference(const CellConfig& cell, Arm arm, ArmResult& result) {
   std::vector<std::string> names;
   std::vector<Shape> shapes;
   // Q, K and V share the scale of one amax, which no cast of one of them shows.
-  CastCheck casts;
-  const bool watches = !cell.training.fp8_attention;
+  StepCasts casts(cell.training.steps - 1, !cell.training.fp8_attention);
   TrainingRun run(cell, behaviors_of(cell, arm), recipe,
-                  {.casts = watches ? &casts : nullptr,
-                   .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});
+                  {.casts = &casts, .cast_steps = cell.training.steps, .saw_step = [&](const StepValues& seen) {
+                     comparison.saw_step(seen, names, shapes, casts.amaxes());
+                     casts.end_step();
+                   }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);
   });
   run.train();
-  comparison.saw_casts(casts);
+  comparison.saw_casts(casts.checked());
   comparison.put_figures(result);
 }
 

@@ -1,6 +1,7 @@
 #include "harness/measure/twin.h"
 
 #include <cstring>
+#include <string>
 
 #include "harness/measure/arms.h"
 
@@ -16,6 +17,21 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+/// Why losses of a correct run with weights in eight bits may differ from the twin's, or "".
+std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
+  const TrainingConfig& training = cell.training;
+  // The twin casts its weights in every micro-batch, each time with the scale that the one before left.
+  if (training.micro_batches > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
+    return "weights in eight bits are cast once in a step, the twin's in every micro-batch, after each of which "
+           "delayed "
+           "scaling has another scale";
+  if (training.master_weights == Master::kRemainder)
+    return "weights in eight bits have f32 masters, which a cast rounds to even; the twin's have remainders, which "
+           "round "
+           "ties away from zero";
+  return "";
+}
+
 }  // namespace
 
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
@@ -25,6 +41,10 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   if (!eight_bits && !cell.gather_ahead && !resumes) {
     put(result.metrics, kLossesEqual, std::nullopt,
         "no weight is held in eight bits, none is gathered ahead, and training is not resumed");
+    return;
+  }
+  if (const std::string reason = eight_bits && !resumes ? why_unequal(cell, recipe) : ""; !reason.empty()) {
+    put(result.metrics, kLossesEqual, std::nullopt, reason);
     return;
   }
   CellConfig config = cell;

@@ -52,7 +52,8 @@ double Adam::learning_rate() const {
   return t.final_learning_rate + (t.learning_rate - t.final_learning_rate) * std::pow(std::cos(half * part), 2.0);
 }
 
-NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& gradients) {
+NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& gradients,
+                         const std::set<std::string>& vectors) {
   ++steps_;
   const bool has_masters = training_.master_weights != Master::kNone;
   const double clip = clip_factor(gradients, training_.clip_norm), rate = learning_rate();
@@ -63,7 +64,7 @@ NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& g
     Matrix& m = exp_avg_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix& v = exp_avg_sq_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix p = has_masters ? masters_.try_emplace(name, parameters.at(name)).first->second : parameters.at(name);
-    const bool decays = gradient.rows > 1 || !training_.decay_only_matrices;  // vectors have one row
+    const bool decays = !vectors.contains(name) || !training_.decay_only_matrices;
     const double decay = decays ? training_.weight_decay : 0.0;
     for (std::size_t i = 0; i < p.values.size(); ++i) {
       double& value = p.values[i];

@@ -9,12 +9,6 @@ namespace {
 
 constexpr double kFloatMax = std::numeric_limits<float>::max();
 
-double largest_magnitude(const Matrix& x) {
-  double amax = 0.0;
-  for (const double value : x.values) amax = std::max(amax, std::abs(value));
-  return amax;
-}
-
 /// largest / amax as one division of floats, kept finite and normal. 1 where there is nothing to scale.
 double quotient(double largest, double amax) {
   if (!(amax > 0.0 && amax <= kFloatMax)) return 1.0;
@@ -22,10 +16,13 @@ double quotient(double largest, double amax) {
   return std::clamp(static_cast<double>(scale), 0x1p-126, kFloatMax);
 }
 
-/// As a user of the format reads the code: scaled, rounded, and multiplied by the scale's inverse, which is a float.
+/// What multiplies the data: the scale's inverse, which is a float.
+double unit_of(double scale) { return static_cast<double>(1.0f / static_cast<float>(scale)); }
+
+/// As a user of the format reads the data: scaled, rounded, and multiplied by the scale's inverse.
 double through(double x, double scale, const Format& format) {
   const float scaled = static_cast<float>(x) * static_cast<float>(scale);
-  return rounded(static_cast<double>(scaled), format) * static_cast<double>(1.0f / static_cast<float>(scale));
+  return rounded(static_cast<double>(scaled), format) * unit_of(scale);
 }
 
 /// The multiplier of a block with that largest magnitude.
@@ -42,6 +39,12 @@ double scale_of(double amax, const BlockCast& cast) {
 }
 
 }  // namespace
+
+double amax_of(const Matrix& x) {
+  double amax = 0.0;
+  for (const double value : x.values) amax = std::max(amax, std::abs(value));
+  return amax;
+}
 
 Matrix through(const Matrix& x, const BlockCast& cast) {
   const std::int64_t block_rows = cast.block_rows == 0 ? std::max<std::int64_t>(x.rows, 1) : cast.block_rows;
@@ -106,19 +109,27 @@ Operand Casts::cast(const std::string& place, Role role, const Matrix& x) {
   sources_[place] = x;
   if (scaling_ == Scaling::kDelayed) {
     const Matrix made = cast_delayed(place, role, x);
-    return {made, made};
+    return {made, made, unit_of(history(place, role).scale)};
   }
   BlockCast cast{.format = format_of(role), .scale = scale_, .epsilon = epsilon_};
   if (scaling_ == Scaling::kBlock && role == Role::kWeight) cast.block_rows = cast.block_cols = 128;
-  if (cast.block_rows > 0 || scaling_ == Scaling::kCurrent) {
+  if (cast.block_rows > 0) {
     const Matrix made = through(x, cast);
-    return {made, made};
+    return {made, made, 1.0};
+  }
+  if (scaling_ == Scaling::kCurrent) {
+    const double scale = scale_of(amax_at(place, x), cast);
+    Matrix made = x;
+    for (double& value : made.values) value = through(value, scale, cast.format);
+    return {made, made, unit_of(scale)};
   }
   const std::int64_t along = scaling_ == Scaling::kBlock ? 128 : 32;
   cast.block_rows = 1, cast.block_cols = along;
   Matrix by_rows = through(x, cast);
   cast.block_rows = along, cast.block_cols = 1;
-  return {std::move(by_rows), through(x, cast)};
+  Operand out{std::move(by_rows), through(x, cast)};
+  if (scaling_ == Scaling::kBlock) out.unit = 1.0;
+  return out;
 }
 
 Casts::History& Casts::history(const std::string& place, Role role) {
@@ -126,9 +137,16 @@ Casts::History& Casts::history(const std::string& place, Role role) {
   return histories.try_emplace(place, History{.format = format_of(role), .amaxes = {}}).first->second;
 }
 
+double Casts::amax_at(const std::string& place, const Matrix& x) const {
+  const double own = amax_of(x);
+  if (seen_amaxes_ == nullptr) return own;
+  const auto seen = seen_amaxes_->find(place);
+  return seen != seen_amaxes_->end() && std::abs(seen->second - own) <= seen_share_ * own ? seen->second : own;
+}
+
 Matrix Casts::cast_delayed(const std::string& place, Role role, Matrix x) {
   History& of = history(place, role);
-  of.latest = std::max(of.latest, largest_magnitude(x));
+  of.latest = std::max(of.latest, amax_at(place, x));
   for (double& value : x.values) value = through(value, of.scale, of.format);
   return x;
 }

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -40,6 +41,8 @@ struct BlockCast {
 };
 /// `x` in eight bits and back: what their reader computes.
 Matrix through(const Matrix& x, const BlockCast& cast);
+/// The largest magnitude.
+double amax_of(const Matrix& x);
 
 /// What a matrix of a product is: an input, a weight, or the gradient of an output.
 enum class Role { kInput, kWeight, kGradient };
@@ -48,6 +51,9 @@ enum class Role { kInput, kWeight, kGradient };
 struct Operand {
   Matrix by_rows;
   Matrix by_columns;
+  /// In eight bits: what multiplies the data of the entire matrix, or 1 where blocks have scales of their own. Nothing
+  /// for a matrix that was not cast, or whose scales are not floats.
+  std::optional<double> unit{};
 };
 
 /// Where a recipe rounds: the types in which tensors are stored, and the casts of matrices to eight bits, from the
@@ -62,6 +68,14 @@ class Casts {
   Matrix stored(Matrix x) const;
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
+  /// The largest magnitudes of the matrices that the runtime cast in this step, by place. A tensor's scale follows from
+  /// the runtime's where it is within `share` of the own one, relative to it: two correct steps differ in the order of
+  /// FP32 additions, so the same element of both may be a step or two of the stored type apart, and another scale makes
+  /// every value of the tensor round elsewhere. `seen` must outlive the step.
+  void set_seen_amaxes(const std::map<std::string, double>* seen, double share) {
+    seen_amaxes_ = seen;
+    seen_share_ = share;
+  }
   /// What was cast last at each place.
   const std::map<std::string, Matrix>& sources() const { return sources_; }
   /// True if products of attention are in eight bits in this layer. Then its matrices are cast as follows.
@@ -91,6 +105,8 @@ class Casts {
 
   Format format_of(Role role) const;
   History& history(const std::string& place, Role role);
+  /// The largest magnitude of `x`, or the runtime's at this place.
+  double amax_at(const std::string& place, const Matrix& x) const;
   Matrix cast_delayed(const std::string& place, Role role, Matrix x);
   void end_pass(Histories& histories) const;
 
@@ -112,6 +128,8 @@ class Casts {
   Histories forward_;
   Histories backward_;
   std::map<std::string, Matrix> sources_;
+  const std::map<std::string, double>* seen_amaxes_ = nullptr;
+  double seen_share_ = 0.0;
 };
 
 }  // namespace fp8lab::reference_step

@@ -37,11 +37,25 @@ Value chained(std::vector<Value> values) {
 
 }  // namespace
 
+Matrix Model::product_of(const Operand& of_a, const Matrix& a, const Operand& of_b, const Matrix& b,
+                         bool of_forward) const {
+  if (cell_.training.fp8_sums != Fp8Sums::kTensorCore || !of_a.unit || !of_b.unit) return product(a, transposed(b));
+  // The tensor core sums products of the data itself; scales of an entire matrix multiply the sum.
+  const auto data = [](Matrix values, double unit) {
+    for (double& value : values.values) value /= unit;
+    return values;
+  };
+  const bool per_tensor = cell_.training.recipe != "block";
+  Matrix out = tensor_core_product(data(a, *of_a.unit), data(b, *of_b.unit), of_forward && per_tensor);
+  for (double& value : out.values) value *= *of_a.unit * *of_b.unit;
+  return out;
+}
+
 Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& exchanged) {
   const Operand input = exchanged.x ? Operand{x, x} : casts_.cast(name + " input", Role::kInput, x);
   const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
   const auto bias = parameters_->find(name + ".bias");
-  Matrix y = product(input.by_rows, transposed(weight.by_rows));
+  Matrix y = product_of(input, input.by_rows, weight, weight.by_rows, true);
   if (bias != parameters_->end())
     for (std::int64_t i = 0; i < y.rows; ++i)
       for (std::int64_t j = 0; j < y.cols; ++j) y.row(i)[j] += bias->second.row(0)[j];
@@ -52,8 +66,9 @@ Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& e
             if (has_bias) gradients_[name + ".bias"] = casts_.stored(column_sums(casts_.stored(grad)));
             const Operand cast =
                 exchanged.grad_y ? Operand{grad, grad} : casts_.cast(name + " gradient", Role::kGradient, grad);
-            gradients_[name + ".weight"] = casts_.stored(product(transposed(cast.by_columns), input.by_columns));
-            const Matrix grad_x = product(cast.by_rows, weight.by_columns);
+            gradients_[name + ".weight"] = casts_.stored(
+                product_of(cast, transposed(cast.by_columns), input, transposed(input.by_columns), false));
+            const Matrix grad_x = product_of(cast, cast.by_rows, weight, transposed(weight.by_columns), false);
             if (exchanged.grad_x) return casts_.cast(name + " input gradient", Role::kGradient, grad_x).by_rows;
             return casts_.stored(grad_x);
           }};
@@ -213,7 +228,8 @@ Matrix Model::distance(const Matrix& target, Step& step) const {
   return grad;
 }
 
-Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters) {
+Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
+                const std::vector<SeenLayer>& seen) {
   static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},
                                                     {"grouped_linear", &Model::grouped_linear},
                                                     {"layernorm_linear", &Model::layernorm_linear},
@@ -225,20 +241,29 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   const Layer layer = kLayers.at(cell_.model.layer);
   const bool language = is_language_model(cell_);
   std::vector<Value> values;
-  if (language) values.push_back(embedding(x));
+  Step step;
+  if (language) {
+    values.push_back(embedding(x));
+    step.embedded = values.back().value;
+  }
+  step.layer_gradients.resize(static_cast<std::size_t>(cell_.model.layers));
   for (std::int64_t i = 0; i < cell_.model.layers; ++i) {
     casts_.enter_layer(i);
-    Value value = (this->*layer)("layers[" + std::to_string(i) + "]", values.empty() ? x : values.back().value);
-    values.push_back({std::move(value.value), [this, i, backward = std::move(value.backward)](const Matrix& grad) {
-                        casts_.enter_layer(i);
-                        return backward(grad);
-                      }});
+    const SeenLayer* const here = seen.empty() ? nullptr : &seen[static_cast<std::size_t>(i)];
+    const Matrix& before = values.empty() ? x : values.back().value;
+    Value value = (this->*layer)("layers[" + std::to_string(i) + "]", here != nullptr ? here->input : before);
+    step.layer_outputs.push_back(value.value);
+    values.push_back(
+        {std::move(value.value), [this, i, here, &step, backward = std::move(value.backward)](const Matrix& grad) {
+           casts_.enter_layer(i);
+           step.layer_gradients[static_cast<std::size_t>(i)] = grad;
+           return backward(here != nullptr ? here->gradient : grad);
+         }});
   }
-  if (language) values.push_back(norm("norm", values.back().value));
+  if (language) values.push_back(norm("norm", seen.empty() ? values.back().value : seen.back().output));
   if (language) values.push_back(head(values.back().value));
   casts_.end_forward();
 
-  Step step;
   step.output = values.back().value;
   Matrix grad = language ? cross_entropy(target, step) : distance(target, step);
   chained(std::move(values)).backward(casts_.stored(std::move(grad)));

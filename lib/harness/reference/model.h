@@ -18,10 +18,18 @@ struct Value {
   std::function<Matrix(const Matrix&)> backward;
 };
 
+/// What the runtime's layer read and made in a step: its input, its output and the output's gradient.
+struct SeenLayer {
+  Matrix input, output, gradient;
+};
+
 struct Step {
   double loss = 0.0;
   Matrix output;
   NamedMatrices gradients;
+  Matrix embedded;  ///< of a language model
+  std::vector<Matrix> layer_outputs;
+  std::vector<Matrix> layer_gradients;  ///< of each layer's output, as what follows it computes them
 };
 
 /// A cell's model by its definition: forward, loss and every gradient in double, with the roundings of `recipe` or, if
@@ -32,8 +40,14 @@ class Model {
 
   /// One training step without its optimizer. `x` and `target` are [tokens, hidden] or, of a language model, numbers of
   /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty where the loss is the sum.
-  /// `parameters` must outlive the call.
-  Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters);
+  /// `parameters` must outlive the call. With `seen` each layer's forward starts from the runtime's input and its
+  /// backward from the runtime's gradient, so that differences do not add up from layer to layer.
+  Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
+           const std::vector<SeenLayer>& seen = {});
+  /// The mean cross-entropy of these logits.
+  double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
+  /// As Casts::set_seen_amaxes().
+  void set_seen_amaxes(const std::map<std::string, double>* seen, double share) { casts_.set_seen_amaxes(seen, share); }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
   const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
 
@@ -45,6 +59,9 @@ class Model {
   struct Exchanged {
     bool x = false, y = false, grad_x = false, grad_y = false;
   };
+  /// a [m, k] times the transpose of b [n, k], the operands of which these are parts, as the cell's fp8_sums say.
+  /// `of_forward`: products of a forward are summed in one accumulator if no operand has blocks.
+  Matrix product_of(const Operand& of_a, const Matrix& a, const Operand& of_b, const Matrix& b, bool of_forward) const;
   Value linear(const std::string& name, const Matrix& x) { return linear(name, x, Exchanged{}); }
   Value linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value grouped_linear(const std::string& name, const Matrix& x);

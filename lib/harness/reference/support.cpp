@@ -42,6 +42,8 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
       {cell.model.dropout > 0.0, "dropout"},
       {cell.model.op_fuser != OpFuser::kNone, "the operation fuser"},
       {training.resume_at > 0, "resumed training"},
+      {quantized && training.fp8_sums == Fp8Sums::kTensorCore && training.fp8_mha,
+       "sums of a tensor core over eight bits that attention exchanges"},
       {quantized && training.quantized_weights, "weights that live in eight bits"},
   };
   for (const auto& rule : rules)

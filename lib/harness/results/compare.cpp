@@ -148,8 +148,12 @@ class Comparer {
   /// True if a key of the cell differs, so that figures are not comparable; records the change.
   bool redefined(const CellRecord& was, const CellRecord& is) {
     std::string before, now;
+    // A text is what it holds, not where it is.
+    const bool texts = !was.text_checksum.empty() && !is.text_checksum.empty();
     for (const Key& key : keys()) {
-      const std::string a = value_text(key.get(was.config)), b = value_text(key.get(is.config));
+      const bool is_text = texts && key.path == "training.corpus";
+      const std::string a = is_text ? was.text_checksum : value_text(key.get(was.config)),
+                        b = is_text ? is.text_checksum : value_text(key.get(is.config));
       if (a == b) continue;
       before += fmt::format("{}{}={}", before.empty() ? "" : ", ", key.path, a);
       now += fmt::format("{}{}={}", now.empty() ? "" : ", ", key.path, b);

@@ -224,6 +224,7 @@ CellRecord record_from(const JsonReader& json) {
   });
   json.at("gates").each_item([&](const JsonReader& gate) { out.gates.push_back(gate_from(gate)); });
   json.at("claims").each_item([&](const JsonReader& claim) { out.claims.push_back(claim_from(claim)); });
+  out.text_checksum = json.text_or_empty("text_checksum");
   out.hash = json.at("hash").text();
   return out;
 }

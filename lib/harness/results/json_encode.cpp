@@ -202,6 +202,7 @@ std::string record_to_json(const CellRecord& record) {
            {"measure", record.config.measure},
            {"config", settings_json(record.config)},
            {"hash", record.hash}};
+  if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
   if (record.counterfactual) out["counterfactual"] = true;
   for (const auto& [arm, result] : record.arms) out["arms"][std::string(name(arm))] = arm_json(result, finite_or_null);
   for (const Gate& gate : record.gates) out["gates"].push_back(gate_json(gate));
@@ -210,7 +211,10 @@ std::string record_to_json(const CellRecord& record) {
 }
 
 std::string hash_of(const PlannedCell& cell) {
-  std::string text = cell_to_json(cell.config);
+  CellConfig config = cell.config;
+  // The same text is the same cell, wherever the file is; another text in the same file is another cell.
+  if (!cell.text_checksum.empty()) config.training.corpus = cell.text_checksum;
+  std::string text = cell_to_json(config);
   for (const Expectation& e : cell.expect) text += "\n" + text_of(e);
   for (const Claim& c : cell.claims) text += "\n" + dumped(claim_json({c, {}, {}}));
   text += fmt::format("\n{}", cell.timeout_s.value_or(0));

@@ -32,7 +32,8 @@ struct CellRecord {
   ArmResults arms;
   std::vector<Gate> gates;
   std::vector<ClaimRecord> claims;
-  std::string hash;  ///< over everything on which the verdict depends, except the program
+  std::string text_checksum;  ///< as that of PlannedCell
+  std::string hash;           ///< over everything on which the verdict depends, except the program
 };
 
 /// The line of the first gate that does not hold, or else of the scenario; 0: unknown.

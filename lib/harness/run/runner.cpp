@@ -291,6 +291,7 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
   out.counterfactual = cell.counterfactual;
   out.seconds = seconds;
   out.arms = std::move(arms);
+  out.text_checksum = cell.text_checksum;
   out.hash = hash_of(cell);
   return out;
 }

@@ -86,10 +86,16 @@ std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) 
   return arch.empty() || arch == cell.arch ? "" : fmt::format("the GPU is '{}', not '{}'", arch, cell.arch);
 }
 
-/// A file's path is relative to the scenario's folder.
+/// Paths of files and folders are relative to the scenario's folder.
 void resolve_paths(const std::string& scenario, CellConfig& cell) {
+  const std::filesystem::path folder = std::filesystem::path(scenario).parent_path();
   std::string& corpus = cell.training.corpus;
-  if (!corpus.empty()) corpus = (std::filesystem::path(scenario).parent_path() / corpus).string();
+  if (!corpus.empty()) corpus = (folder / corpus).string();
+  for (std::string* version : {&cell.versions.before, &cell.versions.after})
+    if (is_folder(*version) && !folder.empty()) {
+      const std::string path = (folder / *version).lexically_normal().string();
+      *version = is_folder(path) ? path : "./" + path;
+    }
 }
 
 /// The bytes of one cell's copy of the entry.
@@ -193,6 +199,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   copies.give_reasons(scenario.skip_if, cells);
   for (PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) continue;
+    if (vocabulary.text_checksum) cell.text_checksum = vocabulary.text_checksum(cell.config);
     cell.skip_reason = device_reason(cell.config, vocabulary);
     if (cell.skip_reason.empty() && vocabulary.lacks) cell.skip_reason = vocabulary.lacks(cell.config);
     cell.skipped_here = !cell.skip_reason.empty();

@@ -195,6 +195,10 @@ void add_unheeded_rules(const CellConfig& cell, Rules& out) {
         out.push_back({std::string(path),
                        "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
                        "nearest; remove it, or write `optimizer: adam`"});
+  // PyTorch clips gradients apart from its optimizer.
+  if (cell.training.optimizer == Optimizer::kForeachAdam && cell.training.clip_norm != 0.0 && !is_library(cell))
+    out.push_back(
+        {"training.clip_norm", "foreach_adam does not clip gradients; remove it, or write `optimizer: adam`"});
 }
 
 Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabulary) {

@@ -104,6 +104,7 @@ struct PlannedCell {
   std::string skip_reason;          ///< empty: the cell is run
   bool skipped_here = false;        ///< the reason is what this machine lacks: another one may run the cell
   std::optional<double> timeout_s;
+  std::string text_checksum;  ///< of the text that the cell trains on; empty: it reads none
 };
 
 /// Throws ScenarioError with all mistakes of the file, except those that follow from others.

@@ -40,7 +40,8 @@ class MemoryProfile {
   /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error where there is none,
   /// with those that there are, and for a file that is no profile, with the place.
   static MemoryProfile find(const std::string& folder, const std::string& release);
-  /// The same for the library and version of an arm; nothing where there is no profile for them.
+  /// The same for the library and version of an arm; nothing where there is no profile for them. Throws Error for a
+  /// file that is no profile.
   static std::optional<MemoryProfile> find(const std::string& folder, const CellConfig& cell, Arm arm);
   /// Reads a file.
   static MemoryProfile read(const std::string& path);
@@ -57,7 +58,11 @@ class MemoryProfile {
  private:
   const ProfileRow& row_of(const CellConfig& cell, Arm arm) const;
 
-  std::string subject_, first_, last_, measured_;
+  /// As find(), but nothing where there is no profile; the releases that there are profiles of come into `known`.
+  static std::optional<MemoryProfile> look_up(const std::string& folder, const std::string& release,
+                                              std::vector<std::string>& known);
+
+  std::string subject_, first_, last_, arch_, measured_;
   double scratch_ = 0;  ///< bytes that the library keeps for all layers
   std::vector<ProfileRow> rows_;
 };

@@ -99,6 +99,7 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
     out.last_ = json.at("last").text();
     if (!release_of(out.first_)) json.at("first").refuse("a release, such as 2.16");
     if (!release_of(out.last_)) json.at("last").refuse("a release, such as 2.16");
+    out.arch_ = json.at("arch").text();
     out.measured_ = json.at("measured").text();
     out.scratch_ = static_cast<double>(json.at("scratch").integer(0));
     json.at("rows").each_item([&](const JsonReader& row) { out.rows_.push_back(row_from(row)); });
@@ -108,11 +109,11 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
   }
 }
 
-MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release) {
+std::optional<MemoryProfile> MemoryProfile::look_up(const std::string& folder, const std::string& release,
+                                                    std::vector<std::string>& known) {
   const std::size_t sign = release.find('@');
   const std::string subject = release.substr(0, sign);
   const auto wanted = release_of(sign == std::string::npos ? "" : release.substr(sign + 1));
-  std::vector<std::string> known;
   std::error_code ignored;
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
@@ -126,6 +127,12 @@ MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& 
     known.push_back(fmt::format("{}@{}", profile.subject_, profile.first_));
     if (profile.last_ != profile.first_) known.push_back(fmt::format("{}@{}", profile.subject_, profile.last_));
   }
+  return {};
+}
+
+MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release) {
+  std::vector<std::string> known;
+  if (std::optional<MemoryProfile> found = look_up(folder, release, known)) return *std::move(found);
   const std::string there = known.empty() ? fmt::format("is none in {}", folder) : fmt::format("are {}", listed(known));
   fail(fmt::format("--as: there is no memory profile of `{}`; there {}", quotable(release), there));
 }
@@ -133,11 +140,8 @@ MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& 
 std::optional<MemoryProfile> MemoryProfile::find(const std::string& folder, const CellConfig& cell, Arm arm) {
   const std::string& version = version_of(cell, arm);
   if (!is_library(cell) || !release_of(version)) return {};
-  try {
-    return find(folder, fmt::format("{}@{}", cell.subject, version));
-  } catch (const Error&) {
-    return {};
-  }
+  std::vector<std::string> known;
+  return look_up(folder, fmt::format("{}@{}", cell.subject, version), known);
 }
 
 std::string MemoryProfile::title() const {

@@ -96,7 +96,8 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
         package_folder_);
   std::error_code ignored;
   if (is_folder(version) && !fs::is_directory(version, ignored))
-    return fmt::format("there is no folder {} for the {} arm", version, name(arm));
+    return fmt::format("there is no folder {} for the {} arm; a folder in `versions` is relative to the scenario's",
+                       fs::absolute(version).lexically_normal().string(), name(arm));
   if (const std::string python = python_of(cell.subject, version);
       is_release(cell.subject, version) && !fs::exists(python, ignored))
     return fmt::format(

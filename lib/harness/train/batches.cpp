@@ -45,14 +45,17 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
   Device& device = runtime_.device;
   TokenBatch batch;
   if (device.computes()) batch = read_tokens(use, first_sequence);
-  const auto on_device = [&](std::vector<std::int32_t>& all, std::string_view name) {
-    all.resize(static_cast<std::size_t>(cell_.model.seq * cell_.model.batch));
+  const auto on_device = [&](const std::vector<std::int32_t>& all, std::string_view name) {
+    const HolderId holder = device.holder(HolderKind::kInput, "", name);
+    // A device of shapes alone has no use for values, of which a large model has more than the host can hold.
+    if (!device.computes())
+      return device.allocate({Shape{seq_of_rank(cell_) * cell_.model.batch}, DType::kI32}, holder);
     std::vector<std::int32_t> own;
     for (const SequenceChunk& chunk : split_.chunks()) {
       const auto first = all.begin() + chunk.position * cell_.model.batch;
       own.insert(own.end(), first, first + chunk.length * cell_.model.batch);
     }
-    return make_tokens(device, own, cell_.model.vocabulary, device.holder(HolderKind::kInput, "", name));
+    return make_tokens(device, own, cell_.model.vocabulary, holder);
   };
   return {.x = on_device(batch.tokens, use.x), .target = on_device(batch.targets, use.target)};
 }

@@ -130,6 +130,15 @@ std::vector<std::vector<float>> TrainedModel::weights() {
   return values;
 }
 
+void TrainedModel::add_amaxes(const std::vector<RoleScales*>& scales,
+                              std::map<std::string, std::vector<float>>& amaxes) const {
+  Device& device = runtime_.device;
+  for (const RoleScales* of : scales) {
+    const DelayedScales& delayed = of->delayed().value();
+    amaxes[device.ledger().holder(delayed.history().holder()).owner] = device.read(delayed.amaxes());
+  }
+}
+
 std::vector<std::vector<float>> TrainedModel::gradients() const {
   std::vector<std::vector<float>> values;
   for (const Parameter* parameter : model_->parameters())

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,6 +53,8 @@ class TrainedModel {
   std::vector<std::vector<float>> weights();
   /// Gradients; of a sharded parameter those of this rank's rows.
   std::vector<std::vector<float>> gradients() const;
+  /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
+  void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
 
  private:
   void build();

@@ -9,6 +9,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/train/shared_folder.h"
 #include "harness/train/shared_gpus.h"
+#include "ops/elementwise.h"
 
 namespace fp8lab {
 namespace {
@@ -51,6 +52,11 @@ std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
   return shared_gpus(device, *world);
 }
 
+/// What a micro-batch's loss counts in that of the step: a mean over all tokens of the step stays one.
+float share_of_micro_batch(const TrainingConfig& training) {
+  return training.loss == Loss::kSum ? 1.0f : 1.0f / static_cast<float>(training.micro_batches);
+}
+
 constexpr double kPlantedShare = 0.05;  // of a step's time
 
 }  // namespace
@@ -81,6 +87,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       cast_steps_(options.cast_steps),
       saw_step_(options.saw_step),
       planted_(options.planted) {
+  if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
   if (planted_)
     planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},
                                       device_->holder(HolderKind::kRecipeState, "control", "planted byte"));
@@ -189,11 +196,13 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   output_ = model.forward(runtime_, {batch_.x, nullptr});
   output_.value.rename(device_->holder(HolderKind::kOutput, "", "y"));
   loss_ = loss_of(output_);
+  if (saw_step_) trained_.add_amaxes(model.registry().forward_scales, step_values_.amaxes);
   model.update_forward_scales(runtime_, world_.get());
   device_->synchronize();
   times.forward_ms += watch.lap_ms();
   ledger.mark("end_of_forward");
-  if (device_->computes()) records_.add_loss(index, device_->read(loss_.value).front());
+  const float share = share_of_micro_batch(cell_.training);
+  if (device_->computes()) records_.add_loss(index, share * device_->read(loss_.value).front());
   if (keep) values_.output = device_->read(output_.value);
   if (saw_step_) {
     step_values_.x = device_->read(batch_.x);
@@ -206,7 +215,10 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
 
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kBackward, number);
-  run_backward(runtime_, loss_);
+  Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
+  fill(*device_, gradient, share);
+  run_backward(runtime_, loss_, std::move(gradient));
+  if (saw_step_) trained_.add_amaxes(model.registry().backward_scales, step_values_.amaxes);
   model.update_backward_scales(runtime_, world_.get());
   device_->synchronize();
   times.backward_ms += watch.lap_ms();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "comm/process_group.h"
 #include "harness/cell/cell.h"
 #include "harness/train/batches.h"
+#include "harness/train/layer_taps.h"
 #include "harness/train/step_records.h"
 #include "harness/train/trained_model.h"
 
@@ -24,6 +26,9 @@ struct StepValues {
   float loss = 0.0f;
   std::vector<std::vector<float>> gradients;
   std::vector<std::vector<float>> updated;  ///< the weights after the step
+  std::vector<LayerValues> layers;
+  /// Under delayed scaling what the step adds to amax histories, by owner ("layers[0].fc1 forward"), an amax a role.
+  std::map<std::string, std::vector<float>> amaxes;
 };
 
 struct TrainingRunOptions {

@@ -195,8 +195,8 @@ def main(run, subject, first, last, gpu):
         print(f"a block of {size} B of {owner} is no product of the model's sizes; it is taken as it is", file=sys.stderr)
     measured = [*(note for note in results["cells"][0]["arms"]["after"]["notes"] if " is " not in note), gpu]
     head = {
-        "schema": SCHEMA, "subject": subject, "first": first, "last": last, "measured": ", ".join(measured),
-        "scratch": scratch,
+        "schema": SCHEMA, "subject": subject, "first": first, "last": last, "arch": results["cells"][0]["config"]["arch"],
+        "measured": ", ".join(measured), "scratch": scratch,
     }
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
     print(json.dumps(head)[:-1] + f', "rows": [\n{lines}\n]}}')

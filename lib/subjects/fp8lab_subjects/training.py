@@ -118,9 +118,11 @@ class Run:
         self._tell("mark", "end_of_forward", last)
         if index == 0:
             self.losses.append(0.0)
-        self.losses[-1] += self.loss.item()
+        # A mean over all tokens of the step stays one.
+        share = 1.0 if self.cell["training.loss"] == "sum" else 1.0 / self.cell["training.micro_batches"]
+        self.losses[-1] += share * self.loss.item()
         self._tell("phase", "backward")
-        self.loss.backward()
+        self.loss.backward(None if share == 1.0 else torch.full_like(self.loss, share))
         if not self.cell["training.keep_loss"]:
             self.output = self.loss = None
         self._tell("mark", "end_of_backward", last)

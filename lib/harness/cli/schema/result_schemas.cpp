@@ -117,8 +117,10 @@ Json cell_schema() {
               {"claims", list_of(reference("claim")), "figures that sources state, beside those measured"},
               {"measure", list_of(kText), "groups of metrics that the scenario asks for"},
               {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
+              {"text_checksum?", kHash, "of the text that the cell trains on"},
               {"hash", kHash,
-               "over the cell, its expectations, claims and time limit; --resume runs a cell again if it differs"}}),
+               "over the cell, the bytes of its text, its expectations, claims and time limit; --resume runs a cell "
+               "again if it differs"}}),
       "also one line of results.jsonl");
 }
 
