@@ -209,7 +209,8 @@ class Ring {
   }
 
   Outcome compare(const RingAttentionOutputs& out, const Tensor& o, const RingAttentionGradients& gradients) {
-    reference::AttentionProblem problem = reference_problem(shape_, eight_bits_.on ? DType::kE4M3 : case_.dtype);
+    // Matrix units that widen eight bits round P to bf16 where nothing casts it.
+    reference::AttentionProblem problem = reference_problem(shape_, eight_bits_.on ? DType::kBF16 : case_.dtype);
     // A query's attention is merged at most 2 * ranks - 1 times. Each merge rounds its weights (two exponentials of 2
     // ulp, a difference, a sum and a quotient, hence 7 roundings), two products and a sum; its logarithm has 3 ulp and
     // one sum. The gradient of a key is a sum over ranks and chunks, each with one rounding.
