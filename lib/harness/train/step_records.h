@@ -51,14 +51,14 @@ class StepRecords {
 
   /// Chooses what is recorded of step `step`, which begins now.
   void begin(std::int64_t step);
-  /// Adds the loss of micro-batch `index` to the present step's.
+  /// Adds to the present step's loss what micro-batch `index` contributes.
   void add_loss(std::int64_t index, float loss);
   /// Adds the loss of a validation.
   void add_validation(const ValidationLoss& validation) { validations_.push_back(validation); }
   /// Ends step `step`.
   void end(std::int64_t step, const StepTimes& times);
 
-  /// By step, added up over its micro-batches.
+  /// By step.
   const std::vector<float>& losses() const { return losses_; }
   const std::vector<ValidationLoss>& validations() const { return validations_; }
   /// Of the first step, then of the other timed steps (kTimedSteps).

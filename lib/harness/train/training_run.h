@@ -53,9 +53,9 @@ struct TrainingRunOptions {
 /// no trace but in the amaxes that delayed scaling records.
 ///
 /// With several micro-batches the first three are repeated, each time over other tokens, and the input of one is freed
-/// before the next is made. Their losses, and so their gradients, are added up and not averaged. Under sharding every
-/// backward reduces its gradients to shards, which are added up. Delayed scaling updates its scales after every forward
-/// and every backward.
+/// before the next is made. Their losses, and so their gradients, are averaged, but added up for the sum. Under
+/// sharding every backward reduces its gradients to shards, which are added up. Delayed scaling updates its scales
+/// after every forward and every backward.
 class TrainingRun {
  public:
   /// Collective: every rank of the world makes the same runs in the same order. Throws Error if the mesh does not fit
@@ -71,7 +71,7 @@ class TrainingRun {
 
   const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
-  /// The loss of this rank's tokens by step, added up over its micro-batches; empty where the device computes nothing.
+  /// The loss of all tokens of this rank by step, over its micro-batches; empty where the device computes nothing.
   const std::vector<float>& losses() const { return records_.losses(); }
   /// The losses of this rank's batches; empty where the device computes nothing.
   const std::vector<ValidationLoss>& validations() const { return records_.validations(); }
