@@ -102,7 +102,7 @@ TEST_F(SubjectCells, PredictionsOfTheOwnRuntimeAreNoClaimsAboutALibrary) {
   EXPECT_TRUE(ran.cell().at("arms").at("after").at("metrics").at("memory.retained_bytes").at("predicted").is_null());
 }
 
-TEST_F(SubjectCells, OnlyTheTrafficOfFsdp2WithEvenShardsIsPredicted) {
+TEST_F(SubjectCells, OnlyTheTrafficOfFsdp2InBf16IsPredicted) {
   const auto predicted = [this](const std::string& keys, const std::string& metric) {
     const Ran ran = run("device: cpu\nranks: 2\n" + keys);
     const Json& metrics = ran.cell().at("arms").at("after").at("metrics");
@@ -116,7 +116,9 @@ TEST_F(SubjectCells, OnlyTheTrafficOfFsdp2WithEvenShardsIsPredicted) {
   EXPECT_TRUE(predicted("subject: torch\n", "memory.peak_bytes").is_null());
   EXPECT_TRUE(predicted("subject: torchao\n", "traffic.collectives").is_null());
   EXPECT_TRUE(predicted("subject: torch\ntraining: {recipe: delayed}\n", "traffic.collectives").is_null());
-  EXPECT_TRUE(predicted("subject: torch\nmatrix: {ffn: [65]}\n", "traffic.collectives").is_null());
+  // Uneven shards are padded by both.
+  EXPECT_EQ(predicted("subject: torch\nmatrix: {ffn: [65]}\n", "traffic.all_gather_bytes"),
+            predicted("subject: own\nmatrix: {ffn: [65]}\n", "traffic.all_gather_bytes"));
 }
 
 TEST_F(SubjectCells, CrashesAndTimeoutsEndAsTheOwnRuntimesDo) {
