@@ -73,6 +73,7 @@ class ModelRun {
   Runtime& runtime() { return runtime_; }
   Model& model() { return *model_; }
   Sharding& sharding() { return *sharding_; }
+  Mesh& mesh() { return *mesh_; }
 
   /// Forward and backward of the mean square of the output, or of a language model's cross-entropy; returns the loss.
   /// `row_offset` picks the data.

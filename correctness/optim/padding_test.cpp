@@ -41,13 +41,16 @@ TEST_P(PaddingOfShards, ReachesNeitherAdamNorTheGradientNorm) {
   on_ranks(ranks, [&, recipe = recipe, ranks = ranks](ProcessGroup& world) {
     ModelRun clean(uneven(recipe), world, {.replicas = 1, .shards = ranks}),
         poisoned(uneven(recipe), world, {.replicas = 1, .shards = ranks});
-    const AdamOptions options{.learning_rate = 1e-2,
-                              .master = MasterWeights::kF32,
-                              .exp_avg = DType::kE4M3,
-                              .exp_avg_sq = DType::kF16,
-                              .max_grad_norm = 1e-3,
-                              .norm_group = &world};
-    Adam clean_adam(clean.model().parameters(), options), poisoned_adam(poisoned.model().parameters(), options);
+    const auto options = [](ModelRun& run) {
+      return AdamOptions{.learning_rate = 1e-2,
+                         .master = MasterWeights::kF32,
+                         .exp_avg = DType::kE4M3,
+                         .exp_avg_sq = DType::kF16,
+                         .max_grad_norm = 1e-3,
+                         .norm_group = &run.mesh().shard_group()};
+    };
+    Adam clean_adam(clean.model().parameters(), options(clean)),
+        poisoned_adam(poisoned.model().parameters(), options(poisoned));
     for (int step = 0; step < 3; ++step) {
       EXPECT_EQ(clean.step(world.rank()), poisoned.step(world.rank()));
       fsdp_test::poison(poisoned);
