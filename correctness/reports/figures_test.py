@@ -252,7 +252,7 @@ class Tables(unittest.TestCase):
 
     def test_skipped_and_failed_cells_are_pointed_out(self) -> None:
         found = result_set(*(sample.cell(verdict) | {"verdict": verdict} for verdict in records.VERDICTS))
-        good = ("confirmed", "pass", "skipped")
+        good = ("confirmed", "unaffected", "pass", "skipped")
         shown = [row[0].text for row in tables.attention_table([found]).rows]
         self.assertEqual(shown, [verdict for verdict in records.VERDICTS if verdict not in good] + ["skipped"])
         for cell in found.cells:

@@ -258,6 +258,42 @@ TEST(PlainCell, PassesFailsOrIsInconclusive) {
   EXPECT_EQ(judge(plain, {{Arm::kAfter, ended("crashed")}}, {}).verdict, Verdict::kCrashed);
 }
 
+ArmResult equal_bits(std::optional<double> value) {
+  ArmResult out;
+  out.metrics["parity.bitwise_equal"].value = value;
+  return out;
+}
+
+TEST(FixCellOfEqualBits, IsUnaffected) {
+  Expectation equal = expect(Side::kBefore, Comparison::kAtLeast, 0), after = equals(Side::kAfter, 0);
+  equal.metric = "parity.bitwise_equal";
+  const auto verdict = [&](double value) {
+    ArmResults arms{{Arm::kBefore, equal_bits(value)}, {Arm::kAfter, equal_bits({})}};
+    for (auto& [name, result] : arms) result.metrics[kMetric].value = 0;
+    return judge(fix_cell(), arms, {equal, after}).verdict;
+  };
+  EXPECT_EQ(verdict(1), Verdict::kUnaffected);
+  EXPECT_EQ(verdict(0), Verdict::kConfirmed);
+}
+
+TEST(FixCellOfTimes, IsConfirmedWhereTheRatioIsNotOne) {
+  const auto verdict = [](double factor) {
+    ArmResult before, after;
+    for (ArmResult* arm : {&before, &after}) arm->metrics["time.step_ms"].value = arm == &after ? factor : 1;
+    for (int process = 0; process < 8; ++process) {
+      before.by_process["time.step_ms"].push_back(1 + 0.01 * process);
+      after.by_process["time.step_ms"].push_back(factor * (1.005 + 0.01 * (7 - process)));
+    }
+    Expectation gate = expect(Side::kAfter, Comparison::kAtMost, 0);
+    gate.metric = "time.step_ms";
+    gate.of = Arm::kBefore;
+    gate.factor = 1.5;
+    return judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, {gate}).verdict;
+  };
+  EXPECT_EQ(verdict(1), Verdict::kUnaffected);
+  EXPECT_EQ(verdict(0.5), Verdict::kConfirmed);
+}
+
 TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
   ArmResult before, after;
   before.metrics["time.step_ms"].value = 1;

@@ -223,15 +223,25 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
 
 bool speaks_of(Side side, Side of) { return side == of || side == Side::kDifference; }
 
-/// True if before and after end differently, or if a figure that an expectation names differs between them.
-bool arms_differ(const ArmResults& arms, const std::vector<Expectation>& expectations) {
+/// True if the figures of a metric show that before and after differ.
+bool shows_difference(const ArmResults& arms, const std::string& metric) {
+  const std::optional<double> before = measured(arms, Side::kBefore, metric).value;
+  if (metric == "parity.bitwise_equal") return before == 0;  // of before alone, which it compares with after
+  const std::optional<double> after = measured(arms, Side::kAfter, metric).value;
+  const Metric* known = find_metric(metric);
+  return before && after && *before != *after && (!known || known->exact);
+}
+
+/// True if before and after end differently, or if an expectation's figures differ between them: those that are the
+/// same in every run in any bit, times beyond the interval of their ratio.
+bool arms_differ(const ArmResults& arms, const std::vector<Expectation>& expectations, const std::vector<Gate>& gates) {
   const auto before = arms.find(Arm::kBefore), after = arms.find(Arm::kAfter);
   if (before == arms.end() || after == arms.end()) return true;
   if (before->second.status != after->second.status) return true;
-  return std::any_of(expectations.begin(), expectations.end(), [&](const Expectation& e) {
-    return !e.metric.empty() &&
-           measured(arms, Side::kBefore, e.metric).value != measured(arms, Side::kAfter, e.metric).value;
-  });
+  return std::any_of(expectations.begin(), expectations.end(),
+                     [&](const Expectation& e) { return !e.metric.empty() && shows_difference(arms, e.metric); }) ||
+         std::any_of(gates.begin(), gates.end(),
+                     [](const Gate& gate) { return gate.ratio && (gate.ratio->low > 1 || gate.ratio->high < 1); });
 }
 
 }  // namespace
@@ -319,9 +329,9 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
       {other_fails, has_fix ? Verdict::kNotReproduced : Verdict::kFail},
       {undecided, Verdict::kInconclusive},
   };
-  out.verdict = !has_fix                          ? Verdict::kPass
-                : arms_differ(arms, expectations) ? Verdict::kConfirmed
-                                                  : Verdict::kUnaffected;
+  out.verdict = !has_fix                                     ? Verdict::kPass
+                : arms_differ(arms, expectations, out.gates) ? Verdict::kConfirmed
+                                                             : Verdict::kUnaffected;
   for (const auto& [reason, verdict] : ladder) {
     if (reason.empty()) continue;
     out.verdict = verdict;

@@ -15,7 +15,7 @@
 namespace fp8lab {
 
 enum class Verdict {
-  kConfirmed,      ///< fix cell: every expectation holds, and a figure that one names differs between before and after
+  kConfirmed,      ///< fix cell: every expectation holds, and before and after differ in a figure that one names
   kUnaffected,     ///< fix cell: every expectation holds, and no such figure differs: the fix changes nothing here
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
