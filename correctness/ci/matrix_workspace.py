@@ -74,6 +74,10 @@ class Workspace(unittest.TestCase):
         file.write_text(json.dumps(results))
         return file
 
+    def summary_text(self):
+        """The step summary, with underscores as they were before they were escaped: names of folders may have some."""
+        return self.summary.read_text().replace("\\_", "_")
+
     def junit(self):
         return ElementTree.parse(self.out / "junit.xml").getroot()
 

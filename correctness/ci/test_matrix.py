@@ -21,7 +21,7 @@ class Runs(Workspace):
         done = self.matrix("tiny")
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertNotIn("::error", done.stdout)
-        self.assertIn("ci/matrix tiny: 2 pass", self.summary.read_text())
+        self.assertIn("ci/matrix tiny: 2 pass", self.summary_text())
         self.assert_totals(self.junit())
 
     def test_a_failure_is_annotated_at_its_line(self):
@@ -33,7 +33,7 @@ class Runs(Workspace):
         self.assertTrue(errors[0].startswith(f"::error file=scenarios/greedy.yaml,line={EXPECT_LINE},title=fp8lab%3A fail::"))
         self.assertIn("greedy/model.batch=1", errors[0])
         self.assertIn("and 1 more like it", errors[0])
-        summary = self.summary.read_text()
+        summary = self.summary_text()
         self.assertLess(summary.index("## Needs attention"), summary.index("Every figure"))
         suites = self.junit()
         self.assert_totals(suites)
@@ -49,7 +49,7 @@ class Runs(Workspace):
         done = self.matrix("gpu")
         self.assertEqual(5, done.returncode)
         self.assertIn("exit 5: nothing ran: no cell is on cuda", done.stdout)
-        self.assertIn("nothing ran", self.summary.read_text())
+        self.assertIn("nothing ran", self.summary_text())
         self.assertIn("::error title=ci/matrix gpu::nothing ran", done.stdout)
         self.assertEqual("exit 5", self.junit().find(".//error").get("type"))
 

@@ -25,13 +25,13 @@ class Against(Workspace):
         self.assertEqual("mine", (self.out / "baseline.json").read_text())
         self.assertTrue((self.out / "results.json").exists())
         self.assert_totals(self.junit())
-        self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
+        self.assertIn("Against the baseline: 0 regressions", self.summary_text())
 
     def expect_regression(self, mutate, text):
         done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn(text, done.stdout)
-        self.assertIn(text, self.summary.read_text())
+        self.assertIn(text, self.summary_text())
         self.assertIn("::error file=scenarios/plain.yaml,line=", done.stdout)
         self.assertIn("title=regression", done.stdout.replace("fp8lab%3A ", ""))
         suites = self.junit()
@@ -68,7 +68,7 @@ class Against(Workspace):
         done = self.accept()
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertIn("accepted until 2999-12-31: #1: a byte more", done.stdout)
-        self.assertIn("Against the baseline: 0 regressions", self.summary.read_text())
+        self.assertIn("Against the baseline: 0 regressions", self.summary_text())
 
     def test_an_entry_accepts_no_more_than_it_says(self):
         peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
@@ -127,7 +127,7 @@ class Against(Workspace):
             self.assertTrue(last.startswith(f"ci/matrix: exit 5: {text}") and last.endswith(f"until there is one{alone}"), last)
             self.assertNotIn("nothing ran", done.stdout)
             self.assertIn(f"::error title=ci/matrix tiny::{text}", done.stdout)
-            self.assertIn(text, self.summary.read_text())
+            self.assertIn(text, self.summary_text())
             suites = self.junit()
             self.assert_totals(suites)
             self.assertEqual("nothing in common with the baseline", suites.find(".//error").text)
@@ -173,7 +173,7 @@ class Against(Workspace):
         self.assertTrue(last.startswith("ci/matrix: exit 2: bad configuration"), last)
         self.assertIn(str(baseline), last)
         self.assertEqual(1, done.stderr.count("fp8lab: error: "), done.stderr)
-        self.assertIn(str(baseline), self.summary.read_text())
+        self.assertIn(str(baseline), self.summary_text())
 
 
 if __name__ == "__main__":
