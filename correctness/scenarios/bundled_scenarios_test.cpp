@@ -56,10 +56,13 @@ TEST(BundledScenarios, AllConfirmOrPass) {
   }
 }
 
-/// True if an exact figure that both arms have differs between them, or if they end differently.
+/// True if an exact figure that both arms have differs between them, if their bits differ, or if they end differently.
 bool arms_differ(const Json& cell) {
   const Json &before = cell["arms"]["before"], &after = cell["arms"]["after"];
   if (before["status"] != after["status"]) return true;
+  // Of before alone, which it compares with after.
+  if (before["metrics"].contains("parity.bitwise_equal") && before["metrics"]["parity.bitwise_equal"]["value"] == 0)
+    return true;
   for (const auto& [name, figure] : after["metrics"].items()) {
     const Metric* metric = find_metric(name);
     if (metric == nullptr || !metric->exact || !before["metrics"].contains(name)) continue;
