@@ -162,8 +162,9 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "libraries",
             "Libraries beside the own runtime",
             "The same model and training in a library and in this program's own runtime: what is predicted of each, what was "
-            "measured, and what upstream claims; the widest difference first.",
-            [library_tables.libraries_table(sets)],
+            "measured, and what upstream claims; the widest difference first. Then what either holds when forward ends, by "
+            "holder: agreement is 1 % of the library's bytes alive, and a note says what it keeps beyond.",
+            [library_tables.libraries_table(sets), library_tables.holders_table(sets)],
             absent="no cell of a library has a cell of the own runtime with the same keys",
         ),
         Section(

@@ -45,6 +45,7 @@ std::string snake_case(std::string_view text) {
 
 void measure_memory(TrainingRun& run, ArmResult& result) {
   const Ledger& ledger = run.device().ledger();
+  const LedgerMark& after_forward = last_mark(ledger, "end_of_forward");
   const LedgerMark& after_backward = last_mark(ledger, "end_of_backward");
   const LedgerMark& after_step = last_mark(ledger, "end_of_step");
   Metrics& metrics = result.metrics;
@@ -60,13 +61,17 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   if (any_group(run.cell().measure, &MetricGroup::alone))
     if (const auto overhead = run.device().driver_overhead_bytes())
       put_bytes("memory.driver_overhead_bytes", *overhead);
-  put_bytes("memory.end_of_forward_bytes", last_mark(ledger, "end_of_forward").live_bytes);
+  put_bytes("memory.end_of_forward_bytes", after_forward.live_bytes);
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
   put_bytes("memory.weight_bytes", after_step.by_kind.at(std::string(name(HolderKind::kParameter))));
   put_bytes("memory.host_copies_peak_bytes", run.device().memory().host_copies().peak_bytes());
   put_bytes("memory.retained_bytes", after_backward.retained_bytes);
-  for (const auto& [kind, bytes] : after_backward.by_kind) put_bytes("memory.by_holder." + snake_case(kind), bytes);
+  const auto put_kinds = [&](const char* family, const std::map<std::string, std::int64_t>& by_kind) {
+    for (const auto& [kind, bytes] : by_kind) put_bytes(family + snake_case(kind), bytes);
+  };
+  put_kinds("memory.forward_by_holder.", after_forward.by_kind);
+  put_kinds("memory.by_holder.", after_backward.by_kind);
   result.retained_by_holder = after_backward.retained_by_holder;
   result.peak_by_holder = ledger.peak_by_holder();
   result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
