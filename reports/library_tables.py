@@ -151,8 +151,8 @@ _KNOWN = (
         "workspace",
         {"subject": _TE, "model.layer": ("transformer_layer",), "model.form": ("gpt",)},
         "cuBLAS's scratch of 32 MiB, which PyTorch takes from the allocator that is measured, and two bytes a token and "
-        "hidden element of a layer that no inspected context names: the script that adds bias and residual saves them. "
-        "The gradient of an addition needs neither operand, so the own runtime keeps none.",
+        "hidden element of a layer: masks of the two compiled bias_dropout_add, which are saved at probability 0 too and "
+        "by no context that can be inspected. Without dropout the own runtime has no mask.",
     ),
     Known(
         "workspace",
