@@ -279,9 +279,13 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const TrainingRun::Values& values = run.values();
   const Lists weights = run.weights();
   const std::vector<Stored> ended_with = stored(run);
-  const Companion baseline(cell, make_recipe("bf16"), world);
+  // The arm bf16 is its own baseline, if a second run has the same bits.
+  std::optional<Companion> bf16;
+  if (arm != Arm::kBf16 || !cell.training.deterministic) bf16.emplace(cell, make_recipe("bf16"), world);
+  const TrainingRun& baseline = bf16 ? bf16->run : run;
+  const Lists& baseline_weights = bf16 ? bf16->weights : weights;
   result.losses = mean_losses(world, run);
-  const std::vector<double> reference = mean_losses(world, baseline.run);
+  const std::vector<double> reference = mean_losses(world, baseline);
   const LossGap gap(result.losses.back(), reference.back());
   put(metrics, "parity.loss_gap", gap.value, gap.reason);
   const MeanLossGap mean_gap(result.losses, reference);
@@ -292,13 +296,13 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
     put(metrics, "parity.validation_loss", std::nullopt, "nothing is validated");
   else
     put(metrics, "parity.validation_loss", result.validation_losses.back().loss);
-  const TrainingRun::Values& reference_values = baseline.run.values();
+  const TrainingRun::Values& reference_values = baseline.values();
   const std::vector<std::string> names = run.parameter_names(), output{"output"};
   const Lists reference_output{reference_values.output}, own_output{values.output};
   const std::array compared{
       Compared{"parity.output_sqnr_db", "output", output, reference_output, own_output},
       Compared{"parity.grad_sqnr_db", "gradient", names, reference_values.gradients, values.gradients},
-      Compared{"parity.weight_sqnr_db", "weight", names, baseline.weights, weights}};
+      Compared{"parity.weight_sqnr_db", "weight", names, baseline_weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
   put_cast_counts(cell, arm, recipe, world, result);
