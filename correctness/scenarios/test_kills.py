@@ -147,7 +147,7 @@ class Kills(unittest.TestCase):
             file.rmdir() if file.is_dir() else file.unlink()
 
     def kill_runs(self, cells: int, scenario: str, *launcher: str, of_itself: float) -> None:
-        # Kills later than half of an undisturbed run seldom meet a process: resumed runs have fewer cells.
+        # Kills later than half of an undisturbed run seldom find one alive: resumed runs have fewer cells.
         began = time.monotonic()
         self.run_until_all_pass(cells, scenario, *launcher)
         self.latest = min(self.latest, (time.monotonic() - began) / 2)
