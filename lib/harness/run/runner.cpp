@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cmath>
 #include <list>
 #include <memory>
 #include <set>
@@ -167,8 +168,9 @@ class Runner {
         std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.comparison == Comparison::kEnds; });
     if (memory <= 0.0 || says || cell.config.capacity > 0) return {};
     for (const Arm arm : arms)
-      if (const double bytes = predicted_peak(cell.config, arm, options_.predict).value_or(0.0);
-          bytes * kReservedOverLive > memory)
+      if (const double live = predicted_peak(cell.config, arm, options_.predict).value_or(0.0),
+          bytes = std::ceil(kReservedOverLive * live);
+          bytes > memory)
         return fmt::format("its {} arm needs {} of device memory, and the device has {} beside what its driver takes",
                            name(arm), figure(bytes, "B"), figure(memory, "B"));
     return {};
