@@ -115,7 +115,7 @@ HEADERS = {".h", ".cuh"}
 DEVICE_FILES = {".cu", ".cuh"}
 CXX_FILES = HEADERS | DEVICE_FILES | {".cpp"}
 SIZED_FILES = CXX_FILES | {".py", ".cmake", ".txt"}
-SKIPPED_FOLDERS = re.compile(r"\.git|build.*|out.*|__pycache__|\.venv|\.cache")
+SKIPPED_FOLDERS = re.compile(r"\.(?!ci$|github$).*|build.*|out.*|__pycache__")
 SKIPPED_FILES = {"LICENSE"}
 
 

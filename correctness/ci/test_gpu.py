@@ -33,8 +33,11 @@ case "$*" in
 *show-only*gpus*) echo 'warning'; echo '{"tests": [{"name": "ranks"}]}'; exit;;
 *show-only*) echo '{"tests": [{"name": "a"}, {"name": "b"}, {"name": "ranks"}, {"name": "c.d"}, {"name": "e"}]}'; exit;;
 esac
-echo "GPUs $CUDA_VISIBLE_DEVICES" >>"$FAKE_CALLS"
+while [ "$1" != -R ]; do shift; done
+echo "GPUs $CUDA_VISIBLE_DEVICES $2" >>"$FAKE_CALLS"
+[ "$2" != '^e$' ] || sleep 0.5
 echo "$FAKE_TESTS"
+[ "$2" != "$FAKE_SKIPPED" ] || echo "	 3 - windows (Skipped)"
 [ "${FAKE_TESTS#100%}" != "$FAKE_TESTS" ]
 """
 
@@ -49,7 +52,8 @@ class Gpu(unittest.TestCase):
         (self.root / "bin").mkdir()
         self.tools = {"nvidia-smi": NVIDIA_SMI, "cmake": CMAKE, "ctest": CTEST}
 
-    def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 2"):
+    def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 1",
+                skipped=""):
         for name, text in self.tools.items():
             path = self.root / "bin" / name
             path.write_text(text)
@@ -57,7 +61,8 @@ class Gpu(unittest.TestCase):
         self.calls = self.root / "calls"
         self.calls.touch()
         environment = {**os.environ, "PATH": f"{self.root / 'bin'}:/usr/bin:/bin", "FAKE_CALLS": str(self.calls),
-                       "FAKE_RUN": str(run), "FAKE_BROKEN": broken, "FAKE_TESTS": tests}
+                       "FAKE_RUN": str(run), "FAKE_BROKEN": broken, "FAKE_TESTS": tests,
+                       "FAKE_SKIPPED": skipped}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         return subprocess.run([self.root / "ci/gpu", *arguments], capture_output=True, text=True, timeout=60,
                               check=False, env=environment, stdin=subprocess.DEVNULL)
@@ -66,7 +71,7 @@ class Gpu(unittest.TestCase):
         done = self.run_gpu("--commit", "abc1234", "-D", "FP8LAB_NCCL=ON")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         row = done.stdout.splitlines()[-1]
-        self.assertRegex(row, r"^\| `abc1234` \| \d{4}-\d\d-\d\d \| 2 x NVIDIA H200 \| 6 of 6 tests in \d+ s \| "
+        self.assertRegex(row, r"^\| `abc1234` \| \d{4}-\d\d-\d\d \| 2 x NVIDIA H200 \| 5 of 5 tests in \d+ s \| "
                               r"3 cells: 1 confirmed, 2 pass, exit 0, in \d+ s \| \d+ s \|$")
         self.assertEqual((self.root / "out/gpu/row.md").read_text(), row + "\n")
         calls = self.calls.read_text()
@@ -76,35 +81,39 @@ class Gpu(unittest.TestCase):
         self.assertIn("--target fp8lab gpu_tests", calls)
 
     def test_gpus_divide_the_tests_but_for_those_that_use_every_gpu(self):
+        # The test that takes longest comes first, so that one GPU runs it and the other one the rest.
+        self.tools["ctest"] = CTEST.replace('[{"name": "a"}, ', '[{"name": "e"}, {"name": "a"}, ').replace(
+            ', {"name": "e"}]', "]")
         self.run_gpu("--commit", "abc1234")
-        calls = [line for line in self.calls.read_text().splitlines() if "show-only" not in line]
-        runs = [line.partition(" -R ")[2] for line in calls if line.startswith("ctest")]
-        self.assertEqual(sorted(runs[:2]), ["^(a|c\\.d)$", "^(b|e)$"])
-        self.assertEqual(runs[2:], ["^(ranks)$"])
-        seen = [line for line in calls if line.startswith("GPUs")]
-        self.assertEqual((sorted(seen[:2]), seen[2:]), (["GPUs 0", "GPUs 1"], ["GPUs "]))
+        runs = [line.split()[1:] for line in self.calls.read_text().splitlines() if line.startswith("GPUs")]
+        gpu_of = {run[-1]: run[0] for run in runs[:-1]}
+        self.assertEqual(set(gpu_of), {"^a$", "^b$", "^c\\.d$", "^e$"})
+        others = {gpu_of[name] for name in gpu_of if name != "^e$"}
+        self.assertEqual(others | {gpu_of["^e$"]}, {"0", "1"})
+        self.assertEqual(len(others), 1, "the GPU of the long test takes another one only after it")
+        self.assertEqual(runs[-1], ["^ranks$"], "it sees every GPU, after the others")
 
     def test_only_one_half_runs_when_asked(self):
         done = self.run_gpu("--commit", "abc1234", "--only", "scenarios")
         self.assertRegex(done.stdout.splitlines()[-1], r"\| not run \| 3 cells: .* exit 0")
         self.assertNotIn("ctest", self.calls.read_text())
         done = self.run_gpu("--commit", "abc1234", "--only", "tests")
-        self.assertRegex(done.stdout.splitlines()[-1], r"\| 6 of 6 tests in \d+ s \| not run \|")
+        self.assertRegex(done.stdout.splitlines()[-1], r"\| 5 of 5 tests in \d+ s \| not run \|")
 
     def test_summary_of_cmake_4_is_read_and_skipped_tests_do_not_count_as_run(self):
-        done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 2\n\n\t 3 - windows (Skipped)")
+        done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 1", skipped="^b$")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("3 of 6 tests, 3 skipped, in", done.stdout.splitlines()[-1])
+        self.assertIn("4 of 5 tests, 1 skipped, in", done.stdout.splitlines()[-1])
 
     def test_a_run_whose_tests_were_all_skipped_fails(self):
         done = self.run_gpu("--commit", "abc1234", tests="100% tests passed out of 1\n\n\t 3 - windows (Skipped)")
         self.assertEqual(done.returncode, 1, done.stdout)
 
     def test_failed_test_ends_with_1_and_shows_its_log(self):
-        done = self.run_gpu("--commit", "abc1234", tests="50% tests passed, 1 tests failed out of 2")
+        done = self.run_gpu("--commit", "abc1234", tests="0% tests passed, 1 tests failed out of 1")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("3 of 6 tests", done.stdout)
-        self.assertIn("tests-gpus ended with status 1", done.stdout)
+        self.assertIn("0 of 5 tests", done.stdout)
+        self.assertIn("test-ranks ended with status 1", done.stdout)
 
     def test_failed_scenarios_end_with_1_and_are_in_the_row(self):
         done = self.run_gpu("--commit", "abc1234", run=124)

@@ -32,6 +32,8 @@ class CastWatch {
   virtual ~CastWatch() = default;
   /// Called after `made` was cast from `x`, before anything changes `x`.
   virtual void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) = 0;
+  /// Called before a cast of values that are never stored, which saw_cast() will not be called for.
+  virtual void missed_cast() {}
 };
 
 /// One device as one rank sees it: memory, kernels, an architecture. Owns its memory and must outlive every tensor on
@@ -86,8 +88,8 @@ class Device {
   /// used. In the order of first use.
   virtual std::vector<std::string> notes() { return {}; }
 
-  /// Sets the observer of the casts of stored tensors; null: none. Not observed: what an operation casts without
-  /// storing it first (casts_unstored() of ops/quantize.h), and what an optimizer rewrites in place.
+  /// Sets the observer of the casts of stored tensors; null: none. What an operation casts without storing it first
+  /// (casts_unstored() of ops/quantize.h) is a missed_cast(); what an optimizer rewrites in place is not reported.
   void watch_casts(CastWatch* watch) { cast_watch_ = watch; }
   CastWatch* cast_watch() const { return cast_watch_; }
 
@@ -136,8 +138,8 @@ struct DeviceRow {
   std::string (*unavailable_reason)();
   /// The architecture of the device that can be opened here; empty if the device accepts any.
   std::string_view (*own_arch)();
-  /// Memory of the smallest GPU that can be opened here; 0 if the device has no memory of its own.
-  std::int64_t (*memory_bytes)();
+  /// Memory in bytes of each GPU that can be opened here; empty if the device has no memory of its own.
+  std::vector<std::int64_t> (*gpu_memory)();
   /// Details for `fp8lab devices`, one per line; empty if the device cannot be opened here.
   std::string (*describe)();
 };

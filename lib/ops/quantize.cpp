@@ -143,6 +143,7 @@ PreparedCast prepare_unstored_cast(Device& device, std::string_view op, const Te
         "{}: the cast must be of a full tensor under a given scale, or row-wise in blocks of one row without an amax; "
         "store the result and quantize it",
         op));
+  if (device.cast_watch() != nullptr) device.cast_watch()->missed_cast();
   const Shape& shape = spec.shape;
   const MatrixView x{.data = nullptr,
                      .dtype = spec.dtype,

@@ -3,12 +3,16 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "harness/measure/arms.h"
+#include "harness/measure/baseline.h"
 #include "harness/measure/cast_counts.h"
 #include "harness/measure/measure.h"
 #include "harness/measure/scores.h"
+#include "ops/prepared_cast.h"
 #include "support/cells.h"
 #include "support/quantize.h"
 
@@ -68,6 +72,99 @@ TEST(CastCounts, CountEveryOrientationThatHasItsOwnScales) {
                 {.values = 128 * 128, .clipped = 0, .underflowed = 0});
   expect_counts(counts_of(values, {128, 128}, "block_1x128_f32", {false, true}),
                 {.values = 128 * 128, .clipped = 0, .underflowed = 0});
+}
+
+// In several parts and tiles, with edges of both: the same counts as a plain loop over the same values.
+TEST(CastCounts, LargeTensorCountsAsManySmallOnes) {
+  constexpr std::int64_t kRows = 2080, kCols = 4128, kBlock = 32;
+  std::vector<float> values(static_cast<std::size_t>(kRows * kCols));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = std::ldexp(1.0f + static_cast<float>(i % 97) / 97.0f, -static_cast<int>(i % 23));
+  const CastCounts large = counts_of(values, {kRows, kCols}, "mxfp8_floor", {true, true});
+  CastCounts sum;  // of row blocks, whose blocks of scales are those of the large tensor
+  for (std::int64_t row = 0; row < kRows; row += kBlock) {
+    const auto begin = values.begin() + row * kCols;
+    sum += counts_of({begin, begin + kBlock * kCols}, {kBlock, kCols}, "mxfp8_floor", {true, true});
+  }
+  EXPECT_GT(large.clipped, 0);
+  EXPECT_GT(large.underflowed, 0);
+  expect_counts(large, sum);
+  EXPECT_NEAR(large.signal / sum.signal, 1.0, 1e-12);
+  EXPECT_NEAR(large.noise / sum.noise, 1.0, 1e-12);
+}
+
+TEST(CastCounts, KnowWhetherACastWasMissed) {
+  const auto device = support::open_poisoned_device();
+  const Tensor x = support::make_tensor(*device, {1, 4}, DType::kF32, {1.0f, 2.0f, 3.0f, 4.0f});
+  Quantizer quantizer{.format = support::format_named("delayed_e4m3"),
+                      .orientations = {true, false},
+                      .scale = support::scalar(*device, 1.0f),
+                      .holder = support::anyone(*device)};
+  CastCounter counter;
+  device->watch_casts(&counter);
+  quantize(*device, x, quantizer);
+  EXPECT_FALSE(counter.missed());
+  prepare_unstored_cast(*device, "test", x.spec(), quantizer);
+  EXPECT_TRUE(counter.missed());
+}
+
+// Current scaling stores what it casts, so the casts of the run itself are counted; with measure `time`, where nothing
+// may disturb the run, they are those of a further run.
+TEST(Parity, CastsAreTheSameInTheRunAndInAFurtherOne) {
+  for (const char* recipe : {"current", "block", "mxfp8"})
+    for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull}) {
+      CellConfig cell = support::small_cell(recipe);
+      cell.training.steps = 3;
+      cell.training.checkpoint = checkpoint;
+      cell.measure = {"parity"};
+      const ArmResult counted = measure_arm(cell, Arm::kAfter);
+      cell.measure = {"parity", "time"};
+      const ArmResult further = measure_arm(cell, Arm::kAfter);
+      ASSERT_FALSE(counted.casts.empty());
+      ASSERT_EQ(counted.casts.size(), further.casts.size()) << recipe;
+      for (std::size_t i = 0; i < counted.casts.size(); ++i) {
+        EXPECT_EQ(counted.casts[i].tensor, further.casts[i].tensor);
+        EXPECT_EQ(counted.casts[i].sqnr_db, further.casts[i].sqnr_db) << recipe << ": " << counted.casts[i].tensor;
+      }
+      for (const char* metric : {"parity.values_cast", "parity.clip_fraction", "parity.underflow_fraction"})
+        EXPECT_EQ(figure(counted, metric).value, figure(further, metric).value) << recipe << ": " << metric;
+    }
+}
+
+TEST(Parity, BaselineOfCellsThatDifferInTheirRecipeIsTrainedOnce) {
+  CellConfig cell = support::small_cell("current");
+  const std::shared_ptr<const Baseline> first = bf16_baseline(cell, nullptr);
+  CellConfig other = support::small_cell("mxfp8");
+  other.id = "another";
+  other.fix = "strip_scale_padding";
+  other.training.quantized_weights = true;
+  EXPECT_EQ(bf16_baseline(other, nullptr), first);
+  other.training.seed += 1;
+  EXPECT_NE(bf16_baseline(other, nullptr), first);
+  EXPECT_NE(bf16_baseline(other, nullptr)->losses, first->losses);
+  cell.training.deterministic = false;
+  EXPECT_NE(bf16_baseline(cell, nullptr), first) << "it may have other bits";
+  TrainingRun again(as_bf16(cell), Behaviors{}, make_recipe("bf16"));
+  again.keep_values(true);
+  again.train();
+  EXPECT_EQ(again.losses(), first->losses);
+  EXPECT_EQ(again.weights(), first->weights);
+  EXPECT_EQ(again.values().gradients, first->values.gradients);
+}
+
+// A rank that knows its baseline trains with one that does not, which would otherwise wait for it.
+TEST(Parity, RanksTrainABaselineTogether) {
+  CellConfig cell = support::small_cell("current");
+  cell.ranks = 2;
+  cell.timeout_s = 60;
+  start_ranks_here(cell, [&](ProcessGroup& world) {
+    const std::shared_ptr<const Baseline> known = bf16_baseline(cell, &world);
+    EXPECT_EQ(bf16_baseline(cell, &world), known);
+    CellConfig mine = cell;
+    mine.training.seed += static_cast<std::uint64_t>(world.rank());  // rank 1 does not know it
+    const std::shared_ptr<const Baseline> trained = bf16_baseline(mine, &world);
+    EXPECT_NE(trained, known);
+  });
 }
 
 TEST(Parity, ReportsTheFractionsOfClippedAndUnderflowedValues) {

@@ -38,7 +38,7 @@ struct Given {
 Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
   Vocabulary vocabulary = sample::vocabulary();
   if (given.memory_gib > 0)
-    for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{4} << 30; };
+    for (Term& device : vocabulary.devices) device.gpu_memory = [] { return std::vector{std::int64_t{4} << 30}; };
   RunnerOptions options;
   options.jobs = given.jobs;
   options.isolate = given.isolate;
@@ -78,21 +78,20 @@ TEST(IdleProcesses, RunFurtherArms) {
   EXPECT_EQ(processes_of(run(cells_named(kFour), {.isolate = true}), Arm::kAfter).size(), 4u);
 }
 
-TEST(IdleProcesses, AreNotUsedForArmsThatRevertAFix) {
-  const Ran ran = run(cells_named({"before_pid#1", "before_pid#2", "before_pid#3"}), {});
-  EXPECT_EQ(processes_of(ran, Arm::kBefore).size(), 3u);
+TEST(IdleProcesses, RunArmsThatRevertAFix) {
+  const std::vector<std::string> names{"before_pid#1", "before_pid#2", "before_pid#3"};
+  EXPECT_EQ(processes_of(run(cells_named(names), {}), Arm::kBefore).size(), 1u);
+  EXPECT_EQ(processes_of(run(cells_named(names), {.isolate = true}), Arm::kBefore).size(), 3u);
 }
 
 TEST(IdleProcesses, AreNotUsedForTimedArms) {
   std::vector<PlannedCell> cells = cells_named(kFour);
-  cells[1].config.measure = {"time"};
+  for (const std::size_t timed : {1u, 2u}) cells[timed].config.measure = {"time"};
   const Ran ran = run(cells, {});
-  const std::int64_t timed = ran.process_of(kFour[1], Arm::kAfter);
-  EXPECT_NE(timed, ran.process_of(kFour[0], Arm::kAfter));
-  EXPECT_NE(timed, ran.process_of(kFour[2], Arm::kAfter));
-  EXPECT_NE(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter))
-      << "an idle process stayed beside a timed cell";
-  EXPECT_EQ(ran.process_of(kFour[2], Arm::kAfter), ran.process_of(kFour[3], Arm::kAfter));
+  EXPECT_EQ(ran.order, (std::vector{kFour[0], kFour[3], kFour[1], kFour[2]}));
+  EXPECT_EQ(ran.process_of(kFour[0], Arm::kAfter), ran.process_of(kFour[3], Arm::kAfter));
+  EXPECT_NE(ran.process_of(kFour[1], Arm::kAfter), ran.process_of(kFour[0], Arm::kAfter));
+  EXPECT_NE(ran.process_of(kFour[1], Arm::kAfter), ran.process_of(kFour[2], Arm::kAfter));
 }
 
 TEST(IdleProcesses, FailedArmEndsOnlyItsOwnProcess) {
@@ -146,12 +145,12 @@ TEST(IdleProcesses, DeadProcessIsNotUsed) {
   ::kill(run_and_stay(*process), SIGKILL);
   while (process->ready()) ::poll(nullptr, 0, 1);
   IdleProcesses idle;
-  idle.put("meta", std::move(process));
-  idle.put("cpu", std::make_unique<ArmProcess>(kFake));
+  idle.put("meta", 0, std::move(process));
+  idle.put("cpu", 0, std::make_unique<ArmProcess>(kFake));
   EXPECT_EQ(idle.count("meta"), 1u);
-  EXPECT_EQ(idle.take("meta"), nullptr);
+  EXPECT_EQ(idle.take("meta", 0), nullptr);
   EXPECT_FALSE(idle.drop("meta"));
-  EXPECT_NE(idle.take("cpu"), nullptr);
+  EXPECT_NE(idle.take("cpu", 0), nullptr);
   EXPECT_EQ(idle.count("cpu"), 0u);
 }
 

@@ -271,7 +271,7 @@ TEST(Runner, SkippedCellsAreReportedWithoutRunning) {
   EXPECT_TRUE(records.at(0).arms.empty());
 }
 
-TEST(Runner, TimedCellRunsAlone) {
+TEST(Runner, TimedCellsRunAloneAfterAllOthers) {
   const auto order_of = [](std::vector<PlannedCell> cells) {
     std::vector<std::string> order;
     for (const CellRecord& record : run_all(cells, 3, 2.0)) order.push_back(record.config.id);
@@ -281,12 +281,13 @@ TEST(Runner, TimedCellRunsAlone) {
   timed.config.measure = {"time"};
   // The hanging cell needs a while, so a quick cell would finish first beside it.
   EXPECT_EQ(order_of({cell_named("before_hang"), timed, cell_named("quick")}),
-            (std::vector<std::string>{"before_hang", "timed", "quick"}));
+            (std::vector<std::string>{"quick", "before_hang", "timed"}));
   for (const CellRecord& record : run_all({cell_named("before_hang"), timed}, 3, 2.0))
     EXPECT_EQ(record.seconds < 1.9, record.config.id == "timed") << "waiting for others counts in " << record.config.id;
   PlannedCell slow = cell_named("before_hang");
   slow.config.measure = {"time"};
-  EXPECT_EQ(order_of({slow, cell_named("quick")}), (std::vector<std::string>{"before_hang", "quick"}));
+  EXPECT_EQ(order_of({slow, timed}), (std::vector<std::string>{"before_hang", "timed"}));
+  EXPECT_EQ(order_of({slow, cell_named("quick")}), (std::vector<std::string>{"quick", "before_hang"}));
   EXPECT_EQ(order_of({cell_named("before_hang"), cell_named("quick")}),
             (std::vector<std::string>{"quick", "before_hang"}));
 }
@@ -304,7 +305,7 @@ TEST(Runner, CommandLineTimeoutPrecedesTheScenarios) {
 
 TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
   Vocabulary vocabulary = sample::vocabulary();
-  for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
+  for (Term& device : vocabulary.devices) device.gpu_memory = [] { return std::vector{std::int64_t{10} << 30}; };
   // The order in which cells finish if each arm is predicted to need `gib`: if there is room beside the hanging one,
   // the quick one finishes first.
   const auto order_of = [&](double gib, const std::vector<std::string>& measure) {
@@ -334,7 +335,7 @@ TEST(Runner, CellsShareTheMemoryOfTheirDevice) {
 
 TEST(Runner, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
   Vocabulary vocabulary = sample::vocabulary();
-  for (Term& device : vocabulary.devices) device.memory_bytes = [] { return std::int64_t{10} << 30; };
+  for (Term& device : vocabulary.devices) device.gpu_memory = [] { return std::vector{std::int64_t{10} << 30}; };
   double gibibytes = 9.3125;  // less than the device has, and more with what an allocator reserves over it
   RunnerOptions options;
   options.command = kFake;

@@ -229,10 +229,11 @@ std::string_view cuda_arch() {
   return cuda_unavailable_reason().empty() ? arch_of(properties_of(0).major) : std::string_view{};
 }
 
-std::int64_t cuda_memory_bytes() {
-  std::size_t smallest = cuda_unavailable_reason().empty() ? properties_of(0).totalGlobalMem : 0;
-  for (int i = 1; smallest > 0 && i < count_gpus(); ++i) smallest = std::min(smallest, properties_of(i).totalGlobalMem);
-  return static_cast<std::int64_t>(smallest);
+std::vector<std::int64_t> cuda_gpu_memory() {
+  std::vector<std::int64_t> memory;
+  if (!cuda_unavailable_reason().empty()) return memory;
+  for (int i = 0; i < count_gpus(); ++i) memory.push_back(static_cast<std::int64_t>(properties_of(i).totalGlobalMem));
+  return memory;
 }
 
 std::string describe_cuda() {

@@ -14,7 +14,7 @@ std::unique_ptr<Device> open_cuda_device(const DeviceOptions& options);
 std::string cuda_unavailable_reason();
 /// Architecture of the first GPU; empty if there is none.
 std::string_view cuda_arch();
-std::int64_t cuda_memory_bytes();
+std::vector<std::int64_t> cuda_gpu_memory();
 std::string describe_cuda();
 
 }  // namespace fp8lab

@@ -18,8 +18,9 @@ struct Term {
   // answer is needed.
   std::string (*unavailable_reason)() = nullptr;  ///< why this machine cannot use it; empty or null: it can
   std::string_view (*own_arch)() = nullptr;       ///< the device's only architecture profile; empty or null: any
-  std::int64_t (*memory_bytes)() = nullptr;       ///< memory of one device; 0 or null: it has no memory of its own
-  std::string (*details)() = nullptr;             ///< further facts, one a line; null: none
+  /// Memory in bytes of each GPU that its ranks share; empty or null: it has no memory of its own.
+  std::vector<std::int64_t> (*gpu_memory)() = nullptr;
+  std::string (*details)() = nullptr;  ///< further facts, one a line; null: none
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }

@@ -20,6 +20,29 @@ Recipe recipe_of(const CellConfig& cell, Arm arm) {
   return make_recipe(cell.training.recipe, cell.training.recipe_options);
 }
 
+CellConfig as_bf16(CellConfig cell) {
+  cell.scenario.clear();
+  cell.id.clear();
+  cell.axes.clear();
+  cell.fix.clear();
+  cell.control = Control::kNone;
+  const TrainingConfig none;
+  TrainingConfig& training = cell.training;
+  training.recipe = none.recipe;
+  training.recipe_options = none.recipe_options;
+  training.quantized_weights = none.quantized_weights;
+  training.initial_history_length = none.initial_history_length;
+  training.masters_from = none.masters_from;
+  training.fused_quantize = none.fused_quantize;
+  training.fp8_attention = none.fp8_attention;
+  training.fp8_sums = none.fp8_sums;
+  training.first_layers_bf16 = none.first_layers_bf16;
+  training.last_layers_bf16 = none.last_layers_bf16;
+  training.fp8_attention_backward = none.fp8_attention_backward;
+  training.fp8_mha = none.fp8_mha;
+  return cell;
+}
+
 void put(std::map<std::string, MetricValue>& metrics, const std::string& name, std::optional<double> value,
          std::string reason) {
   const Metric* row = find_metric(name);

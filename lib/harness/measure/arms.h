@@ -16,6 +16,10 @@ Behaviors behaviors_of(const CellConfig& cell, Arm arm);
 /// The recipe of an arm: the cell's, or `bf16` for the arm of that name.
 Recipe recipe_of(const CellConfig& cell, Arm arm);
 
+/// The cell without what its BF16 arm ignores: names, the fix, and quantization. Cells that differ in these alone have
+/// the same BF16 arm.
+CellConfig as_bf16(CellConfig cell);
+
 /// Puts a figure, or the reason why there is none, into `metrics`, in the unit of the metric table.
 void put(std::map<std::string, MetricValue>& metrics, const std::string& name, std::optional<double> value,
          std::string reason = {});

@@ -103,7 +103,7 @@ Vocabulary make_vocabulary() {
   out.forms = terms(form_table());
   for (const DeviceRow& row : devices())
     out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch,
-                           row.memory_bytes, row.describe});
+                           row.gpu_memory, row.describe});
   for (const Fix& row : fixes())
     out.fixes.push_back({.name = std::string(row.name),
                          .upstream = {row.upstream.references.begin(), row.upstream.references.end()},

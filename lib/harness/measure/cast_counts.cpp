@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <numeric>
+#include <span>
+#include <thread>
 #include <vector>
 
 #include "core/float8.h"
@@ -47,14 +50,10 @@ struct HostOrientation {
   std::int64_t x_row;
   std::int64_t x_col;
 
-  unsigned byte_at(std::int64_t i, std::int64_t j) const {
-    const std::int64_t at = i * operand.values.row_stride + j * operand.values.col_stride;
-    return std::to_integer<unsigned>(data[static_cast<std::size_t>(at)]);
-  }
   double scale_inv_at(std::int64_t i, std::int64_t j) const {
     const ScaleView& view = operand.scales;
     const std::int64_t at =
-        view.block_cols == 0 ? 0 : i / view.block_rows * view.row_stride + j / view.block_cols * view.col_stride;
+        view.per_tensor() ? 0 : i / view.block_rows * view.row_stride + j / view.block_cols * view.col_stride;
     const std::byte* const scale = scales.data() + static_cast<std::size_t>(at) * size_bytes(view.dtype);
     if (view.dtype == DType::kE8M0) return static_cast<double>(e8m0_to_f32(std::to_integer<std::uint8_t>(*scale)));
     float value = 0.0f;
@@ -63,36 +62,138 @@ struct HostOrientation {
   }
 };
 
-CastCounts count(const HostOrientation& orientation, const Largest& largest) {
-  // In tiles, so that reads hit the cache whether an array is traversed along its rows or along its columns.
-  constexpr std::int64_t kTile = 64;
-  const std::int64_t rows = orientation.operand.values.rows, cols = orientation.operand.values.cols;
-  const std::array<double, 256> values = values_of(orientation.operand.values.dtype);
-  CastCounts counts{.values = rows * cols};
-  for (std::int64_t row = 0; row < rows; row += kTile)
-    for (std::int64_t col = 0; col < cols; col += kTile)
-      for (std::int64_t i = row; i < std::min(row + kTile, rows); ++i)
-        for (std::int64_t j = col; j < std::min(col + kTile, cols); ++j) {
-          const unsigned byte = orientation.byte_at(i, j), magnitude = byte & kMagnitude;
-          const double scale_inv = orientation.scale_inv_at(i, j);
-          const auto value = static_cast<double>(
-              orientation.x[static_cast<std::size_t>(i * orientation.x_row + j * orientation.x_col)]);
-          const double change = values[byte] * scale_inv - value;
-          counts.signal += value * value;
-          counts.noise += change * change;
-          if (magnitude == 0)
-            counts.underflowed += value != 0.0 && !std::isnan(value);
-          else if (magnitude == largest.code)
-            counts.clipped += std::abs(value) > largest.reach * scale_inv;
-        }
-  return counts;
+/// Sums over casts. Lane l of the sums adds every kLanes-th element, so that additions do not wait for each other;
+/// their order is fixed, so the sums have the same bits everywhere.
+class LaneCounts {
+ public:
+  static constexpr std::size_t kLanes = 4;
+
+  explicit LaneCounts(DType dtype) : values_(values_of(dtype)), largest_(largest_of(dtype)) {}
+
+  /// Adds `count` elements that are `data_step` and `x_step` apart.
+  void add(const std::byte* data, std::int64_t data_step, const float* x, std::int64_t x_step, const double* scale_inv,
+           std::int64_t count) {
+    // Sums in variables of this function stay in registers.
+    Lanes signal = signal_, noise = noise_;
+    std::int64_t underflowed = 0, clipped = 0;
+    const auto add_one = [&](std::int64_t i, std::size_t lane) {
+      const unsigned byte = std::to_integer<unsigned>(data[i * data_step]), magnitude = byte & kMagnitude;
+      const auto value = static_cast<double>(x[i * x_step]);
+      const double change = values_[byte] * scale_inv[i] - value;
+      signal[lane] += value * value;
+      noise[lane] += change * change;
+      underflowed += static_cast<std::int64_t>(magnitude == 0) & static_cast<std::int64_t>(std::abs(value) > 0.0);
+      clipped += static_cast<std::int64_t>(magnitude == largest_.code) &
+                 static_cast<std::int64_t>(std::abs(value) > largest_.reach * scale_inv[i]);
+    };
+    std::int64_t i = 0;
+    for (; i + static_cast<std::int64_t>(kLanes) <= count; i += kLanes) {
+      add_one(i, 0);
+      add_one(i + 1, 1);
+      add_one(i + 2, 2);
+      add_one(i + 3, 3);
+    }
+    for (; i < count; ++i) add_one(i, 0);
+    signal_ = signal;
+    noise_ = noise;
+    underflowed_ += underflowed;
+    clipped_ += clipped;
+  }
+
+  CastCounts sum(std::int64_t values) const {
+    return {.values = values,
+            .clipped = clipped_,
+            .underflowed = underflowed_,
+            .signal = std::accumulate(signal_.begin(), signal_.end(), 0.0),
+            .noise = std::accumulate(noise_.begin(), noise_.end(), 0.0)};
+  }
+
+ private:
+  using Lanes = std::array<double, kLanes>;
+  std::array<double, 256> values_;
+  Largest largest_;
+  Lanes signal_{}, noise_{};
+  std::int64_t underflowed_ = 0, clipped_ = 0;
+};
+
+/// An operand's data along the direction in which it is contiguous, its inner one.
+struct Direction {
+  explicit Direction(const HostOrientation& of)
+      : orientation(of), by_rows(of.operand.values.col_stride <= of.operand.values.row_stride) {
+    const MatrixView& values = of.operand.values;
+    const ScaleView& scales = of.operand.scales;
+    outer_size = by_rows ? values.rows : values.cols;
+    inner_size = by_rows ? values.cols : values.rows;
+    outer_block = scales.per_tensor() ? outer_size : by_rows ? scales.block_rows : scales.block_cols;
+    inner_block = scales.per_tensor() ? inner_size : by_rows ? scales.block_cols : scales.block_rows;
+    data_outer = by_rows ? values.row_stride : values.col_stride;
+    data_inner = by_rows ? values.col_stride : values.row_stride;
+    x_outer = by_rows ? of.x_row : of.x_col;
+    x_inner = by_rows ? of.x_col : of.x_row;
+  }
+  /// The inverse scales of `scale_inv.size()` elements from `inner` on.
+  void read_scales(std::int64_t outer, std::int64_t inner, std::span<double> scale_inv) const {
+    for (std::size_t i = 0; i < scale_inv.size();) {
+      const std::int64_t at = inner + static_cast<std::int64_t>(i), left = inner_block - at % inner_block;
+      const std::size_t end = std::min(i + static_cast<std::size_t>(left), scale_inv.size());
+      const double scale = by_rows ? orientation.scale_inv_at(outer, at) : orientation.scale_inv_at(at, outer);
+      for (; i < end; ++i) scale_inv[i] = scale;
+    }
+  }
+
+  const HostOrientation& orientation;
+  bool by_rows;
+  std::int64_t outer_size, inner_size;
+  std::int64_t outer_block, inner_block;  ///< elements of a scale along each direction
+  std::int64_t data_outer, data_inner, x_outer, x_inner;
+};
+
+constexpr std::int64_t kTile = 64;
+
+/// Counts the casts of outer indices from `begin` to `end`, in tiles, so that reads hit the cache also where values and
+/// data are contiguous along different directions.
+CastCounts count_part(const Direction& along, std::int64_t begin, std::int64_t end) {
+  const HostOrientation& of = along.orientation;
+  LaneCounts counts(of.operand.values.dtype);
+  std::array<double, kTile> scale_inv{};
+  for (std::int64_t outer = begin; outer < end; outer += kTile)
+    for (std::int64_t inner = 0; inner < along.inner_size; inner += kTile) {
+      const std::int64_t in_tile = std::min(kTile, along.inner_size - inner);
+      for (std::int64_t o = outer; o < std::min(outer + kTile, end); ++o) {
+        if (o == outer || o % along.outer_block == 0)
+          along.read_scales(o, inner, std::span(scale_inv).first(static_cast<std::size_t>(in_tile)));
+        counts.add(of.data.data() + o * along.data_outer + inner * along.data_inner, along.data_inner,
+                   of.x.data() + o * along.x_outer + inner * along.x_inner, along.x_inner, scale_inv.data(), in_tile);
+      }
+    }
+  return counts.sum((end - begin) * along.inner_size);
+}
+
+/// In parts that depend on the size alone, so that the sums have the same bits on every machine; each has a thread.
+CastCounts count(const HostOrientation& orientation) {
+  constexpr std::int64_t kPartSize = std::int64_t{4} << 20, kMostParts = 4;
+  const Direction along(orientation);
+  const std::int64_t tiles = (along.outer_size + kTile - 1) / kTile;
+  const std::int64_t parts = std::clamp(orientation.operand.values.numel() / kPartSize, std::int64_t{1}, kMostParts);
+  const auto begin_of = [&](std::int64_t part) { return std::min(part * tiles / parts * kTile, along.outer_size); };
+  std::vector<CastCounts> counts(static_cast<std::size_t>(parts));
+  const auto run = [&](std::int64_t part) {
+    counts[static_cast<std::size_t>(part)] = count_part(along, begin_of(part), begin_of(part + 1));
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::int64_t part = 1; part < parts; ++part) threads.emplace_back(run, part);
+    run(0);
+  }
+  CastCounts sum;
+  for (const CastCounts& part : counts) sum += part;
+  return sum;
 }
 
 }  // namespace
 
 void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) {
   const QuantFormat& format = made.format();
-  const Largest largest = largest_of(format.dtype);
   const std::vector<float> values = device.read(x);
   const bool has_rows = static_cast<bool>(made.rowwise());
   const Ledger& ledger = device.ledger();
@@ -105,8 +206,7 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   const auto count_orientation = [&](const QuantizedOrientation& orientation, const OperandView& operand,
                                      std::int64_t x_row, std::int64_t x_col) {
     counts += count(
-        {operand, device.read_bytes(orientation.data), device.read_bytes(orientation.scale_inv), values, x_row, x_col},
-        largest);
+        {operand, device.read_bytes(orientation.data), device.read_bytes(orientation.scale_inv), values, x_row, x_col});
   };
   if (has_rows) count_orientation(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
   if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))

@@ -39,6 +39,9 @@ struct TensorCasts {
 class CastCounter : public CastWatch {
  public:
   void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override;
+  void missed_cast() override { missed_ = true; }
+  /// True if some values were cast without being stored, so that they are not counted.
+  bool missed() const { return missed_; }
   /// In the order of the first cast.
   const std::vector<TensorCasts>& tensors() const { return tensors_; }
   /// The sum over all tensors and steps.
@@ -46,6 +49,7 @@ class CastCounter : public CastWatch {
 
  private:
   std::vector<TensorCasts> tensors_;
+  bool missed_ = false;
 };
 
 }  // namespace fp8lab

@@ -167,6 +167,13 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
+/// True if the casts of the arm's run can be counted while it runs: all are of stored values, and no time is measured.
+bool counts_casts(const CellConfig& cell, const Recipe& recipe) {
+  const bool knows_scales = recipe.activation.amax_source == AmaxSource::kHistory;
+  return recipe.quantized && !(knows_scales && cell.training.fused_quantize) &&
+         !any_group(cell.measure, &MetricGroup::alone);
+}
+
 /// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
 /// reports which one before the arm is killed.
 constexpr double kShareOfTheLimit = 0.8;
@@ -190,9 +197,15 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   const Recipe recipe = recipe_of(cell, arm);
   const bool memory = asks_for(cell, "memory");
   const bool planted = cell.control == Control::kPlanted && arm == Arm::kBefore;
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
-                  {.world = world, .record_timeline = memory, .planted = planted});
   const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
+  CastCounter casts;
+  const bool counts = parity && counts_casts(cell, recipe);
+  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
+                  {.world = world,
+                   .record_timeline = memory,
+                   .planted = planted,
+                   .casts = counts ? &casts : nullptr,
+                   .cast_steps = kMostCastSteps});
   run.keep_values(parity);
   if (asks_for(cell, "host")) run.measure_host_work();
   run.train();
@@ -215,7 +228,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   CellConfig compared = cell;
   compared.capacity = 0;
   if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
-  if (parity) measure_parity(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (parity) measure_parity(compared, arm, run, counts ? &casts : nullptr, is_sharded(cell) ? world : nullptr, result);
   if (asks_for(cell, "reference")) measure_reference(compared, arm, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   result.validation_losses = spaced(std::move(result.validation_losses), kMostLosses);

@@ -7,16 +7,18 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string_view>
-#include <type_traits>
 
 #include "core/check.h"
 #include "core/fnv1a.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
+#include "harness/measure/baseline.h"
 #include "harness/measure/cast_counts.h"
+#include "harness/measure/over_ranks.h"
 #include "harness/measure/scores.h"
 
 namespace fp8lab {
@@ -40,34 +42,8 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.underflow_fraction",
                                          "parity.values_cast"};
 
-/// Gathers `mine` of every rank, in the order of ranks; only this rank's if there is no world.
-template <class T>
-std::vector<T> of_all_ranks(ProcessGroup* world, const std::vector<T>& mine, std::string_view label) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  if (world == nullptr) return mine;
-  const auto bytes = static_cast<std::int64_t>(mine.size() * sizeof(T));
-  std::vector<std::int64_t> offsets;
-  for (std::int64_t rank = 0; rank <= world->size(); ++rank) offsets.push_back(rank * bytes);
-  std::vector<T> all(mine.size() * static_cast<std::size_t>(world->size()));
-  const GatherPart part{.from = reinterpret_cast<const std::byte*>(mine.data()),
-                        .to = reinterpret_cast<std::byte*>(all.data()),
-                        .offsets_bytes = offsets};
-  world->all_gather({&part, 1}, label);
-  return all;
-}
-
-bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label) {
-  const std::vector<int> all = of_all_ranks(world, std::vector<int>{holds}, label);
-  return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
-}
-
-double smallest(ProcessGroup* world, double mine, std::string_view label) {
-  const std::vector<double> all = of_all_ranks(world, std::vector{mine}, label);
-  return *std::min_element(all.begin(), all.end());
-}
-
-std::vector<double> mean_losses(ProcessGroup* world, const TrainingRun& run) {
-  return mean_by_step(of_all_ranks(world, run.losses(), "losses"), run.losses().size());
+std::vector<double> mean_losses(ProcessGroup* world, const std::vector<float>& losses) {
+  return mean_by_step(of_all_ranks(world, losses, "losses"), losses.size());
 }
 
 /// The mean over ranks of every validation's loss.
@@ -226,20 +202,29 @@ CastSeries series_of(const TensorCasts& tensor) {
   return out;
 }
 
-/// Counts the values that are cast, and measures the fractions of clipped and underflowed ones, in a further run of the
-/// arm without fused quantization: only there are the values that are cast stored, so that they can be counted. Metrics
-/// are of the last step, series of some steps of the run.
-void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world, ArmResult& result) {
+/// The casts of a further run of the arm without fused quantization: only there are all values that are cast stored, so
+/// that they can be counted.
+CastCounter count_in_further_run(const CellConfig& cell, Arm arm, const Recipe& recipe, ProcessGroup* world) {
+  CellConfig stored = cell;
+  stored.training.fused_quantize = false;
+  CastCounter counter;
+  TrainingRun(stored, behaviors_of(cell, arm), recipe,
+              {.world = world, .casts = &counter, .cast_steps = kMostCastSteps})
+      .train();
+  return counter;
+}
+
+/// Puts the number of values that are cast, and the fractions of clipped and underflowed ones. Metrics are of the last
+/// step, series of some steps of the run. `counted` are the casts of the arm's run, or null if they were not counted.
+void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, const CastCounter* counted,
+                     ProcessGroup* world, ArmResult& result) {
   Metrics& metrics = result.metrics;
   CastCounts sum;
   if (recipe.quantized) {
-    CellConfig stored = cell;
-    stored.training.fused_quantize = false;
-    CastCounter counter;
-    TrainingRun(stored, behaviors_of(cell, arm), recipe,
-                {.world = world, .casts = &counter, .cast_steps = kMostCastSteps})
-        .train();
-    for (const TensorCasts& tensor : over_ranks(world, counter.tensors())) {
+    const bool complete = on_all_ranks(world, counted != nullptr && !counted->missed(), "casts are counted");
+    CastCounter further;
+    if (!complete) further = count_in_further_run(cell, arm, recipe, world);
+    for (const TensorCasts& tensor : over_ranks(world, (complete ? *counted : further).tensors())) {
       result.casts.push_back(series_of(tensor));
       if (const auto last = tensor.by_step.find(cell.training.steps - 1); last != tensor.by_step.end())
         sum += last->second;
@@ -254,21 +239,10 @@ void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, Proc
   put_fraction("parity.underflow_fraction", sum.underflowed);
 }
 
-/// A further run of the cell whose values are compared with those of the arm.
-struct Companion {
-  Companion(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
-      : run(cell, Behaviors{}, recipe, {.world = world}) {
-    run.keep_values(true);
-    run.train();
-    weights = run.weights();
-  }
-  TrainingRun run;
-  Lists weights;
-};
-
 }  // namespace
 
-void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted, ProcessGroup* world,
+                    ArmResult& result) {
   Metrics& metrics = result.metrics;
   if (!run.device().computes()) {
     for (std::string_view name : kMetrics)
@@ -280,12 +254,13 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
   const Lists weights = run.weights();
   const std::vector<Stored> ended_with = stored(run);
   // The arm bf16 is its own baseline, if a second run has the same bits.
-  std::optional<Companion> bf16;
-  if (arm != Arm::kBf16 || !cell.training.deterministic) bf16.emplace(cell, make_recipe("bf16"), world);
-  const TrainingRun& baseline = bf16 ? bf16->run : run;
-  const Lists& baseline_weights = bf16 ? bf16->weights : weights;
-  result.losses = mean_losses(world, run);
-  const std::vector<double> reference = mean_losses(world, baseline);
+  std::shared_ptr<const Baseline> bf16;
+  if (arm == Arm::kBf16 && cell.training.deterministic)
+    bf16 = keep_as_baseline(cell, run, world);
+  else
+    bf16 = bf16_baseline(cell, world);
+  result.losses = mean_losses(world, run.losses());
+  const std::vector<double> reference = mean_losses(world, bf16->losses);
   const LossGap gap(result.losses.back(), reference.back());
   put(metrics, "parity.loss_gap", gap.value, gap.reason);
   const MeanLossGap mean_gap(result.losses, reference);
@@ -296,16 +271,15 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
     put(metrics, "parity.validation_loss", std::nullopt, "nothing is validated");
   else
     put(metrics, "parity.validation_loss", result.validation_losses.back().loss);
-  const TrainingRun::Values& reference_values = baseline.values();
   const std::vector<std::string> names = run.parameter_names(), output{"output"};
-  const Lists reference_output{reference_values.output}, own_output{values.output};
+  const Lists reference_output{bf16->values.output}, own_output{values.output};
   const std::array compared{
       Compared{"parity.output_sqnr_db", "output", output, reference_output, own_output},
-      Compared{"parity.grad_sqnr_db", "gradient", names, reference_values.gradients, values.gradients},
-      Compared{"parity.weight_sqnr_db", "weight", names, baseline_weights, weights}};
+      Compared{"parity.grad_sqnr_db", "gradient", names, bf16->values.gradients, values.gradients},
+      Compared{"parity.weight_sqnr_db", "weight", names, bf16->weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
 
-  put_cast_counts(cell, arm, recipe, world, result);
+  put_cast_counts(cell, arm, recipe, counted, world, result);
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();
@@ -327,10 +301,12 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, ProcessGr
     put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
     return;
   }
-  Companion fixed(cell, recipe_of(cell, Arm::kAfter), world);
-  const TrainingRun::Values& other = fixed.run.values();
-  const std::vector<Stored> fixed_ended_with = stored(fixed.run);
-  const bool equal = equal_bits(run.losses(), fixed.run.losses()) && equal_bits(values.output, other.output) &&
+  TrainingRun fixed(cell, Behaviors{}, recipe_of(cell, Arm::kAfter), {.world = world});
+  fixed.keep_values(true);
+  fixed.train();
+  const TrainingRun::Values& other = fixed.values();
+  const std::vector<Stored> fixed_ended_with = stored(fixed);
+  const bool equal = equal_bits(run.losses(), fixed.losses()) && equal_bits(values.output, other.output) &&
                      std::ranges::equal(values.gradients, other.gradients, equal_bits) &&
                      std::ranges::equal(ended_with, fixed_ended_with, [&](const Stored& a, const Stored& b) {
                        return equal_stored(a, b, recipe.weight.columnwise_is_transpose());

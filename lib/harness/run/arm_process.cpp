@@ -94,6 +94,7 @@ struct ChildSetup {
   int input_fd, output_fd, exchange_fd;
   pid_t parent;
   char* const* argv;
+  char* const* environment;
 };
 
 /// Blocks all signals while it lives. Between fork and exec a child has its parent's handlers, which would swallow a
@@ -143,13 +144,32 @@ void drop_handlers() {
   const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
   if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0 &&
       ::dup2(exchange, kExchangeFd) >= 0)
-    ::execv(setup.argv[0], setup.argv);
+    ::execve(setup.argv[0], setup.argv, setup.environment);
   const char* reason = ::strerrordesc_np(errno);
   constexpr char kWhat[] = "cannot start the arm's program: ";
   const int descriptor = output >= 0 ? output : setup.output_fd;
   (void)!::write(descriptor, kWhat, sizeof kWhat - 1);
   if (reason) (void)!::write(descriptor, reason, std::strlen(reason));
   ::_exit(127);
+}
+
+/// This process's variables, "NAME=value", where `changed` has no other value for them.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
+  std::vector<std::string> variables;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (!changed.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
+  for (const auto& [name, value] : changed) variables.push_back(fmt::format("{}={}", name, value));
+  return variables;
+}
+
+/// What exec takes; lives as long as `words`.
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
 }
 
 }  // namespace
@@ -167,11 +187,10 @@ ArmProcess::ArmProcess(const ArmCommand& command) : started_(Clock::now()) {
 
   std::vector<std::string> words{command.program};
   words.insert(words.end(), command.arguments.begin(), command.arguments.end());
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
+  std::vector<std::string> variables = environment_with(command.environment);
+  const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
 
-  const ChildSetup setup{input.get(), output_write.get(), exchange.get(), ::getpid(), argv.data()};
+  const ChildSetup setup{input.get(), output_write.get(), exchange.get(), ::getpid(), argv.data(), environment.data()};
   {
     const SignalsHeldBack held_back;
     pid_ = ::fork();

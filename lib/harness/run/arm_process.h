@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ using ArmFunction = std::function<ArmResult(const CellConfig&, Arm)>;
 struct ArmCommand {
   std::string program = "/proc/self/exe";
   std::vector<std::string> arguments{"__arm"};
+  std::map<std::string, std::string> environment{};  ///< variables that differ from this process's
 };
 
 /// A child process that runs arms, one after another, in a process group of its own; its standard output and error are

@@ -1,21 +1,24 @@
 #include "harness/run/idle_processes.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace fp8lab {
 
-std::unique_ptr<ArmProcess> IdleProcesses::take(const std::string& device) {
-  std::vector<std::unique_ptr<ArmProcess>>& idle = by_device_[device];
-  while (!idle.empty()) {
-    std::unique_ptr<ArmProcess> process = std::move(idle.back());
-    idle.pop_back();
+std::unique_ptr<ArmProcess> IdleProcesses::take(const std::string& device, int first_gpu) {
+  std::vector<Idle>& idle = by_device_[device];
+  for (;;) {
+    const auto last = std::ranges::find(idle.rbegin(), idle.rend(), first_gpu, &Idle::first_gpu);
+    if (last == idle.rend()) return nullptr;
+    std::unique_ptr<ArmProcess> process = std::move(last->process);
+    idle.erase(std::next(last).base());
     if (process->ready()) return process;
   }
-  return nullptr;
 }
 
-void IdleProcesses::put(const std::string& device, std::unique_ptr<ArmProcess> process) {
-  by_device_[device].push_back(std::move(process));
+void IdleProcesses::put(const std::string& device, int first_gpu, std::unique_ptr<ArmProcess> process) {
+  by_device_[device].push_back({first_gpu, std::move(process)});
 }
 
 std::size_t IdleProcesses::count(const std::string& device) const {

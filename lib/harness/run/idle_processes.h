@@ -9,19 +9,23 @@
 
 namespace fp8lab {
 
-/// Arm processes that wait for another arm, by the device that they have open.
+/// Arm processes that wait for another arm, by the device that they have open and the GPU that is their first.
 class IdleProcesses {
  public:
   /// Removes and returns a process that is ready for an arm, or null.
-  std::unique_ptr<ArmProcess> take(const std::string& device);
-  void put(const std::string& device, std::unique_ptr<ArmProcess> process);
+  std::unique_ptr<ArmProcess> take(const std::string& device, int first_gpu);
+  void put(const std::string& device, int first_gpu, std::unique_ptr<ArmProcess> process);
   std::size_t count(const std::string& device) const;
   /// Ends one process; false if there is none.
   bool drop(const std::string& device);
   void clear() { by_device_.clear(); }
 
  private:
-  std::map<std::string, std::vector<std::unique_ptr<ArmProcess>>> by_device_;
+  struct Idle {
+    int first_gpu;
+    std::unique_ptr<ArmProcess> process;
+  };
+  std::map<std::string, std::vector<Idle>> by_device_;
 };
 
 }  // namespace fp8lab

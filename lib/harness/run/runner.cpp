@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <list>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -42,27 +44,36 @@ std::optional<double> predicted_peak(const CellConfig& cell, Arm arm, const Pred
   return {};
 }
 
-/// Device memory of an arm: of its ranks and of the further runs that its metrics need, as far as it can be predicted.
+/// Device memory of a rank of an arm and of the further runs that its metrics need, as far as it can be predicted.
 double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& predict) {
   const std::optional<double> peak = predicted_peak(cell, arm, predict);
-  if (!peak) return kDriverBytes;
+  if (!peak) return 0.0;
   int others = 0;
   for (const MetricGroup& group : metric_groups())
     if (std::ranges::find(cell.measure, group.name) != cell.measure.end()) others += group.companions;
   const double most = cell.capacity > 0 ? std::min(*peak, static_cast<double>(cell.capacity)) : *peak;
-  return kDriverBytes + (most + *peak * others) * static_cast<double>(cell.ranks);
+  return most + *peak * others;
+}
+
+/// True if no other cell may run at the same time. How much of a GPU a library needs is not predicted, so it has the
+/// GPU for itself.
+bool runs_alone(const CellConfig& cell) {
+  return any_group(cell.measure, &MetricGroup::alone) || (is_library(cell) && cell.device == "cuda");
 }
 
 class Runner {
  public:
   Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
          const RunnerEvents& events, SignalWatch& watch)
-      : cells_(cells),
-        vocabulary_(vocabulary),
+      : vocabulary_(vocabulary),
         options_(options),
         events_(events),
         watch_(watch),
-        shared_(options.task, cells, vocabulary) {}
+        shared_(options.task, cells, vocabulary) {
+    for (const PlannedCell& cell : cells) order_.push_back(&cell);
+    // Others would have to end before each of them, and wait for it.
+    std::ranges::stable_partition(order_, [](const PlannedCell* cell) { return !runs_alone(cell->config); });
+  }
 
   int run() {
     Clock::time_point next_tick = Clock::now();
@@ -103,67 +114,77 @@ class Runner {
       const auto begun =
           std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
       if (begun != running_.end()) {
-        if (!fits(begun->config(), begun->arm_bytes())) return;
-        start_next(*begun);
+        const std::optional<int> first_gpu = place(begun->config(), begun->need());
+        if (!first_gpu) return;
+        start_next(*begun, *first_gpu);
         continue;
       }
-      if (next_ == cells_.size() || running_.size() >= kMostBegun) return;
-      const PlannedCell& cell = cells_[next_];
+      if (next_ == order_.size() || running_.size() >= kMostBegun) return;
+      const PlannedCell& cell = *order_[next_];
       if (!cell.skip_reason.empty()) {
         ++next_;
         events_.finished(skipped_record(cell, cell.skip_reason));
         continue;
       }
-      // How much of a GPU a library needs is not predicted, so it has the GPU for itself.
-      const bool alone = any_group(cell.config.measure, &MetricGroup::alone) ||
-                         (is_library(cell.config) && cell.config.device == "cuda");
+      const bool alone = runs_alone(cell.config);
       if (alone && busy > 0) return;
       const std::vector<Arm> arms = arms_of(cell, vocabulary_);
-      const double arm_bytes = bytes_of(cell, arms);
+      const GpuNeed need = need_of(cell, arms);
       if (const std::string reason = too_large(cell, arms); !reason.empty()) {
         ++next_;
         events_.finished(skipped_record(cell, reason));
         continue;
       }
-      if (!fits(cell.config, arm_bytes)) return;
+      if (!place(cell.config, need)) return;
       if (alone) idle_.clear();
-      running_.emplace_back(cell, arms, options_, events_, shared_, idle_, arm_bytes);
+      running_.emplace_back(cell, arms, options_, events_, shared_, idle_, need);
       alone_ = alone;
       ++next_;
     }
   }
 
   /// Starts the next arm of the cell, in a process that may be reused for other arms of the device that it has open. A
-  /// process is not reused after an arm that reverts a fix, which may leave damage behind; in a cell that measures
+  /// process is not reused after an arm that did not end ok, which may leave damage behind; in a cell that measures
   /// time; or under a limit on processor time, which would count all arms of a process together. A library's process
   /// runs one arm: instruments and caches of a library outlive an arm, and versions differ in their interpreters.
-  void start_next(RunningCell& cell) {
+  void start_next(RunningCell& cell, int first_gpu) {
     if (is_library(cell.config())) {
       const ArmCommand command = options_.library_command(cell.config(), cell.next());
-      return cell.start_next(std::make_unique<ArmProcess>(command), ArmProcess::Then::kEnd);
+      return cell.start_next(std::make_unique<ArmProcess>(command), first_gpu, ArmProcess::Then::kEnd);
     }
-    const bool stays = !options_.isolate && cell.next() != Arm::kBefore && !alone_ && !limits_processor_time();
-    std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device) : nullptr;
-    if (!process) process = std::make_unique<ArmProcess>(options_.command);
-    cell.start_next(std::move(process), stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
+    const bool stays = !options_.isolate && !alone_ && !limits_processor_time();
+    std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device, first_gpu) : nullptr;
+    if (!process) {
+      ArmCommand command = options_.command;
+      if (const int gpus = static_cast<int>(gpus_of(cell.config()).size()); gpus > 1)
+        command.environment["CUDA_VISIBLE_DEVICES"] =
+            visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), gpus, first_gpu);
+      process = std::make_unique<ArmProcess>(command);
+    }
+    cell.start_next(std::move(process), first_gpu, stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
   }
 
-  double memory_of(const CellConfig& cell) const {
+  /// Memory of each GPU of the cell's device; empty if the device has no memory of its own.
+  const std::vector<std::int64_t>& gpus_of(const CellConfig& cell) {
+    const auto [entry, is_new] = gpus_.try_emplace(cell.device);
     const Term* device = find_term(vocabulary_.devices, cell.device);
-    return device && device->memory_bytes ? static_cast<double>(device->memory_bytes()) : 0.0;
+    if (is_new && device && device->gpu_memory) entry->second = device->gpu_memory();
+    return entry->second;
   }
 
-  /// Device memory of the arm that needs the most; 0 if the device has no memory of its own.
-  double bytes_of(const PlannedCell& cell, const std::vector<Arm>& arms) const {
-    double most = 0.0;
-    if (memory_of(cell.config) > 0.0)
-      for (const Arm arm : arms) most = std::max(most, predicted_bytes(cell.config, arm, options_.predict));
-    return most;
+  /// What the arm that needs the most needs.
+  GpuNeed need_of(const PlannedCell& cell, const std::vector<Arm>& arms) {
+    GpuNeed need{.ranks = cell.config.ranks, .process_bytes = kDriverBytes};
+    if (!gpus_of(cell.config).empty())
+      for (const Arm arm : arms)
+        need.rank_bytes = std::max(need.rank_bytes, predicted_bytes(cell.config, arm, options_.predict));
+    return need;
   }
 
   /// Why the device can never hold one rank of an arm; empty if it can, or if the cell says how an arm ends.
-  std::string too_large(const PlannedCell& cell, const std::vector<Arm>& arms) const {
-    const double memory = memory_of(cell.config) - kDriverBytes;
+  std::string too_large(const PlannedCell& cell, const std::vector<Arm>& arms) {
+    const std::vector<std::int64_t>& gpus = gpus_of(cell.config);
+    const double memory = gpus.empty() ? 0.0 : static_cast<double>(std::ranges::min(gpus)) - kDriverBytes;
     const bool says =
         std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.comparison == Comparison::kEnds; });
     if (memory <= 0.0 || says || cell.config.capacity > 0) return {};
@@ -176,18 +197,23 @@ class Runner {
     return {};
   }
 
-  /// True if one more arm fits into the device's memory beside the running ones, or if no arm runs, so that it has to
-  /// try. Ends idle processes to make room.
-  bool fits(const CellConfig& cell, double arm_bytes) {
-    const double memory = memory_of(cell);
-    if (memory == 0.0) return true;
-    double in_use = arm_bytes;
+  /// The GPU for the first rank of one more arm beside the running ones; nothing if there is no room. If no arm runs,
+  /// it has to try. Ends idle processes to make room. 0 for devices without GPUs.
+  std::optional<int> place(const CellConfig& cell, const GpuNeed& need) {
+    const std::vector<std::int64_t>& gpus = gpus_of(cell);
+    if (gpus.empty()) return 0;
+    GpuLoad load(gpus);
     for (const RunningCell& other : running_)
-      if (other.config().device == cell.device) in_use += other.bytes_in_use();
-    const auto idle_bytes = [&] { return kDriverBytes * static_cast<double>(idle_.count(cell.device)); };
-    while (in_use + idle_bytes() > memory && idle_.drop(cell.device)) {
+      if (other.config().device == cell.device)
+        for (const RunningArm& arm : other.running()) load.add(arm.first_gpu(), other.need());
+    for (;;) {
+      GpuLoad with_idle = load;
+      for (std::size_t i = 0; i < idle_.count(cell.device); ++i) with_idle.add_idle(need);
+      if (const std::optional<int> first_gpu = with_idle.place(need)) return first_gpu;
+      if (!load.place(need) || !idle_.drop(cell.device)) break;
     }
-    return processes() == 0 || in_use + idle_bytes() <= memory;
+    if (processes() > 0) return {};
+    return 0;
   }
 
   void wait_until(Clock::time_point wake) {
@@ -220,13 +246,14 @@ class Runner {
     return watch_.first_stop_signal();
   }
 
-  const std::vector<PlannedCell>& cells_;
+  std::vector<const PlannedCell*> order_;  ///< those that run alone come last
   const Vocabulary& vocabulary_;
   const RunnerOptions& options_;
   const RunnerEvents& events_;
   SignalWatch& watch_;
   SharedArms shared_;
   IdleProcesses idle_;
+  std::map<std::string, std::vector<std::int64_t>> gpus_;  ///< memory of each GPU, by device
   std::list<RunningCell> running_;
   std::size_t next_ = 0;
   bool alone_ = false;  ///< the running cell measures time, so no other may run

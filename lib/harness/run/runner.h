@@ -21,7 +21,8 @@ using LibraryCommand = std::function<ArmCommand(const CellConfig&, Arm)>;
 
 struct RunnerOptions {
   /// The most arms that run at a time. On a device with memory of its own, fewer run if the predicted memory of more
-  /// would not fit. A cell that measures time runs alone, one arm after the other.
+  /// would not fit, or would only wait for each other. Cells that measure time run alone after all others, one arm
+  /// after the other.
   int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
   ArmCommand command;               ///< of arms of the own runtime

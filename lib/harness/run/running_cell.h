@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/run/gpu_load.h"
 #include "harness/run/idle_processes.h"
 #include "harness/run/rounds.h"
 #include "harness/run/runner.h"
@@ -26,13 +27,15 @@ inline double seconds_since(Clock::time_point start) {
 /// An arm that runs in a process, with its time limit.
 class RunningArm {
  public:
-  RunningArm(std::unique_ptr<ArmProcess> process, Arm arm, double limit_s)
-      : arm_(arm), limit_s_(limit_s), process_(std::move(process)) {
+  /// `first_gpu`: of the process, where its device has GPUs.
+  RunningArm(std::unique_ptr<ArmProcess> process, int first_gpu, Arm arm, double limit_s)
+      : arm_(arm), first_gpu_(first_gpu), limit_s_(limit_s), process_(std::move(process)) {
     deadline_ =
         process_->started() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
   }
 
   Arm arm() const { return arm_; }
+  int first_gpu() const { return first_gpu_; }
   ArmProcess& process() { return *process_; }
   std::unique_ptr<ArmProcess> release() { return std::move(process_); }
   Clock::time_point deadline() const { return deadline_; }
@@ -54,6 +57,7 @@ class RunningArm {
 
  private:
   Arm arm_;
+  int first_gpu_;
   double limit_s_;
   std::unique_ptr<ArmProcess> process_;
   Clock::time_point deadline_;
@@ -62,37 +66,37 @@ class RunningArm {
 
 class RunningCell {
  public:
-  /// `arm_bytes`: device memory of the arm that needs the most.
+  /// `need`: of the arm that needs the most.
   RunningCell(const PlannedCell& cell, const std::vector<Arm>& arms, const RunnerOptions& options,
-              const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, double arm_bytes)
+              const RunnerEvents& events, SharedArms& shared, IdleProcesses& idle, const GpuNeed& need)
       : cell_(cell),
         options_(options),
         events_(events),
         shared_(shared),
         idle_(idle),
-        arm_bytes_(arm_bytes),
+        need_(need),
         limit_s_(time_limit(cell, options)),
         rounds_(cell, arms, processes_of(cell, options.processes)) {
     begin_round();
   }
 
   const CellConfig& config() const { return cell_.config; }
-  double arm_bytes() const { return arm_bytes_; }
-  double bytes_in_use() const { return arm_bytes_ * static_cast<double>(running_.size()); }
+  const GpuNeed& need() const { return need_; }
 
   /// True if there is an arm that no cell runs yet.
   bool has_unstarted() const { return unstarted() != waiting_.end(); }
   Arm next() const { return unstarted()->arm; }
-  void start_next(std::unique_ptr<ArmProcess> process, ArmProcess::Then then) {
+  void start_next(std::unique_ptr<ArmProcess> process, int first_gpu, ArmProcess::Then then) {
     CellConfig config = cell_.config;
     config.timeout_s = limit_s_;
     const auto next = unstarted();
     process->start(config, next->arm, then);
-    running_.emplace_back(std::move(process), next->arm, limit_s_);
+    running_.emplace_back(std::move(process), first_gpu, next->arm, limit_s_);
     shared_.begin(next->task);
     waiting_.erase(next);
   }
   std::list<RunningArm>& running() { return running_; }
+  const std::list<RunningArm>& running() const { return running_; }
 
   void take_shared() {
     std::erase_if(waiting_, [&](const WaitingArm& one) {
@@ -114,7 +118,8 @@ class RunningCell {
       add_predictions(result, cell_.config, it->arm(), options_.predict);
       if (rounds_.first() && events_.arm_ended) events_.arm_ended(cell_.config, it->arm(), result);
       shared_.finish(shared_.task(cell_.config, it->arm()), result, cell_.config.id);
-      if (result.status == "ok" && it->process().ready()) idle_.put(cell_.config.device, it->release());
+      if (result.status == "ok" && it->process().ready())
+        idle_.put(cell_.config.device, it->first_gpu(), it->release());
       rounds_.add(it->arm(), std::move(result), results_);
       it = running_.erase(it);
     }
@@ -144,7 +149,7 @@ class RunningCell {
   const RunnerEvents& events_;
   SharedArms& shared_;
   IdleProcesses& idle_;
-  double arm_bytes_;
+  GpuNeed need_;
   double limit_s_;
   Rounds rounds_;
   Clock::time_point start_ = Clock::now();

@@ -6,6 +6,7 @@
 #include "core/fnv1a.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/measure/arms.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
 
@@ -21,22 +22,7 @@ std::string task_of(CellConfig cell, Arm arm) {
     cell.control = Control::kNone;
   }
   if (is_library(cell)) cell.versions = {.before = {}, .after = version_of(cell, arm)};
-  if (arm == Arm::kBf16) {
-    const TrainingConfig none;
-    TrainingConfig& training = cell.training;
-    training.recipe = none.recipe;
-    training.recipe_options = none.recipe_options;
-    training.quantized_weights = none.quantized_weights;
-    training.initial_history_length = none.initial_history_length;
-    training.masters_from = none.masters_from;
-    training.fused_quantize = none.fused_quantize;
-    training.fp8_attention = none.fp8_attention;
-    training.fp8_sums = none.fp8_sums;
-    training.first_layers_bf16 = none.first_layers_bf16;
-    training.last_layers_bf16 = none.last_layers_bf16;
-    training.fp8_attention_backward = none.fp8_attention_backward;
-    training.fp8_mha = none.fp8_mha;
-  }
+  if (arm == Arm::kBf16) cell = as_bf16(std::move(cell));
   return std::string(name(arm)) + cell_to_json(cell);
 }
 

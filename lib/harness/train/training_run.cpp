@@ -242,7 +242,7 @@ void TrainingRun::step() {
   Ledger& ledger = device_->ledger();
   const int number = static_cast<int>(runtime_.step);
   StepTimes times;
-  if (watches_casts(runtime_.step)) device_->watch_casts(casts_);
+  if (device_->computes() && watches_casts(runtime_.step)) device_->watch_casts(casts_);
   if (saw_step_) step_values_.weights = weights();
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
 

@@ -37,8 +37,9 @@ struct TrainingRunOptions {
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
   bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
-  CastWatch* casts = nullptr;    ///< records the casts of forward and backward, in the last step and some before it
-  std::int64_t cast_steps = 1;   ///< how many steps, evenly spaced from the first to the last; 1: the last
+  /// Records the casts of forward and backward, in the last step and some before it, where the device computes.
+  CastWatch* casts = nullptr;
+  std::int64_t cast_steps = 1;  ///< how many steps, evenly spaced from the first to the last; 1: the last
   /// Gets the values of every step, of its last micro-batch; empty: they are not read.
   std::function<void(const StepValues&)> saw_step = {};
 };
