@@ -34,6 +34,8 @@ class CastWatch {
   virtual void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) = 0;
   /// Called before a cast of values that are never stored, which saw_cast() will not be called for.
   virtual void missed_cast() {}
+  /// True if layers should store what they cast while this watches: the same bits, in more memory.
+  virtual bool needs_stored() const { return false; }
 };
 
 /// One device as one rank sees it: memory, kernels, an architecture. Owns its memory and must outlive every tensor on

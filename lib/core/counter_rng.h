@@ -103,14 +103,27 @@ class CounterRng {
   F8_HOST_DEVICE inline float normal(std::uint64_t index) const {
     const PhiloxBlock drawn = block(index / 4);
     const std::uint64_t pair = index & 2u;
-    const float radius = detail::rounded_sqrt(2.0f * detail::minus_log(to_positive_unit(drawn.words[pair])));
-    // Two bits choose the quadrant, 24 the angle inside it, measured from the quadrant's middle.
     const std::uint32_t angle = drawn.words[pair + 1];
-    const std::int32_t offset = static_cast<std::int32_t>((angle >> 6) & 0x00FFFFFFu) * 2 + 1 - (1 << 24);
-    const float t = detail::rounded_mul(static_cast<float>(offset) * 0x1p-24f, 0.785398163397448f);
+    const float t = octant_angle(angle);
     // An odd index uses the sine, which is the cosine a quadrant back.
     const std::uint32_t quadrant = ((angle >> 30) - static_cast<std::uint32_t>(index & 1u)) & 3u;
-    const float projection = (quadrant & 1u) != 0 ? detail::sin_octant(t) : detail::cos_octant(t);
+    const bool sine = (quadrant & 1u) != 0;
+    return projected(radius(drawn.words[pair]), quadrant, sine ? detail::sin_octant(t) : 0.0f,
+                     sine ? 0.0f : detail::cos_octant(t));
+  }
+
+  // The parts of normal(), for loops over many values.
+  F8_HOST_DEVICE static inline float radius(std::uint32_t word) {
+    return detail::rounded_sqrt(2.0f * detail::minus_log(to_positive_unit(word)));
+  }
+  /// Two bits of the word choose the quadrant, 24 the angle inside it, measured from the quadrant's middle.
+  F8_HOST_DEVICE static inline float octant_angle(std::uint32_t word) {
+    const std::int32_t offset = static_cast<std::int32_t>((word >> 6) & 0x00FFFFFFu) * 2 + 1 - (1 << 24);
+    return detail::rounded_mul(static_cast<float>(offset) * 0x1p-24f, 0.785398163397448f);
+  }
+  /// The cosine of the angle in its quadrant, times the radius; the sine and the cosine are those in the octant.
+  F8_HOST_DEVICE static inline float projected(float radius, std::uint32_t quadrant, float sine, float cosine) {
+    const float projection = (quadrant & 1u) != 0 ? sine : cosine;
     const bool negative = quadrant == 1 || quadrant == 2;
     return detail::rounded_mul(radius, negative ? -projection : projection);
   }

@@ -38,8 +38,12 @@ struct TensorCasts {
 /// quantized data names the tensor.
 class CastCounter : public CastWatch {
  public:
+  CastCounter() = default;
+  /// `needs_stored`: layers should store what they cast, so that none is missed.
+  explicit CastCounter(bool needs_stored) : needs_stored_(needs_stored) {}
   void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override;
   void missed_cast() override { missed_ = true; }
+  bool needs_stored() const override { return needs_stored_; }
   /// True if some values were cast without being stored, so that they are not counted.
   bool missed() const { return missed_; }
   /// In the order of the first cast.
@@ -50,6 +54,7 @@ class CastCounter : public CastWatch {
  private:
   std::vector<TensorCasts> tensors_;
   bool missed_ = false;
+  bool needs_stored_ = false;
 };
 
 }  // namespace fp8lab

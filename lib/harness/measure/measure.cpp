@@ -167,11 +167,12 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
 }
 
-/// True if the casts of the arm's run can be counted while it runs: all are of stored values, and no time is measured.
+/// True if the casts of the arm's run can be counted while it runs: no time is measured, and what is cast is stored, or
+/// may be because no memory is measured.
 bool counts_casts(const CellConfig& cell, const Recipe& recipe) {
   const bool knows_scales = recipe.activation.amax_source == AmaxSource::kHistory;
-  return recipe.quantized && !(knows_scales && cell.training.fused_quantize) &&
-         !any_group(cell.measure, &MetricGroup::alone);
+  const bool stores = !(knows_scales && cell.training.fused_quantize) || !asks_for(cell, "memory");
+  return recipe.quantized && stores && !any_group(cell.measure, &MetricGroup::alone);
 }
 
 /// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
@@ -198,7 +199,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   const bool memory = asks_for(cell, "memory");
   const bool planted = cell.control == Control::kPlanted && arm == Arm::kBefore;
   const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
-  CastCounter casts;
+  CastCounter casts(!memory);
   const bool counts = parity && counts_casts(cell, recipe);
   TrainingRun run(cell, behaviors_of(cell, arm), recipe,
                   {.world = world,

@@ -57,6 +57,11 @@ Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int 
   return quantizer;
 }
 
+bool LinearCore::casts_at_once(const Runtime& runtime) const {
+  const CastWatch* const watch = runtime.device.cast_watch();
+  return fused_quantize_ && (watch == nullptr || !watch->needs_stored());
+}
+
 bool LinearCore::measures(const QuantFormat& format) const {
   return recipe_.quantized && fused_quantize_ && format.amax_source == AmaxSource::kTensor;
 }
@@ -172,7 +177,7 @@ OperandRequest LinearCore::begin_forward(Runtime& runtime) {
   forward_scales_.begin_forward(runtime);
   if (!recipe_.quantized || !fused_quantize_) return {};
   Quantizer cast = quantizer(runtime, forward_scales_, kInput);
-  if (casts_unstored(cast)) return {.cast = std::move(cast)};
+  if (casts_at_once(runtime) && casts_unstored(cast)) return {.cast = std::move(cast)};
   return {.measure = measures(cast.format)};
 }
 
@@ -203,7 +208,7 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
 QuantizedTensor LinearCore::cast_product(Runtime& runtime, GemmInputs product, const RoleScales& scales,
                                          int role) const {
   const Quantizer cast = scales.quantizer(role, {}, runtime.in_flight(name_));
-  if (fused_quantize_) return gemm_quantize(runtime.device, product, cast);
+  if (casts_at_once(runtime)) return gemm_quantize(runtime.device, product, cast);
   product.out_dtype = DType::kF32;
   product.holder = runtime.workspace(name_);
   return quantize(runtime.device, gemm(runtime.device, product), cast);

@@ -92,6 +92,8 @@ class LinearCore {
   /// Before the first forward: histories as long as the recipe's.
   void resize_histories(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
+  /// True if casts need not be stored first: quantization is fused, and nobody watches them.
+  bool casts_at_once(const Runtime& runtime) const;
   bool measures(const QuantFormat& format) const;
   Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
   /// Casts the product as it is made or, without fused quantization, from a copy in FP32.

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "backend/cpu/column_sums.h"
+#include "backend/cpu/elementwise/normal_values.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "backend/cpu/transpose_bytes.h"
@@ -107,8 +108,8 @@ void random(const RandomArgs& args, ExecContext&) {
   for_each_run(args.out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     const std::uint64_t first = global_index(args.row_offset + row, args.out.cols, col);
     if (args.normal) {
-      for (std::int64_t j = 0; j < count; ++j)
-        values[j] = rng.normal(first + static_cast<std::uint64_t>(j)) * args.scale;
+      normal_values(rng, first, count, values);
+      for (std::int64_t j = 0; j < count; ++j) values[j] *= args.scale;
     } else {
       for_each_word(rng, first, count,
                     [&](std::int64_t j, std::uint32_t word) { values[j] = CounterRng::to_unit(word) * args.scale; });
