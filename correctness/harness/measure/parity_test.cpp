@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "harness/measure/arms.h"
-#include "harness/measure/baseline.h"
 #include "harness/measure/cast_counts.h"
+#include "harness/measure/compared_run.h"
 #include "harness/measure/measure.h"
 #include "harness/measure/scores.h"
 #include "ops/prepared_cast.h"
@@ -133,17 +133,17 @@ TEST(Parity, CastsAreTheSameInTheRunAndInAFurtherOne) {
 
 TEST(Parity, BaselineOfCellsThatDifferInTheirRecipeIsTrainedOnce) {
   CellConfig cell = support::small_cell("current");
-  const std::shared_ptr<const Baseline> first = bf16_baseline(cell, nullptr);
+  const std::shared_ptr<const ComparedRun> first = compared_run(cell, Arm::kBf16, nullptr);
   CellConfig other = support::small_cell("mxfp8");
   other.id = "another";
   other.fix = "strip_scale_padding";
   other.training.quantized_weights = true;
-  EXPECT_EQ(bf16_baseline(other, nullptr), first);
+  EXPECT_EQ(compared_run(other, Arm::kBf16, nullptr), first);
   other.training.seed += 1;
-  EXPECT_NE(bf16_baseline(other, nullptr), first);
-  EXPECT_NE(bf16_baseline(other, nullptr)->losses, first->losses);
+  EXPECT_NE(compared_run(other, Arm::kBf16, nullptr), first);
+  EXPECT_NE(compared_run(other, Arm::kBf16, nullptr)->losses, first->losses);
   cell.training.deterministic = false;
-  EXPECT_NE(bf16_baseline(cell, nullptr), first) << "it may have other bits";
+  EXPECT_NE(compared_run(cell, Arm::kBf16, nullptr), first) << "it may have other bits";
   TrainingRun again(as_bf16(cell), Behaviors{}, make_recipe("bf16"));
   again.keep_values(true);
   again.train();
@@ -152,17 +152,37 @@ TEST(Parity, BaselineOfCellsThatDifferInTheirRecipeIsTrainedOnce) {
   EXPECT_EQ(again.values().gradients, first->values.gradients);
 }
 
+TEST(Parity, TheFixedRunIsThatOfTheAfterArmIfTheProcessHasIt) {
+  CellConfig cell = support::small_cell("current");
+  cell.measure = {"parity"};
+  cell.ranks = 2;
+  cell.training.seed = 4321;
+  cell.training.quantized_weights = true;
+  cell.fix = "share_amax_over_shards";
+  const ArmResult trained = measure_arm(cell, Arm::kBefore);
+  cell.training.seed += 1;
+  measure_arm(cell, Arm::kAfter);
+  const ArmResult taken = measure_arm(cell, Arm::kBefore);
+  cell.training.deterministic = false;
+  const ArmResult again = measure_arm(cell, Arm::kBefore);
+  EXPECT_EQ(figure(trained, "parity.bitwise_equal").value, 0.0);
+  for (const auto& [name, metric] : taken.metrics) EXPECT_EQ(metric.value, again.metrics.at(name).value) << name;
+  cell.training.deterministic = true;
+  cell.fix = "write_back_list_updates";  // which does nothing to fused Adam
+  EXPECT_EQ(figure(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal").value, 1.0);
+}
+
 // A rank that knows its baseline trains with one that does not, which would otherwise wait for it.
 TEST(Parity, RanksTrainABaselineTogether) {
   CellConfig cell = support::small_cell("current");
   cell.ranks = 2;
   cell.timeout_s = 60;
   start_ranks_here(cell, [&](ProcessGroup& world) {
-    const std::shared_ptr<const Baseline> known = bf16_baseline(cell, &world);
-    EXPECT_EQ(bf16_baseline(cell, &world), known);
+    const std::shared_ptr<const ComparedRun> known = compared_run(cell, Arm::kBf16, &world);
+    EXPECT_EQ(compared_run(cell, Arm::kBf16, &world), known);
     CellConfig mine = cell;
     mine.training.seed += static_cast<std::uint64_t>(world.rank());  // rank 1 does not know it
-    const std::shared_ptr<const Baseline> trained = bf16_baseline(mine, &world);
+    const std::shared_ptr<const ComparedRun> trained = compared_run(mine, Arm::kBf16, &world);
     EXPECT_NE(trained, known);
   });
 }

@@ -101,7 +101,7 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
     out.retained_by_holder = {{"blocks SIGTERM", sigismember(&blocked, SIGTERM)},
                               {"ignores SIGPIPE", pipe.sa_handler == SIG_IGN}};
   }
-  if (what == "pid") out.retained_by_holder = {{"process", ::getpid()}};
+  if (what == "pid" || cell.scenario == "pids") out.retained_by_holder = {{"process", ::getpid()}};
   if (what == "gpus") {
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
     out.notes.emplace_back(visible != nullptr ? visible : "all");

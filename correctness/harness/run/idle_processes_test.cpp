@@ -84,6 +84,17 @@ TEST(IdleProcesses, RunArmsThatRevertAFix) {
   EXPECT_EQ(processes_of(run(cells_named(names), {.isolate = true}), Arm::kBefore).size(), 3u);
 }
 
+// While there are other cells to begin, a cell's arms follow each other in one process.
+TEST(IdleProcesses, RunTheArmsOfACell) {
+  const std::vector<PlannedCell> cells = cells_named({"pids#1", "pids#2", "pids#3", "pids#4", "pids#5", "pids#6"});
+  const Ran ran = run(cells, {.jobs = 2});
+  for (const char* name : {"pids#1", "pids#2", "pids#3", "pids#4"})
+    EXPECT_EQ(ran.process_of(name, Arm::kBefore), ran.process_of(name, Arm::kAfter)) << name;
+  const Ran alone = run(cells_named({"pids#1"}), {.jobs = 2});
+  EXPECT_NE(alone.process_of("pids#1", Arm::kBefore), alone.process_of("pids#1", Arm::kAfter))
+      << "they run side by side";
+}
+
 TEST(IdleProcesses, AreNotUsedForTimedArms) {
   std::vector<PlannedCell> cells = cells_named(kFour);
   for (const std::size_t timed : {1u, 2u}) cells[timed].config.measure = {"time"};

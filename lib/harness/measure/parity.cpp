@@ -16,8 +16,8 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
-#include "harness/measure/baseline.h"
 #include "harness/measure/cast_counts.h"
+#include "harness/measure/compared_run.h"
 #include "harness/measure/over_ranks.h"
 #include "harness/measure/scores.h"
 
@@ -72,28 +72,6 @@ void put_sqnr(ProcessGroup* world, ArmResult& result, const Compared& tensors) {
   for (std::size_t i = 0; i < tensors.reference.size(); ++i)
     mine.push_back(noise_of(tensors.reference[i], tensors.values[i]));
   put_noise(result, tensors.metric, tensors.of, tensors.names, of_all_ranks(world, mine, tensors.metric));
-}
-
-/// The stored bytes of a parameter, one entry per buffer; empty for a buffer that it lacks.
-using Stored = std::array<std::vector<std::byte>, 5>;
-
-/// The stored bytes of all parameters, from both passes, because a pass may gather one orientation only.
-std::vector<Stored> stored(TrainingRun& run) {
-  std::vector<Stored> all;
-  for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
-    std::size_t index = 0;
-    const auto visit = [&](const Parameter& parameter) {
-      const QuantizedTensor& q = parameter.quantized;
-      const std::array tensors{&parameter.value, &q.rowwise().data, &q.rowwise().scale_inv, &q.columnwise().data,
-                               &q.columnwise().scale_inv};
-      if (index == all.size()) all.emplace_back();
-      Stored& one = all[index++];
-      for (std::size_t i = 0; i < tensors.size(); ++i)
-        if (*tensors[i] && one[i].empty()) one[i] = run.device().read_bytes(*tensors[i]);
-    };
-    run.visit_parameters(visit, pass);
-  }
-  return all;
 }
 
 std::uint64_t hash_of(const std::vector<Stored>& parameters) {
@@ -154,7 +132,7 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
   alone.gather_ahead = false;
   alone.reduce_dtype.reset();
   TrainingRun unsharded(alone, Behaviors{}, recipe, {.world = world});
-  const std::vector<Stored> expected = stored(unsharded), seen = stored(fresh);
+  const std::vector<Stored> expected = stored_parameters(unsharded), seen = stored_parameters(fresh);
   std::size_t compared = 0;
   bool equal = true;
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -250,15 +228,16 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
     return;
   }
   const Recipe recipe = recipe_of(cell, arm);
-  const TrainingRun::Values& values = run.values();
-  const Lists weights = run.weights();
-  const std::vector<Stored> ended_with = stored(run);
+  const auto mine = std::make_shared<const ComparedRun>(run, true);
+  const TrainingRun::Values& values = mine->values;
+  const Lists& weights = mine->weights;
   // The arm bf16 is its own baseline, if a second run has the same bits.
-  std::shared_ptr<const Baseline> bf16;
+  std::shared_ptr<const ComparedRun> bf16;
   if (arm == Arm::kBf16 && cell.training.deterministic)
-    bf16 = keep_as_baseline(cell, run, world);
+    bf16 = mine;
   else
-    bf16 = bf16_baseline(cell, world);
+    bf16 = compared_run(cell, Arm::kBf16, world);
+  if (arm != Arm::kBefore) keep_run(cell, arm, mine, world);
   result.losses = mean_losses(world, run.losses());
   const std::vector<double> reference = mean_losses(world, bf16->losses);
   const LossGap gap(result.losses.back(), reference.back());
@@ -290,7 +269,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   if (world != nullptr) {
     const double moved = fraction_of_shards_moved(began_with, weights, run.own_elements());
     put(metrics, "parity.shards_moved", smallest(world, moved, "fractions of shards moved"));
-    put_ranks_equal(world, weights, hash_of(ended_with), metrics);
+    put_ranks_equal(world, weights, hash_of(mine->stored), metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
   } else {
     for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
@@ -301,14 +280,10 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
     put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");
     return;
   }
-  TrainingRun fixed(cell, Behaviors{}, recipe_of(cell, Arm::kAfter), {.world = world});
-  fixed.keep_values(true);
-  fixed.train();
-  const TrainingRun::Values& other = fixed.values();
-  const std::vector<Stored> fixed_ended_with = stored(fixed);
-  const bool equal = equal_bits(run.losses(), fixed.losses()) && equal_bits(values.output, other.output) &&
-                     std::ranges::equal(values.gradients, other.gradients, equal_bits) &&
-                     std::ranges::equal(ended_with, fixed_ended_with, [&](const Stored& a, const Stored& b) {
+  const std::shared_ptr<const ComparedRun> fixed = compared_run(cell, Arm::kAfter, world);
+  const bool equal = equal_bits(mine->losses, fixed->losses) && equal_bits(values.output, fixed->values.output) &&
+                     std::ranges::equal(values.gradients, fixed->values.gradients, equal_bits) &&
+                     std::ranges::equal(mine->stored, fixed->stored, [&](const Stored& a, const Stored& b) {
                        return equal_stored(a, b, recipe.weight.columnwise_is_transpose());
                      });
   const bool equal_on_all = on_all_ranks(world, equal, "bitwise equal");

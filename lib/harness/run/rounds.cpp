@@ -47,7 +47,10 @@ std::vector<Arm> Rounds::next(const ArmResults& results) {
   if (!more) return {};
   ++done_;
   std::vector<Arm> order = arms_;
-  if (counts_.most > 1) std::shuffle(order.begin(), order.end(), random_);
+  if (counts_.most > 1)
+    std::shuffle(order.begin(), order.end(), random_);
+  else
+    std::ranges::reverse(order);  // parity keeps runs of BF16 and of the fixed side, with which the others are compared
   return order;
 }
 

@@ -105,42 +105,50 @@ class Runner {
     return count;
   }
 
-  /// Starts arms while there is room. Arms of cells that have begun come first, so that cells finish soon.
+  /// The first cell that has begun and has an arm to start; `idle`: of those that run none.
+  RunningCell* unstarted(bool idle) {
+    const auto found = std::ranges::find_if(
+        running_, [&](const RunningCell& cell) { return cell.has_unstarted() && (!idle || cell.running().empty()); });
+    return found == running_.end() ? nullptr : &*found;
+  }
+
+  /// Starts arms while there is room. A cell's arms run one after the other, in one process if that stays, which keeps
+  /// what parity compares them with; side by side only when there is no other cell to begin.
   void start_what_fits() {
     for (RunningCell& cell : running_) cell.take_shared();
     for (;;) {
       const std::size_t busy = processes();
       if (busy > 0 && (alone_ || busy >= static_cast<std::size_t>(options_.jobs))) return;
-      const auto begun =
-          std::find_if(running_.begin(), running_.end(), [](const RunningCell& c) { return c.has_unstarted(); });
-      if (begun != running_.end()) {
-        const std::optional<int> first_gpu = place(begun->config(), begun->need());
-        if (!first_gpu) return;
-        start_next(*begun, *first_gpu);
-        continue;
-      }
-      if (next_ == order_.size() || running_.size() >= kMostBegun) return;
-      const PlannedCell& cell = *order_[next_];
-      if (!cell.skip_reason.empty()) {
-        ++next_;
-        events_.finished(skipped_record(cell, cell.skip_reason));
-        continue;
-      }
-      const bool alone = runs_alone(cell.config);
-      if (alone && busy > 0) return;
-      const std::vector<Arm> arms = arms_of(cell, vocabulary_);
-      const GpuNeed need = need_of(cell, arms);
-      if (const std::string reason = too_large(cell, arms); !reason.empty()) {
-        ++next_;
-        events_.finished(skipped_record(cell, reason));
-        continue;
-      }
-      if (!place(cell.config, need)) return;
-      if (alone) idle_.clear();
-      running_.emplace_back(cell, arms, options_, events_, shared_, idle_, need);
-      alone_ = alone;
-      ++next_;
+      RunningCell* begun = unstarted(true);
+      if (begun == nullptr && begin_next()) continue;
+      if (begun == nullptr) begun = unstarted(false);
+      if (begun == nullptr) return;
+      const std::optional<int> first_gpu = place(begun->config(), begun->need());
+      if (!first_gpu) return;
+      start_next(*begun, *first_gpu);
     }
+  }
+
+  /// Begins the next cell, or records that it is skipped; false if it has to wait or there is none.
+  bool begin_next() {
+    if (next_ == order_.size() || running_.size() >= kMostBegun) return false;
+    const PlannedCell& cell = *order_[next_];
+    const std::vector<Arm> arms = arms_of(cell, vocabulary_);
+    const std::string reason = cell.skip_reason.empty() ? too_large(cell, arms) : cell.skip_reason;
+    if (!reason.empty()) {
+      ++next_;
+      events_.finished(skipped_record(cell, reason));
+      return true;
+    }
+    const bool alone = runs_alone(cell.config);
+    if (alone && processes() > 0) return false;
+    const GpuNeed need = need_of(cell, arms);
+    if (!place(cell.config, need)) return false;
+    if (alone) idle_.clear();
+    running_.emplace_back(cell, arms, options_, events_, shared_, idle_, need);
+    alone_ = alone;
+    ++next_;
+    return true;
   }
 
   /// Starts the next arm of the cell, in a process that may be reused for other arms of the device that it has open. A

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "autograd/node.h"
@@ -110,6 +111,7 @@ class TrainingRun {
   };
   void keep_values(bool on) { keep_values_ = on; }
   const Values& values() const { return values_; }
+  Values take_values() { return std::move(values_); }
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }

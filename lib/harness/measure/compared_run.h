@@ -1,0 +1,49 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/process_group.h"
+#include "harness/cell/cell.h"
+#include "harness/measure/scores.h"
+#include "harness/train/training_run.h"
+
+// The runs that parity compares an arm with: BF16's, and for an arm that reverts a fix the fixed one.
+namespace fp8lab {
+
+/// The stored bytes of a parameter, one entry per buffer: its value, then data and scales of both orientations; empty
+/// for a buffer that it lacks.
+using Stored = std::array<std::vector<std::byte>, 5>;
+
+/// The stored bytes of all parameters, from both passes, because a pass may gather one orientation only. Collective.
+std::vector<Stored> stored_parameters(TrainingRun& run);
+
+/// What a finished run that kept its values leaves for comparison, of one rank.
+struct ComparedRun {
+  /// Takes the run's values. `with_stored`: else `stored` is empty. Collective, because parameters are gathered.
+  ComparedRun(TrainingRun& run, bool with_stored);
+
+  std::int64_t bytes() const;
+
+  std::vector<float> losses;
+  TrainingRun::Values values;
+  Lists weights;
+  std::vector<Stored> stored;
+};
+
+/// The most memory of finished runs that a process keeps.
+inline constexpr std::int64_t kMostKeptBytes = std::int64_t{128} << 20;
+
+/// A run of `cell` as `arm`, kBf16 or kAfter. A process keeps the last ones, because the cells of a matrix often differ
+/// in their recipe alone, and because a cell's arms often run in one process: a run that has the same bits every time
+/// trains once. Collective over `world`, which is null where nothing is sharded.
+std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm, ProcessGroup* world);
+
+/// Keeps a finished run of `cell` as `arm` for compared_run(), if a second run has the same bits.
+void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const ComparedRun>& run,
+              const ProcessGroup* world);
+
+}  // namespace fp8lab
