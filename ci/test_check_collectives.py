@@ -126,8 +126,8 @@ class Collectives(unittest.TestCase):
     def test_the_tree_has_none_and_knows_its_collectives(self):
         names, findings = check_collectives.check(pathlib.Path(__file__).resolve().parent.parent)
         self.assertEqual([str(finding) for finding in findings], [])
-        for name in ("of_all_ranks", "on_all_ranks", "stored", "TrainingRun::weights", "TrainingRun::visit_parameters",
-                     "ParameterGroup::unshard", "Mesh::Mesh", "max_over", "fail_on_every_rank"):
+        for name in ("of_all_ranks", "on_all_ranks", "stored_parameters", "compared_run", "TrainingRun::weights",
+                     "TrainingRun::visit_parameters", "ParameterGroup::unshard", "Mesh::Mesh", "max_over", "fail_on_every_rank"):
             self.assertIn(name, names)
 
     # The deadlock of ranks whose values differ, as it was written.
@@ -141,12 +141,13 @@ class Collectives(unittest.TestCase):
                     copy.write_bytes(source.read_bytes())
             parity = pathlib.Path(folder, "lib/harness/measure/parity.cpp")
             text = parity.read_text(encoding="utf-8")
-            changed = text.replace("equal(ended_with, fixed_ended_with,", "equal(ended_with, stored(fixed.run),")
+            changed = text.replace("equal(mine->stored, fixed->stored,", "equal(mine->stored, stored_parameters(run),")
             self.assertNotEqual(changed, text)
             parity.write_text(changed, encoding="utf-8")
             _, findings = check_collectives.check(folder)
+        what = "collective `stored_parameters` in an expression with `&&`"
         self.assertEqual([(finding.path, finding.what) for finding in findings],
-                         [("lib/harness/measure/parity.cpp", "collective `stored` in an expression with `&&`")])
+                         [("lib/harness/measure/parity.cpp", what)])
 
 
 if __name__ == "__main__":

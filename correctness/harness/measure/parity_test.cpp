@@ -158,6 +158,7 @@ TEST(Parity, TheFixedRunIsThatOfTheAfterArmIfTheProcessHasIt) {
   cell.ranks = 2;
   cell.training.seed = 4321;
   cell.training.quantized_weights = true;
+  cell.training.master_weights = Master::kF32;
   cell.fix = "share_amax_over_shards";
   const ArmResult trained = measure_arm(cell, Arm::kBefore);
   cell.training.seed += 1;
