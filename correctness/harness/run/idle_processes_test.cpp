@@ -84,10 +84,7 @@ TEST(IdleProcesses, RunArmsThatRevertAFix) {
   EXPECT_EQ(processes_of(run(cells_named(names), {.isolate = true}), Arm::kBefore).size(), 3u);
 }
 
-// With no other cell to begin, a cell's arms run side by side.
-TEST(IdleProcesses, RunTheArmsOfTheLastCellSideBySide) {
-  const Ran alone = run(cells_named({"pids#1"}), {.jobs = 2});
-  EXPECT_NE(alone.process_of("pids#1", Arm::kBefore), alone.process_of("pids#1", Arm::kAfter));
+TEST(IdleProcesses, RunAllArmsOfACellOneAfterTheOther) {
   const Ran single = run(cells_named({"pids#1"}), {.jobs = 1});
   EXPECT_EQ(single.process_of("pids#1", Arm::kBefore), single.process_of("pids#1", Arm::kAfter));
 }
