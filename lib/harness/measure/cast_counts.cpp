@@ -62,32 +62,32 @@ struct HostOrientation {
   }
 };
 
-/// Sums over casts. Lane l of the sums adds every kLanes-th element, so that additions do not wait for each other;
-/// their order is fixed, so the sums have the same bits everywhere.
-class LaneCounts {
+/// Sums over casts. Each of kSums partial sums adds every kSums-th element, so that additions do not wait for each
+/// other; their order is fixed, so the sums have the same bits everywhere.
+class CastSums {
  public:
-  static constexpr std::size_t kLanes = 4;
+  static constexpr std::size_t kSums = 4;
 
-  explicit LaneCounts(DType dtype) : values_(values_of(dtype)), largest_(largest_of(dtype)) {}
+  explicit CastSums(DType dtype) : values_(values_of(dtype)), largest_(largest_of(dtype)) {}
 
   /// Adds `count` elements that are `data_step` and `x_step` apart.
   void add(const std::byte* data, std::int64_t data_step, const float* x, std::int64_t x_step, const double* scale_inv,
            std::int64_t count) {
     // Sums in variables of this function stay in registers.
-    Lanes signal = signal_, noise = noise_;
+    PartialSums signal = signal_, noise = noise_;
     std::int64_t underflowed = 0, clipped = 0;
-    const auto add_one = [&](std::int64_t i, std::size_t lane) {
+    const auto add_one = [&](std::int64_t i, std::size_t sum) {
       const unsigned byte = std::to_integer<unsigned>(data[i * data_step]), magnitude = byte & kMagnitude;
       const auto value = static_cast<double>(x[i * x_step]);
       const double change = values_[byte] * scale_inv[i] - value;
-      signal[lane] += value * value;
-      noise[lane] += change * change;
+      signal[sum] += value * value;
+      noise[sum] += change * change;
       underflowed += static_cast<std::int64_t>(magnitude == 0) & static_cast<std::int64_t>(std::abs(value) > 0.0);
       clipped += static_cast<std::int64_t>(magnitude == largest_.code) &
                  static_cast<std::int64_t>(std::abs(value) > largest_.reach * scale_inv[i]);
     };
     std::int64_t i = 0;
-    for (; i + static_cast<std::int64_t>(kLanes) <= count; i += kLanes) {
+    for (; i + static_cast<std::int64_t>(kSums) <= count; i += kSums) {
       add_one(i, 0);
       add_one(i + 1, 1);
       add_one(i + 2, 2);
@@ -109,10 +109,10 @@ class LaneCounts {
   }
 
  private:
-  using Lanes = std::array<double, kLanes>;
+  using PartialSums = std::array<double, kSums>;
   std::array<double, 256> values_;
   Largest largest_;
-  Lanes signal_{}, noise_{};
+  PartialSums signal_{}, noise_{};
   std::int64_t underflowed_ = 0, clipped_ = 0;
 };
 
@@ -154,7 +154,7 @@ constexpr std::int64_t kTile = 64;
 /// data are contiguous along different directions.
 CastCounts count_part(const Direction& along, std::int64_t begin, std::int64_t end) {
   const HostOrientation& of = along.orientation;
-  LaneCounts counts(of.operand.values.dtype);
+  CastSums counts(of.operand.values.dtype);
   std::array<double, kTile> scale_inv{};
   for (std::int64_t outer = begin; outer < end; outer += kTile)
     for (std::int64_t inner = 0; inner < along.inner_size; inner += kTile) {

@@ -9,11 +9,11 @@ namespace {
 constexpr int kBlocks = 32, kOfABlock = 4, kValues = kBlocks * kOfABlock;
 
 template <class T>
-using Lanes = std::array<T, kBlocks>;
+using PerBlock = std::array<T, kBlocks>;
 
 /// The two values of a pair of words, of each block.
-void pairs(const Lanes<std::uint32_t>& radii, const Lanes<std::uint32_t>& angles, Lanes<float>& even,
-           Lanes<float>& odd) {
+void pairs(const PerBlock<std::uint32_t>& radii, const PerBlock<std::uint32_t>& angles, PerBlock<float>& even,
+           PerBlock<float>& odd) {
   for (int b = 0; b < kBlocks; ++b) {
     const float radius = CounterRng::radius(radii[b]), t = CounterRng::octant_angle(angles[b]);
     const float sine = detail::sin_octant(t), cosine = detail::cos_octant(t);
@@ -25,12 +25,12 @@ void pairs(const Lanes<std::uint32_t>& radii, const Lanes<std::uint32_t>& angles
 
 /// The values of kBlocks blocks from block `first` on.
 void values_of_blocks(const CounterRng& rng, std::uint64_t first, float* values) {
-  std::array<Lanes<std::uint32_t>, kOfABlock> words;
+  std::array<PerBlock<std::uint32_t>, kOfABlock> words;
   for (int b = 0; b < kBlocks; ++b) {
     const PhiloxBlock block = rng.block(first + static_cast<std::uint64_t>(b));
     for (int i = 0; i < kOfABlock; ++i) words[i][b] = block.words[i];
   }
-  std::array<Lanes<float>, kOfABlock> drawn;
+  std::array<PerBlock<float>, kOfABlock> drawn;
   pairs(words[0], words[1], drawn[0], drawn[1]);
   pairs(words[2], words[3], drawn[2], drawn[3]);
   for (int b = 0; b < kBlocks; ++b)
