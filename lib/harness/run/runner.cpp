@@ -72,7 +72,8 @@ class Runner {
         shared_(options.task, cells, vocabulary) {
     for (const PlannedCell& cell : cells) order_.push_back(&cell);
     // Others would have to end before each of them, and wait for it.
-    std::ranges::stable_partition(order_, [](const PlannedCell* cell) { return !runs_alone(cell->config); });
+    std::stable_partition(order_.begin(), order_.end(),
+                          [](const PlannedCell* cell) { return !runs_alone(cell->config); });
   }
 
   int run() {
