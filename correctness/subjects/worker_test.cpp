@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "harness/run/fake_process.h"
+#include "harness/subjects/fsdp2_buffers.h"
 
 // The worker of lib/subjects with PyTorch on the host: every instrument finds what a double of a library does wrong,
 // and PyTorch trains as this program's runtime does. Skipped where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
@@ -280,6 +281,36 @@ int status_of(const char* file) {
   const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
   const std::string python = named ? named : "python3";
   return std::system((std::string("PYTHONPATH=") + FP8LAB_WORKER_FOLDER + " " + python + " " + file).c_str());
+}
+
+TEST_F(Worker, BuffersOfPytorchsFsdp2AreThoseThatProfilesPredict) {
+  const std::string rest =
+      "subject: torch\nmodel: {layer: transformer_layer, form: llama, layers: 3, hidden: 64, heads: 4, kv_heads: 2, "
+      "ffn: "
+      "128, seq: 512, batch: 1}\ntraining: {steps: 2, optimizer: none}\nmeasure: [memory]\n";
+  const double layer_bytes = 2.0 * (64 * 128 + 64 * 64 + 3 * 64 * 128 + 2 * 64);
+  const Json alone = run(rest + "matrix: {ranks: [1], sharding: [none, fsdp]}\n");
+  const Json pairs = run(rest + "matrix: {ranks: [2], reshard_after_forward: [true, false]}\n");
+  ASSERT_EQ(alone.size() + pairs.size(), 4u);
+  const auto beyond = [](const Json& cell, const char* name) {  // the weights themselves
+    return metric(cell, "after", name) - metric(cell, "after", "memory.weight_bytes");
+  };
+  const auto compare = [&](const Json& cell, int ranks, bool reshard) {
+    CellConfig config;
+    config.model.layers = 3;
+    config.ranks = ranks;
+    config.sharding = Sharded::kFsdp;
+    config.reshard_after_forward = reshard;
+    const Fsdp2Buffers buffers(config, layer_bytes);
+    // Eight bytes of some small tensor come with every sharded model.
+    EXPECT_NEAR(beyond(cell, "memory.end_of_forward_bytes") - beyond(alone[0], "memory.end_of_forward_bytes"),
+                buffers.after_forward(3), 8);
+    EXPECT_NEAR(beyond(cell, "memory.forward_peak_bytes") - beyond(alone[0], "memory.forward_peak_bytes"),
+                buffers.in_forward(2), 8);
+  };
+  compare(alone[1], 1, true);
+  compare(pairs[0], 2, true);
+  compare(pairs[1], 2, false);
 }
 
 TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) { EXPECT_EQ(status_of(FP8LAB_ENGINE_NAMES), 0); }

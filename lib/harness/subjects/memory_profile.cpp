@@ -10,15 +10,17 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/subjects/fsdp2_buffers.h"
 
 namespace fp8lab {
 namespace {
 
 /// Keys that a profile models with every value, or that change no byte: learning rates, seeds, and what the values of
 /// scales are.
-constexpr std::array<std::string_view, 39> kModelled{"device",
+constexpr std::array<std::string_view, 40> kModelled{"device",
                                                      "subject",
                                                      "capacity",
+                                                     "reshard_after_forward",
                                                      "versions.before",
                                                      "versions.after",
                                                      "model.layer",
@@ -60,8 +62,7 @@ struct Reason {
   std::string_view key, text;
 };
 constexpr std::array kReasons{
-    Reason{"ranks", "profiles say nothing of sharded parameters; name one rank"},
-    Reason{"mesh", "profiles say nothing of sharded parameters; name one rank"},
+    Reason{"ranks", "profiles say nothing of several ranks that do not shard"},
     Reason{"fix", "it is a switch of this program's own runtime"},
     Reason{"control", "it is a test of this program's own measurement"},
     Reason{"training.loss", "profiles are of the plain sum"},
@@ -79,11 +80,26 @@ constexpr std::array kReasons{
 /// True for other values than the default that are modelled all the same.
 bool is_modelled(const Key& key, const CellConfig& cell) {
   const TrainingConfig& training = cell.training;
-  if (key.path == "sharding") return !is_sharded(cell);
-  if (key.path == "training.deferred_init") return !defers_init(cell);
+  if (key.path == "ranks") return is_sharded(cell);
+  if (key.path == "mesh" || key.path == "sharding") return true;
+  if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
   if (key.path == "training.moments") return training.moments == Moments::kBF16 || training.moments == Moments::kF16;
   return std::ranges::find(kModelled, key.path) != kModelled.end();
+}
+
+/// The key of a sharded cell of which profiles say nothing, and why.
+std::string uncovered_when_sharded(const CellConfig& cell) {
+  if (cell.training.quantized_weights)
+    return "training.quantized_weights: profiles say nothing of sharded weights in eight bits";
+  if (cell.training.checkpoint != Recompute::kNone)
+    return "training.checkpoint: profiles say nothing of recomputation around sharded layers";
+  const Sizes sizes(cell.model);
+  const int shards = mesh_of(cell).shards;
+  for (const char* rows : {"hidden", "qkv", "ffn"})
+    if (static_cast<std::int64_t>(sizes.of(rows).value()) % shards != 0)
+      return fmt::format("ranks: {} shards do not divide {}, and profiles say nothing of padded shards", shards, rows);
+  return "";
 }
 
 /// The key whose value is not the default and of which profiles say nothing, and why; empty if the cell has none. A new
@@ -100,7 +116,7 @@ std::string uncovered(const CellConfig& cell, const std::string& arch) {
                            ? std::string(reason->text)
                            : fmt::format("{}; profiles are of cells that leave it out", to_text(value)));
   }
-  return "";
+  return is_sharded(cell) ? uncovered_when_sharded(cell) : "";
 }
 
 /// Bytes of Adam's state for an element.
@@ -114,14 +130,24 @@ double state_bytes(const TrainingConfig& training) {
 
 /// Bytes alive, by what they are for.
 struct Alive {
-  double parameters = 0, optimizer = 0, state = 0, input = 0, context = 0, gradients = 0, workspace = 0;
+  double parameters = 0, optimizer = 0, state = 0, input = 0, context = 0, gradients = 0, workspace = 0, fsdp = 0;
 
-  double total() const { return parameters + optimizer + state + input + context + gradients + workspace; }
+  double total() const { return parameters + optimizer + state + input + context + gradients + workspace + fsdp; }
 
-  Alive plus(const TermsByKind& kinds, const Sizes& sizes, double times = 1.0) const {
+  /// With what `times` layers leave, of whose gradients a rank holds a `share`.
+  Alive plus(const TermsByKind& kinds, const Sizes& sizes, double times = 1.0, double share = 1.0) const {
     Alive out = *this;
-    for (const auto& [kind, terms] : kinds)
-      (kind == "context" ? out.context : kind == "gradient" ? out.gradients : out.workspace) += times * sizes.of(terms);
+    for (const auto& [kind, terms] : kinds) {
+      const double bytes = times * sizes.of(terms);
+      (kind == "context"    ? out.context
+       : kind == "gradient" ? out.gradients
+                            : out.workspace) += kind == "gradient" ? share * bytes : bytes;
+    }
+    return out;
+  }
+  Alive with_fsdp(double bytes) const {
+    Alive out = *this;
+    out.fsdp = bytes;
     return out;
   }
 
@@ -131,7 +157,7 @@ struct Alive {
     for (const auto& [owner, bytes] :
          {std::pair("parameters", parameters), std::pair("optimizer state", optimizer),
           std::pair("recipe state", state), std::pair("input", input), std::pair("saved for backward", context),
-          std::pair("gradients", gradients), std::pair("temporaries", workspace)})
+          std::pair("gradients", gradients), std::pair("FSDP2's buffers", fsdp), std::pair("temporaries", workspace)})
       if (bytes > 0) out.peak_by_owner.emplace_back(owner, static_cast<std::int64_t>(bytes));
     std::ranges::stable_sort(out.peak_by_owner, std::greater<>(), [](const auto& entry) { return entry.second; });
     return out;
@@ -150,6 +176,43 @@ struct Highest {
     }
   }
 };
+
+/// Products of two widths, which are of weights; other terms are of tokens.
+constexpr std::array kOfWeights{"hidden*hidden", "hidden*ffn", "hidden*qkv"};
+
+/// Takes the FP8 copies of weights out of what is saved for backward.
+void drop_copies(TermsByKind& kinds) {
+  if (const auto context = kinds.find("context"); context != kinds.end())
+    for (const char* term : kOfWeights) context->second.erase(term);
+}
+
+/// Elements of the weight whose gradient was made last by this moment of a layer's backward, which begins with the last
+/// weight; gradients have 16 bits.
+double weight_in_use(const ProfileRow& row, const TermsByKind& moment, const Sizes& sizes) {
+  const auto gradient = moment.find("gradient");
+  double left = gradient == moment.end() ? 0.0 : sizes.of(gradient->second) / 2.0, in_use = 0.0;
+  for (auto weight = row.weights.rbegin(); weight != row.weights.rend(); ++weight) {
+    const double elements = sizes.of(*weight);
+    if (weight != row.weights.rbegin() && elements > left) break;
+    in_use = elements;
+    left -= elements;
+  }
+  return in_use;
+}
+
+/// The row without copies of weights from forward to backward. Forward has one orientation of the weight it multiplies
+/// by, taken as the largest, and backward makes the other one for the time of its product: a byte an element.
+ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
+  drop_copies(row.forward);
+  for (std::vector<TermsByKind>* moments : {&row.forward_moments, &row.backward_moments})
+    for (TermsByKind& moment : *moments) {
+      moment["workspace"]["bytes"] += moments == &row.forward_moments ? largest : weight_in_use(row, moment, sizes);
+      drop_copies(moment);
+    }
+  drop_copies(row.backward);
+  for (TermsByKind& moment : row.output_moments) drop_copies(moment);
+  return row;
+}
 
 }  // namespace
 
@@ -186,8 +249,8 @@ std::map<std::string, double> MemoryProfile::figures_if_covered(const CellConfig
 
 Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   if (const std::string reason = uncovered(cell, arch_); !reason.empty()) fail(reason);
-  const ProfileRow& row = row_of(cell, arm);
   const Sizes sizes(cell.model);
+  ProfileRow row = row_of(cell, arm);
   const auto layers = static_cast<double>(cell.model.layers);
   double elements = 0.0, largest = 0.0;
   for (const Terms& weight : row.weights) {
@@ -195,11 +258,16 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
     largest = std::max(largest, sizes.of(weight));
   }
   const double vectors = sizes.of(row.vectors), bytes_of_input = 2.0 * sizes.of("tokens*hidden").value();
+  const Fsdp2Buffers fsdp(cell, 2.0 * (elements + vectors));
+  const double share = fsdp.share();
+  // A layer in 16 bits has no copies.
+  if (fsdp.is_sharded() && row.recipe != "bf16" && drops_sharded_copies())
+    row = without_copies(std::move(row), sizes, largest);
 
   Alive base;
-  base.parameters = layers * (static_cast<double>(row.bytes_of_weight) * elements + 2.0 * vectors);
+  base.parameters = share * layers * (static_cast<double>(row.bytes_of_weight) * elements + 2.0 * vectors);
   // Adam makes its state in its first step, which is also the last one of which figures are if there is no other.
-  const double state = layers * (elements + vectors) * state_bytes(cell.training);
+  const double state = share * layers * (elements + vectors) * state_bytes(cell.training);
   const bool has_stepped = cell.training.steps > 1;
   base.optimizer = has_stepped ? state : 0.0;
   base.state = layers * static_cast<double>(row.state);
@@ -235,26 +303,38 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
       if (done > 0) alive.context += sizes.of(row.first);
       return alive;
     };
-    end_of_forward = after(layers);
+    end_of_forward = after(layers).with_fsdp(fsdp.after_forward(layers));
     Highest forward;
     for (const TermsByKind& moment : row.forward_moments)
-      for (const double done : {0.0, layers - 1.0}) forward.consider(after(done).plus(moment, sizes), "forward");
-    // Weights in eight bits that Adam has written may be turned in the next forward, which profiles do not hold.
-    if (cell.training.optimizer == Optimizer::kNone || !row.quantized_weights || !has_stepped)
-      figures["memory.forward_peak_bytes"] = forward.alive.total();
+      for (const double done : {0.0, layers - 1.0})
+        forward.consider(after(done).plus(moment, sizes).with_fsdp(fsdp.in_forward(done)), "forward");
+    for (const TermsByKind& moment : row.output_moments)
+      forward.consider(after(layers - 1.0).plus(moment, sizes).with_fsdp(fsdp.after_forward(layers)), "forward");
+    // Weights in eight bits that Adam has written may be turned in the next forward, and a sharded layer's own peak may
+    // be below the loss's in the run that made the profile; profiles hold neither.
+    const bool turned = cell.training.optimizer != Optimizer::kNone && row.quantized_weights && has_stepped;
+    if (!turned && !fsdp.is_sharded()) figures["memory.forward_peak_bytes"] = forward.alive.total();
     peak.consider(forward.alive, "forward");
     for (const TermsByKind& moment : row.loss_moments) peak.consider(end_of_forward.plus(moment, sizes), "backward");
-    for (const TermsByKind& moment : row.backward_moments)
-      for (const double done : {0.0, layers - 1.0}) {
-        Alive alive = end_of_forward.plus(row.backward, sizes, done);
-        alive.workspace += backward_dy;
-        peak.consider(alive.plus(moment, sizes), "backward");
-      }
+    const auto in_backward = [&](double done) {
+      Alive alive = end_of_forward.plus(row.backward, sizes, done, share);
+      alive.workspace += backward_dy;
+      return alive;
+    };
+    // Between its first and last layers backward's memory is linear in what is done.
+    for (const double done : {0.0, std::min(1.0, layers - 1.0), std::max(layers - 2.0, 0.0), layers - 1.0}) {
+      for (const TermsByKind& moment : row.backward_moments)
+        peak.consider(in_backward(done).plus(moment, sizes).with_fsdp(fsdp.in_backward(done)), "backward");
+      Alive reduced = in_backward(done).with_fsdp(fsdp.in_reduce(done));
+      if (const auto context = row.backward.find("context"); context != row.backward.end())
+        reduced.context += sizes.of(context->second);
+      if (fsdp.is_sharded()) peak.consider(reduced, "backward");
+    }
   }
 
   Alive end_of_backward = base;
   if (const auto gradient = row.backward.find("gradient"); gradient != row.backward.end())
-    end_of_backward.gradients = layers * sizes.of(gradient->second);
+    end_of_backward.gradients = share * layers * sizes.of(gradient->second);
   end_of_backward.context = bytes_of_input;  // the output
   Alive end_of_step = end_of_backward;
   end_of_step.gradients = 0.0;
@@ -262,7 +342,7 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   if (cell.training.optimizer == Optimizer::kAdam) {
     Alive stepping = end_of_backward;
     stepping.optimizer = state;
-    stepping.workspace += row.adam_all * layers * elements + row.adam_largest * largest;
+    stepping.workspace += share * (row.adam_all * layers * elements + row.adam_largest * largest);
     figures["memory.optimizer_peak_bytes"] = stepping.total();
     peak.consider(stepping, "optimizer");
   }
@@ -282,6 +362,7 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   figures[held + "output"] = bytes_of_input;
   figures[held + "context"] = end_of_forward.context - bytes_of_input;
   figures[held + "workspace"] = end_of_forward.workspace;
+  if (end_of_forward.fsdp > 0) figures[held + "unsharded"] = end_of_forward.fsdp;
   for (auto& [name, bytes] : figures) bytes = static_cast<double>(static_cast<std::int64_t>(bytes));
   out.figures = std::move(figures);
   return out;

@@ -31,8 +31,9 @@ struct ProfileRow {
   Terms first;                    ///< what the first layer's forward leaves more than another one's
   TermsByKind forward, backward;  ///< what a layer leaves
   Terms loss;                     ///< what the loss's backward leaves for the last layer's
-  std::vector<TermsByKind> forward_moments, loss_moments,
-      backward_moments;  ///< candidates for the peak, from the begin
+  /// Candidates for the peak, from where the part of the step begins: a layer's forward, or the last layer's with the
+  /// loss that follows it, the loss's backward, a layer's backward.
+  std::vector<TermsByKind> forward_moments, output_moments, loss_moments, backward_moments;
 };
 
 class MemoryProfile {
@@ -57,13 +58,17 @@ class MemoryProfile {
 
  private:
   const ProfileRow& row_of(const CellConfig& cell, Arm arm) const;
+  /// True where FP8 copies of sharded weights are dropped after a layer's forward and made again in its backward.
+  bool drops_sharded_copies() const;
 
   /// As find(), but nothing where there is no profile; the releases that there are profiles of come into `known`.
   static std::optional<MemoryProfile> look_up(const std::string& folder, const std::string& release,
                                               std::vector<std::string>& known);
 
   std::string subject_, first_, last_, arch_, measured_;
-  double scratch_ = 0;  ///< bytes that the library keeps for all layers
+  std::string release_;               ///< for which the profile was looked up; `last_` if it was read alone
+  std::string keeps_sharded_copies_;  ///< the last release in which they live from forward to backward; empty: none
+  double scratch_ = 0;                ///< bytes that the library keeps for all layers
   std::vector<ProfileRow> rows_;
 };
 

@@ -67,6 +67,7 @@ ProfileRow row_from(const JsonReader& json) {
   row.backward = by_kind_from(json.at("backward"));
   row.loss = terms_from(json.at("loss"));
   row.forward_moments = moments_from(json.at("forward_moments"));
+  row.output_moments = moments_from(json.at("output_moments"));
   row.loss_moments = moments_from(json.at("loss_moments"));
   row.backward_moments = moments_from(json.at("backward_moments"));
   return row;
@@ -99,6 +100,10 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
     out.last_ = json.at("last").text();
     if (!release_of(out.first_)) json.at("first").refuse("a release, such as 2.16");
     if (!release_of(out.last_)) json.at("last").refuse("a release, such as 2.16");
+    out.release_ = out.last_;
+    out.keeps_sharded_copies_ = json.at("keeps_sharded_copies_until").text();
+    if (!out.keeps_sharded_copies_.empty() && !release_of(out.keeps_sharded_copies_))
+      json.at("keeps_sharded_copies_until").refuse("a release, such as 2.15, or empty");
     out.arch_ = json.at("arch").text();
     out.measured_ = json.at("measured").text();
     out.scratch_ = static_cast<double>(json.at("scratch").integer(0));
@@ -122,8 +127,10 @@ std::optional<MemoryProfile> MemoryProfile::look_up(const std::string& folder, c
   for (const std::string& path : paths) {
     MemoryProfile profile = read(path);
     if (profile.subject_ == subject && wanted && release_of(profile.first_) <= wanted &&
-        wanted <= release_of(profile.last_))
+        wanted <= release_of(profile.last_)) {
+      profile.release_ = release.substr(sign + 1);
       return profile;
+    }
     known.push_back(fmt::format("{}@{}", profile.subject_, profile.first_));
     if (profile.last_ != profile.first_) known.push_back(fmt::format("{}@{}", profile.subject_, profile.last_));
   }
@@ -143,6 +150,8 @@ std::optional<MemoryProfile> MemoryProfile::find(const std::string& folder, cons
   std::vector<std::string> known;
   return look_up(folder, fmt::format("{}@{}", cell.subject, version), known);
 }
+
+bool MemoryProfile::drops_sharded_copies() const { return release_of(keeps_sharded_copies_) < release_of(release_); }
 
 std::string MemoryProfile::title() const {
   return fmt::format("{} {} to {}, from a run with {}", subject_, first_, last_, measured_);

@@ -26,6 +26,10 @@ NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 1
 # 16 bits, and by recipe for weights in eight. Measured by transformer-engine-memory-8b.yaml, since the run for profiles
 # has no optimizer.
 ADAM_OF_16_BITS, ADAM_OF_8_BITS = (0, 3), {"delayed": (0, 4), "current": (4, 2), "block": (4, 2)}
+# The last release whose FP8 copies of sharded weights live from forward to backward, seen by
+# transformer-engine-fsdp2-copies.yaml, since the run for profiles has one rank.
+KEEPS_SHARDED_COPIES = {"transformer_engine": "2.15"}
+LOSS = "autograd"  # who allocates while the loss is computed, after the last layer's forward
 HELD = {"output": "context", "context": "context", "gradient": "gradient"}
 
 
@@ -121,7 +125,7 @@ class Steps:
                 of = holder["owner"].split("].")[-1].split("[")[0]
                 name = of if kind == "workspace" else f"{kind} of {of}"
                 moments.append((name, {key: terms for key, terms in now.items() if terms}))
-        return {kind: terms for kind, terms in now.items() if terms}, highest(moments)
+        return {kind: terms for kind, terms in now.items() if terms}, moments
 
 
 def highest(moments):
@@ -167,7 +171,7 @@ def row_of(config, timeline, unknown):
     kept = held_at_start(steps, "parameter") / config["model.layers"]
     before, _ = steps.changes("start_of_step", "forward of layers[0]")
     first, _ = steps.changes("forward of layers[0]", "forward of layers[1]")
-    forward, forward_moments = steps.changes("forward of layers[1]", "end_of_forward")
+    forward, moments = steps.changes("forward of layers[1]", "end_of_forward")
     loss, loss_moments = steps.changes("end_of_forward", "backward of layers[1]")
     backward, backward_moments = steps.changes("backward of layers[1]", "backward of layers[0]")
     return {
@@ -177,9 +181,11 @@ def row_of(config, timeline, unknown):
         "adam": ADAM_OF_8_BITS[config["training.recipe"]] if config["training.quantized_weights"] else ADAM_OF_16_BITS,
         "state": round(held_at_start(steps, "recipe state") / config["model.layers"]),
         "before": total(before), "first": plus(total(first), total(forward), -1),
-        "forward": {"context": total(forward)}, "forward_moments": forward_moments,
-        "loss": total(loss), "loss_moments": loss_moments,
-        "backward": backward, "backward_moments": backward_moments,
+        "forward": {"context": total(forward)},
+        "forward_moments": highest([moment for moment in moments if moment[0] != LOSS]),
+        "output_moments": highest([moment for moment in moments if moment[0] == LOSS]),
+        "loss": total(loss), "loss_moments": highest(loss_moments),
+        "backward": backward, "backward_moments": highest(backward_moments),
     }, held_at_start(steps, "workspace")
 
 
@@ -195,7 +201,8 @@ def main(run, subject, first, last, gpu):
         print(f"a block of {size} B of {owner} is no product of the model's sizes; it is taken as it is", file=sys.stderr)
     measured = [*(note for note in results["cells"][0]["arms"]["after"]["notes"] if " is " not in note), gpu]
     head = {
-        "schema": SCHEMA, "subject": subject, "first": first, "last": last, "arch": results["cells"][0]["config"]["arch"],
+        "schema": SCHEMA, "subject": subject, "first": first, "last": last,
+        "keeps_sharded_copies_until": KEEPS_SHARDED_COPIES.get(subject, ""), "arch": results["cells"][0]["config"]["arch"],
         "measured": ", ".join(measured), "scratch": scratch,
     }
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
