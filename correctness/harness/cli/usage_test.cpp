@@ -192,6 +192,9 @@ TEST(Streams, LostOutputDoesNotExitZero) {
     EXPECT_EQ(shell(command + option + quiet), 2) << option;
   EXPECT_TRUE(std::filesystem::exists(run + "/results.json")) << "its results are files, and are there";
   EXPECT_EQ(shell("[ $($P recipes 2>&1 >/dev/full | grep -c 'standard output cannot be written') = 1 ]"), 0);
+  // `| head`: the reader has ended before the program writes.
+  const std::string errors = scenarios.file("errors").string();
+  EXPECT_EQ(shell("{ sleep 0.2; $P recipes 2>" + errors + "; } | true; grep -q 'has ended' " + errors), 0);
 }
 
 TEST(Limits, FileThatCouldNotBeWrittenIsNotMentioned) {

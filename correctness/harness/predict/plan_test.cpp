@@ -137,6 +137,13 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
   const Capacity capacity = capacity_of(request);
   const ModelPlan plan = model_plan(request, capacity, bundled_vocabulary());
   EXPECT_EQ(plan.cells.size(), 2u * 7);
+  EXPECT_NE(plan.heading.find("master weights f32"), std::string::npos) << plan.heading;
+  EXPECT_NE(plan.heading.find("gathered while"), std::string::npos) << plan.heading;
+  EXPECT_EQ(model_plan(over("h100", {1, 2}, {"gather_ahead=false"}), capacity, bundled_vocabulary())
+                .heading.find("gathered while"),
+            std::string::npos);
+  for (const PlannedCell& cell : model_plan(over("h100", {1, 2}), capacity, bundled_vocabulary()).cells)
+    EXPECT_EQ(cell.config.gather_ahead, cell.config.ranks == 2) << "one rank gathers nothing";
   for (const PlannedCell& cell : plan.cells) {
     const Planned planned_cell = planned(cell, capacity.bytes, {Arm::kAfter}, program);
     ASSERT_EQ(planned_cell.arms.size(), 1u);

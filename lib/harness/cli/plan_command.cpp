@@ -158,7 +158,8 @@ std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& mode
     const std::string others = mended + fitting < rows ? fmt::format("{} of {} recipes fit", mended, rows)
                                : fitting > 0           ? "the others fit"
                                                        : "fits";
-    out += fmt::format("; {} with {}", others, changes_text(best->arms.front().fits.front()));
+    const std::string under = rows > 1 ? fmt::format(" under {},", best->cell.title) : "";
+    out += fmt::format("; {}{} with {}", others, under, changes_text(best->arms.front().fits.front()));
   }
   return out + ".\n";
 }

@@ -67,6 +67,7 @@ CellConfig KnownModel::cell() const {
   out.training.steps = 2;
   out.training.optimizer = Optimizer::kAdam;
   out.training.master_weights = Master::kF32;
+  out.gather_ahead = true;  // as FSDP2 does
   out.measure = {"memory", "traffic"};
   return out;
 }

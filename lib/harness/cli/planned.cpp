@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/plan_tables.h"
@@ -151,6 +152,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         key.set(cell.config, *value);
         cell.config.training.quantized_weights = quantized;
         cell.config.ranks = ranks;
+        cell.config.gather_ahead = base.gather_ahead && is_sharded(cell.config);
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
         cell.title = recipe + (quantized ? ", weights in eight bits" : "");
@@ -160,11 +162,15 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       }
     }
   }
+  const auto text_of = [&](const char* path) { return to_text(find_key(path)->get(base)); };
   out.heading = fmt::format(
-      "{}: {} layers, hidden {}, vocabulary {}; {} of {} tokens a rank and micro-batch; FSDP over all ranks\n{}\n"
+      "{}: {} layers, hidden {}, vocabulary {}; {} of {} tokens a rank and micro-batch\n"
+      "optimizer {}, master weights {}, moments {}; FSDP over all ranks{}; --set KEY=VALUE changes any key\n{}\n"
       "Figures are the closed forms that runs are compared with, byte by byte.\n",
       known.name, base.model.layers, base.model.hidden, base.model.vocabulary,
-      counted(static_cast<std::size_t>(base.model.batch), "sequence"), base.model.seq,
+      counted(static_cast<std::size_t>(base.model.batch), "sequence"), base.model.seq, text_of("training.optimizer"),
+      text_of("training.master_weights"), text_of("training.moments"),
+      base.gather_ahead ? ", each layer gathered while the one before it computes" : "",
       capacity.bytes > 0 ? "Memory of a rank: " + capacity.words : "Give --gpu or --capacity to see what fits.");
   return out;
 }

@@ -92,8 +92,9 @@ class CommandLine {
 
   /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
   static int printed(int code) {
-    if (standard_output_arrived()) return code;
-    report_error("standard output cannot be written, and some of it is lost; is its disk full, or its reader gone?");
+    const std::string lost = lost_output();
+    if (lost.empty()) return code;
+    report_error(lost);
     return code != 0 ? code : 2;
   }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 namespace fp8lab {
 
 /// Opens /dev/null for each standard stream that was closed when the process started (`>&-`). Otherwise the first file
@@ -7,7 +9,7 @@ namespace fp8lab {
 /// opened.
 void hold_standard_streams();
 
-/// Flushes standard output. False if some of it could not be written, for example to a full disk.
-bool standard_output_arrived();
+/// Flushes standard output; what is wrong if some of it could not be written, for example to a full disk, or nothing.
+std::string lost_output();
 
 }  // namespace fp8lab
