@@ -37,9 +37,9 @@ constexpr double kLossRounding = 0x1p-16;
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
-bool casts_a_layer(const CellConfig& cell, const Recipe& recipe) {
-  return recipe.quantized && cell.training.first_layers_bf16 + cell.training.last_layers_bf16 < cell.model.layers;
-}
+/// A largest magnitude of the runtime's is taken for the reference's where they are this close, relative to them. An
+/// element of a gradient is a sum over products of eight bits, and a step of one of these moves it by some percent.
+constexpr double kSameAmax = 0x1p-4;
 
 /// The largest magnitudes of what the runtime cast in a step, and in the last step the casts themselves.
 class StepCasts : public CastWatch {
@@ -82,15 +82,14 @@ class Comparison {
         rounded_(cell, recipe.name, false),
         adam_(cell.training),
         storage_(cell, recipe.name, false),
-        bounds_{.share = casts_a_layer(cell, recipe) ? reference_step::kNoiseShare : reference_step::kIndependentShare,
-                .step = cell.training.param_dtype == ParamDType::kF32 ? reference_step::kF32Steps
-                                                                      : reference_step::kBF16Steps} {}
+        quantized_(recipe.quantized),
+        has_f32_(cell.training.param_dtype == ParamDType::kF32) {}
 
   /// `amaxes`: of the runtime's casts in this step.
   void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
                 std::map<std::string, double> amaxes) {
     for (const auto& [owner, of_roles] : seen.amaxes) add_roles(owner, of_roles, amaxes);
-    rounded_.set_seen_amaxes(&amaxes, bounds_.step);
+    rounded_.set_seen_amaxes(&amaxes, kSameAmax);
     const ModelConfig& model = cell_.model;
     const std::int64_t tokens = model.seq * model.batch;
     const bool language = is_language_model(cell_);
@@ -105,19 +104,19 @@ class Comparison {
                                rounded = rounded_.run(x, target, before, layers);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
     // A language model's embedding, last norm and head have no eight bits under any recipe.
-    const Bounds plain{.share = reference_step::kIndependentShare, .step = bounds_.step};
+    const Bounds plain = bounds(reference_step::kIndependentShare);
     if (language) judge("output", "embedding", exact.embedded, rounded.embedded, layers.front().input, plain);
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const std::string name = fmt::format("layers[{}]", i);
-      judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_);
+      judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_of_layer(i));
       judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
-            i + 1 < layers.size() ? bounds_ : plain);
+            i + 1 < layers.size() ? bounds_of_layer(i + 1) : plain);
     }
     if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
     if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
     for (const std::string& name : names)
       judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name),
-            name.starts_with("norm.") || name == "head.weight" ? plain : bounds_);
+            bounds_of_gradient(name));
     if (updates_are_covered()) {
       std::set<std::string> vectors;
       for (std::size_t i = 0; i < names.size(); ++i)
@@ -129,7 +128,7 @@ class Comparison {
               difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                          before.at(name)),
               difference(updated.at(name), before.at(name)),
-              {.share = reference_step::kNoiseShare, .step = bounds_.step});
+              bounds(reference_step::kNoiseShare, vectors.contains(name) ? step_at_largest(before.at(name)) : 0.0));
     }
     ++step_;
   }
@@ -162,15 +161,22 @@ class Comparison {
     std::string text;
   };
 
-  /// Amaxes of the roles of a product, under the names of what it casts.
+  /// Amaxes of the roles of a product or of attention, under the names of what it casts.
   static void add_roles(const std::string& owner, const std::vector<float>& of_roles,
                         std::map<std::string, double>& amaxes) {
-    constexpr std::array kForward{"input", "weight", "output"}, kBackward{"gradient", "input gradient", ""};
+    using Roles = std::array<const char*, 3>;
+    constexpr Roles kForward{"input", "weight", "output"}, kBackward{"gradient", "input gradient", ""},
+        kAttentionForward{"qkv", "p", "o"}, kAttentionBackward{"grad o", "grad s", "grad qkv"};
     const std::size_t space = owner.rfind(' ');
     if (space == std::string::npos) return;
-    const auto& roles = owner.substr(space + 1) == "forward" ? kForward : kBackward;
+    const std::string of = owner.substr(0, space);
+    const bool forward = owner.substr(space + 1) == "forward", attention = of.ends_with(".attention");
+    const Roles& roles =
+        attention ? (forward ? kAttentionForward : kAttentionBackward) : (forward ? kForward : kBackward);
+    // Under current scaling the matrices inside attention alone have a history.
+    const std::size_t first = attention && of_roles.size() == 1 ? 1 : 0;
     for (std::size_t i = 0; i < std::min(of_roles.size(), roles.size()); ++i)
-      amaxes[owner.substr(0, space + 1) + roles[i]] = static_cast<double>(of_roles[i]);
+      amaxes[of + " " + roles[first + i]] = static_cast<double>(of_roles[i]);
   }
 
   /// The name of the matrix that the reference cast last with the values closest to these.
@@ -208,6 +214,34 @@ class Comparison {
     return out;
   }
 
+  Bounds bounds(double share, double rounding = 0.0) const {
+    return {.share = share,
+            .step = has_f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps,
+            .rounding = rounding};
+  }
+  /// Of what comes out of a layer, forward or backward.
+  Bounds bounds_of_layer(std::size_t layer) const {
+    const auto number = static_cast<std::int64_t>(layer);
+    const TrainingConfig& training = cell_.training;
+    const bool casts =
+        quantized_ && number >= training.first_layers_bf16 && number < cell_.model.layers - training.last_layers_bf16;
+    return bounds(casts ? reference_step::kNoiseShare : reference_step::kIndependentShare);
+  }
+  /// "layers[12].qkv.weight" has its layer's; a language model's embedding that of the first layer, in front of which
+  /// it is, and what follows the layers has no eight bits.
+  Bounds bounds_of_gradient(const std::string& name) const {
+    constexpr std::string_view kLayer = "layers[";
+    if (name.starts_with(kLayer)) return bounds_of_layer(std::stoul(name.substr(kLayer.size())));
+    if (name.starts_with("norm.") || name == "head.weight") return bounds(reference_step::kIndependentShare);
+    return bounds_of_layer(0);
+  }
+  /// The step of the type that parameters are stored in, at the largest of these.
+  double step_at_largest(const Matrix& parameters) const {
+    const double largest = reference_step::amax_of(parameters);
+    const int fraction = has_f32_ ? reference_step::kF32.fraction : reference_step::kBF16.fraction;
+    return largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - fraction) : 0.0;
+  }
+
   /// List-wise Adam rounds between decay and update.
   bool updates_are_covered() const {
     const TrainingConfig& training = cell_.training;
@@ -242,7 +276,8 @@ class Comparison {
   reference_step::Model rounded_;
   reference_step::Adam adam_;
   reference_step::Casts storage_;
-  reference_step::Bounds bounds_;
+  bool quantized_;
+  bool has_f32_;
   std::int64_t step_ = 0;
   std::int64_t tensors_ = 0;
   double noise_ = 0.0;

@@ -38,6 +38,15 @@ Matrix stored_moment(Matrix moment, Moments type) {
   return moment;
 }
 
+/// from + weight (to - from), every operation rounded to float. Quotients of such moments by their scale are ratios of
+/// short numbers in the first step, and so often half-way between two numbers of eight bits that a rounding of double
+/// in place of float decides for one value in a hundred.
+double as_floats(double from, double to, double weight) {
+  const auto f = [](double value) { return static_cast<float>(value); };
+  if (weight < 0.5) return f(f(from) + f(f(weight) * f(f(to) - f(from))));
+  return f(f(to) + f(f(weight - 1.0) * f(f(to) - f(from))));
+}
+
 }  // namespace
 
 /// Of the present step, whose number is steps_, from 1.
@@ -71,8 +80,13 @@ NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& g
       const double coupled = training_.decoupled_decay ? 0.0 : decay;
       const double decoupled = training_.decoupled_decay ? decay : 0.0;
       const double g = clip * gradient.values[i] + coupled * value;
-      m.values[i] += (1.0 - beta1) * (g - m.values[i]);
-      v.values[i] += (1.0 - beta2) * (g * g - v.values[i]);
+      if (training_.moments == Moments::kF32) {
+        m.values[i] += (1.0 - beta1) * (g - m.values[i]);
+        v.values[i] += (1.0 - beta2) * (g * g - v.values[i]);
+      } else {
+        m.values[i] = as_floats(m.values[i], g, 1.0 - beta1);
+        v.values[i] = as_floats(v.values[i], g * g, 1.0 - beta2);
+      }
       const double quotient = m.values[i] / correction1 / (std::sqrt(v.values[i] / correction2) + kEpsilon);
       value -= rate * (quotient + decoupled * value);
       if (has_masters) value = rounded(value, kF32);

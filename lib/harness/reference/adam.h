@@ -8,8 +8,9 @@
 
 namespace fp8lab::reference_step {
 
-/// Adam by its definition in double, with a learning rate of its own, and with moments of its own, which are rounded to
-/// the cell's type between steps. Epsilon is 1e-8.
+/// Adam by its definition in double, with a learning rate of its own, and with moments of its own. Those that the cell
+/// stores in 16 or 8 bits are computed in floats, as lib/recipe/README.md defines them, and rounded between steps.
+/// Epsilon is 1e-8.
 class Adam {
  public:
   explicit Adam(const TrainingConfig& training) : training_(training) {}

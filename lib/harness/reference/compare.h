@@ -10,6 +10,7 @@ namespace fp8lab::reference_step {
 struct Bounds {
   double share;
   double step;
+  double rounding = 0.0;
 };
 
 /// How far a tensor is from the reference step's, in units of its bounds.
@@ -31,8 +32,9 @@ struct Distance {
 ///   - a runtime that skips quantization is at the exact step: D = N;
 ///   - one that rounds at other places (another scale, mode, format or operand) has noise that is independent of the
 ///     rounded step's: D = N + its own noise, 2 N or more.
-/// The bound is D <= share N + (step |rounded|)^2 / n + (kFloor |rounded|)^2. By the triangle inequality it holds the
-/// tensor's own noise |seen - exact| between sqrt(N) (1 - sqrt(share)) and sqrt(N) (1 + sqrt(share)): it is two-sided.
+/// The bound is D <= share N + (step |rounded|)^2 / n + (kFloor |rounded|)^2 + rounding^2. By the triangle inequality
+/// it holds the tensor's own noise |seen - exact| between sqrt(N) (1 - sqrt(share)) and sqrt(N) (1 + sqrt(share)): it
+/// is two-sided.
 ///
 /// Without eight bits the same differences reach every value of a row within a few products, since a step of BF16 in
 /// one of hundreds of terms already moves a sum by a tenth of its own step. Noise is then independent after all, D = 2
@@ -42,9 +44,14 @@ struct Distance {
 /// the gradient of a norm's weights where one channel is huge: N is then one rounding or two, which can be exact by
 /// chance, and D a step of the stored type.
 ///
+/// The last term is for an update of few elements: the updated value is rounded to a step of its own size, `rounding`,
+/// not of the update's, and one of them may fall to the other side.
+///
 /// D and N are compared three times: over the tensor, and as the mean over its rows and over its columns of the
-/// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides; the
-/// limit keeps one row, whose values by chance need no rounding, from deciding alone.
+/// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides. The
+/// limit keeps rows whose values by chance need no rounding from deciding alone, and one token from deciding by the
+/// rows that it dominates, as it does in the gradient of a weight where magnitudes vary over many binades: it is what
+/// independent noise has, D = 2 N, at kNoiseShare.
 ///
 /// The slope of `seen` on `rounded` is 1 but for differences that happen to point along `rounded`: if independent, of
 /// deviation sqrt(D / n) / |rounded| for n elements. A differing value spreads over a row, so n counts
@@ -58,7 +65,7 @@ inline constexpr double kIndependentShare = 3.0;
 /// Two steps of the type that tensors are stored in, relative to a number of it.
 inline constexpr double kBF16Steps = 0x1p-6;
 inline constexpr double kF32Steps = 0x1p-22;
-inline constexpr double kMostOfOne = 16.0;
+inline constexpr double kMostOfOne = 2.0 / kNoiseShare;
 inline constexpr double kDeviations = 6.0;
 /// FP32 sums of a few hundred terms, where the rounded step rounds to FP32 alone and has next to no noise.
 inline constexpr double kFloor = 0x1p-19;
