@@ -116,7 +116,7 @@ class Comparison {
     if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
     for (const std::string& name : names)
       judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name),
-            bounds_of_gradient(name));
+            bounds_of_gradient(name, rounded));
     if (updates_are_covered()) {
       std::set<std::string> vectors;
       for (std::size_t i = 0; i < names.size(); ++i)
@@ -128,7 +128,8 @@ class Comparison {
               difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                          before.at(name)),
               difference(updated.at(name), before.at(name)),
-              bounds(reference_step::kNoiseShare, vectors.contains(name) ? step_at_largest(before.at(name)) : 0.0));
+              bounds(reference_step::kRoundedOnceShare,
+                     vectors.contains(name) ? step_at(reference_step::amax_of(before.at(name))) : 0.0));
     }
     ++step_;
   }
@@ -227,6 +228,13 @@ class Comparison {
         quantized_ && number >= training.first_layers_bf16 && number < cell_.model.layers - training.last_layers_bf16;
     return bounds(casts ? reference_step::kNoiseShare : reference_step::kIndependentShare);
   }
+  /// A sum over tokens may be far smaller than its largest term, of which one rounding may fall to the other side.
+  Bounds bounds_of_gradient(const std::string& name, const reference_step::Step& rounded) const {
+    Bounds out = bounds_of_gradient(name);
+    if (const auto term = rounded.largest_terms.find(name); term != rounded.largest_terms.end())
+      out.rounding = step_at(term->second);
+    return out;
+  }
   /// "layers[12].qkv.weight" has its layer's; a language model's embedding that of the first layer, in front of which
   /// it is, and what follows the layers has no eight bits.
   Bounds bounds_of_gradient(const std::string& name) const {
@@ -235,11 +243,10 @@ class Comparison {
     if (name.starts_with("norm.") || name == "head.weight") return bounds(reference_step::kIndependentShare);
     return bounds_of_layer(0);
   }
-  /// The step of the type that parameters are stored in, at the largest of these.
-  double step_at_largest(const Matrix& parameters) const {
-    const double largest = reference_step::amax_of(parameters);
+  /// The step of the type that tensors are stored in, at this magnitude.
+  double step_at(double magnitude) const {
     const int fraction = has_f32_ ? reference_step::kF32.fraction : reference_step::kBF16.fraction;
-    return largest > 0.0 ? std::ldexp(1.0, std::ilogb(largest) - fraction) : 0.0;
+    return magnitude > 0.0 ? std::ldexp(1.0, std::ilogb(magnitude) - fraction) : 0.0;
   }
 
   /// List-wise Adam rounds between decay and update.

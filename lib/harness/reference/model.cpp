@@ -51,6 +51,11 @@ Matrix Model::product_of(const Operand& of_a, const Matrix& a, const Operand& of
   return out;
 }
 
+void Model::sum_over_tokens(const std::string& name, const Matrix& terms) {
+  gradients_[name] = casts_.stored(column_sums(terms));
+  largest_terms_[name] = amax_of(terms);
+}
+
 Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& exchanged) {
   const Operand input = exchanged.x ? Operand{x, x} : casts_.cast(name + " input", Role::kInput, x);
   const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
@@ -63,7 +68,7 @@ Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& e
   y = exchanged.y ? casts_.cast(name + " output", Role::kInput, y).by_rows : casts_.stored(std::move(y));
   return {std::move(y), [this, name, has_bias, input, weight, exchanged](const Matrix& grad) {
             // The bias sums the gradient as stored; of one that came in eight bits, a stored copy.
-            if (has_bias) gradients_[name + ".bias"] = casts_.stored(column_sums(casts_.stored(grad)));
+            if (has_bias) sum_over_tokens(name + ".bias", casts_.stored(grad));
             const Operand cast =
                 exchanged.grad_y ? Operand{grad, grad} : casts_.cast(name + " gradient", Role::kGradient, grad);
             gradients_[name + ".weight"] = casts_.stored(
@@ -139,21 +144,21 @@ Value Model::norm(const std::string& name, const Matrix& x) {
     }
   }
   return {casts_.stored(std::move(y)), [=, this, &gamma](const Matrix& grad) {
-            Matrix out(grad.rows, grad.cols), of_gamma(1, grad.cols);
+            Matrix out(grad.rows, grad.cols), of_gamma(grad.rows, grad.cols);
             for (std::int64_t i = 0; i < grad.rows; ++i) {
               const double* const g = grad.row(i);
               double mean = 0.0, slope = 0.0;
               for (std::int64_t j = 0; j < grad.cols; ++j) {
                 mean += centred ? g[j] * gamma.row(0)[j] / count : 0.0;
                 slope += g[j] * gamma.row(0)[j] * xhat.row(i)[j] / count;
-                of_gamma.row(0)[j] += g[j] * xhat.row(i)[j];
+                of_gamma.row(i)[j] = g[j] * xhat.row(i)[j];
               }
               for (std::int64_t j = 0; j < grad.cols; ++j)
                 out.row(i)[j] =
                     (g[j] * gamma.row(0)[j] - mean - xhat.row(i)[j] * slope) / deviations[static_cast<std::size_t>(i)];
             }
-            gradients_[name + ".gamma"] = casts_.stored(std::move(of_gamma));
-            if (beta != parameters_->end()) gradients_[name + ".beta"] = casts_.stored(column_sums(grad));
+            sum_over_tokens(name + ".gamma", of_gamma);
+            if (beta != parameters_->end()) sum_over_tokens(name + ".beta", grad);
             return casts_.stored(std::move(out));
           }};
 }
@@ -238,6 +243,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
                                                     {"transformer_layer", &Model::transformer_layer}};
   parameters_ = &parameters;
   gradients_.clear();
+  largest_terms_.clear();
   const Layer layer = kLayers.at(cell_.model.layer);
   const bool language = is_language_model(cell_);
   std::vector<Value> values;
@@ -269,6 +275,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   chained(std::move(values)).backward(casts_.stored(std::move(grad)));
   casts_.end_backward();
   step.gradients = std::move(gradients_);
+  step.largest_terms = std::move(largest_terms_);
   return step;
 }
 

@@ -27,7 +27,8 @@ struct Step {
   double loss = 0.0;
   Matrix output;
   NamedMatrices gradients;
-  Matrix embedded;  ///< of a language model
+  std::map<std::string, double> largest_terms;  ///< of gradients that are sums over tokens: of vectors
+  Matrix embedded;                              ///< of a language model
   std::vector<Matrix> layer_outputs;
   std::vector<Matrix> layer_gradients;  ///< of each layer's output, as what follows it computes them
 };
@@ -62,6 +63,8 @@ class Model {
   /// a [m, k] times the transpose of b [n, k], the operands of which these are parts, as the cell's fp8_sums say.
   /// `of_forward`: products of a forward are summed in one accumulator if no operand has blocks.
   Matrix product_of(const Operand& of_a, const Matrix& a, const Operand& of_b, const Matrix& b, bool of_forward) const;
+  /// The gradient of a vector, and its largest term.
+  void sum_over_tokens(const std::string& name, const Matrix& terms);
   Value linear(const std::string& name, const Matrix& x) { return linear(name, x, Exchanged{}); }
   Value linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value grouped_linear(const std::string& name, const Matrix& x);
@@ -93,6 +96,7 @@ class Model {
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
   NamedMatrices gradients_;
+  std::map<std::string, double> largest_terms_;
 };
 
 }  // namespace fp8lab::reference_step
