@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::array kRecipes = {
     RecipeRow{"bf16", "no quantization: the baseline every other recipe is compared with", make_bf16},
-    RecipeRow{"delayed", "per-tensor FP8, scale from the amax history of earlier steps", make_delayed},
-    RecipeRow{"current", "per-tensor FP8, scale from the tensor's own amax", make_current},
-    RecipeRow{"block", "E4M3 in 1x128 blocks (weights 128x128), FP32 scales", make_block},
-    RecipeRow{"mxfp8", "E4M3 in 1x32 blocks, E8M0 scales", make_mxfp8},
+    RecipeRow{"delayed", "per-tensor FP8, scale from the amax history of earlier steps (DelayedScaling)", make_delayed},
+    RecipeRow{"current", "per-tensor FP8, scale from the tensor's own amax (Float8CurrentScaling)", make_current},
+    RecipeRow{"block", "E4M3 in 1x128 blocks (weights 128x128), FP32 scales (Float8BlockScaling)", make_block},
+    RecipeRow{"mxfp8", "E4M3 in 1x32 blocks, E8M0 scales (MXFP8BlockScaling)", make_mxfp8},
 };
 
 [[noreturn]] void refuse_option(const Recipe& recipe, std::string_view option, std::string_view needs) {

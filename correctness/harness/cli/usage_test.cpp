@@ -194,7 +194,7 @@ TEST(Streams, LostOutputDoesNotExitZero) {
   EXPECT_EQ(shell("[ $($P recipes 2>&1 >/dev/full | grep -c 'standard output cannot be written') = 1 ]"), 0);
   // `| head`: the reader has ended before the program writes.
   const std::string errors = scenarios.file("errors").string();
-  EXPECT_EQ(shell("{ sleep 0.2; $P recipes 2>" + errors + "; } | true; grep -q 'has ended' " + errors), 0);
+  EXPECT_EQ(shell("{ sleep 0.2; " + command + " 2>" + errors + "; } | true; grep -q 'has ended' " + errors), 0);
 }
 
 TEST(Limits, FileThatCouldNotBeWrittenIsNotMentioned) {

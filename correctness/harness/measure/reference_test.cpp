@@ -397,12 +397,12 @@ TEST(Reference, TakesTheRuntimesAmaxWhereItIsWithinTheShareAlone) {
   Matrix x = random_matrix(32, 32, 1);
   x.values[7] = 8.0;
   const Operand own = casts.cast("a", Role::kInput, x);
-  std::map<std::string, double> seen{{"a", 8.0625}};
-  casts.set_seen_amaxes(&seen, kBF16Steps);
+  SeenAmaxes seen{{"a", {8.0625, kBF16Steps}}};
+  casts.set_seen_amaxes(&seen);
   EXPECT_NE(casts.cast("a", Role::kInput, x).by_rows.values, own.by_rows.values);
   EXPECT_EQ(casts.cast("b", Role::kInput, x).by_rows.values, own.by_rows.values);
   for (const double far : {8.25, 7.75, 16.0, 0.0}) {
-    seen["a"] = far;
+    seen["a"].value = far;
     EXPECT_EQ(casts.cast("a", Role::kInput, x).by_rows.values, own.by_rows.values) << far;
   }
 }

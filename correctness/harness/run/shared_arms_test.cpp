@@ -190,14 +190,30 @@ TEST(SharedArms, MoreThanTheMostKeptResults_TheOldestIsDropped) {
   SharedArms shared([](const CellConfig& cell, Arm arm) { return arm == Arm::kAfter ? cell.id : ""; }, cells,
                     vocabulary);
   for (std::size_t i = 0; i < tasks; ++i) {
-    EXPECT_FALSE(shared.take(std::to_string(i)).has_value());
+    EXPECT_FALSE(shared.take(std::to_string(i), 1).has_value());
     shared.begin(std::to_string(i));
     EXPECT_TRUE(shared.underway(std::to_string(i)));
     shared.finish(std::to_string(i), ArmResult{}, "first");
   }
-  EXPECT_FALSE(shared.take("0").has_value());
+  EXPECT_FALSE(shared.take("0", 1).has_value());
   EXPECT_FALSE(shared.underway("0")) << "who asks for it runs it";
-  for (std::size_t i = 1; i < tasks; ++i) EXPECT_EQ(shared.take(std::to_string(i)).value().measured_in, "first") << i;
+  for (std::size_t i = 1; i < tasks; ++i)
+    EXPECT_EQ(shared.take(std::to_string(i), 1).value().measured_in, "first") << i;
+}
+
+// The limit of the cell that asks, not of the one that measured.
+TEST(SharedArms, ResultThatTookLongerThanTheLimitIsNotTaken) {
+  const std::vector<PlannedCell> cells{sample::fake_cell("a"), sample::fake_cell("b"), sample::fake_cell("c")};
+  SharedArms shared(after_alone, cells, sample::vocabulary());
+  ArmResult slow;
+  slow.seconds = 2.0;
+  shared.begin("after");
+  shared.finish("after", slow, "a");
+  EXPECT_FALSE(shared.take("after", 1.0).has_value());
+  shared.begin("after");  // so it runs the arm itself, and ends in time
+  shared.finish("after", ArmResult{}, "b");
+  EXPECT_EQ(shared.take("after", 1.0).value().measured_in, "b");
+  EXPECT_FALSE(shared.take("after", 1.0).has_value()) << "no further cell asks for it";
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ std::vector<Key> make_keys() {
              At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward is through",
              At<&C::reshard_after_forward>{}),
-      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes",
+      toggle("gather_ahead", "true: a layer's weights are gathered while the one before it computes, as FSDP2 does",
              At<&C::gather_ahead>{}),
       choice("reduce_dtype", "type in which ranks add up their gradients; that of the parameters when left out",
              At<&C::reduce_dtype>{}),
@@ -222,7 +222,8 @@ std::vector<Key> make_keys() {
              "true: matrices that add to the residual stream start with init_std / sqrt(2 layers)",
              kModel<&M::scaled_residuals>),
 
-      integer_key("training.steps", {1, 1000000}, "training steps", kTraining<&T::steps>),
+      integer_key("training.steps", {1, 1000000},
+                  "training steps; peaks include the optimizer's state from the second on", kTraining<&T::steps>),
       integer_key(
           "training.micro_batches", {1, 65536},
           "forward and backward passes of a step, each over `batch` sequences; their gradients are averaged, or "
@@ -302,7 +303,8 @@ std::vector<Key> make_keys() {
           "training.fused_quantize",
           "true: norm and activation kernels quantize their output, or compute its amax; false: a separate kernel does",
           kTraining<&T::fused_quantize>),
-      toggle("training.fp8_attention", "attention's matrix products in FP8", kTraining<&T::fp8_attention>),
+      toggle("training.fp8_attention", "attention's matrix products in FP8 (Transformer Engine's fp8_dpa)",
+             kTraining<&T::fp8_attention>),
       toggle("training.fp8_attention_backward",
              "false: backward of FP8 attention reads tensors in 16 bits and computes in them",
              kTraining<&T::fp8_attention_backward>),

@@ -26,6 +26,8 @@ struct Metric {
 
   std::string_view group() const { return name.substr(0, name.find('.')); }
   bool is_family() const { return name.ends_with('*'); }
+  /// False where no cell has a closed form of the metric.
+  bool is_predicted() const { return group() == "memory" || group() == "traffic"; }
 };
 
 std::span<const Metric> metrics();

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
@@ -116,9 +118,10 @@ std::string example_of(const Metric& metric) {
 }
 
 Json json_of(const Metric& metric) {
-  return {{"name", metric.name},       {"unit", metric.unit},           {"better", better_of(metric)},
-          {"exact", metric.exact},     {"slack_abs", metric.slack_abs}, {"slack_rel", metric.slack_rel},
-          {"measure", metric.group()}, {"meaning", metric.meaning},     {"example", example_of(metric)}};
+  return {{"name", metric.name},          {"unit", metric.unit},           {"better", better_of(metric)},
+          {"exact", metric.exact},        {"slack_abs", metric.slack_abs}, {"slack_rel", metric.slack_rel},
+          {"measure", metric.group()},    {"meaning", metric.meaning},     {"predicted", metric.is_predicted()},
+          {"example", example_of(metric)}};
 }
 
 /// Prints every field of a row on a line of its own.
@@ -167,6 +170,9 @@ std::string unknown(std::string_view command, std::string_view kind, const std::
     if (candidate == name || last_part(candidate) == name)
       return fmt::format("{}: `{}` is a {}, not a {}; `fp8lab {} {}` explains it", command, word, other.kind, kind,
                          other.command, candidate);
+  for (const std::string& candidate : known)
+    if (last_part(candidate) == last_part(name))
+      return fmt::format("{}: unknown {} `{}`; it is `{}`", command, kind, word, candidate);
   if (const std::string guess = nearest(name, known); !guess.empty())
     return fmt::format("{}: unknown {} `{}`. Did you mean `{}`?", command, kind, word, guess);
   if (const std::string guess = nearest(name, other.names); !guess.empty())
@@ -175,11 +181,15 @@ std::string unknown(std::string_view command, std::string_view kind, const std::
   return fmt::format("{}: unknown {} `{}`; `fp8lab {}` lists all", command, kind, word, command);
 }
 
+constexpr std::string_view kOfExpectations[] = {"when", "arm", "metric"};
+
 }  // namespace
 
 int keys_command(const std::string& name, bool json, const Program& program) {
   const Key* wanted = name.empty() ? nullptr : find_key(name);
-  const FileKey* of_file = name.empty() ? nullptr : find_file_key(name);
+  // What belongs to an expectation is explained with it.
+  const bool of_expectation = std::ranges::find(kOfExpectations, name) != std::end(kOfExpectations);
+  const FileKey* of_file = name.empty() ? nullptr : find_file_key(of_expectation ? "expect" : name);
   const auto is_meant = [&](const Key& key) {
     return wanted ? &key == wanted : name.empty() || key.path.starts_with(name + ".");
   };

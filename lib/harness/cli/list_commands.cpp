@@ -76,7 +76,13 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
   return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});
 }
 
-int fixes_command(std::string directory, bool json, const Program& program) {
+int fixes_command(const std::string& name, std::string directory, bool json, const Program& program) {
+  const std::vector<FixTerm>& fixes = program.vocabulary().fixes;
+  if (!name.empty() && std::ranges::find(fixes, name, &FixTerm::name) == fixes.end()) {
+    std::vector<std::string> known;
+    for (const FixTerm& fix : fixes) known.push_back(fix.name);
+    fail(fmt::format("fixes: unknown fix `{}`.{}", quotable(name), suggestion(name, known)));
+  }
   for (const std::string& candidate : {program.scenarios_directory, std::string("scenarios")})
     if (directory.empty() && std::filesystem::is_directory(candidate)) directory = candidate;
   LoadedScenarios loaded;
@@ -84,7 +90,8 @@ int fixes_command(std::string directory, bool json, const Program& program) {
   for (const ScenarioError& error : loaded.errors) report_error(error.what());
   const std::map<std::string, std::vector<std::string>> scenarios = scenarios_by_fix(loaded.cells);
   Json out = Json::array();
-  for (const FixTerm& fix : program.vocabulary().fixes) {
+  for (const FixTerm& fix : fixes) {
+    if (!name.empty() && fix.name != name) continue;
     const auto it = scenarios.find(fix.name);
     const std::vector<std::string> shown_by = it == scenarios.end() ? std::vector<std::string>{} : it->second;
     if (json) {

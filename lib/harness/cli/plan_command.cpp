@@ -157,8 +157,10 @@ std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& mode
   if (best) {
     const std::string others = mended + fitting < rows ? fmt::format("{} of {} recipes fit", mended, rows)
                                : fitting > 0           ? "the others fit"
+                               : rows > 1              ? "every recipe fits"
                                                        : "fits";
-    const std::string under = rows > 1 ? fmt::format(" under {},", best->cell.title) : "";
+    const std::string under =
+        rows > 1 ? fmt::format(" with a change; the smallest peak is that of {},", best->cell.title) : "";
     out += fmt::format("; {}{} with {}", others, under, changes_text(best->arms.front().fits.front()));
   }
   return out + ".\n";
@@ -189,8 +191,8 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
       same->first += "; " + plans[i].cell.title;
   }
   if (plans.empty() || plans.front().capacity == 0) return out + "\n";
-  out +=
-      fmt::format("\n(!: does not fit)\n\nOver {}:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
+  out += fmt::format("\n{}\nOver {}:\n", out.find(" !") == std::string::npos ? "" : "(!: does not fit)\n",
+                     counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
   for (const auto& [rows, answer] : answers) out += rows + "\n" + answer;
   return out;
 }
@@ -204,7 +206,7 @@ std::string scenario_text(const std::vector<Planned>& plans) {
   std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
   for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
   text += "\n";
-  std::size_t runs = 0, arms = 0, hold = 0, fail = 0;
+  std::size_t runs = 0, arms = 0, hold = 0, fail = 0, open = 0;
   for (const Planned& plan : plans) {
     const CellConfig& cell = plan.cell.config;
     runs += plan.cell.skip_reason.empty();
@@ -216,10 +218,11 @@ std::string scenario_text(const std::vector<Planned>& plans) {
       if (!*gate.pass) text += gate_text(gate);
       ++(*gate.pass ? hold : fail);
     }
+    open += plan.open;
   }
   text += fmt::format("{}, {} of them run here, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
   if (hold + fail > 0)
-    text += fmt::format("; {} checked against predictions: {}", counted(hold + fail, "expectation"),
+    text += fmt::format("; predictions decide {} of {}: {}", hold + fail, counted(hold + fail + open, "expectation"),
                         fail == 0 ? "all hold" : fmt::format("{} fail", fail));
   return text + "\n";
 }
@@ -232,7 +235,7 @@ namespace {
 Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
   if (request.as.empty()) return program;
   if (!request.model.empty())
-    fail("plan: --as predicts the cells of scenario files; a model's layers can be written as one");
+    fail("plan: --as predicts the cells of scenario files; write one (`fp8lab init memory`) with the model's sizes");
   Program out = program;
   const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
   title = fmt::format("As {}\n", profile.title());

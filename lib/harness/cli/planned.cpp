@@ -43,15 +43,14 @@ bool decides(const Expectation& expectation, const CellConfig& cell) {
   return !expectation.predicted;
 }
 
-std::vector<Gate> judged(const Planned& plan) {
+void judge_expectations(Planned& plan) {
   const ArmResults results = as_results(plan);
-  std::vector<Gate> gates;
-  for (const Expectation& expectation : plan.cell.expect) {
-    if (!decides(expectation, plan.cell.config)) continue;
+  for (const Expectation& expectation : plan.cell.expect)
     for (Gate& gate : judge(plan.cell.config, results, {expectation}).gates)
-      if (gate.pass) gates.push_back(std::move(gate));
-  }
-  return gates;
+      if (gate.pass && decides(expectation, plan.cell.config))
+        plan.gates.push_back(std::move(gate));
+      else
+        ++plan.open;
 }
 
 void set_key(CellConfig& cell, const std::string& setting, const Vocabulary& vocabulary) {
@@ -77,7 +76,7 @@ bool Planned::fails(bool fits) const {
 }
 
 Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program) {
-  Planned plan{cell, capacity > 0 ? capacity : cell.config.capacity, {}, {}};
+  Planned plan{cell, capacity > 0 ? capacity : cell.config.capacity, {}, {}, 0};
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   CellConfig lasting = cell.config;
@@ -107,7 +106,7 @@ Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vecto
     }
     plan.arms.push_back(std::move(out));
   }
-  plan.gates = judged(plan);
+  judge_expectations(plan);
   return plan;
 }
 

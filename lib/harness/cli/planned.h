@@ -30,6 +30,7 @@ struct Planned {
   std::int64_t capacity = 0;  ///< bytes of a rank's device; 0: not known
   std::vector<PlannedArm> arms;
   std::vector<Gate> gates;  ///< the expectations that predictions decide
+  std::size_t open = 0;     ///< those that they do not
 
   /// True if an expectation fails or, where `fits` is asked for, the after arm does not fit.
   bool fails(bool fits) const;

@@ -81,13 +81,16 @@ class CommandLine {
   }
 
  private:
-  /// Lets `scenarios` name the bundled ones in every folder that has none of that name.
+  /// Lets `scenarios`, and paths below it, name the bundled ones in every folder that has none of that name.
   void find_bundled_scenarios() {
+    constexpr std::string_view kFolder = "scenarios";
     for (std::vector<std::string>* paths : {&request_.paths, &plan_.selection.paths})
-      for (std::string& path : *paths)
-        if (path == "scenarios" && !std::filesystem::exists(path) &&
-            std::filesystem::is_directory(program_.scenarios_directory))
-          path = program_.scenarios_directory;
+      for (std::string& path : *paths) {
+        if (!path.starts_with(kFolder) || std::filesystem::exists(path)) continue;
+        const std::string rest = path.substr(kFolder.size());
+        if (!rest.empty() && rest.front() != '/') continue;
+        if (std::filesystem::exists(program_.scenarios_directory + rest)) path = program_.scenarios_directory + rest;
+      }
   }
 
   /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
@@ -291,7 +294,8 @@ class CommandLine {
 
   void add_lists() {
     CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
-                          [this] { return fixes_command(directory_, json_, program_); });
+                          [this] { return fixes_command(name_, directory_, json_, program_); });
+    fixes.add_option("NAME", name_, "a fix; all when left out");
     fixes.add_option("--scenarios", directory_, "where to look for scenarios")->type_name("DIR");
     add_list(fixes);
     add_list(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));

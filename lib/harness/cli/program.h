@@ -103,7 +103,8 @@ int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);
 /// `directory`: empty for the bundled scenarios, or none if they are not found. Files that cannot be read are reported
 /// on standard error and skipped; then the exit code is 2.
-int fixes_command(std::string directory, bool json, const Program& program);
+/// All fixes, or the one called `name`.
+int fixes_command(const std::string& name, std::string directory, bool json, const Program& program);
 int recipes_command(bool json, const Program& program);
 int devices_command(bool json, const Program& program);
 /// `release`: the one to install, "torch==2.10.0"; empty: none, and all are listed.

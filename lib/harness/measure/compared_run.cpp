@@ -1,5 +1,6 @@
 #include "harness/measure/compared_run.h"
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -38,15 +39,17 @@ class KeptRuns {
   void keep(const std::string& name, const Shared& run) {
     const std::int64_t bytes = run->bytes();
     const std::lock_guard lock(mutex_);
-    if (bytes > kMostKeptBytes) return;
+    if (bytes > kMostKeptBytes || std::ranges::find(kept_, name, &Named::first) != kept_.end()) return;
     kept_.emplace_back(name, run);
     bytes_ += bytes;
     for (; bytes_ > kMostKeptBytes; kept_.pop_front()) bytes_ -= kept_.front().second->bytes();
   }
 
  private:
+  using Named = std::pair<std::string, Shared>;
+
   mutable std::mutex mutex_;
-  std::deque<std::pair<std::string, Shared>> kept_;  ///< oldest first
+  std::deque<Named> kept_;  ///< oldest first
   std::int64_t bytes_ = 0;
 };
 

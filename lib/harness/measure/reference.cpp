@@ -26,6 +26,7 @@ namespace {
 using reference_step::Bounds;
 using reference_step::Matrix;
 using reference_step::NamedMatrices;
+using reference_step::SeenAmaxes;
 using reference_step::SeenLayer;
 
 /// The most faults that are named.
@@ -87,9 +88,9 @@ class Comparison {
 
   /// `amaxes`: of the runtime's casts in this step.
   void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
-                std::map<std::string, double> amaxes) {
-    for (const auto& [owner, of_roles] : seen.amaxes) add_roles(owner, of_roles, amaxes);
-    rounded_.set_seen_amaxes(&amaxes, kSameAmax);
+                const std::map<std::string, double>& amaxes) {
+    const SeenAmaxes all = judged_amaxes(amaxes, seen.amaxes);
+    rounded_.set_seen_amaxes(&all);
     const ModelConfig& model = cell_.model;
     const std::int64_t tokens = model.seq * model.batch;
     const bool language = is_language_model(cell_);
@@ -128,7 +129,7 @@ class Comparison {
               difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                          before.at(name)),
               difference(updated.at(name), before.at(name)),
-              bounds(reference_step::kRoundedOnceShare,
+              bounds(reference_step::kNoiseShare,
                      vectors.contains(name) ? step_at(reference_step::amax_of(before.at(name))) : 0.0));
     }
     ++step_;
@@ -161,6 +162,27 @@ class Comparison {
     double size;
     std::string text;
   };
+
+  /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must
+  /// be the same where there are both. What only a kernel has seen is taken as well, but in forward only where it is
+  /// within two steps of the stored type.
+  SeenAmaxes judged_amaxes(const std::map<std::string, double>& cast,
+                           const std::map<std::string, std::vector<float>>& recorded) {
+    SeenAmaxes out;
+    std::map<std::string, double> by_place;
+    for (const auto& [owner, of_roles] : recorded) add_roles(owner, of_roles, by_place);
+    for (const auto& [place, amax] : by_place)
+      out[place] = {amax, place.find(" grad") != std::string::npos ? kSameAmax : bounds(0.0).step};
+    for (const auto& [place, amax] : cast) {
+      out[place] = {amax, kSameAmax};
+      const auto found = by_place.find(place);
+      if (found != by_place.end() && found->second != amax)
+        faults_.push_back({std::numeric_limits<double>::infinity(),
+                           fmt::format("amax of {}, step {}: {:.7g} is recorded, {:.7g} was cast", place, step_,
+                                       found->second, amax)});
+    }
+    return out;
+  }
 
   /// Amaxes of the roles of a product or of attention, under the names of what it casts.
   static void add_roles(const std::string& owner, const std::vector<float>& of_roles,
@@ -226,7 +248,8 @@ class Comparison {
     const TrainingConfig& training = cell_.training;
     const bool casts =
         quantized_ && number >= training.first_layers_bf16 && number < cell_.model.layers - training.last_layers_bf16;
-    return bounds(casts ? reference_step::kNoiseShare : reference_step::kIndependentShare);
+    if (!casts) return bounds(reference_step::kIndependentShare);
+    return bounds(is_language_model(cell_) ? reference_step::kRepeatedShare : reference_step::kNoiseShare);
   }
   /// A sum over tokens may be far smaller than its largest term, of which one rounding may fall to the other side.
   Bounds bounds_of_gradient(const std::string& name, const reference_step::Step& rounded) const {

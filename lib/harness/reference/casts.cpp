@@ -141,7 +141,9 @@ double Casts::amax_at(const std::string& place, const Matrix& x) const {
   const double own = amax_of(x);
   if (seen_amaxes_ == nullptr) return own;
   const auto seen = seen_amaxes_->find(place);
-  return seen != seen_amaxes_->end() && std::abs(seen->second - own) <= seen_share_ * own ? seen->second : own;
+  if (seen == seen_amaxes_->end()) return own;
+  const auto& [value, share] = seen->second;
+  return std::abs(value - own) <= share * own ? value : own;
 }
 
 Matrix Casts::cast_delayed(const std::string& place, Role role, Matrix x) {

@@ -56,6 +56,14 @@ struct Operand {
   std::optional<double> unit{};
 };
 
+/// A largest magnitude that the runtime saw, and how far from the own one, relative to it, it may be to be taken for
+/// it.
+struct SeenAmax {
+  double value;
+  double share;
+};
+using SeenAmaxes = std::map<std::string, SeenAmax>;
+
 /// Where a recipe rounds: the types in which tensors are stored, and the casts of matrices to eight bits, from the
 /// recipe's definition. Amax histories live from step to step. With `exact` nothing is rounded.
 class Casts {
@@ -69,13 +77,10 @@ class Casts {
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
   /// The largest magnitudes of the matrices that the runtime cast in this step, by place. A tensor's scale follows from
-  /// the runtime's where it is within `share` of the own one, relative to it: two correct steps differ in the order of
-  /// FP32 additions, so the same element of both may be a step or two of the stored type apart, and another scale makes
-  /// every value of the tensor round elsewhere. `seen` must outlive the step.
-  void set_seen_amaxes(const std::map<std::string, double>* seen, double share) {
-    seen_amaxes_ = seen;
-    seen_share_ = share;
-  }
+  /// the runtime's where that is close enough: two correct steps differ in the order of FP32 additions, so the same
+  /// element of both may be a step or two of the stored type apart, and another scale makes every value of the tensor
+  /// round elsewhere. `seen` must outlive the step.
+  void set_seen_amaxes(const SeenAmaxes* seen) { seen_amaxes_ = seen; }
   /// What was cast last at each place.
   const std::map<std::string, Matrix>& sources() const { return sources_; }
   /// True if products of attention are in eight bits in this layer. Then its matrices are cast as follows.
@@ -128,8 +133,7 @@ class Casts {
   Histories forward_;
   Histories backward_;
   std::map<std::string, Matrix> sources_;
-  const std::map<std::string, double>* seen_amaxes_ = nullptr;
-  double seen_share_ = 0.0;
+  const SeenAmaxes* seen_amaxes_ = nullptr;
 };
 
 }  // namespace fp8lab::reference_step

@@ -28,7 +28,7 @@ struct Distance {
 /// values: N = |rounded - exact|^2. A runtime that rounds at the same places differs from the rounded step in the order
 /// of FP32 additions alone. These move a value across a rounding tie of BF16 in about one of 10^4 cases, and such a
 /// value across one of eight bits in about one of 16; products and attention then spread the difference over a token's
-/// row, and a language model over every position of the same token. So D = |seen - rounded|^2 stays well below N,
+/// row. So D = |seen - rounded|^2 stays well below N,
 /// whereas
 ///   - a runtime that skips quantization is at the exact step: D = N;
 ///   - one that rounds at other places (another scale, mode, format or operand) has noise that is independent of the
@@ -39,7 +39,8 @@ struct Distance {
 ///
 /// Without eight bits the same differences reach every value of a row within a few products, since a step of BF16 in
 /// one of hundreds of terms already moves a sum by a tenth of its own step. Noise is then independent after all, D = 2
-/// N, and the share is kIndependentShare. What is rounded once, as an updated weight is, has kRoundedOnceShare.
+/// N, and the share is kIndependentShare. What is rounded once, as an updated weight is, keeps kNoiseShare. In a
+/// language model the same difference is at every position of a token, so that fewer are independent: kRepeatedShare.
 ///
 /// The second term is for tensors of which few elements matter (n of equal magnitude would vary as these do), such as
 /// the gradient of a norm's weights where one channel is huge: N is then one rounding or two, which can be exact by
@@ -52,8 +53,8 @@ struct Distance {
 /// D and N are compared three times: over the tensor, and as the mean over its rows and over its columns of the
 /// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides. The
 /// limit keeps rows whose values by chance need no rounding from deciding alone, and one token from deciding by the
-/// rows that it dominates, as it does in the gradient of a weight where magnitudes vary over many binades: it is twice
-/// what independent noise has, D = 2 N, at kNoiseShare.
+/// rows that it dominates, as it does in the gradient of a weight where magnitudes vary over many binades. It is what a
+/// row has whose quantization is skipped, D = N, at kNoiseShare.
 ///
 /// The slope of `seen` on `rounded` is 1 but for differences that happen to point along `rounded`: if independent, of
 /// deviation sqrt(D / n) / |rounded| for n elements. A differing value spreads over a row, so n counts
@@ -62,14 +63,14 @@ struct Distance {
 /// value is noise of 40 dB, below that of any eight bits.
 Distance compare(const Matrix& exact, const Matrix& rounded, const Matrix& seen, const Bounds& bounds);
 
-inline constexpr double kNoiseShare = 0.5;
-inline constexpr double kRoundedOnceShare = 0.25;
+inline constexpr double kNoiseShare = 0.25;
+inline constexpr double kRepeatedShare = 0.5;
 inline constexpr double kIndependentShare = 3.0;
 /// Two steps of the type that tensors are stored in, relative to a number of it.
 inline constexpr double kBF16Steps = 0x1p-6;
 inline constexpr double kF32Steps = 0x1p-22;
-inline constexpr double kMostOfOne = 8.0;
-inline constexpr double kDeviations = 4.0;
+inline constexpr double kMostOfOne = 1.0 / kNoiseShare;
+inline constexpr double kDeviations = 5.0;
 /// FP32 sums of a few hundred terms, where the rounded step rounds to FP32 alone and has next to no noise.
 inline constexpr double kFloor = 0x1p-19;
 

@@ -48,7 +48,7 @@ class Model {
   /// The mean cross-entropy of these logits.
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
   /// As Casts::set_seen_amaxes().
-  void set_seen_amaxes(const std::map<std::string, double>* seen, double share) { casts_.set_seen_amaxes(seen, share); }
+  void set_seen_amaxes(const SeenAmaxes* seen) { casts_.set_seen_amaxes(seen); }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
   const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
 

@@ -153,7 +153,7 @@ int LaunchedRunner::run(const std::vector<PlannedCell>& cells, const Vocabulary&
       if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
       if (events.tick) events.tick(1);
       const std::string task = shared.task(cell.config, arm);
-      if (std::optional<ArmResult> known = shared.take(task)) {
+      if (std::optional<ArmResult> known = shared.take(task, time_limit(cell, options))) {
         results[arm] = *std::move(known);
         continue;
       }

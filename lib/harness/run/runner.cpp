@@ -222,6 +222,9 @@ class Runner {
       if (!load.place(need) || !idle_.drop(cell.device)) break;
     }
     if (processes() > 0) return {};
+    // More than an empty GPU may have: the arm has to try, with nothing beside it.
+    while (idle_.drop(cell.device)) {
+    }
     return 0;
   }
 

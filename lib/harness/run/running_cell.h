@@ -100,7 +100,7 @@ class RunningCell {
 
   void take_shared() {
     std::erase_if(waiting_, [&](const WaitingArm& one) {
-      std::optional<ArmResult> result = shared_.take(one.task);
+      std::optional<ArmResult> result = shared_.take(one.task, limit_s_);
       if (result) results_[one.arm] = *std::move(result);
       return result.has_value();
     });

@@ -52,10 +52,12 @@ void SharedArms::finish(const std::string& task, const ArmResult& result, const 
   Task& of = found->second;
   of.underway = false;
   of.failed = of.failed || result.status != "ok";
-  if (of.askers == 0)
+  if (of.askers == 0) {
+    results_ -= of.result.has_value();
     tasks_.erase(found);
-  else if (result.status == "ok")
+  } else if (result.status == "ok") {
     keep(found->first, of, result, id);
+  }
 }
 
 void SharedArms::keep(const Key& key, Task& task, const ArmResult& result, const std::string& id) {
@@ -78,10 +80,10 @@ bool SharedArms::underway(const std::string& task) const {
   return of.underway && !of.failed;
 }
 
-std::optional<ArmResult> SharedArms::take(const std::string& task) {
+std::optional<ArmResult> SharedArms::take(const std::string& task, double limit_s) {
   if (task.empty()) return {};
   const auto found = tasks_.find(key(task));
-  if (found == tasks_.end() || !found->second.result) return {};
+  if (found == tasks_.end() || !found->second.result || found->second.result->seconds > limit_s) return {};
   Task& of = found->second;
   if (--of.askers > 0) return of.result;
   std::optional<ArmResult> last = std::move(of.result);

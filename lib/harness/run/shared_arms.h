@@ -38,8 +38,9 @@ class SharedArms {
   void finish(const std::string& task, const ArmResult& result, const std::string& id);
   /// True if the task is running, so that another cell should wait for its result.
   bool underway(const std::string& task) const;
-  /// The result of the task if it is known; ArmResult::measured_in names the cell that measured it.
-  std::optional<ArmResult> take(const std::string& task);
+  /// The result of the task if it is known and took no longer than the asking cell's limit;
+  /// ArmResult::measured_in names the cell that measured it.
+  std::optional<ArmResult> take(const std::string& task, double limit_s);
 
  private:
   struct Task {

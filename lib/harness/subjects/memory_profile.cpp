@@ -104,12 +104,13 @@ std::string uncovered_when_sharded(const CellConfig& cell) {
 
 /// The key whose value is not the default and of which profiles say nothing, and why; empty if the cell has none. A new
 /// key is refused until it is known to be modelled.
-std::string uncovered(const CellConfig& cell, const std::string& arch) {
+std::string uncovered(const CellConfig& cell, Arm arm, const std::string& arch) {
   if (cell.arch != arch) return fmt::format("arch: {}; the profile is of {}", cell.arch, arch);
   const CellConfig plain;
   for (const Key& key : keys()) {
     const Value value = key.get(cell);
     if (key.path == "arch" || value == key.get(plain) || is_modelled(key, cell)) continue;
+    if (key.path == "fix" && arm != Arm::kBefore) continue;  // it is there that the fix is reverted
     const auto* const reason = std::ranges::find(kReasons, key.path, &Reason::key);
     return fmt::format("{}: {}", key.path,
                        reason != kReasons.end()
@@ -248,7 +249,7 @@ std::map<std::string, double> MemoryProfile::figures_if_covered(const CellConfig
 }
 
 Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
-  if (const std::string reason = uncovered(cell, arch_); !reason.empty()) fail(reason);
+  if (const std::string reason = uncovered(cell, arm, arch_); !reason.empty()) fail(reason);
   const Sizes sizes(cell.model);
   ProfileRow row = row_of(cell, arm);
   const auto layers = static_cast<double>(cell.model.layers);
@@ -325,10 +326,10 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
     for (const double done : {0.0, std::min(1.0, layers - 1.0), std::max(layers - 2.0, 0.0), layers - 1.0}) {
       for (const TermsByKind& moment : row.backward_moments)
         peak.consider(in_backward(done).plus(moment, sizes).with_fsdp(fsdp.in_backward(done)), "backward");
-      Alive reduced = in_backward(done).with_fsdp(fsdp.in_reduce(done));
-      if (const auto context = row.backward.find("context"); context != row.backward.end())
-        reduced.context += sizes.of(context->second);
-      if (fsdp.is_sharded()) peak.consider(reduced, "backward");
+      // Behind the layer its gradients are among FSDP2's buffers.
+      if (fsdp.is_sharded())
+        peak.consider(in_backward(done).plus(row.backward, sizes, 1.0, 0.0).with_fsdp(fsdp.in_reduce(done)),
+                      "backward");
     }
   }
 

@@ -100,10 +100,8 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
                        fs::absolute(version).lexically_normal().string(), name(arm));
   if (const std::string python = python_of(cell.subject, version);
       is_release(cell.subject, version) && !fs::exists(python, ignored))
-    return fmt::format(
-        "{} {} is not installed: there is no {}; make that virtual environment (python3 -m venv) and "
-        "install the release in it",
-        cell.subject, version, python);
+    return fmt::format("{} {} is not installed: there is no {}; run `fp8lab subjects --install {}=={}`", cell.subject,
+                       version, python, cell.subject, version);
   return "";
 }
 
