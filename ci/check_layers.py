@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds the tree to its architecture: the table of rooms below and a few rules of hygiene.
+"""Holds the tree to its architecture: the table of modules below and a few rules of hygiene.
 
 Usage: check_layers.py [ROOT]. Prints every violation as `file:line: error: what`, with the rule and the remedy, and
 exits 1 if there is one.
@@ -12,9 +12,9 @@ import pathlib
 import re
 import sys
 
-# What each room stands on. A room may include itself, what its row names, and whatever those may include. The row with
-# the longest matching path holds, so a folder or a file inside a room can have its own.
-ROOMS = {
+# What each module stands on. A module may include itself, what its row names, and whatever those may include. The row with
+# the longest matching path holds, so a folder or a file inside a module can have its own.
+MODULES = {
     "lib/core": (),
     "lib/behavior": ("lib/core",),
     "lib/recipe": ("lib/behavior",),
@@ -67,13 +67,13 @@ ROOMS = {
     "correctness/reference": ("lib/recipe",),
 }
 
-# Rooms that include, besides themselves, these and nothing else, whatever those may include: predictions and the reference step
+# Modules that include, besides themselves, these and nothing else, whatever those may include: predictions and the reference step
 # are independent statements of what the runtime must do, so they share no code with it; and what a corpus says is known before
 # there is a runtime.
-SEALED = {room: ("lib/core", "lib/harness/cell")
-          for room in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
+SEALED = {module: ("lib/core", "lib/harness/cell")
+          for module in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
 
-# External headers by pattern, and the rooms that may see them.
+# External headers by pattern, and the modules that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")
 EXTERNALS = (
     (r"[a-z_0-9]+", EVERYWHERE),  # the C++ standard library
@@ -126,14 +126,14 @@ class Rule:
     remedy: str
 
 
-LAYERS = Rule("layers", "a room includes only what the table of ci/check_layers.py lets it stand on",
-              "move what is shared to a room further left, or take it as a parameter")
-PATHS = Rule("include-path", "quoted includes name files of the project, from lib/ or from the room's own top folder",
+LAYERS = Rule("layers", "a module includes only what the table of ci/check_layers.py lets it stand on",
+              "move what is shared to a module further left, or take it as a parameter")
+PATHS = Rule("include-path", "quoted includes name files of the project, from lib/ or from the module's own top folder",
              "write the path from there; external headers take <>")
-EXTERNAL = Rule("external", "each external header is seen by the rooms that its row in ci/check_layers.py names",
-                "reach it through the interface of that room; a new dependency needs a row")
-CMAKE = Rule("cmake", "ROOMS in CMake mirrors the table of ci/check_layers.py and reaches every room included",
-             "name in ROOMS exactly the rooms that the sources include, and no room to the right")
+EXTERNAL = Rule("external", "each external header is seen by the modules that its row in ci/check_layers.py names",
+                "reach it through the interface of that module; a new dependency needs a row")
+CMAKE = Rule("cmake", "MODULES in CMake mirrors the table of ci/check_layers.py and reaches every module included",
+             "name in MODULES exactly the modules that the sources include, and no module to the right")
 DEVICE = Rule("device", "device code lives in .cu and .cuh files, which hold nothing else and see of lib/ only their "
               f"own folder and {', '.join(LAUNCHERS_SEE)}", "keep kernels in .cu/.cuh and host code in .cpp/.h")
 OPTIONAL = Rule("optional-dependency", "an optional dependency is chosen by source file, never by the preprocessor",
@@ -158,8 +158,8 @@ OPTIONAL_SWITCH = re.compile(r"^[ \t]*#[ \t]*(?:(?:ifdef|ifndef)[ \t]+|(?:if|eli
 INCLUDE = re.compile(r"""^\s*#\s*include\s*(?:<([^>\n]+)>|"([^"\n]+)")""", re.M)
 COMMENT_OR_LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|R"([^\s(]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|"""
                                 r"""(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'""", re.S)
-CMAKE_ROOM = re.compile(r"\bfp8lab_room\(\s*(\w+)([^)]*)\)")
-CMAKE_ROOMS = re.compile(r"\bROOMS\b((?:\s+(?!SOURCES\b|LIBRARIES\b)\w+)*)")
+CMAKE_MODULE = re.compile(r"\bfp8lab_module\(\s*(\w+)([^)]*)\)")
+CMAKE_MODULES = re.compile(r"\bMODULES\b((?:\s+(?!SOURCES\b|LIBRARIES\b)\w+)*)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,15 +183,15 @@ def within_any(path, folders):
     return any(within(path, folder) for folder in folders)
 
 
-def room_of(path):
-    """The row of ROOMS that holds for `path`, or None."""
-    return max((room for room in ROOMS if within(path, room)), key=len, default=None)
+def module_of(path):
+    """The row of MODULES that holds for `path`, or None."""
+    return max((module for module in MODULES if within(path, module)), key=len, default=None)
 
 
 @functools.cache
-def reach(room):
-    """Every room that `room` may include."""
-    return frozenset({room}).union(*(reach(below) for below in ROOMS[room]))
+def reach(module):
+    """Every module that `module` may include."""
+    return frozenset({module}).union(*(reach(below) for below in MODULES[module]))
 
 
 def line_of(text, position):
@@ -245,9 +245,9 @@ class Tree:
 
 
 def check_includes(tree, path, text):
-    room = room_of(path)
-    if room is None:
-        yield Finding(LAYERS, path, 1, "the file lies in no room of the table")
+    module = module_of(path)
+    if module is None:
+        yield Finding(LAYERS, path, 1, "the file lies in no module of the table")
         return
     suffix = pathlib.PurePath(path).suffix
     code = without_comments(text)
@@ -255,21 +255,21 @@ def check_includes(tree, path, text):
         external, own = match.groups()
         line = line_of(code, match.start(1 if external else 2))
         if external:
-            rows = [rooms for pattern, rooms in EXTERNALS if re.fullmatch(pattern, external)]
+            rows = [modules for pattern, modules in EXTERNALS if re.fullmatch(pattern, external)]
             if not rows:
                 yield Finding(EXTERNAL, path, line, f"<{external}> is in no row of the table")
             elif not within_any(path, rows[0]):
-                yield Finding(EXTERNAL, path, line, f"<{external}> belongs to {', '.join(rows[0])}, not to {room}")
+                yield Finding(EXTERNAL, path, line, f"<{external}> belongs to {', '.join(rows[0])}, not to {module}")
             elif suffix in HEADERS and re.fullmatch(SOURCES_ONLY, external) and not tree.private_header(path):
                 yield Finding(EXTERNAL, path, line, f"<{external}> is for .cpp files, not for headers of several folders")
             continue
         target = tree.resolve(path, own)
         if target is None:
             yield Finding(PATHS, path, line, f'"{own}" names no file of the project')
-        elif room_of(target) not in reach(room):
-            yield Finding(LAYERS, path, line, f"{room} includes {target}")
-        elif room in SEALED and not within_any(target, (room, *SEALED[room])):
-            yield Finding(LAYERS, path, line, f"{room} is sealed and includes {target}")
+        elif module_of(target) not in reach(module):
+            yield Finding(LAYERS, path, line, f"{module} includes {target}")
+        elif module in SEALED and not within_any(target, (module, *SEALED[module])):
+            yield Finding(LAYERS, path, line, f"{module} is sealed and includes {target}")
         elif suffix in DEVICE_FILES and not within_any(target, LAUNCHERS_SEE + DEVICE_FOLDERS):
             yield Finding(DEVICE, path, line, f"device code includes {target}")
 
@@ -303,21 +303,21 @@ def check_text(path, text):
 
 
 def check_cmake(tree):
-    """Every room's ROOMS against the table, and every include against what ROOMS reaches."""
-    by_target = {room.removeprefix("lib/").replace("/", "_"): room for room in ROOMS if within(room, "lib")}
+    """Every module's MODULES against the table, and every include against what MODULES reaches."""
+    by_target = {module.removeprefix("lib/").replace("/", "_"): module for module in MODULES if within(module, "lib")}
     links, declared = {}, {}
     for path, text in tree.texts.items():
         if not (within(path, "lib") and path.endswith("CMakeLists.txt")):
             continue
         code = re.sub(r"#[^\n]*", "", text)
-        for call in CMAKE_ROOM.finditer(code):
+        for call in CMAKE_MODULE.finditer(code):
             target, arguments = call.groups()
             line = line_of(code, call.start(1))
             if target not in by_target:
                 yield Finding(CMAKE, path, line, f"{target} is in no row of the table")
                 continue
-            rooms = CMAKE_ROOMS.search(arguments)
-            links[target] = rooms.group(1).split() if rooms else []
+            modules = CMAKE_MODULES.search(arguments)
+            links[target] = modules.group(1).split() if modules else []
             declared[target] = (path, line)
             for linked in links[target]:
                 if by_target.get(linked) not in reach(by_target[target]):

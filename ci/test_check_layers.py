@@ -132,8 +132,8 @@ BAD_TEXTS = [
     ("words", "correctness/ops/a.cpp", "EXPECT_TRUE" "(true);\n", 1),
     ("words", "correctness/ops/a.cpp", "sleep" "_for(1s);\n", 1),
     ("words", "lib/ops/a.cpp", 'fail("not ' 'implemented");\n', 1),
-    ("cmake", "lib/behavior/CMakeLists.txt", "fp8lab_room(behavior SOURCES a.cpp ROOMS core ops)\n", 1),
-    ("cmake", "lib/attic/CMakeLists.txt", "# rooms\nfp8lab_room(attic SOURCES a.cpp)\n", 2),
+    ("cmake", "lib/behavior/CMakeLists.txt", "fp8lab_module(behavior SOURCES a.cpp MODULES core ops)\n", 1),
+    ("cmake", "lib/attic/CMakeLists.txt", "# modules\nfp8lab_module(attic SOURCES a.cpp)\n", 2),
 ]
 GOOD_TEXTS = [
     ("lib/ops/a.cpp", "// exit(1) would print to std::cout\n/* getenv */ const char* a = \"printf(\";\n"),
@@ -144,7 +144,7 @@ GOOD_TEXTS = [
     ("lib/core/float_bits.h", HEADER + "#if defined(__CUDACC__)\n#define F8 __host__ __device__\n#endif\n"),
     ("lib/ops/a.h", "// Comments may come first.\n#pragma once\n"),
     ("correctness/ops/a.cpp", 'if (alone) GTEST_SKIP() << "two ranks are needed";\n'),
-    ("lib/ops/CMakeLists.txt", "fp8lab_room(ops\n  SOURCES a.cpp\n  ROOMS comm core\n  LIBRARIES m)\n"),
+    ("lib/ops/CMakeLists.txt", "fp8lab_module(ops\n  SOURCES a.cpp\n  MODULES comm core\n  LIBRARIES m)\n"),
 ]
 
 
@@ -205,13 +205,13 @@ class CheckLayers(unittest.TestCase):
 
     def test_cmake_must_reach_what_is_included(self):
         files = {
-            "lib/core/CMakeLists.txt": "fp8lab_room(core SOURCES a.cpp)\n",
-            "lib/behavior/CMakeLists.txt": "fp8lab_room(behavior SOURCES a.cpp ROOMS core)\n",
-            "lib/fixes/CMakeLists.txt": "fp8lab_room(fixes SOURCES a.cpp ROOMS behavior)\n",
+            "lib/core/CMakeLists.txt": "fp8lab_module(core SOURCES a.cpp)\n",
+            "lib/behavior/CMakeLists.txt": "fp8lab_module(behavior SOURCES a.cpp MODULES core)\n",
+            "lib/fixes/CMakeLists.txt": "fp8lab_module(fixes SOURCES a.cpp MODULES behavior)\n",
             "lib/fixes/a.cpp": '#include "core/check.h"\n',
         }
         self.assertEqual([], findings(files))
-        files["lib/fixes/CMakeLists.txt"] = "fp8lab_room(fixes SOURCES a.cpp)\n"
+        files["lib/fixes/CMakeLists.txt"] = "fp8lab_module(fixes SOURCES a.cpp)\n"
         self.expect_one(files, "cmake", "lib/fixes/CMakeLists.txt", 1)
 
     def test_folders_that_are_built_are_not_read(self):

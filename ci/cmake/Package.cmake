@@ -1,5 +1,5 @@
-# What `cmake --install BUILD --component library` installs: the rooms of lib/ as static libraries, their headers, and a CMake
-# package, in which the room fp8lab_<room> is fp8lab::<room>.
+# What `cmake --install BUILD --component library` installs: the modules of lib/ as static libraries, their headers, and a CMake
+# package, in which the module fp8lab_<module> is fp8lab::<module>.
 include(CMakePackageConfigHelpers)
 
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/fp8lab)

@@ -6,7 +6,7 @@
 
 namespace fp8lab {
 
-/// The exception type of every room. The message names the operation, the value at fault and the rule it breaks.
+/// The exception type of every module. The message names the operation, the value at fault and the rule it breaks.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

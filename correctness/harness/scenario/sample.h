@@ -4,7 +4,7 @@
 
 #include "harness/cell/vocabulary.h"
 
-// A vocabulary and files for the harness's tests. They do not use the tables of lower rooms, so they test the harness
+// A vocabulary and files for the harness's tests. They do not use the tables of lower modules, so they test the harness
 // alone.
 namespace fp8lab::sample {
 

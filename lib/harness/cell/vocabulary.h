@@ -10,7 +10,7 @@
 
 namespace fp8lab {
 
-/// A recipe, device, architecture, layer or form: one row of the table of a lower room.
+/// A recipe, device, architecture, layer or form: one row of the table of a lower module.
 struct Term {
   std::string name;
   std::string title;
@@ -42,7 +42,7 @@ struct BrokenRule {
   std::string rule;
 };
 
-/// The words that a scenario may use. Only bundled_vocabulary() reads the tables of lower rooms.
+/// The words that a scenario may use. Only bundled_vocabulary() reads the tables of lower modules.
 struct Vocabulary {
   std::vector<Term> recipes, devices, archs, layers, forms;
   std::vector<FixTerm> fixes;

@@ -1,4 +1,4 @@
-# Compile settings shared by every target, and the functions that declare rooms, tests and benchmarks.
+# Compile settings shared by every target, and the functions that declare modules, tests and benchmarks.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -31,7 +31,7 @@ if(FP8LAB_SANITIZE)
   target_link_options(fp8lab_settings INTERFACE -fsanitize=${FP8LAB_SANITIZE})
 endif()
 
-# Where the headers of every room are found, here and in an installed package.
+# Where the headers of every module are found, here and in an installed package.
 set(fp8lab_headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fp8lab>)
 
 # fp8lab_export(<name>): the library fp8lab_<name> becomes fp8lab::<name> of the installed package; see Package.cmake.
@@ -41,15 +41,15 @@ function(fp8lab_export name)
 endfunction()
 fp8lab_export(settings)
 
-# fp8lab_room(<room> SOURCES <files> [ROOMS <rooms it may include>] [LIBRARIES <others>])
-# A room is one static library under lib/<room>; ROOMS mirrors the table of ci/check_layers.py.
-function(fp8lab_room room)
-  cmake_parse_arguments(ARG "" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
-  add_library(fp8lab_${room} STATIC ${ARG_SOURCES})
-  target_include_directories(fp8lab_${room} PUBLIC ${fp8lab_headers})
-  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
-  target_link_libraries(fp8lab_${room} PUBLIC fp8lab_settings ${ARG_ROOMS} PRIVATE fmt::fmt ${ARG_LIBRARIES})
-  fp8lab_export(${room})
+# fp8lab_module(<module> SOURCES <files> [MODULES <modules it may include>] [LIBRARIES <others>])
+# A module is one static library under lib/<module>; MODULES mirrors the table of ci/check_layers.py.
+function(fp8lab_module module)
+  cmake_parse_arguments(ARG "" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
+  add_library(fp8lab_${module} STATIC ${ARG_SOURCES})
+  target_include_directories(fp8lab_${module} PUBLIC ${fp8lab_headers})
+  list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
+  target_link_libraries(fp8lab_${module} PUBLIC fp8lab_settings ${ARG_MODULES} PRIVATE fmt::fmt ${ARG_LIBRARIES})
+  fp8lab_export(${module})
 endfunction()
 
 # fp8lab_folder_of(<name> <library's file> <source>): tells <source>, as <name>, in which folder CMake found a library that is opened
@@ -78,25 +78,25 @@ function(fp8lab_test_entries entry shards timeout labels environment)
   endforeach()
 endfunction()
 
-# fp8lab_test(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
+# fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
 #             [GPU] [GPU_SHARDS <n>] [NUMERIC])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
-# Tests on a GPU of rooms with ranks have the label `gpus` too: they use every GPU that there is.
+# Tests on a GPU of modules with ranks have the label `gpus` too: they use every GPU that there is.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
 # optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "GPU;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;ROOMS;LIBRARIES;LABELS" ${ARGN})
-  if(backend IN_LIST ARG_ROOMS OR harness IN_LIST ARG_ROOMS)
+  cmake_parse_arguments(ARG "GPU;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  if(backend IN_LIST ARG_MODULES OR harness IN_LIST ARG_MODULES)
     list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/correctness/support/instruction_set.cpp)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
-  set(rooms ${ARG_ROOMS})
-  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
-  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
+  set(modules ${ARG_MODULES})
+  list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
+  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
   if(ARG_NUMERIC)
     list(APPEND ARG_LABELS numeric)
   elseif(FP8LAB_SANITIZE)
@@ -117,7 +117,7 @@ function(fp8lab_test name)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
   set(gpu_labels gpu)
-  if(comm IN_LIST rooms OR fsdp IN_LIST rooms)
+  if(comm IN_LIST modules OR fsdp IN_LIST modules)
     list(APPEND gpu_labels gpus)
   endif()
   if(gpu IN_LIST ARG_LABELS)
@@ -134,10 +134,10 @@ function(fp8lab_test name)
   endif()
 endfunction()
 
-# fp8lab_bench(<name> SOURCES <files> [ROOMS <rooms>] [LIBRARIES <others>])
+# fp8lab_bench(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>])
 function(fp8lab_bench name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;ROOMS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  list(TRANSFORM ARG_ROOMS PREPEND fp8lab_)
-  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_ROOMS} ${ARG_LIBRARIES} fmt::fmt benchmark::benchmark)
+  list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
+  target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} fmt::fmt benchmark::benchmark)
 endfunction()
