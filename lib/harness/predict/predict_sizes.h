@@ -7,8 +7,8 @@
 #include "harness/predict/predict_schedule.h"
 
 // The numbers behind the words of a scenario, for the closed forms of predict.h. The tables restate the documented
-// sizes of forms, recipes, architectures and fixes. They share no code with the modules that implement these, so that an
-// error on either side becomes a difference.
+// sizes of forms, recipes, architectures and fixes. They share no code with the modules that implement these, so that
+// an error on either side becomes a difference.
 namespace fp8lab::closed_form {
 
 struct FormNumbers {
