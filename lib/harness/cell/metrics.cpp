@@ -27,8 +27,7 @@ constexpr std::array kMetrics{
            "most bytes at one moment of the values that weights in eight bits were cast from, kept in host memory"},
     Metric{"memory.retained_bytes", "B", kLess, true,
            "bytes after backward that contexts, saved tensors, unsharded parameters or their gradients, results on "
-           "their way "
-           "between operations, or workspaces still hold"},
+           "their way between operations, or workspaces still hold"},
     Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
     Metric{"memory.forward_by_holder.*", "B", kLess, true, "bytes alive when forward ends, by who holds them"},
     Metric{"memory.predicted_*", "B", kNeither, true, "the closed-form value of the memory metric of that name"},

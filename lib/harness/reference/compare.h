@@ -28,8 +28,7 @@ struct Distance {
 /// values: N = |rounded - exact|^2. A runtime that rounds at the same places differs from the rounded step in the order
 /// of FP32 additions alone. These move a value across a rounding tie of BF16 in about one of 10^4 cases, and such a
 /// value across one of eight bits in about one of 16; products and attention then spread the difference over a token's
-/// row. So D = |seen - rounded|^2 stays well below N,
-/// whereas
+/// row. So D = |seen - rounded|^2 stays well below N, whereas
 ///   - a runtime that skips quantization is at the exact step: D = N;
 ///   - one that rounds at other places (another scale, mode, format or operand) has noise that is independent of the
 ///     rounded step's: D = N + its own noise, 2 N or more.
