@@ -36,7 +36,7 @@ DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
 # What a run replaces beside them, and the file that every run leaves first.
 TIMELINES, LINES, CELL_BEGINS = "timelines", "results.jsonl", b'{"id":"'
 TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
-             "limit_s": (int, float)}
+             "controls": bool, "limit_s": (int, float)}
 EXIT_MEANINGS = {0: "all good", 1: "a gate failed",
                  2: "bad configuration or usage, or results cannot be written", 3: "inconclusive",
                  4: "a crash that no scenario expected", 5: "nothing ran", 124: "timeout"}
@@ -76,7 +76,8 @@ def read_tiers(path):
             if key not in TIER_KEYS:
                 raise UsageError(f"{path}: [{name}]: `{key}` is not known; {nearest(key, TIER_KEYS)}")
             wrong_item = isinstance(value, list) and not (value and all(isinstance(item, str) for item in value))
-            if not isinstance(value, TIER_KEYS[key]) or isinstance(value, bool) or wrong_item:
+            of_type = isinstance(value, TIER_KEYS[key]) and isinstance(value, bool) == (TIER_KEYS[key] is bool)
+            if not of_type or wrong_item:
                 raise UsageError(f"{path}: [{name}]: `{key}` cannot be {value!r}; see ci/tiers.toml for what it takes")
         for key in ("title", "scenarios", "limit_s"):
             if key not in tier:
@@ -288,6 +289,7 @@ def run_tier(arguments):
     command += ["-d", ",".join(devices)] if devices else []
     command += ["-f", tier["filter"]] if "filter" in tier else []
     command += ["--sample", str(tier["sample"])] if "sample" in tier else []
+    command += ["--controls"] if tier.get("controls") else []
     command += ["-j", arguments.jobs] if arguments.jobs else []
     command += ["--resume"] if arguments.resume else []
     start = time.monotonic()

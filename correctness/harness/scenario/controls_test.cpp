@@ -40,7 +40,7 @@ Judgement judged(const PlannedCell& cell) {
 }
 
 TEST(Controls, AreTwoForEachScenario_FromItsFirstCellThatIsNotExpectedToCrash) {
-  const std::vector<PlannedCell> controls = control_cells(cells());
+  const std::vector<PlannedCell> controls = control_cells(cells(), true);
   ASSERT_EQ(controls.size(), 2u);
   EXPECT_EQ(controls[0].config.id, "small/control=same");
   EXPECT_EQ(controls[1].config.id, "small/control=planted");
@@ -50,18 +50,18 @@ TEST(Controls, AreTwoForEachScenario_FromItsFirstCellThatIsNotExpectedToCrash) {
     EXPECT_TRUE(control.claims.empty());
     EXPECT_TRUE(has_before(control.config));
   }
-  EXPECT_TRUE(control_cells(controls).empty()) << "controls have no controls";
+  EXPECT_TRUE(control_cells(controls, true).empty()) << "controls have no controls";
 }
 
 TEST(Controls, EqualArmsShowNoDifference) {
-  const PlannedCell same = control_cells(cells()).at(0);
+  const PlannedCell same = control_cells(cells(), true).at(0);
   const Judgement judgement = judged(same);
   EXPECT_EQ(judgement.verdict, Verdict::kUnaffected) << judgement.reason;
   EXPECT_EQ(judgement.gates.size(), 4u);
 }
 
 TEST(Controls, PlantedByteAndCollectiveAreFound) {
-  PlannedCell planted = control_cells(cells()).at(1);
+  PlannedCell planted = control_cells(cells(), true).at(1);
   EXPECT_EQ(planted.expect.size(), 2u);
   EXPECT_EQ(judged(planted).verdict, Verdict::kConfirmed) << judged(planted).reason;
   // The same expectations on equal arms fail, so a measurement that missed them would be noticed.
@@ -71,7 +71,7 @@ TEST(Controls, PlantedByteAndCollectiveAreFound) {
 }
 
 TEST(Controls, PlantedTimeIsFivePercentOfTheStep) {
-  PlannedCell planted = control_cells(cells()).at(1);
+  PlannedCell planted = control_cells(cells(), true).at(1);
   planted.config.measure = {"time"};
   const ArmResult slow = measure_arm(planted.config, Arm::kBefore);
   const double step = *slow.metrics.at("time.step_ms").value, optimizer = *slow.metrics.at("time.optimizer_ms").value;
@@ -81,9 +81,14 @@ TEST(Controls, PlantedTimeIsFivePercentOfTheStep) {
 TEST(Controls, ScenarioThatMeasuresTimeGatesTheStep) {
   std::vector<PlannedCell> timed = cells();
   for (PlannedCell& cell : timed) cell.config.measure = {"time"};
-  const std::vector<PlannedCell> controls = control_cells(timed);
+  const std::vector<PlannedCell> controls = control_cells(timed, true);
   EXPECT_EQ(text_of(controls.at(0).expect.at(0)), "after time.step_ms is at most 1.05 of before's");
   EXPECT_EQ(text_of(controls.at(1).expect.at(0)), "before time.step_ms is at least 1.01 of after's");
+  EXPECT_TRUE(control_cells(timed, false).empty()) << "no time is gated, so none needs many processes";
+  Expectation gate;
+  gate.metric = "time.step_ms";
+  timed.at(1).expect.push_back(gate);
+  EXPECT_EQ(control_cells(timed, false).size(), 2u);
 }
 
 TEST(Controls, AreCountedByTheirIds) {

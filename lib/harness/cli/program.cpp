@@ -212,7 +212,8 @@ class CommandLine {
     run.add_flag(
         "--controls", request_.controls,
         "test the measurement too: for each scenario a cell with equal arms, which must show no difference, and "
-        "one with a planted byte, collective and 5 % of the step's time, which must show");
+        "one with a planted byte, a collective and, where time is gated, 5 % of the step's time, which must show; "
+        "--gate-time does so for what measures time");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
                  "run every arm of every cell, each in a process of its own: slower, to rule out influence");

@@ -164,10 +164,20 @@ class Run {
     if (request_.json)
       results_.write_json(ids, environment_, summary.complete,
                           [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
-    const int code = exit_code(outcome_);
+    const int code = exit_code(decided(ids));
     for (const std::string& line : unseen) std::fprintf(text_, "%s\n", line.c_str());
     std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
     return code;
+  }
+
+  /// Without control cells that the machine is too noisy to decide: they are counted, and nothing failed.
+  RunOutcome decided(const std::vector<std::string>& ids) const {
+    RunOutcome out = outcome_;
+    out.verdicts.clear();
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (outcome_.verdicts[i] != Verdict::kInconclusive || !is_control(ids[i]))
+        out.verdicts.push_back(outcome_.verdicts[i]);
+    return out.verdicts.empty() ? outcome_ : out;
   }
 
   /// A line for each scenario that was run entire and whose fix shows in none of its cells.
@@ -270,6 +280,10 @@ void add_time_gate(std::vector<PlannedCell>& cells, double percent, const Vocabu
   gate.factor = 1 + percent / 100;
   bool any = false;
   for (PlannedCell& cell : cells) {
+    if (cell.config.control != Control::kNone) {  // it gates its time already
+      any = any || is_control(cell.config.id);
+      continue;
+    }
     const std::vector<Arm> arms = arms_of(cell, vocabulary);
     if (std::ranges::find(arms, Arm::kBefore) == arms.end() ||
         std::ranges::find(cell.config.measure, find_metric(gate.metric)->group()) == cell.config.measure.end())
@@ -308,8 +322,15 @@ int run_command(const RunRequest& request, const Program& program) {
   std::set<std::string> entire;
   for (const auto& [scenario, cells] : cells_of_scenarios(loaded.cells))
     if (all.at(scenario) == cells) entire.insert(scenario);
-  if (loaded.errors.empty() && request.controls)
-    for (PlannedCell& cell : control_cells(loaded.cells)) loaded.cells.push_back(std::move(cell));
+  if (loaded.errors.empty() && (request.controls || request.gate_time)) {
+    std::vector<PlannedCell> tested = loaded.cells;
+    const auto measures_no_time = [](const PlannedCell& cell) {
+      return std::ranges::find(cell.config.measure, "time") == cell.config.measure.end();
+    };
+    if (!request.controls) std::erase_if(tested, measures_no_time);
+    for (PlannedCell& cell : control_cells(tested, request.gate_time.has_value()))
+      loaded.cells.push_back(std::move(cell));
+  }
   if (loaded.errors.empty() && request.gate_time && !loaded.cells.empty())
     add_time_gate(loaded.cells, *request.gate_time, vocabulary);
   if (loaded.errors.empty() && !ranks) Subjects(program.worker_directory).skip_impossible(loaded.cells, vocabulary);

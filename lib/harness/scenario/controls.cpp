@@ -46,7 +46,7 @@ Expectation step_compared(Side side, Comparison comparison, Arm of, double facto
   return out;
 }
 
-std::vector<Expectation> expectations(const CellConfig& cell) {
+std::vector<Expectation> expectations(const CellConfig& cell, bool gates_time) {
   const bool same = cell.control == Control::kSame;
   std::vector<Expectation> out;
   if (measures(cell, kPeak)) out.push_back(difference_equals(kPeak, same ? 0 : planted_bytes(cell)));
@@ -55,13 +55,17 @@ std::vector<Expectation> expectations(const CellConfig& cell) {
     if (same) out.push_back(difference_equals(kGathered, 0));
   }
   if (measures(cell, kLossGap) && same && cell.device != "meta") out.push_back(difference_equals(kLossGap, 0));
-  if (measures(cell, kStep) && cell.training.steps > 1)
+  if (gates_time && measures(cell, kStep) && cell.training.steps > 1)
     out.push_back(same ? step_compared(Side::kAfter, Comparison::kAtMost, Arm::kBefore, kSameAllows)
                        : step_compared(Side::kBefore, Comparison::kAtLeast, Arm::kAfter, kPlantedShows));
   return out;
 }
 
-PlannedCell control_of(const PlannedCell& cell, Control control) {
+bool gates_its_time(const PlannedCell& cell) {
+  return std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.metric.starts_with("time."); });
+}
+
+PlannedCell control_of(const PlannedCell& cell, Control control, bool gates_time) {
   PlannedCell out = cell;
   out.config.fix.clear();
   out.config.versions.before.clear();  // both arms run the after arm's version
@@ -72,7 +76,7 @@ PlannedCell control_of(const PlannedCell& cell, Control control) {
   out.upstream.clear();
   out.counterfactual = false;
   out.claims.clear();
-  out.expect = expectations(out.config);
+  out.expect = expectations(out.config, gates_time || gates_its_time(cell));
   return out;
 }
 
@@ -82,17 +86,20 @@ bool may_crash(const PlannedCell& cell) {
 
 }  // namespace
 
-std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells) {
+std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells, bool gates_time) {
   std::vector<PlannedCell> out;
   std::set<std::string> scenarios;
   for (const PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty() || may_crash(cell) || cell.config.control != Control::kNone) continue;
     if (!scenarios.insert(cell.config.scenario).second) continue;
     for (const Control control : {Control::kSame, Control::kPlanted})
-      if (PlannedCell made = control_of(cell, control); !made.expect.empty()) out.push_back(std::move(made));
+      if (PlannedCell made = control_of(cell, control, gates_time); !made.expect.empty())
+        out.push_back(std::move(made));
   }
   return out;
 }
+
+bool is_control(std::string_view id) { return id.ends_with(kSame) || id.ends_with(kPlantedEnd); }
 
 void ControlCounts::add(std::string_view id, Outcome outcome) {
   Outcomes* counts = id.ends_with(kSame) ? &same : id.ends_with(kPlantedEnd) ? &planted : nullptr;
