@@ -144,7 +144,8 @@ TEST(Parity, BaselineOfCellsThatDifferInTheirRecipeIsTrainedOnce) {
   EXPECT_NE(compared_run(other, Arm::kBf16, nullptr)->losses, first->losses);
   cell.training.deterministic = false;
   EXPECT_NE(compared_run(cell, Arm::kBf16, nullptr), first) << "it may have other bits";
-  TrainingRun again(as_bf16(cell), Behaviors{}, make_recipe("bf16"));
+  const CellConfig as_run = as_bf16(cell);
+  TrainingRun again(as_run, Behaviors{}, make_recipe("bf16"));
   again.keep_values(true);
   again.train();
   EXPECT_EQ(again.losses(), first->losses);
