@@ -79,22 +79,21 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [GPU] [GPU_SHARDS <n>] [NUMERIC])
+#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
-# Tests on a GPU of modules with ranks have the label `gpus` too: they use every GPU that there is.
+# GPUS: as GPU, for tests with ranks, which use every GPU that there is; their entries have the label `gpus` too.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Its loops over references are
 # optimised in sanitized builds too; the other tests' files are not, since optimising takes longer than they run.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "GPU;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS" ${ARGN})
   if(backend IN_LIST ARG_MODULES OR harness IN_LIST ARG_MODULES)
     list(APPEND ARG_SOURCES ${PROJECT_SOURCE_DIR}/correctness/support/instruction_set.cpp)
   endif()
   add_executable(${name} ${ARG_SOURCES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
-  set(modules ${ARG_MODULES})
   list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
   if(ARG_NUMERIC)
@@ -117,12 +116,9 @@ function(fp8lab_test name)
     math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")  # sanitizers cost that much at most
   endif()
   set(gpu_labels gpu)
-  if(comm IN_LIST modules OR fsdp IN_LIST modules)
+  if(ARG_GPUS)
+    set(ARG_GPU ON)
     list(APPEND gpu_labels gpus)
-  endif()
-  if(gpu IN_LIST ARG_LABELS)
-    list(APPEND ARG_LABELS ${gpu_labels})
-    list(REMOVE_DUPLICATES ARG_LABELS)
   endif()
   fp8lab_test_entries(${name} ${ARG_SHARDS} ${ARG_TIMEOUT} "${ARG_LABELS}" "" ${name})
   if(TARGET gpu_tests AND (ARG_GPU OR "gpu" IN_LIST ARG_LABELS))

@@ -81,9 +81,9 @@ class Gpu(unittest.TestCase):
         self.assertIn("--target fp8lab gpu_tests", calls)
 
     def test_gpus_divide_the_tests_but_for_those_that_use_every_gpu(self):
-        # The test that takes longest comes first, so that one GPU runs it and the other one the rest.
-        self.tools["ctest"] = CTEST.replace('[{"name": "a"}, ', '[{"name": "e"}, {"name": "a"}, ').replace(
-            ', {"name": "e"}]', "]")
+        # The test that may take longest begins first, so that one GPU runs it and the other one the rest.
+        self.tools["ctest"] = CTEST.replace(
+            '{"name": "e"}', '{"name": "e", "properties": [{"name": "TIMEOUT", "value": 600.0}]}')
         self.run_gpu("--commit", "abc1234")
         runs = [line.split()[1:] for line in self.calls.read_text().splitlines() if line.startswith("GPUs")]
         gpu_of = {run[-1]: run[0] for run in runs[:-1]}

@@ -9,8 +9,8 @@
 #include "core/float8.h"
 #include "reference/e8m0_reference.h"
 #include "reference/float8_reference.h"
+#include "reference/parallel.h"
 #include "reference/step_function.h"
-#include "support/parallel.h"
 
 namespace fp8lab {
 namespace {
@@ -27,7 +27,7 @@ Mismatches find_all_mismatches(const StepFunction& expected, Candidate candidate
   constexpr std::uint32_t kChunk = 1u << 23;
   const std::uint32_t chunks = (range.last - range.first) / kChunk + 1;
   std::vector<Mismatches> found(chunks);
-  support::parallel_for(chunks, [&](std::uint32_t i) {
+  reference::parallel_for(chunks, [&](std::uint32_t i) {
     const std::uint32_t first = range.first + i * kChunk;
     const std::uint32_t last = std::min(range.last - first, kChunk - 1) + first;
     found[i] = reference::find_mismatches(expected, {first, last}, candidate);

@@ -11,9 +11,9 @@
 #include "core/float16.h"
 #include "core/float8.h"
 #include "ops/gemm/gemm_operands.h"
+#include "reference/parallel.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
-#include "support/parallel.h"
 #include "tensor/quantized_tensor.h"
 
 /// Operands of the sizes of real models. Their values come from a table on the host, where any element can be looked
@@ -77,7 +77,7 @@ class LargeOperand {
         device.allocate({transposed ? Shape{cols, rows} : Shape{rows, cols}, dtype_}, support::anyone(device));
     std::vector<std::byte> bytes(static_cast<std::size_t>(result.values.bytes()));
     const std::size_t size = size_bytes(dtype_);
-    support::parallel_for(static_cast<std::uint32_t>(rows), [&](std::uint32_t i) {
+    reference::parallel_for(static_cast<std::uint32_t>(rows), [&](std::uint32_t i) {
       for (std::int64_t l = 0; l < cols; ++l) {
         const auto to = static_cast<std::size_t>(transposed ? l * rows + i : i * cols + l) * size;
         std::memcpy(&bytes[to], &encoded_[draws_[static_cast<std::size_t>(i * cols + l)] * size], size);
@@ -130,7 +130,7 @@ class LargeOperand {
 
   void draw() {
     draws_.resize(static_cast<std::size_t>(spec_.rows * spec_.cols));
-    support::parallel_for(static_cast<std::uint32_t>(spec_.rows), [&](std::uint32_t i) {
+    reference::parallel_for(static_cast<std::uint32_t>(spec_.rows), [&](std::uint32_t i) {
       std::uint16_t* const row = draws_.data() + i * static_cast<std::size_t>(spec_.cols);
       for (std::int64_t l = 0; l < spec_.cols; l += 4) {
         std::uint64_t bits = reference::scramble((spec_.seed << 48) + (static_cast<std::uint64_t>(i) << 20) +

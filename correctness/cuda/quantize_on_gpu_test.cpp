@@ -11,6 +11,7 @@
 
 #include "core/float_bits.h"
 #include "cuda/tensor_pair.h"
+#include "reference/parallel.h"
 #include "support/quantize.h"
 
 namespace fp8lab {
@@ -27,12 +28,11 @@ using Bytes = std::vector<std::byte>;
 /// Describes the first byte that differs; empty if there is none.
 std::string difference(const Bytes& host, const Bytes& gpu) {
   if (host.size() != gpu.size()) return "sizes";
-  for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != gpu[i])
-      return "byte " + std::to_string(i) + " of " + std::to_string(host.size()) + ": " +
-             std::to_string(std::to_integer<int>(gpu[i])) + ", on the host " +
-             std::to_string(std::to_integer<int>(host[i]));
-  return {};
+  const std::size_t at = reference::first_difference(host, gpu);
+  if (at == host.size()) return {};
+  return "byte " + std::to_string(at) + " of " + std::to_string(host.size()) + ": " +
+         std::to_string(std::to_integer<int>(gpu[at])) + ", on the host " +
+         std::to_string(std::to_integer<int>(host[at]));
 }
 std::string difference(Pair& pair, const Tensor& host, const Tensor& gpu) {
   if (!host && !gpu) return {};
@@ -54,7 +54,7 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
   const std::uint32_t fraction = dtype == DType::kF16 ? 0x03FFu : dtype == DType::kBF16 ? 0x007Fu : 0x007FFFFFu;
   const std::uint32_t binade = fraction + 1;
   Bytes bytes(static_cast<std::size_t>(count) * width);
-  for (std::int64_t i = 0; i < count; ++i) {
+  const auto make = [&](std::int64_t i) {
     const std::uint64_t random = scramble(seed ^ (static_cast<std::uint64_t>(i) << 20));
     auto bits = static_cast<std::uint32_t>(random);
     const auto lower_by = static_cast<std::uint32_t>(random >> 40) % 12;
@@ -72,7 +72,8 @@ Bytes numbers(DType dtype, std::int64_t count, Numbers kind, std::uint64_t seed)
       case Numbers::kTiny: bits &= fraction | (exponent + binade); break;
     }
     std::memcpy(bytes.data() + static_cast<std::size_t>(i) * width, &bits, width);
-  }
+  };
+  reference::parallel_parts(count, make);
   return bytes;
 }
 

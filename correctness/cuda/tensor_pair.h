@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 
@@ -59,9 +60,8 @@ inline std::string difference(Pair& pair, const Both& both) {
   if (!both[0]) return {};
   const std::vector<std::byte> host = pair.devices[0]->read_bytes(both[0]), gpu = pair.devices[1]->read_bytes(both[1]);
   if (host.size() != gpu.size()) return "sizes";
-  for (std::size_t i = 0; i < host.size(); ++i)
-    if (host[i] != gpu[i]) return "byte " + std::to_string(i) + " of " + std::to_string(host.size());
-  return {};
+  const std::size_t at = reference::first_difference(host, gpu);
+  return at == host.size() ? std::string() : "byte " + std::to_string(at) + " of " + std::to_string(host.size());
 }
 
 // Empty, one element, less than a vector, odd, a vector more than a step, exactly one piece, several pieces and an odd

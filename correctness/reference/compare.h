@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -102,6 +103,12 @@ template <class Actual, class Expected>
   return ::testing::AssertionFailure() << wrong << " of " << actual.size() << " elements differ; first [" << first
                                        << "] is " << detail::raw_bytes(actual[first]) << ", expected "
                                        << detail::raw_bytes(expected[first]);
+}
+
+/// The index of the first byte that differs; the length if none does. Both have one length.
+inline std::size_t first_difference(std::span<const std::byte> left, std::span<const std::byte> right) {
+  if (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0) return left.size();
+  return static_cast<std::size_t>(std::mismatch(left.begin(), left.end(), right.begin()).first - left.begin());
 }
 
 /// Signal to quantization noise, 20 log10(|reference| / |reference - actual|): +inf if they are equal, NaN if a value

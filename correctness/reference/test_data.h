@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "reference/parallel.h"
+
 /// Test data as a pure function of (seed, global index), so that the data of a shard are a slice of the full tensor's.
 /// Shares no code with the generator under test.
 namespace fp8lab::reference {
@@ -32,7 +34,10 @@ inline double gaussian(std::uint64_t seed, std::uint64_t index) {
 inline std::vector<float> gaussian_values(std::int64_t count, std::uint64_t seed, double deviation = 1.0,
                                           std::uint64_t first = 0) {
   std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(deviation * gaussian(seed, first + i));
+  parallel_parts(count, [&](std::int64_t i) {
+    values[static_cast<std::size_t>(i)] =
+        static_cast<float>(deviation * gaussian(seed, first + static_cast<std::uint64_t>(i)));
+  });
   return values;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/device.h"
+#include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 
@@ -106,11 +107,10 @@ class Matrix {
   /// Describes the first byte that differs; empty if there is none.
   std::string difference() const {
     const std::vector<std::byte> host = (*both_)[0].read_bytes(storage_[0]), gpu = (*both_)[1].read_bytes(storage_[1]);
-    for (std::size_t i = 0; i < host.size(); ++i)
-      if (host[i] != gpu[i])
-        return "element " + std::to_string(static_cast<std::int64_t>(i / size_bytes(view_.dtype)) - first_) + " of " +
-               std::string(name(view_.dtype));
-    return {};
+    const std::size_t at = reference::first_difference(host, gpu);
+    if (at == host.size()) return {};
+    return "element " + std::to_string(static_cast<std::int64_t>(at / size_bytes(view_.dtype)) - first_) + " of " +
+           std::string(name(view_.dtype));
   }
 
  private:
