@@ -79,6 +79,7 @@ class Gpu(unittest.TestCase):
         self.assertIn("cmake --preset cuda -D FP8LAB_NCCL=ON\n", calls)
         self.assertIn("multicast 0", calls)
         self.assertIn("--target fp8lab gpu_tests", calls)
+        self.assertLess(calls.index("--target one_gpu_tests"), calls.index("GPUs "), "they are built before they run")
 
     def test_gpus_divide_the_tests_but_for_those_that_use_every_gpu(self):
         # The test that may take longest begins first, so that one GPU runs it and the other one the rest.

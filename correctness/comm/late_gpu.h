@@ -193,11 +193,9 @@ class LateGpu final : public Device {
     return std::unique_ptr<Device>(new LateGpu(kernels->kernels(), std::make_shared<LateAccess>()));
   }
   bool computes() const override { return true; }
-  std::vector<float> read(const Tensor&) override { return {}; }
-  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
-    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+  void copy_values_to_host(const Tensor&, std::span<float>) override {}
+  void copy_bytes_to_host(const Tensor& tensor, std::span<std::byte> bytes) override {
     access_->to_host(bytes.data(), tensor.view().data, tensor.bytes());
-    return bytes;
   }
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
     access_->from_host(tensor.view().data, bytes.data(), static_cast<std::int64_t>(bytes.size()));

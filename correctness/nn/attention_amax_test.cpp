@@ -90,8 +90,10 @@ class RoundingHost final : public Device {
       : Device("cpu", arch_profile("hopper"), kernels_with_rounding(), std::make_unique<HostMemory>(), {},
                std::make_unique<ExecContext>()) {}
   bool computes() const override { return true; }
-  std::vector<float> read(const Tensor& tensor) override { return host_->read(tensor); }
-  std::vector<std::byte> read_bytes(const Tensor& tensor) override { return host_->read_bytes(tensor); }
+  void copy_values_to_host(const Tensor& tensor, std::span<float> values) override { host_->read_to(tensor, values); }
+  void copy_bytes_to_host(const Tensor& tensor, std::span<std::byte> bytes) override {
+    host_->read_bytes_to(tensor, bytes);
+  }
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
     host_->write_bytes(tensor, bytes);
   }

@@ -323,9 +323,10 @@ TEST_F(MemoryProfiles, AReleaseIsFoundInItsRangeAlone) {
 /// Of runs on GPUs whose sizes are not those of the run that made the profile, and of sharded ones.
 TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
   const std::set<std::string> others{"transformer-engine-memory", "transformer-engine-memory-8b",
-                                     "transformer-engine-memory-releases", "transformer-engine-fsdp2-copies"};
+                                     "transformer-engine-memory-releases", "transformer-engine-fsdp2-copies",
+                                     "transformer-engine-memory-fsdp2"};
   std::map<int, int> arms;  // by ranks
-  for (const char* set : {"x1-te-h100", "x2-te-h100"})
+  for (const char* set : {"x1-te-h100", "x2-te-h100", "x2-te-fsdp2-h100"})
     for (const CellRecord& record : load_run(std::string(FP8LAB_MEASURED "/") + set).cells) {
       if (others.count(record.config.scenario) == 0) continue;
       for (const auto& [arm, result] : record.arms) {
@@ -342,8 +343,8 @@ TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
         ++arms[record.config.ranks];
       }
     }
-  EXPECT_EQ(arms[1], 91 + 3);
-  EXPECT_EQ(arms[2], 3);
+  EXPECT_EQ(arms[1], 91 + 3 + 2);
+  EXPECT_EQ(arms[2], 3 + 18);
 }
 
 }  // namespace

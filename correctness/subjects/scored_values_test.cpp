@@ -48,6 +48,8 @@ class ScoredValues : public ::testing::Test {
     return score_values(directory_.string()).metrics.at(name).value;
   }
 
+  std::string reason(const std::string& name) { return score_values(directory_.string()).metrics.at(name).reason; }
+
   sample::TemporaryDirectory directory_;
 };
 
@@ -78,11 +80,14 @@ TEST_F(ScoredValues, ShardsThatStayAndValuesThatAreNotFiniteAreFound) {
   for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {1.5f, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
   EXPECT_EQ(metric("parity.weights_moved"), 1.0);
   EXPECT_EQ(metric("parity.shards_moved"), 0.5) << "of the second rank, the rows of w";
+  EXPECT_EQ(reason("parity.weights_moved"), "");
+  EXPECT_EQ(reason("parity.shards_moved"), "not moved: w");
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {nan, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
   EXPECT_TRUE(std::isnan(metric("parity.ranks_equal").value()));
   EXPECT_TRUE(std::isnan(metric("parity.weight_sqnr_db").value()));
   EXPECT_EQ(metric("parity.weights_moved"), 0.5);
+  EXPECT_EQ(reason("parity.weights_moved"), "not moved: w (not finite)");
 }
 
 TEST_F(ScoredValues, FilesThatDoNotFitTheirDescriptionAreRefused) {

@@ -59,9 +59,13 @@ class Device {
   /// False if kernels do nothing, so that no value can be read back.
   virtual bool computes() const = 0;
   /// Copies the tensor's elements to host memory, converted to float, row-major. Throws where computes() is false.
-  virtual std::vector<float> read(const Tensor& tensor) = 0;
+  std::vector<float> read(const Tensor& tensor);
+  /// The same into memory of the caller's, for who reads large tensors again and again: the system clears new memory.
+  void read_to(const Tensor& tensor, std::span<float> values);
   /// Copies the bytes of a contiguous tensor to the host. Throws where computes() is false.
-  virtual std::vector<std::byte> read_bytes(const Tensor& tensor) = 0;
+  std::vector<std::byte> read_bytes(const Tensor& tensor);
+  /// The same into memory of the caller's.
+  void read_bytes_to(const Tensor& tensor, std::span<std::byte> bytes);
   /// Copies host bytes into a contiguous tensor. Does nothing where computes() is false.
   virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
   /// Copies the bytes of a contiguous tensor into another of the same size, by this device's fastest copy. Does nothing
@@ -115,6 +119,10 @@ class Device {
   }
 
  private:
+  /// What read_to() and read_bytes_to() do once they have checked their arguments; never called for nothing.
+  virtual void copy_values_to_host(const Tensor& tensor, std::span<float> values) = 0;
+  virtual void copy_bytes_to_host(const Tensor& tensor, std::span<std::byte> bytes) = 0;
+
   std::string_view name_;
   const ArchProfile& arch_;
   const KernelTable& kernels_;

@@ -34,6 +34,31 @@ const std::array kDevices = {
 
 }  // namespace
 
+void Device::read_to(const Tensor& tensor, std::span<float> values) {
+  if (!computes()) fail(fmt::format("device '{}' computes nothing: there is no value to read", name()));
+  check(std::ssize(values) == tensor.numel(), "read: room for as many values as the tensor has is needed");
+  if (!values.empty()) copy_values_to_host(tensor, values);
+}
+
+void Device::read_bytes_to(const Tensor& tensor, std::span<std::byte> bytes) {
+  if (!computes()) fail(fmt::format("device '{}' computes nothing: there are no bytes to read", name()));
+  check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
+  check(std::ssize(bytes) == tensor.bytes(), "read_bytes: room for as many bytes as the tensor has is needed");
+  if (!bytes.empty()) copy_bytes_to_host(tensor, bytes);
+}
+
+std::vector<float> Device::read(const Tensor& tensor) {
+  std::vector<float> values(computes() ? static_cast<std::size_t>(tensor.numel()) : 0);
+  read_to(tensor, values);
+  return values;
+}
+
+std::vector<std::byte> Device::read_bytes(const Tensor& tensor) {
+  std::vector<std::byte> bytes(computes() ? static_cast<std::size_t>(tensor.bytes()) : 0);
+  read_bytes_to(tensor, bytes);
+  return bytes;
+}
+
 std::unique_ptr<Moment> Device::moment() { return std::make_unique<HostMoment>(); }
 
 double Device::seconds_between(const Moment& begin, const Moment& end) {

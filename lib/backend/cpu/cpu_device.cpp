@@ -30,18 +30,13 @@ class CpuDevice final : public Device {
   using Device::Device;
   bool computes() const override { return true; }
 
-  std::vector<float> read(const Tensor& tensor) override {
-    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
+  void copy_values_to_host(const Tensor& tensor, std::span<float> values) override {
     ExecContext context;
     cpu::cast({.in = tensor.view(), .out = host_matrix(values.data(), tensor)}, context);
-    return values;
   }
 
-  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
-    check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
-    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
-    if (!bytes.empty()) std::memcpy(bytes.data(), tensor.view().data, bytes.size());
-    return bytes;
+  void copy_bytes_to_host(const Tensor& tensor, std::span<std::byte> bytes) override {
+    std::memcpy(bytes.data(), tensor.view().data, bytes.size());
   }
 
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {

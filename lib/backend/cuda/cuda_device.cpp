@@ -65,10 +65,8 @@ class CudaDevice final : public Device {
 
   bool computes() const override { return true; }
 
-  std::vector<float> read(const Tensor& tensor) override {
-    std::vector<float> values(static_cast<std::size_t>(tensor.numel()));
-    if (values.empty()) return values;
-    const std::size_t bytes = values.size() * sizeof(float);
+  void copy_values_to_host(const Tensor& tensor, std::span<float> values) override {
+    const std::size_t bytes = values.size_bytes();
     const MatrixView view = tensor.view();
     const MatrixView floats{.data = gpu().scratch(bytes),
                             .dtype = DType::kF32,
@@ -78,14 +76,10 @@ class CudaDevice final : public Device {
                             .col_stride = 1};
     cuda::cast({.in = view, .out = floats}, gpu());
     copy_to_host(values.data(), floats.data, bytes);
-    return values;
   }
 
-  std::vector<std::byte> read_bytes(const Tensor& tensor) override {
-    check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
-    std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
-    if (!bytes.empty()) copy_to_host(bytes.data(), tensor.view().data, bytes.size());
-    return bytes;
+  void copy_bytes_to_host(const Tensor& tensor, std::span<std::byte> bytes) override {
+    copy_to_host(bytes.data(), tensor.view().data, bytes.size());
   }
 
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {

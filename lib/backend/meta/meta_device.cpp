@@ -24,14 +24,14 @@ class MetaDevice final : public Device {
  public:
   using Device::Device;
   bool computes() const override { return false; }
-  std::vector<float> read(const Tensor&) override { fail("device 'meta' computes nothing: there is no value to read"); }
-  std::vector<std::byte> read_bytes(const Tensor&) override {
-    fail("device 'meta' computes nothing: there are no bytes to read");
-  }
   void write_bytes(const Tensor&, std::span<const std::byte>) override {}
   void copy_bytes(const Tensor&, const Tensor&) override {}
   void write(const Tensor&, std::span<const float>) override {}
   void synchronize() override {}
+
+ private:
+  void copy_values_to_host(const Tensor&, std::span<float>) override {}
+  void copy_bytes_to_host(const Tensor&, std::span<std::byte>) override {}
 };
 
 // Converts to a kernel of any arguments that does nothing.

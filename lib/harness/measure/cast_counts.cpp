@@ -44,9 +44,9 @@ Largest largest_of(DType dtype) {
 /// operand was cast from x[i * x_row + j * x_col].
 struct HostOrientation {
   const OperandView& operand;
-  std::vector<std::byte> data;
-  std::vector<std::byte> scales;
-  const std::vector<float>& x;
+  std::span<const std::byte> data;
+  std::span<const std::byte> scales;
+  std::span<const float> x;
   std::int64_t x_row;
   std::int64_t x_col;
 
@@ -190,11 +190,23 @@ CastCounts count(const HostOrientation& orientation) {
   return sum;
 }
 
+/// The first `count` elements of `memory`, which grows to hold them and is not cleared.
+template <class T>
+std::span<T> first(std::vector<T>& memory, std::int64_t count) {
+  const auto size = static_cast<std::size_t>(count);
+  if (memory.size() < size) {
+    memory.clear();  // its elements need not be moved to where it grows
+    memory.resize(size);
+  }
+  return std::span(memory).first(size);
+}
+
 }  // namespace
 
 void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) {
   const QuantFormat& format = made.format();
-  const std::vector<float> values = device.read(x);
+  const std::span<float> values = first(values_, x.numel());
+  device.read_to(x, values);
   const bool has_rows = static_cast<bool>(made.rowwise());
   const Ledger& ledger = device.ledger();
   const Holder& holder = ledger.holder((has_rows ? made.rowwise() : made.columnwise()).data.holder());
@@ -205,8 +217,11 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   CastCounts& counts = of->by_step[ledger.phase().step];
   const auto count_orientation = [&](const QuantizedOrientation& orientation, const OperandView& operand,
                                      std::int64_t x_row, std::int64_t x_col) {
-    counts += count(
-        {operand, device.read_bytes(orientation.data), device.read_bytes(orientation.scale_inv), values, x_row, x_col});
+    const std::span<std::byte> data = first(data_, orientation.data.bytes()),
+                               scales = first(scales_, orientation.scale_inv.bytes());
+    device.read_bytes_to(orientation.data, data);
+    device.read_bytes_to(orientation.scale_inv, scales);
+    counts += count({operand, data, scales, values, x_row, x_col});
   };
   if (has_rows) count_orientation(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
   if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))

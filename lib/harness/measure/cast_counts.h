@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -55,6 +56,8 @@ class CastCounter : public CastWatch {
   std::vector<TensorCasts> tensors_;
   bool missed_ = false;
   bool needs_stored_ = false;
+  std::vector<float> values_;  ///< copies, kept from cast to cast: to clear new memory takes longer than to count
+  std::vector<std::byte> data_, scales_;
 };
 
 }  // namespace fp8lab

@@ -262,13 +262,15 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();
-  put(metrics, "parity.weights_moved", smallest(world, fraction_moved(began_with, weights), "fractions moved"));
+  const Moved of_weights = moved(names, began_with, weights);
+  put(metrics, "parity.weights_moved", smallest(world, of_weights.fraction, "fractions moved"), of_weights.reason);
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
-    const double moved = fraction_of_shards_moved(began_with, weights, run.own_elements());
-    put(metrics, "parity.shards_moved", smallest(world, moved, "fractions of shards moved"));
+    const Moved of_shards = shards_moved(names, began_with, weights, run.own_elements());
+    put(metrics, "parity.shards_moved", smallest(world, of_shards.fraction, "fractions of shards moved"),
+        of_shards.reason);
     put_ranks_equal(world, weights, hash_of(mine->stored), metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
   } else {

@@ -1,6 +1,6 @@
 #include "harness/measure/scores.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -106,27 +106,37 @@ std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t s
   return means;
 }
 
-bool all_finite(const std::vector<float>& values) {
+bool all_finite(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
 }
 
-double fraction_moved(const Lists& before, const Lists& after) {
-  std::size_t moved = 0;
-  for (std::size_t i = 0; i < after.size(); ++i) moved += after[i] != before[i] && all_finite(after[i]);
-  return after.empty() ? 0.0 : static_cast<double>(moved) / static_cast<double>(after.size());
+Moved shards_moved(const std::vector<std::string>& names, const Lists& before, const Lists& after,
+                   const std::vector<ElementRange>& shards) {
+  constexpr std::size_t kMostNames = 3;
+  std::size_t tensors = 0;
+  std::vector<std::string> stayed;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    const auto [begin, end] = shards[i];
+    if (begin == end) continue;
+    ++tensors;
+    const std::span rows(after[i].begin() + begin, after[i].begin() + end);
+    if (!all_finite(rows))
+      stayed.push_back(names[i] + " (not finite)");
+    else if (std::equal(rows.begin(), rows.end(), before[i].begin() + begin))
+      stayed.push_back(names[i]);
+  }
+  if (stayed.empty()) return {};
+  Moved out{.fraction = static_cast<double>(tensors - stayed.size()) / static_cast<double>(tensors), .reason = {}};
+  const std::size_t named = std::min(stayed.size(), kMostNames);
+  out.reason = fmt::format("not moved: {}", fmt::join(stayed.begin(), stayed.begin() + named, ", "));
+  if (stayed.size() > named) out.reason += fmt::format(" and {} more", stayed.size() - named);
+  return out;
 }
 
-double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards) {
-  Lists began_with, ended_with;
-  for (std::size_t i = 0; i < shards.size(); ++i) {
-    if (shards[i].begin == shards[i].end) continue;
-    const auto rows_of = [&](const std::vector<float>& values) {
-      return std::vector(values.begin() + shards[i].begin, values.begin() + shards[i].end);
-    };
-    began_with.push_back(rows_of(before[i]));
-    ended_with.push_back(rows_of(after[i]));
-  }
-  return ended_with.empty() ? 1.0 : fraction_moved(began_with, ended_with);
+Moved moved(const std::vector<std::string>& names, const Lists& before, const Lists& after) {
+  std::vector<ElementRange> all;
+  for (const std::vector<float>& tensor : after) all.push_back({.begin = 0, .end = std::ssize(tensor)});
+  return shards_moved(names, before, after, all);
 }
 
 std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash) {

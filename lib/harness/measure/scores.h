@@ -61,13 +61,18 @@ inline constexpr std::size_t kLossWindows = 8;
 /// rank, rank after rank.
 std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t steps);
 
-bool all_finite(const std::vector<float>& values);
+bool all_finite(std::span<const float> values);
 
-/// The fraction of tensors that training changed. A tensor with a value that is not finite does not count as changed.
-double fraction_moved(const Lists& before, const Lists& after);
+/// The tensors that training changed. One with a value that is not finite does not count as changed.
+struct Moved {
+  double fraction = 1;
+  std::string reason;  ///< names those that stayed; empty if none did
+};
+Moved moved(const std::vector<std::string>& names, const Lists& before, const Lists& after);
 
-/// The same of a rank's shards that have elements; 1 if none has.
-double fraction_of_shards_moved(const Lists& before, const Lists& after, const std::vector<ElementRange>& shards);
+/// The same of a rank's shards that have elements.
+Moved shards_moved(const std::vector<std::string>& names, const Lists& before, const Lists& after,
+                   const std::vector<ElementRange>& shards);
 
 std::uint64_t hash_of(const std::vector<float>& values, std::uint64_t hash = kFnv1aBasis);
 std::uint64_t hash_of(const Lists& values);

@@ -168,6 +168,9 @@ class Runner {
       if (const int gpus = static_cast<int>(gpus_of(cell.config()).size()); gpus > 1)
         command.environment["CUDA_VISIBLE_DEVICES"] =
             visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), gpus, first_gpu);
+      // The system clears new memory page by page, which for gigabytes of weights takes longer than to compare them:
+      // glibc asks for huge pages.
+      if (std::getenv("GLIBC_TUNABLES") == nullptr) command.environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1";
       process = std::make_unique<ArmProcess>(command);
     }
     cell.start_next(std::move(process), first_gpu, stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);

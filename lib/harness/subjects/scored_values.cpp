@@ -133,13 +133,15 @@ void put_output_noise(ArmResult& result, const Ranks& ranks, const Ranks& refere
 
 void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded) {
   auto& metrics = result.metrics;
-  double moved = 1.0, shards_moved = 1.0;
+  Moved least, least_of_shards;
   bool finite = true, equal = true;
   std::optional<bool> gathered;
   std::vector<std::uint64_t> weights, losses;
   for (const RankValues& rank : ranks) {
-    moved = std::min(moved, fraction_moved(rank.initial, rank.weights));
-    shards_moved = std::min(shards_moved, fraction_of_shards_moved(rank.initial, rank.weights, rank.shards));
+    const auto by_fraction = [](const Moved& a, const Moved& b) { return a.fraction < b.fraction; };
+    least = std::min(least, moved(rank.names, rank.initial, rank.weights), by_fraction);
+    least_of_shards =
+        std::min(least_of_shards, shards_moved(rank.names, rank.initial, rank.weights, rank.shards), by_fraction);
     finite = finite && std::ranges::all_of(rank.weights, all_finite);
     weights.push_back(hash_of(rank.weights));
     losses.push_back(hash_of(rank.losses));
@@ -147,13 +149,13 @@ void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded) {
     if (rank.gathered_equals_unsharded) gathered = gathered.value_or(true) && *rank.gathered_equals_unsharded;
   }
   result.values_hash = fmt::format("{:016x}", values_hash(weights, losses));
-  put(metrics, "parity.weights_moved", moved);
+  put(metrics, "parity.weights_moved", least.fraction, least.reason);
   if (!sharded) {
     for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
       put(metrics, name, std::nullopt, "nothing is sharded");
     return;
   }
-  put(metrics, "parity.shards_moved", shards_moved);
+  put(metrics, "parity.shards_moved", least_of_shards.fraction, least_of_shards.reason);
   if (finite)
     put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
   else
