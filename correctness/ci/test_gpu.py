@@ -125,9 +125,25 @@ class Gpu(unittest.TestCase):
         self.assertEqual(self.run_gpu("--commit", "abc1234", tests="100% of nothing").returncode, 1)
 
     def test_broken_build_is_named_with_its_log(self):
-        done = self.run_gpu("--commit", "abc1234", broken="gpu_tests")
+        done = self.run_gpu("--commit", "abc1234", broken="one_gpu_tests")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("error: gpu_tests is broken", done.stderr)
+        self.assertIn("error: one_gpu_tests is broken", done.stderr)
+
+    def test_build_beside_the_tests_that_breaks_hides_no_failed_test(self):
+        done = self.run_gpu("--commit", "abc1234", broken="fp8lab gpu_tests",
+                            tests="0% tests passed, 1 tests failed out of 1")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("error: fp8lab gpu_tests is broken", done.stdout)
+        self.assertIn("test-a ended with status 1", done.stdout)
+        self.assertNotIn("test-ranks", done.stdout)
+        self.assertRegex(done.stdout.splitlines()[-1], r"\| 0 of 4 tests in \d+ s \| not run \|")
+
+    def test_listing_that_fails_leaves_no_build_behind(self):
+        self.tools["ctest"] = CTEST.replace("*show-only*gpus*) ", "*show-only*gpus*) exit 3; ")
+        done = self.run_gpu("--commit", "abc1234")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("list-gpus ended with status 3", done.stderr)
+        self.assertNotIn("--target fp8lab", self.calls.read_text())
 
     def test_machine_without_gpu_gets_an_error(self):
         self.tools["nvidia-smi"] = "#!/bin/sh\necho no devices were found\nexit 6\n"

@@ -97,5 +97,22 @@ TEST_F(ScoredValues, FilesThatDoNotFitTheirDescriptionAreRefused) {
   EXPECT_THROW(score_values(directory_.string()), Error);
 }
 
+TEST_F(ScoredValues, AShardThatEndsBeforeItBeginsIsRefused) {
+  std::string text = description(1);
+  text.replace(text.find(R"("end": 4)"), 8, R"("end": 1)");
+  sample::write(directory_ / "arm/rank-1.json", text);
+  EXPECT_THROW(score_values(directory_.string()), Error);
+}
+
+TEST_F(ScoredValues, AModelWithoutWeightsHasMovedNone) {
+  for (const char* run : {"arm", "bf16", "after"})
+    for (const char* rank : {"0", "1"}) {
+      sample::write(directory_ / run / (std::string("rank-") + rank + ".json"), R"({"tensors": []})");
+      for (const char* kind : {"initial-", "weights-", "gradients-"}) put(run, std::string(kind) + rank + ".f32", {});
+    }
+  EXPECT_EQ(metric("parity.weights_moved"), 0.0);
+  EXPECT_EQ(reason("parity.weights_moved"), "there are no weights");
+}
+
 }  // namespace
 }  // namespace fp8lab

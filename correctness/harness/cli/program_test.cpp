@@ -104,6 +104,12 @@ TEST(Program, NothingToRunExitsFive) {
   const Ended filtered = run(scenarios.run_arguments({"-f", "nothing"}));
   EXPECT_EQ(filtered.code, 5);
   EXPECT_TRUE(contains(filtered.errors, "no cell matches"));
+  for (const auto& [filters, found] : {std::pair{std::vector<std::string>{"-f", "ard", "--filter", "-xyz"}, true},
+                                       {{"-f", "ard", "-f", "-ed$"}, false}}) {
+    std::vector<std::string> words{"--list"};
+    words.insert(words.end(), filters.begin(), filters.end());
+    EXPECT_EQ(contains(run(scenarios.run_arguments(words)).output, "carded"), found) << filters.back();
+  }
   // Deep enough to overflow the stack of a recursive parser.
   const std::string deep = std::string(60000, '(') + std::string(60000, ')');
   const Ended refused = run(scenarios.run_arguments({"-f", deep}));

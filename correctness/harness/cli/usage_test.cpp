@@ -44,7 +44,6 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
       {{"run", "scenarios", "--rseume"}, "See fp8lab run --help."},
       {{"run", "scenarios", "--out"}, "--out needs a value"},
       {{"run", "scenarios", "-o", "a", "-o", "b"}, "--out is given more than once; it takes one value\n"},
-      {{"run", "scenarios", "-f", "a", "--filter=b"}, "--filter is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-j", "1", "-j", "2", "-j", "3"}, "--jobs is given more than once; it takes one value\n"},
       {{"run", "scenarios", "-d", "cpu", "-d", "meta", "-d"}, "--device needs a value\n"},
       {{"run", "scenarios", "--nosuch", "-o"}, "run has no option `--nosuch`. Allowed: --help, --device"},

@@ -165,7 +165,10 @@ class CommandLine {
         ->delimiter(',')
         ->allow_extra_args(false)  // the next word may be a path
         ->type_name("DEVICE,...");
-    command.add_option("-f,--filter", request_.filter, "only cells whose id matches; a leading '-' negates")
+    command
+        .add_option("-f,--filter", request_.filters,
+                    "only cells whose id matches; a leading '-' negates; of several, all must hold")
+        ->allow_extra_args(false)  // as for devices
         ->type_name("REGEX");
     command
         .add_option("--sample", request_.sample,

@@ -36,7 +36,7 @@ int run_program(int argc, char** argv, const Program& program);
 struct RunRequest {
   std::vector<std::string> paths;
   std::vector<std::string> devices;  ///< empty: all
-  std::string filter;                ///< regular expression on ids, negated by a leading '-'; empty: all
+  std::vector<std::string> filters;  ///< regular expressions, all of which an id matches; a leading '-' negates one
   int sample = 0;                    ///< the most cells of each scenario and device; 0: all
   std::string out = "out";
   int jobs = 0;  ///< arms at a time; 0: one per usable core

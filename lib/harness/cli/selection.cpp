@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t kLongestExpression = 8192;
 
 void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {
-  const bool negated = filter.front() == '-';
+  const bool negated = filter.starts_with('-');
   const auto matches = id_matcher("--filter", filter.substr(negated ? 1 : 0));
   std::erase_if(cells, [&](const PlannedCell& cell) { return matches(cell.config.id) == negated; });
 }
@@ -64,7 +64,7 @@ void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, co
     std::erase_if(cells, [&](const PlannedCell& cell) {
       return std::find(request.devices.begin(), request.devices.end(), cell.config.device) == request.devices.end();
     });
-  if (!request.filter.empty()) keep_matching(cells, request.filter);
+  for (const std::string& filter : request.filters) keep_matching(cells, filter);
   if (request.sample > 0) keep_sample(cells, static_cast<std::size_t>(request.sample));
 }
 

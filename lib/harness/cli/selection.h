@@ -17,7 +17,7 @@ std::function<bool(const std::string&)> id_matcher(std::string_view option, cons
 /// Throws Error for a device that the device table lacks.
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary);
 
-/// Keeps the cells on the request's devices whose ids match its filter, and of those a sample. The sample depends on
+/// Keeps the cells on the request's devices whose ids match its filters, and of those a sample. The sample depends on
 /// ids only, so that it changes little when a scenario grows. Throws Error for an unknown device or an invalid filter.
 void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, const Vocabulary& vocabulary);
 

@@ -195,7 +195,7 @@ template <class T>
 std::span<T> first(std::vector<T>& memory, std::int64_t count) {
   const auto size = static_cast<std::size_t>(count);
   if (memory.size() < size) {
-    memory.clear();  // its elements need not be moved to where it grows
+    memory = {};  // its elements need not move to where it grows
     memory.resize(size);
   }
   return std::span(memory).first(size);
@@ -226,6 +226,12 @@ void CastCounter::saw_cast(Device& device, const Tensor& x, const QuantizedTenso
   if (has_rows) count_orientation(made.rowwise(), made.rowwise_operand(), made.cols(), 1);
   if (made.columnwise() && !(has_rows && format.columnwise_is_transpose()))
     count_orientation(made.columnwise(), made.columnwise_operand(false), 1, made.cols());
+}
+
+void CastCounter::finish() {
+  values_ = {};
+  data_ = {};
+  scales_ = {};
 }
 
 CastCounts CastCounter::counts() const {

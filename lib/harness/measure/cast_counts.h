@@ -44,6 +44,8 @@ class CastCounter : public CastWatch {
   explicit CastCounter(bool needs_stored) : needs_stored_(needs_stored) {}
   void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override;
   void missed_cast() override { missed_ = true; }
+  /// Frees its copies of what it counts, once nothing more is cast.
+  void finish();
   bool needs_stored() const override { return needs_stored_; }
   /// True if some values were cast without being stored, so that they are not counted.
   bool missed() const { return missed_; }

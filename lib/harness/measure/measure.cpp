@@ -210,6 +210,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   run.keep_values(parity);
   if (asks_for(cell, "host")) run.measure_host_work();
   run.train();
+  casts.finish();
 
   ArmResult result;
   result.emulated = emulation(recipe, run.device().arch());

@@ -34,9 +34,4 @@ inline bool on_all_ranks(ProcessGroup* world, bool holds, std::string_view label
   return std::all_of(all.begin(), all.end(), [](int one) { return one != 0; });
 }
 
-inline double smallest(ProcessGroup* world, double mine, std::string_view label) {
-  const std::vector<double> all = of_all_ranks(world, std::vector{mine}, label);
-  return *std::min_element(all.begin(), all.end());
-}
-
 }  // namespace fp8lab

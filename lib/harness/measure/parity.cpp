@@ -189,6 +189,7 @@ CastCounter count_in_further_run(const CellConfig& cell, Arm arm, const Recipe& 
   TrainingRun(stored, behaviors_of(cell, arm), recipe,
               {.world = world, .casts = &counter, .cast_steps = kMostCastSteps})
       .train();
+  counter.finish();
   return counter;
 }
 
@@ -215,6 +216,13 @@ void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, cons
   put(metrics, "parity.values_cast", static_cast<double>(sum.values));
   put_fraction("parity.clip_fraction", sum.clipped);
   put_fraction("parity.underflow_fraction", sum.underflowed);
+}
+
+/// Puts what moved on the rank where that is least.
+void put_moved(ProcessGroup* world, const std::string& metric, const Moved& mine, Metrics& metrics) {
+  const std::vector<double> all = of_all_ranks(world, std::vector{mine.fraction}, metric);
+  const auto least = std::min_element(all.begin(), all.end());
+  put(metrics, metric, *least, mine.fraction == *least ? mine.reason : fmt::format("of rank {}", least - all.begin()));
 }
 
 }  // namespace
@@ -262,15 +270,12 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();
-  const Moved of_weights = moved(names, began_with, weights);
-  put(metrics, "parity.weights_moved", smallest(world, of_weights.fraction, "fractions moved"), of_weights.reason);
+  put_moved(world, "parity.weights_moved", moved(names, began_with, weights), metrics);
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
-    const Moved of_shards = shards_moved(names, began_with, weights, run.own_elements());
-    put(metrics, "parity.shards_moved", smallest(world, of_shards.fraction, "fractions of shards moved"),
-        of_shards.reason);
+    put_moved(world, "parity.shards_moved", shards_moved(names, began_with, weights, run.own_elements()), metrics);
     put_ranks_equal(world, weights, hash_of(mine->stored), metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
   } else {

@@ -134,6 +134,7 @@ Moved shards_moved(const std::vector<std::string>& names, const Lists& before, c
 }
 
 Moved moved(const std::vector<std::string>& names, const Lists& before, const Lists& after) {
+  if (after.empty()) return {.fraction = 0, .reason = "there are no weights"};
   std::vector<ElementRange> all;
   for (const std::vector<float>& tensor : after) all.push_back({.begin = 0, .end = std::ssize(tensor)});
   return shards_moved(names, before, after, all);

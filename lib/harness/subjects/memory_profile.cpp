@@ -343,7 +343,8 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   if (cell.training.optimizer == Optimizer::kAdam) {
     Alive stepping = end_of_backward;
     stepping.optimizer = state;
-    stepping.workspace += share * (row.adam_all * layers * elements + row.adam_largest * largest);
+    stepping.workspace += share * (row.adam_all * layers * elements + row.adam_largest * largest +
+                                   row.adam_last * (row.weights.empty() ? 0.0 : sizes.of(row.weights.back())));
     figures["memory.optimizer_peak_bytes"] = stepping.total();
     peak.consider(stepping, "optimizer");
   }

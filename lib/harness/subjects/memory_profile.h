@@ -24,8 +24,8 @@ struct ProfileRow {
   std::vector<Terms> weights;        ///< elements of each weight of a layer
   Terms vectors;                     ///< elements of norms and biases of a layer, in 16 bits
   std::int64_t bytes_of_weight = 0;  ///< of an element of a weight, with both orientations
-  double adam_all = 0,
-         adam_largest = 0;        ///< temporaries of Adam's step, bytes an element of all and the largest weight
+  /// Temporaries of Adam's step, bytes an element of all weights, of a layer's largest and of its last.
+  double adam_all = 0, adam_largest = 0, adam_last = 0;
   std::int64_t state = 0;         ///< a layer's amaxes, scales and the like, in bytes
   Terms before;                   ///< what a forward leaves before its first layer
   Terms first;                    ///< what the first layer's forward leaves more than another one's

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSchema = "fp8lab.memory-profile/1";
+constexpr std::string_view kSchema = "fp8lab.memory-profile/2";
 constexpr std::array kKinds{"context", "gradient", "workspace"};
 
 Terms terms_from(const JsonReader& json) {
@@ -55,11 +55,10 @@ ProfileRow row_from(const JsonReader& json) {
   json.at("weights").each_item([&](const JsonReader& weight) { row.weights.push_back(terms_from(weight)); });
   row.vectors = terms_from(json.at("vectors"));
   row.bytes_of_weight = json.at("bytes_of_weight").integer(1, 16);
-  std::vector<double> adam;
-  json.at("adam").each_item([&](const JsonReader& bytes) { adam.push_back(bytes.number()); });
-  if (adam.size() != 2) json.at("adam").refuse("a list of two numbers");
-  row.adam_all = adam[0];
-  row.adam_largest = adam[1];
+  const JsonReader adam = json.at("adam");
+  row.adam_all = adam.at("all").number();
+  row.adam_largest = adam.at("largest").number();
+  row.adam_last = adam.at("last").number();
   row.state = json.at("state").integer(0);
   row.before = terms_from(json.at("before"));
   row.first = terms_from(json.at("first"));

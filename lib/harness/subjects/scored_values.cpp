@@ -76,8 +76,8 @@ RankValues values_of(const fs::path& folder, int rank) {
     out.names.push_back(tensor.at("name").text());
     elements.push_back(tensor.at("elements").integer(0, kMost));
     gradients.push_back(tensor.at("gradient").integer(0, elements.back()));
-    out.shards.push_back(
-        {.begin = tensor.at("begin").integer(0, elements.back()), .end = tensor.at("end").integer(0, elements.back())});
+    const std::int64_t begin = tensor.at("begin").integer(0, elements.back());
+    out.shards.push_back({.begin = begin, .end = tensor.at("end").integer(begin, elements.back())});
   });
   if (const auto equal = document.root().find("gathered_equals_unsharded"))
     out.gathered_equals_unsharded = equal->flag();

@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-SCHEMA = "fp8lab.memory-profile/1"
+SCHEMA = "fp8lab.memory-profile/2"
 PRODUCTS = (
     "tokens*hidden", "tokens*ffn", "tokens*qkv", "tokens*kv", "tokens*heads", "hidden*hidden", "hidden*ffn",
     "hidden*qkv", "tokens", "seq*head_dim",
@@ -22,10 +22,17 @@ SUMS = {"sums(hidden)": ("hidden", 1), "sums(qkv)": ("qkv", 1), "sums(ffn)": ("f
 GRAIN = 512
 SMALL = 16384  # bytes: such blocks are counted in bytes
 NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 132 multiprocessors
-# What FusedAdam's step needs beside its state, in bytes an element of all weights and of the largest one: for weights in
-# 16 bits, and by recipe for weights in eight. Measured by transformer-engine-memory-8b.yaml, since the run for profiles
-# has no optimizer.
-ADAM_OF_16_BITS, ADAM_OF_8_BITS = (0, 3), {"delayed": (0, 4), "current": (4, 2), "block": (4, 2)}
+# What FusedAdam's step needs beside its state, in bytes an element of all weights, of a layer's largest and of its last.
+# Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and its
+# conversion (4 bytes), and only the last is made beside all other state: measured by
+# transformer-engine-memory-fsdp2.yaml. By recipe for weights in eight bits: measured by
+# transformer-engine-memory-8b.yaml. The run for profiles has no optimizer.
+ADAM_OF_16_BITS = {"all": 0, "largest": 0, "last": 6}
+ADAM_OF_8_BITS = {
+    "delayed": {"all": 0, "largest": 4, "last": 0},
+    "current": {"all": 4, "largest": 2, "last": 0},
+    "block": {"all": 4, "largest": 2, "last": 0},
+}
 # The last release whose FP8 copies of sharded weights live from forward to backward, seen by
 # transformer-engine-fsdp2-copies.yaml, since the run for profiles has one rank.
 KEEPS_SHARDED_COPIES = {"transformer_engine": "2.15"}

@@ -141,7 +141,7 @@ std::string results_schema() {
   definitions["metric"] = object({{"value", kNumberOrNull, "as measured, in `unit`"},
                                   {"predicted", kNumberOrNull, "by the closed form; null if there is none"},
                                   {"unit", kText, "of both"},
-                                  {"reason?", kText, "why the value is null"}});
+                                  {"reason?", kText, "why the value is null, or what it is of"}});
   const Json ratio = object({{"value", kNumber, "the median"},
                              {"low", kNumber, "the least of its 99 % interval"},
                              {"high", kNumber, "the greatest of it"},
