@@ -9,6 +9,7 @@ from typing import Any
 
 import timeline as timelines
 from load import Cell, Problem, ResultSet
+from records import ARMS
 
 NEVER_HEADLINES = ("memory.unexplained_bytes", "parity.bitwise_equal")
 LONGEST_NAME = 180  # common file systems allow names of at most 255 bytes
@@ -100,15 +101,31 @@ class TimelineData:
     unit_of: int  # the largest byte count, which determines the unit
 
 
+MOST_BROKEN = 12  # cells with a failed gate that are drawn, of a set in which everything is broken
 MOST_BANDS = 9
 POINTS = 320
 
 
+def broken_cells(results: ResultSet) -> list[Cell]:
+    """Cells with a failed gate on memory, the first of each scenario before the second of any, and so on."""
+    broken = [
+        cell
+        for cell in results.cells
+        if any(gate["pass"] is False and (gate["metric"] or "").startswith("memory.") for gate in cell.record["gates"])
+    ]
+    ranked = [(number, cell) for cells in by_scenario(broken).values() for number, cell in enumerate(cells)]
+    return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])][:MOST_BROKEN]
+
+
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
-    """For each fix and result set, the `per_fix` cells with the largest difference in memory, largest first; then for
-    each scenario without a fix that says anything of memory, the cells with the largest peak."""
+    """For each result set the cells with a failed gate on memory, whatever they are of and whether they have a timeline;
+    then for each fix the `per_fix` cells with the largest difference in memory, largest first; then for each scenario
+    without a fix that says anything of memory, the cells with the largest peak."""
     out = []
     for results in sets:
+        broken = broken_cells(results)
+        drawn = {cell.id for cell in broken}
+        out += broken
         by_fix: dict[str, list[tuple[float, Cell]]] = {}
         for cells in by_scenario_and_fix(results.cells):
             for headline in headlines(cells):
@@ -118,30 +135,28 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
                     by_fix.setdefault(cell.fix, []).append((difference, cell))
         plain: dict[str, list[tuple[float, Cell]]] = {}
         for cell in results.cells:
-            if not cell.fix and cell.timeline("after"):
+            if not cell.fix and timeline_paths(cell):
                 peak = cell.figure("after", "memory.peak_bytes").value or 0.0
                 plain.setdefault(cell.scenario, []).append((peak, cell))
         for found in [*by_fix.values(), *plain.values()]:
             chosen: dict[str, Cell] = {}
             for _, cell in sorted(found, key=lambda pair: -pair[0]):
                 chosen.setdefault(cell.id, cell)
-            out += list(chosen.values())[:per_fix]
+            out += [cell for cell in [*chosen.values()][:per_fix] if cell.id not in drawn]
     return out
 
 
-def timeline_paths(cell: Cell) -> dict[str, pathlib.Path | None]:
-    """The files with the timelines of a cell's figure, by arm; None where there is none."""
-    wanted = ("before", "after") if cell.fix else [arm for arm in ("before", "after", "bf16") if cell.timeline(arm)]
-    return {arm: cell.timeline(arm) for arm in wanted}
+def timeline_paths(cell: Cell) -> dict[str, pathlib.Path]:
+    """The files with the timelines of a cell's figure, by arm. BF16's says nothing of a fix."""
+    paths = {arm: cell.timeline(arm) for arm in (("before", "after") if cell.fix else ("before", "after", "bf16"))}
+    return {arm: path for arm, path in paths.items() if path}
 
 
-def read_timelines(paths: dict[str, pathlib.Path | None]) -> tuple[TimelineData | None, dict[str, str]]:
+def read_timelines(paths: dict[str, pathlib.Path]) -> tuple[TimelineData | None, dict[str, str]]:
     """The data of a figure, if a timeline can be read, and by arm what is wrong with those that cannot."""
     faults, read = {}, {}
     for arm, path in paths.items():
         try:
-            if path is None:
-                raise timelines.TimelineError("is not there")
             read[arm] = timelines.read(path)
         except timelines.TimelineError as error:
             faults[arm] = str(error)
@@ -319,3 +334,45 @@ def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
                     )
                 )
     return out[:most]
+
+
+# --- why a section is empty: what results lack, or what the choice of cells leaves out -----------------------------------------
+
+# What timeline_cells() draws, the other way round.
+_NOT_CHOSEN = "no fix here has a gate on memory that it changes, and no gate on memory failed"
+
+
+def _any_arm(sets: list[ResultSet], key: str) -> bool:
+    return any((cell.arm(arm) or {}).get(key) for results in sets for cell in results.cells for arm in ARMS)
+
+
+def _chosen(sets: list[ResultSet]) -> list[Cell]:
+    return [cell for cell in timeline_cells(sets, 1) if timeline_paths(cell)]
+
+
+def _has_timelines(sets: list[ResultSet]) -> bool:
+    return any(cell.timeline(arm) for results in sets for cell in results.cells for arm in ARMS)
+
+
+def why_no_timelines(sets: list[ResultSet]) -> str:
+    if not _has_timelines(sets):
+        return "no result set holds timelines of memory"
+    if _chosen(sets):
+        return "none was asked for (--figures), or none of those to be drawn could be read"
+    return f"{_NOT_CHOSEN}; `--snapshots --cells REGEX` writes the timelines of other cells"
+
+
+def why_no_holders(sets: list[ResultSet]) -> str:
+    if not _any_arm(sets, "peak_by_holder"):
+        return "no cell says who holds memory at its peak"
+    if not _has_timelines(sets):
+        return "no result set holds timelines of memory, and no cell with a failed gate on memory says who holds it"
+    if _chosen(sets):
+        return "no cell of a memory timeline above says who holds memory at its peak"
+    return _NOT_CHOSEN
+
+
+def why_no_noise(sets: list[ResultSet]) -> str:
+    if not _any_arm(sets, "noise"):
+        return "no cell measured tensors against BF16's"
+    return "only cells of a fix measured tensors against BF16's, and those are left out"

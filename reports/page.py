@@ -21,7 +21,7 @@ import parity_words
 import set_tables
 import tables
 import units
-from figures import Plot
+from figures import Plot, why_no_holders, why_no_noise, why_no_timelines
 from load import Problem, ResultSet
 from records import ARMS, GOOD_VERDICTS
 from tables import Table, Text
@@ -30,6 +30,8 @@ MARK = "made by fp8lab report"  # in the first lines of report.html and report.m
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 MOST_NOISE_ROWS = 400
 MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
+
+ABSENCES = {"timelines": why_no_timelines, "holders": why_no_holders, "noise": why_no_noise}
 
 
 @dataclasses.dataclass
@@ -104,23 +106,23 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "timelines",
             "Memory timelines",
-            "For each fix the cell with the largest memory difference; for other scenarios the largest peak.",
-            absent="no result set holds timelines of memory",
+            "Cells with a failed gate on memory; for each fix the cell with the largest memory difference; for other scenarios "
+            "the largest peak.",
         ),
-        Section("holders", "Holders at the peak", "", absent="no cell says who holds memory at its peak"),
+        Section("holders", "Holders at the peak", ""),
         Section(
             "wire",
             "Bytes on the wire",
             "Per rank and step, by recipe.",
             [measure_tables.wire_table(sets)],
-            absent="no cell measured traffic",
+            absent="no cell measured the bytes of an all-gather",
         ),
         Section(
             "host",
             "Time before forward",
             "What the host does before a sharded layer's first kernel.",
             [measure_tables.host_table(sets)],
-            absent="no cell measured the host",
+            absent="no cell measured the time before forward",
         ),
         Section(
             "losses",
@@ -134,14 +136,13 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "What one key changes",
             "",
             [ablations.ablations_table(sets)],
-            absent="no scenario has cells that differ by one key from a cell without it",
+            absent="no scenario has cells, of no fix, that differ by one key from a cell without it",
         ),
         Section(
             "noise",
             "Noise by tensor",
             "",
             [measure_tables.noise_table(sets, MOST_NOISE_ROWS)],
-            absent="no cell measured tensors against BF16's",
         ),
         Section(
             "ratios",
@@ -154,9 +155,9 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "compare",
             "Side by side",
-            "Equal cells of several sets, or on several devices: the figures that differ, widest first.",
-            [compared],
-            absent=note if compared.caption else "",
+            "Cells of one name and equal keys in several sets, or on several devices: the figures that differ, widest first.",
+            [compared, set_tables.redefined_table(sets)],
+            absent=note,
         ),
         Section(
             "libraries",
@@ -201,6 +202,8 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         section.plots = [plot for plot in plots if plot.section == section.name]
         if len(sets) == 1 and section.name != "sets":
             section.tables = [table.without("set") for table in section.tables]
+        if section.is_empty and section.name in ABSENCES:  # these search all cells, so only where it is shown
+            section.absent = ABSENCES[section.name](sets)
     if problems:
         sections.insert(
             0,

@@ -102,6 +102,7 @@ _CELL = {
     "gates": [_GATE],
     "claims": [_CLAIM],
     "measure": [TEXT],
+    "text_checksum?": TEXT_OR_NULL,
     "config": {"*": SCALAR},
 }
 # The parts of an environment that a report needs; the others are shown as they are.

@@ -56,6 +56,57 @@ class Choice(sample.Case):
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 1)], ["s8"])
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 2)], ["s8", "s3"])
 
+    def loaded(self, found: list[dict[str, Any]]) -> list[load.ResultSet]:
+        sample.write_set(self.directory, found)
+        loader = load.Loader()
+        loader.load(str(self.directory))
+        return loader.sets
+
+    def broken(self, scenario: str, number: int = 0) -> dict[str, Any]:
+        """A cell of a fix that leaves memory equal, with a failed gate on it."""
+        record = self.retaining(scenario, 5, 5)
+        record["gates"] = [record["gates"][0] | {"pass": False}]
+        return record | {"id": f"{scenario}/n={number}"}
+
+    def test_a_cell_with_a_failed_gate_on_memory_is_always_drawn(self) -> None:
+        held = self.retaining("equal", 5, 5)
+        other = self.broken("other")
+        other["gates"][0]["metric"] = "parity.loss_gap"
+        sets = self.loaded([held, other, *(self.broken("b", number) for number in range(20)), self.broken("c")])
+        drawn = [cell.id for cell in figures.timeline_cells(sets, 1)]
+        self.assertEqual(drawn[:3], ["b/n=0", "c/n=0", "b/n=1"])
+        self.assertEqual(len(drawn), figures.MOST_BROKEN)
+        problems: list[load.Problem] = []
+        plots = choice.choose(sets, bench.Bench(), 1, problems)
+        self.assertEqual(sum(plot.section == "timelines" for plot in plots), figures.MOST_BROKEN)
+        self.assertEqual(sum(plot.section == "holders" for plot in plots), figures.MOST_BROKEN)
+        for arm in ("before", "after", "bf16"):  # no timeline is no mistake of the results
+            (self.directory / "timelines" / "c" / f"n=0.{arm}.json").unlink()
+        plots = choice.choose(sets, bench.Bench(), 1, problems)
+        self.assertEqual(sum(plot.section == "timelines" for plot in plots), figures.MOST_BROKEN - 1)
+        self.assertEqual(sum(plot.section == "holders" for plot in plots), figures.MOST_BROKEN)
+        self.assertEqual(problems, [])
+
+    def absent(self, sets: list[load.ResultSet]) -> dict[str, str]:
+        plots = choice.choose(sets, bench.Bench(), 1, [])
+        return {gap.name: gap.absent for gap in page.make("", sets, bench.Bench(), plots, []).gaps}
+
+    def test_absences_are_true(self) -> None:
+        not_chosen = "no fix here has a gate on memory that it changes, and no gate on memory failed"
+        gaps = self.absent(self.loaded([self.retaining("equal", 5, 5)]))
+        self.assertEqual(gaps["timelines"], not_chosen + "; `--snapshots --cells REGEX` writes the timelines of other cells")
+        self.assertEqual(gaps["holders"], not_chosen)
+        self.assertEqual(gaps["noise"], "only cells of a fix measured tensors against BF16's, and those are left out")
+        self.assertEqual(gaps["compare"], "there is one result set, on one device")
+        bare = result_set(self.retaining("equal", 5, 5))
+        self.assertEqual(self.absent([bare])["timelines"], "no result set holds timelines of memory")
+        self.assertIn("no result set holds timelines of memory, and no cell", self.absent([bare])["holders"])
+        for arm in bare.cells[0].record["arms"].values():
+            arm["peak_by_holder"] = arm["noise"] = []
+        gaps = self.absent([bare])
+        self.assertEqual(gaps["holders"], "no cell says who holds memory at its peak")
+        self.assertEqual(gaps["noise"], "no cell measured tensors against BF16's")
+
     def test_every_fix_of_a_matrix_has_its_timelines(self) -> None:
         sizes = {"release_attention_tensors": 2, "release_fuser_tensors": 5}
         found = [self.retaining("a", size, 0) | {"fix": fix, "id": f"a/fix={fix}"} for fix, size in sizes.items()]

@@ -9,7 +9,6 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kSmallRequest = kMiB;
-constexpr std::size_t kSmallSegment = 2 * kMiB;
 constexpr std::size_t kLargeSegment = 20 * kMiB;
 // Requests of at least this size get a segment of their own; smaller ones share a kLargeSegment.
 constexpr std::size_t kOwnSegment = 10 * kMiB;
@@ -64,7 +63,7 @@ CachingAllocator::Chunk* CachingAllocator::take_cached(std::size_t bytes, Pool p
 }
 
 CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, Pool pool, bool small) {
-  const std::size_t segment_bytes = small                 ? kSmallSegment
+  const std::size_t segment_bytes = small                 ? kSmallestSegment
                                     : bytes < kOwnSegment ? kLargeSegment
                                                           : round_to(bytes, 2 * kMiB);
   SegmentSource& source = source_of(pool);

@@ -49,6 +49,7 @@ inline constexpr std::size_t kPools = 2;
 class CachingAllocator {
  public:
   static constexpr std::size_t kAlignment = 512;
+  static constexpr std::size_t kSmallestSegment = std::size_t{2} << 20;
 
   /// `capacity_bytes` bounds the reserved bytes of all pools together; 0 means as much as the source provides.
   explicit CachingAllocator(std::unique_ptr<SegmentSource> source, std::size_t capacity_bytes = 0);

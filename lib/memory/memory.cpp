@@ -1,6 +1,6 @@
 #include "memory/memory.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <utility>
@@ -70,25 +70,31 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   const Pool pool = pool_of(holder);
   std::byte* data = allocator_.allocate(static_cast<std::size_t>(bytes), pool);
   if (!data) {
-    std::string account;
+    std::vector<std::string> account;
     std::int64_t others = 0;
-    std::size_t shown = 0;
     const HolderBytes holders = folded_by_index(ledger_.by_holder());
+    const auto add_line = [&](std::int64_t held, std::string_view label) {
+      account.push_back(fmt::format("\n  {:>10}  {}", size_text(held), label));
+    };
     for (const auto& [label, held] : holders)
-      if (shown++ < kMostHolders)
-        account += fmt::format("\n  {:>10}  {}", size_text(held), label);
+      if (account.size() < kMostHolders)
+        add_line(held, label);
       else
         others += held;
-    if (holders.size() > kMostHolders)
-      account += fmt::format("\n  {:>10}  {} other holders", size_text(others), holders.size() - kMostHolders);
+    if (holders.size() > kMostHolders) add_line(others, fmt::format("{} other holders", holders.size() - kMostHolders));
+    const std::string held_by =
+        account.empty()
+            ? fmt::format("nothing is held, but memory comes in segments of {} and more",
+                          size_text(static_cast<std::int64_t>(CachingAllocator::kSmallestSegment)))
+            : fmt::format("held by:{}", fmt::join(account, ";"));  // which also parts them where they stand on one line
     const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
     const std::string limit = options_.capacity_bytes == 0
                                   ? ""
                                   : ", capacity " + size_text(static_cast<std::int64_t>(options_.capacity_bytes));
-    throw OutOfMemory(fmt::format("out of device memory{}: {} asked for by {}, {} live, {} reserved{}; held by:{}",
+    throw OutOfMemory(fmt::format("out of device memory{}: {} asked for by {}, {} live, {} reserved{}; {}",
                                   together ? ", here or on a rank that gathers with this one" : "", size_text(bytes),
                                   text_of(ledger_.holder(holder)), size_text(ledger_.live_bytes()),
-                                  size_text(static_cast<std::int64_t>(allocator_.reserved_bytes())), limit, account));
+                                  size_text(static_cast<std::int64_t>(allocator_.reserved_bytes())), limit, held_by));
   }
   if (options_.poison) allocator_.fill(data, std::byte{0xFF}, static_cast<std::size_t>(bytes));
   Block* block = take_block();

@@ -163,6 +163,32 @@ TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
   EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
 }
 
+// A run that passes because its limit was raised is no better run.
+TEST(Compare, OtherGatesAreReportedAndMakeNoVerdictBetter) {
+  const auto gated = [](Verdict verdict, const std::string& text) {
+    CellRecord out = cell("a", verdict);
+    out.gates.assign(1, Gate{});
+    out.gates.front().text = text;
+    return out;
+  };
+  const std::string low = "after memory.peak_bytes is at most 400 MiB",
+                    high = "after memory.peak_bytes is at most 40 GiB";
+  const RunComparison raised =
+      compare_runs(run_of({gated(Verdict::kFail, low)}), run_of({gated(Verdict::kPass, high)}));
+  EXPECT_EQ(raised.count(Direction::kBetter), 0u);
+  EXPECT_EQ(raised.exit_code(), 0);
+  for (const std::string& text : {comparison_text(raised), comparison_markdown(raised)})
+    EXPECT_NE(text.find("its gates changed; was: " + low + "; is: " + high), std::string::npos) << text;
+  const RunComparison kept = compare_runs(run_of({gated(Verdict::kFail, low)}), run_of({gated(Verdict::kPass, low)}));
+  EXPECT_EQ(kept.count(Direction::kBetter), 1u);
+  CellRecord without = gated(Verdict::kPass, low);
+  without.gates.clear();
+  const RunComparison removed = compare_runs(run_of({gated(Verdict::kPass, low)}), run_of({without}));
+  ASSERT_EQ(removed.changes.size(), 1u);
+  EXPECT_EQ(text_of(removed.changes[0]), "its gates changed; was: " + low + "; is: none");
+  EXPECT_EQ(compare_runs(run_of({gated(Verdict::kPass, high)}), run_of({gated(Verdict::kFail, low)})).exit_code(), 1);
+}
+
 TEST(Compare, WhatIsWorseOneWayIsBetterTheOtherWay) {
   CellRecord small = cell("a"), large = cell("a");
   small.arms[Arm::kAfter].metrics["parity.loss_gap"] = {0.000585, {}, "1", ""};

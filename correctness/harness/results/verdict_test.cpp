@@ -249,6 +249,16 @@ TEST(Verdict, GivesTheReasonThatCameWithTheFigure) {
   EXPECT_EQ(judgement.reason, "after memory.retained_bytes equals 0: measured 100 B; context of layers[0].fc1: x");
 }
 
+TEST(Verdict, NamesTheOtherGatesThatFailAndWhatBf16MeasuresToo) {
+  ArmResults arms{{Arm::kAfter, arm(10)}, {Arm::kBf16, arm(10)}};
+  const std::string reason =
+      judge({}, arms, {equals(Side::kAfter, 1), equals(Side::kAfter, 10), equals(Side::kBf16, 2)}).reason;
+  EXPECT_NE(reason.find("measured 10 B; BF16 measures the same; 1 more gate fails: bf16 memory.retained_bytes"),
+            std::string::npos)
+      << reason;
+  EXPECT_EQ(judge({}, arms, {equals(Side::kAfter, 1)}).reason.find("more gate"), std::string::npos);
+}
+
 TEST(PlainCell, PassesFailsOrIsInconclusive) {
   const CellConfig plain;
   EXPECT_EQ(judge(plain, {{Arm::kAfter, arm(3)}}, {equals(Side::kAfter, 3)}).verdict, Verdict::kPass);

@@ -67,7 +67,10 @@ constexpr std::array kMetrics{
     Metric{"parity.output_sqnr_db", "dB", kMore, true, "outputs against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.grad_sqnr_db", "dB", kMore, true, "gradients against BF16's, signal to quantization noise", 0.5},
     Metric{"parity.weight_sqnr_db", "dB", kMore, true, "weights against BF16's, signal to quantization noise", 0.5},
-    Metric{"parity.weights_moved", "1", kMore, true, "fraction of weight tensors that training changed"},
+    Metric{
+        "parity.weights_moved", "1", kMore, true,
+        "fraction of weight tensors that training changed; BF16 rounds back a weight that moves by less than half its "
+        "step, such as a norm's by 0.0039 above 1"},
     Metric{
         "parity.shards_moved", "1", kMore, true,
         "fraction of a rank's shards that training changed, on the rank where it is smallest; empty shards left out"},

@@ -139,12 +139,17 @@ Json json_of(const Planned& plan) {
 std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& model) {
   std::size_t rows = 0, fitting = 0, mended = 0;
   const Planned* best = nullptr;  // of those that do not fit, the one whose cheapest change leaves the smallest peak
+  const Planned* smallest = nullptr;  // of those that fit
   for (std::size_t i = 0; i < plans.size(); i += model.ranks.size()) {
     const PlannedArm& arm = plans[i].arms.front();
     if (!arm.spare) continue;
     ++rows;
-    fitting += *arm.spare >= 0;
-    if (*arm.spare >= 0 || arm.fits.empty()) continue;
+    if (*arm.spare >= 0) {
+      ++fitting;
+      if (!smallest || *arm.spare > *smallest->arms.front().spare) smallest = &plans[i];
+      continue;
+    }
+    if (arm.fits.empty()) continue;
     ++mended;
     if (!best || arm.fits.front().peak_bytes < best->arms.front().fits.front().peak_bytes) best = &plans[i];
   }
@@ -152,13 +157,23 @@ std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& mode
   const std::string over = counted(static_cast<std::size_t>(model.ranks.front()), "rank");
   const std::string recipes = rows == 1 ? "" : fmt::format(", by {} of {} recipes", fitting, rows);
   if (fitting == rows) return fmt::format("Fits over {}.\n", over);
-  std::string out =
-      fitting > 0 ? fmt::format("Fits over {}{}", over, recipes) : fmt::format("Does not fit over {} as it is", over);
+  if (smallest) {
+    const std::int64_t peak = smallest->capacity - *smallest->arms.front().spare;
+    std::string out = fmt::format("Fits over {}{}; the smallest peak is that of {}: {}", over, recipes,
+                                  smallest->cell.title, bytes_text(static_cast<double>(peak)));
+    if (best)
+      out += fmt::format(". {} with a change, {} with {}",
+                         mended + fitting < rows ? fmt::format("{} more fit", mended)
+                         : mended == 1           ? "The other one fits"
+                                                 : "The others fit",
+                         best->cell.title, changes_text(best->arms.front().fits.front()));
+    return out + ".\n";
+  }
+  std::string out = fmt::format("Does not fit over {} as it is", over);
   if (best) {
-    const std::string others = mended + fitting < rows ? fmt::format("{} of {} recipes fit", mended, rows)
-                               : fitting > 0           ? "the others fit"
-                               : rows > 1              ? "every recipe fits"
-                                                       : "fits";
+    const std::string others = mended < rows ? fmt::format("{} of {} recipes fit", mended, rows)
+                               : rows > 1    ? "every recipe fits"
+                                             : "fits";
     const std::string under =
         rows > 1 ? fmt::format(" with a change; the smallest peak is that of {},", best->cell.title) : "";
     out += fmt::format("; {}{} with {}", others, under, changes_text(best->arms.front().fits.front()));
@@ -206,11 +221,13 @@ std::string scenario_text(const std::vector<Planned>& plans) {
   std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
   for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
   text += "\n";
-  std::size_t runs = 0, arms = 0, hold = 0, fail = 0, open = 0;
+  std::size_t runs = 0, arms = 0, predicted = 0, hold = 0, fail = 0, open = 0;
   for (const Planned& plan : plans) {
     const CellConfig& cell = plan.cell.config;
     runs += plan.cell.skip_reason.empty();
     arms += plan.arms.size();
+    predicted += static_cast<std::size_t>(
+        std::ranges::count_if(plan.arms, [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); }));
     text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
                         why_not_run(plan.cell));
     for (const PlannedArm& arm : plan.arms) text += line_of(arm) + fit_text(arm, plan.capacity, "          ");
@@ -221,6 +238,7 @@ std::string scenario_text(const std::vector<Planned>& plans) {
     open += plan.open;
   }
   text += fmt::format("{}, {} of them run here, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
+  if (predicted < arms) text += fmt::format("; {} of {} are predicted", predicted, counted(arms, "arm"));
   if (hold + fail > 0)
     text += fmt::format("; predictions decide {} of {}: {}", hold + fail, counted(hold + fail + open, "expectation"),
                         fail == 0 ? "all hold" : fmt::format("{} fail", fail));
@@ -284,6 +302,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
                        [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
   });
   if (!predicts) {
+    std::fflush(stdout);  // the reasons come first also where both streams are one file
     report_error("plan: nothing is predicted, for the reasons above");
     return exit_code({.verdicts = {Verdict::kInconclusive}});
   }

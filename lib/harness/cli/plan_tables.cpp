@@ -106,7 +106,7 @@ std::string plan_help() {
       "  fp8lab plan --model llama3-405b --gpu h200 --ranks 64,1024,16384 --set training.checkpoint=full\n\n"
       "GPUs: {}.\nModels: {}.\n\n"
       "Exit codes: 0 all good, 1 an expectation fails, or something does not fit the --gpu or --capacity given,\n"
-      "2 bad usage or files, 5 no cell matches.\n",
+      "or the scenario's own, 2 bad usage or files, 3 nothing is predicted, 5 no cell matches.\n",
       names(known_gpus()), names(known_models()));
 }
 

@@ -9,6 +9,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
 #include "harness/cli/plan_tables.h"
 #include "harness/scenario/rules.h"
@@ -69,8 +70,11 @@ void set_key(CellConfig& cell, const std::string& setting, const Vocabulary& voc
 }  // namespace
 
 bool Planned::fails(bool fits) const {
+  const bool ends_otherwise = std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) {
+    return e.comparison == Comparison::kEnds && e.side == Side::kAfter;
+  });
   return std::any_of(gates.begin(), gates.end(), [](const Gate& gate) { return !*gate.pass; }) ||
-         (fits && std::any_of(arms.begin(), arms.end(), [](const PlannedArm& arm) {
+         ((fits || !ends_otherwise) && std::any_of(arms.begin(), arms.end(), [](const PlannedArm& arm) {
             return arm.arm == Arm::kAfter && arm.spare && *arm.spare < 0;
           }));
 }
@@ -89,7 +93,9 @@ Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vecto
         out.estimate = program.estimate(cell.config, arm);
       else if (program.predict)
         out.estimate.figures = program.predict(cell.config, arm);
-      if (out.estimate.figures.empty()) out.reason = "no closed form";
+      if (out.estimate.figures.empty())
+        out.reason = is_library(cell.config) ? "no closed form of a library; --as LIBRARY@RELEASE predicts it"
+                                             : "no closed form";
       if (program.estimate && lasting.training.steps != cell.config.training.steps)
         out.lasting = program.estimate(lasting, arm);
     } catch (const Error& error) {
@@ -132,7 +138,15 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
   CellConfig base = known.cell();
   base.arch = capacity.arch;
-  for (const std::string& setting : request.settings) set_key(base, setting, vocabulary);
+  std::optional<bool> quantized_weights;  // where --set chooses rows by it
+  for (const std::string& setting : request.settings) {
+    set_key(base, setting, vocabulary);
+    if (setting.starts_with("training.recipe=") || setting.starts_with("ranks="))
+      fail(fmt::format("plan: --set {}: the table has {}; choose them by {}", quotable(setting),
+                       setting.starts_with("ranks") ? "a column for each number of ranks" : "rows for each recipe",
+                       setting.starts_with("ranks") ? "--ranks" : "--recipe"));
+    if (setting.starts_with("training.quantized_weights=")) quantized_weights = base.training.quantized_weights;
+  }
   std::vector<std::string> recipes = request.recipes;
   if (recipes.empty() && !capacity.fp8) recipes = {"bf16"};
   if (recipes.empty())
@@ -145,6 +159,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       fail(fmt::format("--recipe: `{}` is not known.{}", quotable(recipe), suggestion(recipe, key.words(vocabulary))));
     for (const bool quantized : {false, true}) {
       if (quantized && !vocabulary.quantizes(recipe)) continue;
+      if (vocabulary.quantizes(recipe) && quantized_weights.value_or(quantized) != quantized) continue;
       for (const int ranks : out.ranks) {
         PlannedCell cell;
         cell.config = base;
@@ -164,7 +179,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   const auto text_of = [&](const char* path) { return to_text(find_key(path)->get(base)); };
   out.heading = fmt::format(
       "{}: {} layers, hidden {}, vocabulary {}; {} of {} tokens a rank and micro-batch\n"
-      "optimizer {}, master weights {}, moments {}; FSDP over all ranks{}; --set KEY=VALUE changes any key\n{}\n"
+      "optimizer {}, master weights {}, moments {}; FSDP over all ranks{}; --set KEY=VALUE changes any other key\n{}\n"
       "Figures are the closed forms that runs are compared with, byte by byte.\n",
       known.name, base.model.layers, base.model.hidden, base.model.vocabulary,
       counted(static_cast<std::size_t>(base.model.batch), "sequence"), base.model.seq, text_of("training.optimizer"),

@@ -87,7 +87,7 @@ class Comparer {
       gone.reason = is ? is->reason : "";
       return add(gone, verdict_of(was), verdict_of(is));
     }
-    verdict(*was, *is);
+    verdict(*was, *is, gates(*was, *is));
     if (redefined(*was, *is)) return;
     ++out_.cells_compared;
     for (const Arm arm : kArms)
@@ -136,10 +136,27 @@ class Comparer {
     out_.changes.push_back(std::move(change));
   }
 
-  void verdict(const CellRecord& was, const CellRecord& is) {
+  /// True if both have the same gates; otherwise records those that only one of them has.
+  bool gates(const CellRecord& was, const CellRecord& is) {
+    const auto only_in = [](const CellRecord& one, const CellRecord& other) {
+      std::string out;
+      for (const Gate& gate : one.gates)
+        if (std::ranges::find(other.gates, gate.text, &Gate::text) == other.gates.end())
+          out += (out.empty() ? "" : "; ") + gate.text;
+      return out;
+    };
+    const std::string before = only_in(was, is), now = only_in(is, was);
+    if (before.empty() && now.empty()) return true;
+    add(change(ChangeKind::kGates, is), before, now);
+    return false;
+  }
+
+  /// Under other gates a verdict that is nearer to good says nothing of the program.
+  void verdict(const CellRecord& was, const CellRecord& is, bool same_gates) {
     if (was.verdict == is.verdict) return;
     Change out = change(ChangeKind::kVerdict, is);
     out.direction = direction_of(distance_from_good(is.verdict) - distance_from_good(was.verdict));
+    if (!same_gates && out.direction == Direction::kBetter) out.direction = Direction::kNeutral;
     out.line = line_of_failure(is);
     out.reason = is.reason;
     add(out, std::string(name(was.verdict)), std::string(name(is.verdict)));

@@ -21,11 +21,12 @@ enum class ChangeKind {
   kFigure,     ///< the value of a metric differs
   kNoFigure,   ///< a metric that had a value has none, or the reverse
   kRedefined,  ///< the cell of this id has other keys; its figures are not compared
+  kGates,      ///< the cell has other gates, so that its verdict may differ without a figure that does
 };
 
-inline constexpr std::array kChangeKinds{ChangeKind::kVanished, ChangeKind::kAppeared, ChangeKind::kVerdict,
-                                         ChangeKind::kArm,      ChangeKind::kFigure,   ChangeKind::kNoFigure,
-                                         ChangeKind::kRedefined};
+inline constexpr std::array kChangeKinds{ChangeKind::kVanished,  ChangeKind::kAppeared, ChangeKind::kVerdict,
+                                         ChangeKind::kArm,       ChangeKind::kFigure,   ChangeKind::kNoFigure,
+                                         ChangeKind::kRedefined, ChangeKind::kGates};
 
 /// kNeutral: a difference that is neither worse nor better, such as in a share of a sum that did not change.
 enum class Direction { kWorse, kBetter, kNeutral };
@@ -44,7 +45,7 @@ struct Change {
   int line = 0;                   ///< in the file: the gate on this metric, else the scenario's beginning; 0: unknown
   std::string arm, metric, unit;  ///< set for kFigure and kNoFigure
   std::optional<double> was, is;  ///< set for kFigure and kNoFigure
-  std::string was_text, is_text;  ///< the verdicts, the statuses of an arm, or the keys that differ
+  std::string was_text, is_text;  ///< the verdicts, the statuses of an arm, the keys or the gates that differ
   std::string reason;             ///< the newer run's reason for its verdict or missing figure, if it has one
 
   bool is_regression() const { return direction == Direction::kWorse && !allowed; }

@@ -55,6 +55,9 @@ std::string text_of(const Change& change) {
     }
     case ChangeKind::kRedefined:
       return fmt::format("the scenario was {} and is {}; figures are not compared", change.was_text, change.is_text);
+    case ChangeKind::kGates:
+      return fmt::format("its gates changed; was: {}; is: {}", change.was_text.empty() ? "none" : change.was_text,
+                         change.is_text.empty() ? "none" : change.is_text);
     case ChangeKind::kFigure:
     case ChangeKind::kNoFigure: break;
   }
@@ -201,6 +204,7 @@ std::string_view name(ChangeKind kind) {
     case ChangeKind::kNoFigure: return "no_figure";
     case ChangeKind::kArm: return "arm";
     case ChangeKind::kRedefined: return "redefined";
+    case ChangeKind::kGates: return "gates";
   }
   return "?";
 }
@@ -225,9 +229,10 @@ std::string comparison_text(const RunComparison& comparison) {
   };
   out += section(comparison, "Appeared", neutral(ChangeKind::kAppeared));
   out += section(comparison, "Redefined", neutral(ChangeKind::kRedefined));
+  out += section(comparison, "Other gates", neutral(ChangeKind::kGates));
   out += section(comparison, "Other, neither better nor worse", [](const Change& change) {
     return change.direction == Direction::kNeutral && change.kind != ChangeKind::kAppeared &&
-           change.kind != ChangeKind::kRedefined && !is_share(change);
+           change.kind != ChangeKind::kRedefined && change.kind != ChangeKind::kGates && !is_share(change);
   });
   out += section(comparison, "Better", [](const Change& c) { return c.direction == Direction::kBetter; });
   out += section(comparison, "Worse, and allowed", [](const Change& c) { return c.allowed; });
@@ -239,8 +244,27 @@ std::string comparison_text(const RunComparison& comparison) {
   return out + verdict_line(comparison) + "\n";
 }
 
+namespace {
+
+/// Cells with a change of the kind, the first few by name; empty if there are none.
+std::string markdown_list(const RunComparison& comparison, ChangeKind kind, std::string_view what) {
+  constexpr std::size_t kMostCells = 10;
+  std::size_t count = 0;
+  std::string lines;
+  for (const Change& change : comparison.changes)
+    if (change.kind == kind && ++count <= kMostCells)
+      lines += fmt::format("- {}: {}\n", for_markdown(change.id), for_markdown(text_of(change)));
+  if (count == 0) return "";
+  if (count > kMostCells) lines += fmt::format("- and {} more\n", count - kMostCells);
+  return fmt::format("\n{} {}:\n\n{}", counted(count, "cell"), what, lines);
+}
+
+}  // namespace
+
 std::string comparison_markdown(const RunComparison& comparison) {
-  std::string out = fmt::format("**{}**\n", verdict_line(comparison));
+  std::string out = fmt::format("**{}**\n", verdict_line(comparison)) +
+                    markdown_list(comparison, ChangeKind::kRedefined, "redefined, so that no figure is compared") +
+                    markdown_list(comparison, ChangeKind::kGates, "with other gates");
   if (comparison.findings.empty()) return out;
   out += "\n| cell | what changed | holder | since |\n|---|---|---|---|\n";
   for (const Finding& finding : comparison.findings) {

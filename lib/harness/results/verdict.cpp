@@ -160,13 +160,17 @@ Gate evaluate(const Expectation& e, const ArmResults& arms) {
   return gate;
 }
 
-/// "; " and the reason that came with a figure, such as which tensor it is of; empty if none came.
+/// "; " and the reason that came with a figure, such as which tensor it is of, and that BF16 measures the same; empty
+/// if there is nothing to say.
 std::string because(const Expectation& e, const ArmResults& arms) {
   if (e.side == Side::kDifference) return {};
   const auto arm = arms.find(arm_of(e.side));
   if (arm == arms.end()) return {};
   const auto metric = arm->second.metrics.find(e.metric);
-  return metric == arm->second.metrics.end() || metric->second.reason.empty() ? "" : "; " + metric->second.reason;
+  if (metric == arm->second.metrics.end()) return {};
+  const std::optional<double> in_bf16 = measured(arms, Side::kBf16, e.metric).value;
+  return (metric->second.reason.empty() ? "" : "; " + metric->second.reason) +
+         (e.side != Side::kBf16 && in_bf16 && in_bf16 == metric->second.value ? "; BF16 measures the same" : "");
 }
 
 /// "after memory.retained_bytes equals 0: 65.5 MiB (68,681,728 B)"
@@ -185,6 +189,25 @@ std::string complaint(const Gate& gate, const Expectation& e, const ArmResults& 
     limit = ", limit " + short_figure(*gate.limit, unit);
   return fmt::format("{}: measured {}{}{}", gate.text, gate.observed ? figure(*gate.observed, unit) : "nothing", limit,
                      because(e, arms));
+}
+
+/// "; 2 more gates fail: after parity.loss_gap, before memory.peak_bytes", of those that `reason` is not about.
+std::string others_failing(const std::vector<Gate>& gates, const std::string& reason) {
+  constexpr std::size_t kMostNames = 3;
+  std::vector<std::string> others;
+  bool is_named = false;
+  for (const Gate& gate : gates) {
+    if (gate.pass != false) continue;
+    if (!is_named && reason.starts_with(gate.text))
+      is_named = true;
+    else
+      others.push_back(gate.metric.empty() ? gate.text : fmt::format("{} {}", name(gate.side), gate.metric));
+  }
+  if (others.empty()) return {};
+  const std::size_t more = others.size();
+  if (more > kMostNames) others.resize(kMostNames);
+  return fmt::format("; {} more {}: {}{}", more, more == 1 ? "gate fails" : "gates fail", fmt::join(others, ", "),
+                     more > kMostNames ? ", ..." : "");
 }
 
 /// A message about an arm with status timeout (`timeouts`), or else with another status than ok and timeout, that no
@@ -335,7 +358,7 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
   for (const auto& [reason, verdict] : ladder) {
     if (reason.empty()) continue;
     out.verdict = verdict;
-    out.reason = reason;
+    out.reason = reason + others_failing(out.gates, reason);
     break;
   }
   return out;
