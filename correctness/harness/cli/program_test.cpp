@@ -274,6 +274,27 @@ TEST(Program, ResumeIgnoresResultsOfAnotherProgramOrMachine) {
   EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);
 }
 
+TEST(Program, CellOfWhoseBeforeArmNothingIsExpectedIsRefused) {
+  Scenarios scenarios({});
+  sample::write(
+      scenarios.file("half.yaml"),
+      sample::kFixScenario + "device: meta\nexpect:\n  - {arm: after, metric: memory.peak_bytes, at_least: 0}\n");
+  const Ended ended = run(scenarios.run_arguments({}));
+  EXPECT_EQ(ended.code, 2);
+  EXPECT_TRUE(contains(ended.errors, "nothing is expected of the before arm of cell sample")) << ended.errors;
+}
+
+TEST(Program, ResumeOfAnotherSelectionSaysWhatItLeavesOut) {
+  Scenarios scenarios({"one"});
+  scenarios.add("two", "");
+  EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
+  const Ended resumed = run(scenarios.run_arguments({"--resume", "-f", "one"}));
+  EXPECT_TRUE(contains(resumed.output, "outside of this selection: 1 cell of an earlier run")) << resumed.output;
+  EXPECT_EQ(results_of(scenarios)["cells"].size(), 1u);
+  EXPECT_FALSE(contains(run(scenarios.run_arguments({"--resume"})).output, "outside of this selection"));
+  EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
+}
+
 TEST(Program, ResumeFindsACellWhoseScenarioFileMoved) {
   Scenarios scenarios({"one"});
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);

@@ -104,6 +104,17 @@ TEST(Summary, NamesEveryFixOfAScenario) {
   EXPECT_TRUE(contains(summary_markdown({one, one}, {}), ". Fix: `b`\n"));
 }
 
+TEST(Summary, ShowsTheFirstNotesOfAScenarioWithTheirCells) {
+  CellRecord one = record("leak/a=1", Verdict::kPass), other = record("leak/a=2", Verdict::kPass);
+  for (const char* note : {"fc1.weight stays in 16 bits", "b", "c", "d", "e", "f"})
+    one.arms[Arm::kAfter].notes.emplace_back(note);
+  other.arms[Arm::kAfter].notes = {"fc1.weight stays in 16 bits"};
+  const std::string text = summary_markdown({one, other}, {});
+  EXPECT_TRUE(contains(text, "Notes:\n\n- fc1.weight stays in 16 bits (2 of 2 cells)\n- b (1 of 2 cells)\n")) << text;
+  EXPECT_TRUE(contains(text, "- and 2 other notes in `results.json`\n")) << text;
+  EXPECT_FALSE(contains(summary_markdown({record("leak/a=1", Verdict::kPass)}, {}), "Notes:"));
+}
+
 TEST(Holders, AreGroupedOverIndicesWithTheirSum) {
   EXPECT_EQ(
       folded_by_index(

@@ -247,7 +247,9 @@ TEST(Launched, RankCountIsThatOfTheLaunch) {
 TEST(Launched, CellsThatExpectACrashAreSkipped) {
   Scenarios scenarios({});
   sample::write(scenarios.file("crash.yaml"),
-                sample::kFixScenario + "device: meta\nranks: 3\nexpect:\n  - {arm: before, status: crashed}\n");
+                sample::kFixScenario +
+                    "device: meta\nranks: 3\nexpect:\n  - {arm: before, status: crashed}\n"
+                    "  - {arm: after, metric: memory.peak_bytes, at_least: 0}\n");
   add(scenarios, "good");
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;

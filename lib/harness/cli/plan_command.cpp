@@ -162,11 +162,12 @@ std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& mode
     std::string out = fmt::format("Fits over {}{}; the smallest peak is that of {}: {}", over, recipes,
                                   smallest->cell.title, bytes_text(static_cast<double>(peak)));
     if (best)
-      out += fmt::format(". {} with a change, {} with {}",
-                         mended + fitting < rows ? fmt::format("{} more fit", mended)
-                         : mended == 1           ? "The other one fits"
-                                                 : "The others fit",
-                         best->cell.title, changes_text(best->arms.front().fits.front()));
+      out += fmt::format("; {}{} {} {}",
+                         mended == 1               ? ""
+                         : mended + fitting < rows ? fmt::format("{} more fit with a change, ", mended)
+                                                   : "the others fit with a change, ",
+                         best->cell.title, mended == 1 ? "fits with" : "with",
+                         changes_text(best->arms.front().fits.front()));
     return out + ".\n";
   }
   std::string out = fmt::format("Does not fit over {} as it is", over);

@@ -213,6 +213,11 @@ class Run {
     out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
                        counts_of(outcome_.verdicts));
     if (const std::string controls = controls_.text(); !controls.empty()) out += controls + "\n";
+    std::set<std::string> selected;
+    for (const PlannedCell& cell : cells_) selected.insert(cell.config.id);
+    if (const std::size_t others = results_.count_others(selected); others > 0)
+      out += fmt::format("outside of this selection: {} of an earlier run, in results.jsonl and not in results.json\n",
+                         counted(others, "cell"));
     if (documented)
       out += fmt::format("results: {}\nsummary: {}\nreport:  fp8lab report {} -o report\n",
                          results_.path_of("results.json"), results_.path_of("summary.md"), request_.out);

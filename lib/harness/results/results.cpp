@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -155,6 +156,11 @@ const ResultSet::Cell* ResultSet::find_finished(const std::string& id, const std
   const Verdict verdict = it->second.head.verdict;
   const bool again = verdict == Verdict::kSkipped || verdict == Verdict::kTimeout || verdict == Verdict::kCrashed;
   return again ? nullptr : &it->second;
+}
+
+std::size_t ResultSet::count_others(const std::set<std::string>& ids) const {
+  return static_cast<std::size_t>(
+      std::count_if(cells_.begin(), cells_.end(), [&](const auto& cell) { return !ids.contains(cell.first); }));
 }
 
 void ResultSet::write_environment(const std::string& json) {

@@ -45,6 +45,8 @@ class ResultSet {
   /// never found, so that they run again: there may be a device now, more time, or nobody who kills the process. (A
   /// cell that expects a crash has another verdict.)
   const Cell* find_finished(const std::string& id, const std::string& hash) const;
+  /// The number of cells that an earlier run left a record of and that are none of `ids`.
+  std::size_t count_others(const std::set<std::string>& ids) const;
   /// A message if the last line of an earlier run was cut short and therefore dropped; else "".
   const std::string& notice() const { return notice_; }
 

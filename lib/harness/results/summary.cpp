@@ -10,6 +10,7 @@
 #include "core/holder_bytes.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/results/reports.h"
 
@@ -192,6 +193,37 @@ std::set<std::string> emulations(const CellRecord& record) {
   return out;
 }
 
+/// What arms after a fix note, such as weights that stay in 16 bits: the first few texts with the number of their
+/// cells.
+class Notes {
+ public:
+  void add(const CellRecord& record) {
+    const auto after = record.arms.find(Arm::kAfter);
+    if (after == record.arms.end()) return;
+    for (const std::string& text : after->second.notes) {
+      const auto known = std::ranges::find(first_, text, &std::pair<std::string, int>::first);
+      if (known != first_.end())
+        ++known->second;
+      else if (first_.size() < kMostNotes)
+        first_.emplace_back(text, 1);
+      else
+        ++others_;
+    }
+  }
+  std::string text(std::size_t cells) const {
+    std::string out;
+    for (const auto& [text, count] : first_)
+      out += fmt::format("- {} ({} of {})\n", for_markdown(text), count, counted(cells, "cell"));
+    if (others_ > 0) out += fmt::format("- and {} in `results.json`\n", counted(others_, "other note"));
+    return out.empty() ? out : "Notes:\n\n" + out + "\n";
+  }
+
+ private:
+  static constexpr std::size_t kMostNotes = 4;
+  std::vector<std::pair<std::string, int>> first_;
+  std::size_t others_ = 0;
+};
+
 /// The fixes of these cells, as Markdown code.
 std::vector<std::string> fixes_of(const RecordList& records, const std::vector<std::size_t>& cells) {
   std::set<std::string> fixes;
@@ -214,9 +246,11 @@ void write_scenario(const RecordList& records, const std::vector<std::size_t>& c
 
   std::vector<std::size_t> with_claims, with_holders;
   std::map<std::string, int> emulated;
+  Notes notes;
   for (const std::size_t i : cells) {
     const CellRecord record = records.read(i);
     sink(figures(record));
+    notes.add(record);
     for (const std::string& text : emulations(record)) ++emulated[text];
     if (!record.claims.empty() && record.verdict != Verdict::kSkipped) with_claims.push_back(i);
     const auto retains = [](const auto& arm) { return !arm.second.retained_by_holder.empty(); };
@@ -225,6 +259,7 @@ void write_scenario(const RecordList& records, const std::vector<std::size_t>& c
   sink("\n");
   for (const auto& [text, count] : emulated)
     sink(fmt::format("Emulated in {} of {} cells: {}.\n\n", count, cells.size(), for_markdown(text)));
+  sink(notes.text(cells.size()));
   if (!with_claims.empty()) {
     sink(claims_head());
     for (const std::size_t i : with_claims) sink(claims(records.read(i)));

@@ -71,6 +71,27 @@ std::vector<fs::path> files_under(const fs::path& directory) {
   return files;
 }
 
+/// Throws ScenarioError for a cell with an arm that would run and of which nothing is expected, which could only end
+/// inconclusive.
+void check_both_arms_are_expected(const Scenario& scenario, const std::vector<PlannedCell>& cells) {
+  for (const PlannedCell& cell : cells) {
+    if (!has_before(cell.config) || !(cell.skip_reason.empty() || cell.skipped_here)) continue;
+    const auto speaks_of = [&](Side side) {
+      return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
+        return e.side == side || e.side == Side::kDifference || (side == Side::kBefore && e.of == Arm::kBefore);
+      });
+    };
+    for (const Side side : {Side::kBefore, Side::kAfter})
+      if (!speaks_of(side))
+        throw ScenarioError(
+            scenario.file,
+            scenario.places.at(cell.config.fix.empty() || !scenario.places.contains("fix") ? "name" : "fix"),
+            fmt::format("nothing is expected of the {0} arm of cell {1}, which could only end "
+                        "inconclusive; add an `expect` entry with `arm: {0}` or `arm: difference`",
+                        name(side), cell.config.id));
+  }
+}
+
 }  // namespace
 
 std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
@@ -107,6 +128,7 @@ LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabul
         throw ScenarioError(scenario.file, scenario.places["name"],
                             fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
       std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
+      check_both_arms_are_expected(scenario, cells);
       std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
       file_of.emplace(scenario.name, scenario.file);
       out.scenarios.push_back(std::move(scenario));
