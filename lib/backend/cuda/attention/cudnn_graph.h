@@ -6,9 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -70,88 +68,36 @@ struct Plan {
   std::size_t workspace = 0;
 };
 
-/// cuDNN's handle on a GPU, and the plans made with it.
-struct Session {
-  Session() {
-    if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) handle = nullptr;
-  }
-  ~Session() { close(); }
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
-
-  void close() {
-    plans.clear();
-    if (handle != nullptr) cudnnDestroy(std::exchange(handle, nullptr));
-  }
-
-  cudnnHandle_t handle = nullptr;  ///< null: cuDNN gave none, so no plan is found
-  std::vector<Plan> plans;
-};
-
-/// Sessions that no context uses, by GPU. A plan takes up to 2.5 s to make, and a process opens its GPU anew for every
-/// run. One context at a time has a session, because cuDNN's plans are not made for several threads.
-class IdleSessions {
- public:
-  /// Null if there is none.
-  std::unique_ptr<Session> take(int gpu) {
-    const std::lock_guard lock(mutex_);
-    std::vector<std::unique_ptr<Session>>& idle = by_gpu_[gpu];
-    if (idle.empty()) return nullptr;
-    std::unique_ptr<Session> session = std::move(idle.back());
-    idle.pop_back();
-    return session;
-  }
-  void give_back(int gpu, std::unique_ptr<Session> session) {
-    // A plan may be missing because the GPU's memory was full.
-    std::erase_if(session->plans, [](const Plan& plan) { return plan.graph == nullptr; });
-    // The context's stream ends with it.
-    if (session->handle == nullptr || session->plans.size() > kMostPlans ||
-        cudnnSetStream(session->handle, nullptr) != CUDNN_STATUS_SUCCESS)
-      return;
-    const std::lock_guard lock(mutex_);
-    by_gpu_[gpu].push_back(std::move(session));
-  }
-
- private:
-  static constexpr std::size_t kMostPlans = 64;  ///< each keeps compiled kernels on the GPU
-  std::mutex mutex_;
-  std::map<int, std::vector<std::unique_ptr<Session>>> by_gpu_;
-};
-
-/// Never destroyed: when a program ends, the driver may be gone before it.
-inline IdleSessions& idle_sessions() {
-  static auto* const sessions = new IdleSessions;
-  return *sessions;
-}
-
-/// A context's session.
+/// cuDNN's handle on a GPU and the plans made so far.
 class Cudnn {
  public:
-  explicit Cudnn(CudaContext& context) : gpu_(context.ordinal()), session_(idle_sessions().take(gpu_)) {
-    if (session_ == nullptr) session_ = std::make_unique<Session>();
-    if (session_->handle != nullptr && cudnnSetStream(session_->handle, context.stream()) != CUDNN_STATUS_SUCCESS)
-      session_->close();
+  explicit Cudnn(CudaContext& context) {
+    if (cudnnCreate(&handle_) != CUDNN_STATUS_SUCCESS ||
+        cudnnSetStream(handle_, context.stream()) != CUDNN_STATUS_SUCCESS)
+      handle_ = nullptr;  // without a handle no plan is found
     scalars_ = allocate_device(kScalars * sizeof(float));
   }
-  ~Cudnn() { idle_sessions().give_back(gpu_, std::move(session_)); }
+  ~Cudnn() {
+    plans_.clear();
+    if (handle_ != nullptr) cudnnDestroy(handle_);
+  }
   Cudnn(const Cudnn&) = delete;
   Cudnn& operator=(const Cudnn&) = delete;
 
-  cudnnHandle_t handle() const { return session_->handle; }
-  /// After an error of cuDNN: no plan is found any more.
-  void close() { session_->close(); }
+  cudnnHandle_t handle() const { return handle_; }
   float* scalar(std::size_t index) { return reinterpret_cast<float*>(scalars_.get()) + index; }
 
   /// The plan for `key`. `build` fills an empty graph; it is called once for each key.
   template <class Build>
   const Plan& plan(const Key& key, Build&& build) {
-    for (const Plan& plan : session_->plans)
+    for (const Plan& plan : plans_)
       if (plan.key == key) return plan;
     Plan plan{.key = key, .graph = std::make_unique<Graph>(), .workspace = 0};
     plan.graph->set_intermediate_data_type(DataType_t::FLOAT).set_compute_data_type(DataType_t::FLOAT);
     build(*plan.graph);
     if (!finish(plan)) plan.graph.reset();
-    return session_->plans.emplace_back(std::move(plan));
+    plans_.push_back(std::move(plan));
+    return plans_.back();
   }
 
  private:
@@ -160,7 +106,7 @@ class Cudnn {
   bool finish(Plan& plan) {
     Graph& graph = *plan.graph;
     std::int64_t workspace = 0;
-    if (handle() == nullptr || graph.validate().is_bad() || graph.build_operation_graph(handle()).is_bad() ||
+    if (handle_ == nullptr || graph.validate().is_bad() || graph.build_operation_graph(handle_).is_bad() ||
         graph.create_execution_plans({frontend::HeurMode_t::A}).is_bad() || graph.check_support().is_bad() ||
         graph.build_plans().is_bad() || graph.get_workspace_size(workspace).is_bad())
       return false;
@@ -168,9 +114,9 @@ class Cudnn {
     return true;
   }
 
-  int gpu_;
-  std::unique_ptr<Session> session_;
+  cudnnHandle_t handle_ = nullptr;
   DeviceBytes scalars_;
+  std::vector<Plan> plans_;
 };
 
 inline DataType_t data_type(DType dtype) {
@@ -263,9 +209,7 @@ using Pointers = std::unordered_map<std::int64_t, void*>;
 
 inline void run(const Plan& plan, Cudnn& cudnn, Pointers& pointers, std::byte* workspace) {
   auto status = plan.graph->execute(cudnn.handle(), pointers, workspace);
-  if (!status.is_bad()) return;
-  cudnn.close();
-  fail("cuDNN attention: " + status.get_message());
+  if (status.is_bad()) fail("cuDNN attention: " + status.get_message());
 }
 
 }  // namespace fp8lab::cuda::cudnn
