@@ -174,7 +174,7 @@ TEST_P(OnDevices, ManyTensorsAreGatheredInOneCollective) {
 
 // The device poisons freed memory at once, and a new allocation gets the memory that was just freed.
 TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
-  const std::int64_t bytes = on_gpu() ? 1 << 22 : 1 << 16;
+  const std::int64_t bytes = !on_gpu() ? 1 << 16 : GetParam() < 16 ? 1 << 22 : 1 << 20;
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     Gpu gpu(world);
     std::vector<std::int64_t> offsets;

@@ -94,8 +94,9 @@ inline Operand make_quantized(Device& device, std::int64_t cols, DType dtype, st
 inline std::vector<double> read(Device& device, const Operand& operand) {
   const std::vector<float> floats = device.read(operand.values);
   std::vector<double> values(floats.begin(), floats.end());
-  if (operand.scale_inv)
-    for (double& value : values) value *= static_cast<double>(device.read(operand.scale_inv)[0]);
+  if (!operand.scale_inv) return values;
+  const double scale_inv = device.read(operand.scale_inv)[0];
+  for (double& value : values) value *= scale_inv;
   return values;
 }
 

@@ -26,6 +26,8 @@ constexpr double kDefaultTimeoutSeconds = 600;
 /// The most cells that have begun and are not finished. They may be more than the running ones: a cell that waits for
 /// an arm which another cell runs holds the results of its own arms.
 constexpr std::size_t kMostBegun = 512;
+/// The most cells that wait for device memory while those behind them go ahead.
+constexpr std::size_t kMostWaiting = 64;
 constexpr auto kTick = std::chrono::milliseconds(200);
 /// Device memory that the driver and its libraries use for a process; measured on H200: 0.55 GiB.
 constexpr double kDriverBytes = 640.0 * (1 << 20);
@@ -130,26 +132,47 @@ class Runner {
     }
   }
 
-  /// Begins the next cell, or records that it is skipped; false if it has to wait or there is none.
+  /// A cell that may begin.
+  struct NextCell {
+    const PlannedCell* cell;
+    std::vector<Arm> arms;
+    GpuNeed need;
+  };
+
+  /// Begins the next cell that fits, or has it wait or be skipped; false if there is none to do that with. A cell that
+  /// waits for device memory lets others go ahead, and is the first to get what they leave.
   bool begin_next() {
-    if (next_ == order_.size() || running_.size() >= kMostBegun) return false;
+    if (running_.size() >= kMostBegun) return false;
+    const auto fits = [&](const NextCell& next) { return place(next.cell->config, next.need).has_value(); };
+    if (const auto found = std::ranges::find_if(waiting_, fits); found != waiting_.end()) {
+      begin(*found);
+      waiting_.erase(found);
+      return true;
+    }
+    if (next_ == order_.size() || waiting_.size() >= kMostWaiting) return false;
     const PlannedCell& cell = *order_[next_];
-    const std::vector<Arm> arms = arms_of(cell, vocabulary_);
+    std::vector<Arm> arms = arms_of(cell, vocabulary_);
     const std::string reason = cell.skip_reason.empty() ? too_large(cell, arms) : cell.skip_reason;
     if (!reason.empty()) {
       ++next_;
       events_.finished(skipped_record(cell, reason));
       return true;
     }
-    const bool alone = runs_alone(cell.config);
-    if (alone && processes() > 0) return false;
-    const GpuNeed need = need_of(cell, arms);
-    if (!place(cell.config, need)) return false;
-    if (alone) idle_.clear();
-    running_.emplace_back(cell, arms, options_, events_, shared_, idle_, need);
-    alone_ = alone;
+    if (runs_alone(cell.config) && (processes() > 0 || !waiting_.empty())) return false;
     ++next_;
+    const GpuNeed need = need_of(cell, arms);
+    NextCell next{&cell, std::move(arms), need};
+    if (fits(next))
+      begin(next);
+    else
+      waiting_.push_back(std::move(next));
     return true;
+  }
+
+  void begin(const NextCell& next) {
+    alone_ = runs_alone(next.cell->config);
+    if (alone_) idle_.clear();
+    running_.emplace_back(*next.cell, next.arms, options_, events_, shared_, idle_, next.need);
   }
 
   /// Starts the next arm of the cell, in a process that may be reused for other arms of the device that it has open. A
@@ -271,7 +294,8 @@ class Runner {
   std::map<std::string, std::vector<std::int64_t>> gpus_;  ///< memory of each GPU, by device
   std::list<RunningCell> running_;
   std::size_t next_ = 0;
-  bool alone_ = false;  ///< the running cell measures time, so no other may run
+  std::vector<NextCell> waiting_;  ///< for device memory, in their order
+  bool alone_ = false;             ///< the running cell measures time, so no other may run
 };
 
 }  // namespace
