@@ -29,6 +29,7 @@ from tables import Table, Text
 MARK = "made by fp8lab report"  # in the first lines of report.html and report.md; files without it are not replaced
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 MOST_NOISE_ROWS = 400
+MOST_NOTES = 12  # of a cell
 MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
 
 ABSENCES = {"timelines": why_no_timelines, "holders": why_no_holders, "noise": why_no_noise}
@@ -224,17 +225,20 @@ def _line(sets: list[ResultSet]) -> str:
 
 
 def details(sets: list[ResultSet]) -> dict[str, Any]:
-    """All figures of all cells. Metrics and reasons are numbered, because they repeat often."""
+    """All figures of all cells. Metrics, reasons and notes are numbered, because they repeat often."""
     metrics: dict[tuple[str, str], int] = {}
     reasons: dict[str, int] = {}
     out: dict[str, Any] = {}
     for results in sets:
         for cell in results.cells:
             arms: dict[str, Any] = {}
+            notes: dict[str, list[str]] = {}
             for name in ARMS:
                 arm = cell.arm(name)
                 if arm is None:
                     continue
+                for note in arm.get("notes") or []:
+                    notes.setdefault(note, []).append(name)
                 rows = [
                     [
                         metrics.setdefault((metric, entry["unit"]), len(metrics)),
@@ -257,6 +261,10 @@ def details(sets: list[ResultSet]) -> dict[str, Any]:
                 for gate in cell.record["gates"]
             ]
             out[cell.anchor] = {"title": cell.record["title"], "arms": arms, "gates": gates}
+            if notes:
+                shown = list(notes.items())[:MOST_NOTES]
+                out[cell.anchor]["notes"] = [[reasons.setdefault(note, len(reasons)), ", ".join(of)] for note, of in shown]
+                out[cell.anchor]["more_notes"] = len(notes) - len(shown)
     return {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
 
 

@@ -1,4 +1,4 @@
-// Masters of weights in eight bits that start from values kept in host memory, or from the eight bits.
+// Masters of FP8 weights that start from values kept in host memory, or from the eight bits.
 
 #include <gtest/gtest.h>
 

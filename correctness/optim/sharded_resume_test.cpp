@@ -158,7 +158,7 @@ RunConfig config_of(const OtherForm& form) {
   return config;
 }
 
-/// Ranks that keep a weight in eight bits, and others whose cut would split its blocks, so that they do not.
+/// Ranks that keep an FP8 weight, and others whose cut would split its blocks, so that they do not.
 class OtherForms : public ::testing::TestWithParam<OtherForm> {};
 
 TEST_P(OtherForms, ContinueAsIfTrainingHadNeverStopped) {

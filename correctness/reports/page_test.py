@@ -43,6 +43,9 @@ def write_report(directory: pathlib.Path, hash_seed: str = "random") -> subproce
     sample.write_set(directory / "a")
     other = sample.cells()
     other[0]["arms"]["after"]["metrics"]["memory.retained_bytes"]["value"] = 7
+    for arm in ("before", "after"):
+        other[0]["arms"][arm]["notes"] = ["<b>attention</b>: own kernel"]
+    other[0]["arms"]["after"]["notes"] += [f"note {i}" for i in range(20)]
     sample.write_set(directory / "b", other)
     rows = [sample.benchmark("gemm/1024", 2.0, flops=1e12, bytes_per_second=1e9, of_gemm=0.8)]
     sample.write_benchmarks(directory / "a" / "bench" / "bench_gemm.json", rows)
@@ -209,6 +212,14 @@ class Page(unittest.TestCase):
             "[...document.querySelectorAll('tr.detail td.absent')].map(c => c.title).find(Boolean)"
         )
         self.assertEqual(reason, "nothing is replicated")
+
+    def test_a_cell_shows_the_notes_of_its_arms(self) -> None:
+        self.browser.open(self.url + "#cell/1/leak/device=meta,recipe=delayed")
+        notes = f"{SOON}(() => document.querySelector('tr.detail ul')?.innerText.split('\\n'))"
+        shown = self.browser.evaluate(notes)
+        self.assertEqual(shown[0], "<b>attention</b>: own kernel (before, after)")
+        self.assertEqual(shown[1], "note 0 (after)")
+        self.assertEqual(shown[-1], "and 9 more in the results")
 
     def test_light_and_dark_are_both_legible(self) -> None:
         for dark in (False, True):

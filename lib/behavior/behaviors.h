@@ -24,7 +24,7 @@ struct Behaviors {
   /// Policy of Linear, LayerNormLinear and LayerNormMLP.
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
 
-  // Sharded weights in eight bits (TransformerEngine#2245, #2370). False is the behaviour before the fix.
+  // Sharded FP8 weights (TransformerEngine#2245, #2370). False is the behaviour before the fix.
   bool gather_eight_bits = true;       ///< shards travel as quantized data, not as dequantized values
   bool share_amax_over_shards = true;  ///< current scaling: all shards of a tensor use their largest amax
   bool choose_usage_by_pass = true;    ///< forward gathers row-wise orientations, backward column-wise ones
@@ -36,7 +36,7 @@ struct Behaviors {
   bool nearest_sharding_state = true;     ///< gather hooks ask the nearest wrapped module, not the root
   bool gather_blocks_row_wise = true;     ///< 128 x 128 blocks travel row-wise; the transpose is made locally (#2789)
 
-  // Copies of weights in eight bits between forward and backward (TransformerEngine#2805). False is the behaviour
+  // Copies of FP8 weights between forward and backward (TransformerEngine#2805). False is the behaviour
   // before the fix.
   bool requantize_in_backward = true;     ///< sharded: forward saves no eight-bit copy of a weight, backward makes one
   bool clear_gathered_transposes = true;  ///< the transpose of a gathered weight is freed once backward has read it

@@ -28,7 +28,7 @@ struct ModelOptions {
   /// Rows of amax histories until the first forward gives them as many as the recipe has, which is how a model is built
   /// under one recipe and run under another. 0: as many from the beginning.
   std::int64_t initial_history_length = 0;
-  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< of weights in eight bits
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< of FP8 weights
   /// Layers at the start and at the end that the recipe leaves in `dtype`: nothing of them is quantized.
   std::int64_t first_layers_plain = 0;
   std::int64_t last_layers_plain = 0;

@@ -238,7 +238,7 @@ void Adam::count_step(bool count_empty) {
 
 /// Finds out which parameters the launcher launches Adam's kernel for. It has a list for each group and form of
 /// parameters: weights that the kernel casts to eight bits, parameters in 16 bits, and values in f32, which include the
-/// masters of other weights in eight bits. Parameters without elements count as launched: only their scales are
+/// masters of other FP8 weights. Parameters without elements count as launched: only their scales are
 /// written.
 void Adam::choose_launched(const Behaviors& behaviors) {
   enum class Form { kEightBits, k16Bits, kF32 };

@@ -80,7 +80,7 @@ struct AdamState {
 /// if shards are measured together, so `parameters` must be alike on all ranks.
 ///
 /// A master starts from the value that the parameter was initialised with, in its nominal type, which is kept in host
-/// memory or computed again from its seed (Parameter::initial). So weights in eight bits and weights in 16 bits start
+/// memory or computed again from its seed (Parameter::initial). So FP8 weights and weights in 16 bits start
 /// equal, and stay equal. If the value is lost, or other code has changed the weights, the master starts from the eight
 /// bits.
 class Adam {

@@ -23,7 +23,7 @@ struct SavedItem {
     kRowwise,     ///< eight bits: row-wise data and scales, which belong to their shard
     kTransposed,  ///< the same of the column-wise orientation, which not every architecture has
     kRecipe,      ///< an amax history, or its scales
-    /// Reverted keep_type_in_moves: a weight in eight bits as values of its nominal type. No tensor of the model has
+    /// Reverted keep_type_in_moves: an FP8 weight as values of its nominal type. No tensor of the model has
     /// these values, so `tensor` is absent.
     kDequantized,
   };

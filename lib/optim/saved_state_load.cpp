@@ -178,7 +178,7 @@ class Loader {
   }
 
   /// True if a weight is in eight bits in the files and not in the model, or the other way round, because of another
-  /// cut: Sharding keeps no weight in eight bits if the cut would split its blocks.
+  /// cut: Sharding keeps no FP8 weight if the cut would split its blocks.
   bool stored_in_other_form(const SavedItem& first) const {
     const RankFile& file = saved_.files().front();
     if (file.find(first.name) != nullptr) return false;

@@ -200,6 +200,12 @@
       if (arm.retained.length)
         place.append(element("p", `Still held after backward, ${name}:`),
                      tableOf(["holder", "bytes"], arm.retained.map(holderRow)));
+    if (cell.notes) {
+      place.append(element("p", "Notes:"));
+      const list = place.appendChild(element("ul"));
+      for (const [note, names] of cell.notes) list.append(element("li", `${details.reasons[note]} (${names})`));
+      if (cell.more_notes) list.append(element("li", `and ${cell.more_notes} more in the results`));
+    }
     row.after(detail);
     row.classList.add("chosen");
     open = { row, detail };

@@ -110,6 +110,25 @@ TEST(Plan, NothingToPlanExitsFiveWithTheReason) {
   EXPECT_EQ(run({"plan", scenarios.path(), "-d", "cuba"}).code, 2);
 }
 
+TEST(Init, ListsItsKindsAsTextAndAsJson) {
+  const std::string text = run({"init", "--list"}).output;
+  const Json json = Json::parse(run({"init", "--list", "--json"}).output);
+  ASSERT_GE(json.size(), 5u);
+  for (const Json& row : json) EXPECT_TRUE(contains(text, row["kind"].get<std::string>())) << row;
+  EXPECT_EQ(run({"init", "memory", "--json"}).code, 2);
+}
+
+TEST(Run, GateOfTimeNeedsACellThatMeasuresIt) {
+  const Scenarios scenarios({"one"});
+  for (const bool controls : {false, true}) {
+    std::vector<std::string> arguments = scenarios.run_arguments({"--gate-time", "5"});
+    if (controls) arguments.emplace_back("--controls");
+    const Ended ended = run(arguments);
+    EXPECT_EQ(ended.code, 2) << ended.output;
+    EXPECT_TRUE(contains(ended.errors, "no selected cell measures time before and after a fix")) << ended.errors;
+  }
+}
+
 /// The completions that the program offers after `words`.
 std::set<std::string> offered(std::vector<std::string> words) {
   words.insert(words.begin(), "__complete");

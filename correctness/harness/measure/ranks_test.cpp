@@ -62,9 +62,7 @@ struct Case {
   bool quantized_weights;
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
-  *out << c.recipe << (c.quantized_weights ? " weights in eight bits" : "");
-}
+void PrintTo(const Case& c, std::ostream* out) { *out << c.recipe << (c.quantized_weights ? " FP8 weights" : ""); }
 
 std::vector<Case> cases() {
   std::vector<Case> all;

@@ -86,6 +86,25 @@ TEST(LanguageModel, LogitsAreStoredOnceInTheTypeOfTheParameters) {
   EXPECT_EQ(held(estimated, "parameters"), estimated.figures.at("memory.weight_bytes"));
 }
 
+// Of the weights of Llama-3 8B, a third of QKV's 6144 rows is a multiple of MXFP8's 32, and of no other weight's.
+TEST(Estimate, CountsTheWeightsWhoseBlocksShardsWouldCut) {
+  CellConfig cell = find_model("llama3-8b").cell();
+  cell.model.layers = 2;
+  cell.training.quantized_weights = true;
+  const auto refused = [&](const char* recipe, int ranks) {
+    cell.training.recipe = recipe;
+    cell.ranks = ranks;
+    const Estimate made = estimate(cell, Arm::kAfter);
+    EXPECT_EQ(made.fp8_weights, 8) << recipe;
+    return made.refused_weights;
+  };
+  EXPECT_EQ(refused("mxfp8", 3), 6);
+  EXPECT_EQ(refused("mxfp8", 64), 0);
+  EXPECT_EQ(refused("block", 64), 8);
+  EXPECT_EQ(refused("delayed", 3), 0);
+  EXPECT_EQ(estimate(cell, Arm::kBf16).fp8_weights, 0);
+}
+
 TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
   const auto billions = [](const std::string& name) {
     return estimate(find_model(name).cell(), Arm::kAfter).figures.at("memory.weight_bytes") / 2 / 1e9;
@@ -161,6 +180,30 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
   EXPECT_TRUE(
       model_plan(over("a100-80gb", {64}), capacity_of(over("a100-80gb", {64})), bundled_vocabulary()).cells.size() == 1)
       << "an A100 has no FP8";
+}
+
+TEST(PlanOfAModel, MarksFp8WeightsThatStayInHighPrecision) {
+  const Program program{.build = {},
+                        .scenarios_directory = "",
+                        .reports_directory = "",
+                        .vocabulary = bundled_vocabulary,
+                        .measure = {},
+                        .predict = {},
+                        .estimate = estimate};
+  PlanRequest request = over("h200", {2, 64});
+  request.model = "llama3-8b";
+  request.recipes = {"block"};
+  const auto printed = [&] {
+    ::testing::internal::CaptureStdout();
+    EXPECT_EQ(plan_command(request, program), 0);
+    return ::testing::internal::GetCapturedStdout();
+  };
+  const std::string table = printed();
+  EXPECT_NE(table.find("GiB * \n(*: FP8 weights stay in high precision"), std::string::npos) << table;
+  request.ranks = {2};
+  EXPECT_EQ(printed().find('*'), std::string::npos);
+  request.json = true;
+  EXPECT_NE(printed().find("\"refused_weights\": 0"), std::string::npos);
 }
 
 TEST(PlanOfAModel, WrongWordsAreNamedWithTheRemedy) {

@@ -154,7 +154,7 @@ struct TrainingConfig {
   /// Delayed scaling: rows of the amax histories with which the model is built; the first forward gives them as many as
   /// the recipe asks for. 0: as many from the beginning.
   std::int64_t initial_history_length = 0;
-  /// From what the masters of weights in eight bits start: the values that were cast, computed again or kept in host
+  /// From what the masters of FP8 weights start: the values that were cast, computed again or kept in host
   /// memory; or the eight bits.
   Word<MastersFrom> masters_from = MastersFrom::kInitialValues;
   bool fused_quantize = true;              ///< norms and activations quantize their outputs; false: a cast follows

@@ -295,7 +295,7 @@ std::vector<Key> make_keys() {
                   "delayed scaling: steps of amaxes that the model is built with, until its first forward; 0: as later",
                   kTraining<&T::initial_history_length>),
       choice("training.masters_from",
-             "what masters of weights in eight bits start from: the values that were cast, computed again from their "
+             "what masters of FP8 weights start from: the values that were cast, computed again from their "
              "seed or kept in host memory until then (Transformer Engine's preserve_high_precision_init_val), or what "
              "the eight bits hold (its default)",
              kTraining<&T::masters_from>),

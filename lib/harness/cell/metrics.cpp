@@ -24,7 +24,7 @@ constexpr std::array kMetrics{
     Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},
     Metric{"memory.weight_bytes", "B", kLess, true, "bytes of parameters that the rank keeps from step to step"},
     Metric{"memory.host_copies_peak_bytes", "B", kLess, true,
-           "most bytes at one moment of the values that weights in eight bits were cast from, kept in host memory"},
+           "most bytes at one moment of the values that FP8 weights were cast from, kept in host memory"},
     Metric{"memory.retained_bytes", "B", kLess, true,
            "bytes after backward that contexts, saved tensors, unsharded parameters or their gradients, results on "
            "their way between operations, or workspaces still hold"},

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "harness/cell/spelling.h"
@@ -130,8 +131,15 @@ void write_file(const std::string& path, std::string_view text, bool force) {
 }  // namespace
 
 int init_command(const InitRequest& request) {
+  check(request.list || !request.json, "init: --json prints the list of kinds; give --list with it");
   if (request.list) {
-    for (const Template& row : kTemplates) std::fputs(fmt::format("{:<8} {}\n", row.kind, row.title).c_str(), stdout);
+    auto json = nlohmann::ordered_json::array();
+    std::string text;
+    for (const Template& row : kTemplates) {
+      json.push_back({{"kind", row.kind}, {"title", row.title}});
+      text += fmt::format("{:<8} {}\n", row.kind, row.title);
+    }
+    std::fputs(request.json ? (json.dump(2) + "\n").c_str() : text.c_str(), stdout);
     return 0;
   }
   const Template& chosen = template_of(request.kind);

@@ -89,6 +89,14 @@ std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::st
   return out;
 }
 
+/// Which of its weights are not FP8, though the cell asks for it.
+std::string refused_text(const PlannedArm& arm, const std::string& indent) {
+  if (arm.estimate.refused_weights == 0) return "";
+  return fmt::format("{}{} of {} stay in high precision{}\n", indent, arm.estimate.refused_weights,
+                     counted(static_cast<std::size_t>(arm.estimate.fp8_weights), "FP8 weight"),
+                     arm.arm == Arm::kBefore ? "" : ": over these ranks, shards would cut their blocks");
+}
+
 std::string gate_text(const Gate& gate) {
   const Metric* metric = find_metric(gate.metric);
   const std::string_view unit = metric ? metric->unit : "1";
@@ -104,6 +112,10 @@ Json json_of(const PlannedArm& arm, std::int64_t capacity) {
     out["peak_phase"] = arm.estimate.peak_phase;
     out["peak_by_owner"] = Json::object();
     for (const auto& [owner, bytes] : arm.estimate.peak_by_owner) out["peak_by_owner"][std::string(owner)] = bytes;
+  }
+  if (arm.estimate.fp8_weights > 0) {
+    out["fp8_weights"] = arm.estimate.fp8_weights;
+    out["refused_weights"] = arm.estimate.refused_weights;
   }
   if (!arm.spare) return out;
   if (arm.lasting) out["peak_bytes_from_second_step"] = arm.lasting->figures.at("memory.peak_bytes");
@@ -188,7 +200,8 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
   std::string out = answer_text(plans, model) + model.heading;
   std::string head = fmt::format("{:<36}", "peak of a rank, by ranks");
   std::vector<std::pair<std::string, std::string>> answers;  // rows, and what they have in common
-  for (const int ranks : model.ranks) head += fmt::format(" {:>12}", ranks);
+  bool some_refuse = false;
+  for (const int ranks : model.ranks) head += fmt::format(" {:>12} ", ranks);
   out += head + "\n";
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool first = i % model.ranks.size() == 0;
@@ -196,7 +209,9 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
     const auto peak = arm.estimate.figures.find("memory.peak_bytes");
     if (first) out += fmt::format("{}{:<36}", i == 0 ? "" : "\n", plans[i].cell.title);
     const std::string text = peak == arm.estimate.figures.end() ? "-" : bytes_text(peak->second);
-    out += fmt::format(" {:>12}", text + (arm.spare && *arm.spare < 0 ? " !" : "  "));
+    const bool exceeds = arm.spare && *arm.spare < 0, refuses = arm.estimate.refused_weights > 0;
+    out += fmt::format(" {:>13}", text + (exceeds && refuses ? " !*" : exceeds ? " ! " : refuses ? " * " : "   "));
+    some_refuse = some_refuse || refuses;
     if (!first) continue;
     std::string answer =
         arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
@@ -206,9 +221,11 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
     else
       same->first += "; " + plans[i].cell.title;
   }
-  if (plans.empty() || plans.front().capacity == 0) return out + "\n";
-  out += fmt::format("\n{}\nOver {}:\n", out.find(" !") == std::string::npos ? "" : "(!: does not fit)\n",
-                     counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
+  out += "\n";
+  if (out.find(" !") != std::string::npos) out += "(!: does not fit)\n";
+  if (some_refuse) out += "(*: FP8 weights stay in high precision where shards would cut their blocks)\n";
+  if (plans.empty() || plans.front().capacity == 0) return out;
+  out += fmt::format("\nOver {}:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
   for (const auto& [rows, answer] : answers) out += rows + "\n" + answer;
   return out;
 }
@@ -231,7 +248,8 @@ std::string scenario_text(const std::vector<Planned>& plans) {
         std::ranges::count_if(plan.arms, [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); }));
     text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
                         why_not_run(plan.cell));
-    for (const PlannedArm& arm : plan.arms) text += line_of(arm) + fit_text(arm, plan.capacity, "          ");
+    for (const PlannedArm& arm : plan.arms)
+      text += line_of(arm) + refused_text(arm, "          ") + fit_text(arm, plan.capacity, "          ");
     for (const Gate& gate : plan.gates) {
       if (!*gate.pass) text += gate_text(gate);
       ++(*gate.pass ? hold : fail);

@@ -169,7 +169,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         cell.config.gather_ahead = base.gather_ahead && is_sharded(cell.config);
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
-        cell.title = recipe + (quantized ? ", weights in eight bits" : "");
+        cell.title = recipe + (quantized ? ", FP8 weights" : "");
         if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty())
           fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
         out.cells.push_back(std::move(cell));

@@ -178,11 +178,15 @@ class CommandLine {
   }
 
   void add_init() {
-    CLI::App& init = add("init", "write a scenario to start from", [this] { return init_command(init_); });
+    CLI::App& init = add("init", "write a scenario to start from", [this] {
+      init_.json = json_;
+      return init_command(init_);
+    });
     init.add_option("KIND", init_.kind, "what it measures; --list tells the kinds")->capture_default_str();
     init.add_option("-o,--out", init_.out, "file to write; default: KIND.yaml; -: print it")->type_name("FILE");
     init.add_flag("--force", init_.force, "replace an existing file");
     init.add_flag("--list", init_.list, "list the kinds and write nothing");
+    add_json(init, "print the list as JSON");
     init.footer(kInitExits);
   }
 

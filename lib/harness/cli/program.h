@@ -90,6 +90,7 @@ struct InitRequest {
   std::string out;  ///< empty: KIND.yaml; "-": standard output
   bool force = false;
   bool list = false;
+  bool json = false;  ///< of the list
 };
 
 /// Writes a scenario to start from. Throws if the file exists and `force` is false.

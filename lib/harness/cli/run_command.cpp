@@ -285,14 +285,14 @@ void add_time_gate(std::vector<PlannedCell>& cells, double percent, const Vocabu
   gate.factor = 1 + percent / 100;
   bool any = false;
   for (PlannedCell& cell : cells) {
+    if (std::ranges::find(cell.config.measure, find_metric(gate.metric)->group()) == cell.config.measure.end())
+      continue;
     if (cell.config.control != Control::kNone) {  // it gates its time already
       any = any || is_control(cell.config.id);
       continue;
     }
     const std::vector<Arm> arms = arms_of(cell, vocabulary);
-    if (std::ranges::find(arms, Arm::kBefore) == arms.end() ||
-        std::ranges::find(cell.config.measure, find_metric(gate.metric)->group()) == cell.config.measure.end())
-      continue;
+    if (std::ranges::find(arms, Arm::kBefore) == arms.end()) continue;
     cell.expect.push_back(gate);
     any = true;
   }

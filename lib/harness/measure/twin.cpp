@@ -17,16 +17,16 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// Why losses of a correct run with weights in eight bits may differ from the twin's, or "".
+/// Why losses of a correct run with FP8 weights may differ from the twin's, or "".
 std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
   const TrainingConfig& training = cell.training;
   // The twin casts its weights in every micro-batch, each time with the scale that the one before left.
   if (training.micro_batches > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
-    return "weights in eight bits are cast once in a step, the twin's in every micro-batch, after each of which "
+    return "FP8 weights are cast once in a step, the twin's in every micro-batch, after each of which "
            "delayed "
            "scaling has another scale";
   if (training.master_weights == Master::kRemainder)
-    return "weights in eight bits have f32 masters, which a cast rounds to even; the twin's have remainders, which "
+    return "FP8 weights have f32 masters, which a cast rounds to even; the twin's have remainders, which "
            "round "
            "ties away from zero";
   return "";

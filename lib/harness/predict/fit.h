@@ -24,7 +24,7 @@ struct Fit {
 
 /// Combinations of changes with which the peak of `config` is at most `capacity` bytes, the cheapest first, at most
 /// `most` of them, none of which contains another. Tried are: resharding after forward, moments in
-/// BF16, weights in eight bits, a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell
+/// BF16, FP8 weights, a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell
 /// that cannot be run. Empty if no combination fits.
 std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
                                const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);

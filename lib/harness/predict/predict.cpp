@@ -46,6 +46,8 @@ Estimate estimate(const CellConfig& config, Arm arm) {
   for (const auto& [name, count] : traffic(config, cell, layers, ends, optimizer))
     out.figures[name] = static_cast<double>(count);
   out.peak_phase = run.peak_phase;
+  out.fp8_weights = layers.sum(&LayerAccount::fp8_weights);
+  out.refused_weights = layers.sum(&LayerAccount::refused_weights);
   for (std::size_t i = 0; i < kOwnerNames.size(); ++i)
     if (run.at_peak.bytes[i] != 0) out.peak_by_owner.emplace_back(kOwnerNames[i], run.at_peak.bytes[i]);
   std::stable_sort(out.peak_by_owner.begin(), out.peak_by_owner.end(),

@@ -22,6 +22,9 @@ struct Estimate {
   std::string peak_phase;                 ///< setup, forward, backward or optimizer: the phase of memory.peak_bytes
   /// Bytes at the peak by what they are for, largest first; their sum is memory.peak_bytes.
   std::vector<std::pair<std::string_view, std::int64_t>> peak_by_owner;
+  /// The weights to be kept in FP8, and those of them that stay in high precision because shards would cut their blocks
+  /// or, before a fix, lose their type.
+  std::int64_t fp8_weights = 0, refused_weights = 0;
 };
 
 /// predict(), with what is alive at the peak.

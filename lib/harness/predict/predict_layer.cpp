@@ -81,6 +81,8 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
   keeps_input = cell.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
+    fp8_weights += parameter.to_be_fp8;
+    refused_weights += parameter.to_be_fp8 && !parameter.eight_bits;
     kept += parameter.kept;
     gradients += parameter.shard;
     add_gradient(parameter, reduced_gradients);

@@ -59,8 +59,9 @@ class LayerAccount {
   Schedule backward(MicroBatch at, LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
-  bool stops = false;   ///< training of this cell stops with an error
-  Bytes kept = 0;       ///< parameters, stored from step to step
+  bool stops = false;                                 ///< training of this cell stops with an error
+  std::int64_t fp8_weights = 0, refused_weights = 0;  ///< weights to be kept in FP8, and those that sharding refuses
+  Bytes kept = 0;                                     ///< parameters, stored from step to step
   Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
   Bytes cached = 0;     ///< copies of weights that modules keep from the first forward on
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;

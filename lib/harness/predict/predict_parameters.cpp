@@ -17,7 +17,7 @@ std::int64_t rows_of_shards(const CellNumbers& cell, std::int64_t rows) {
   return cell.sharding.shards * rows_of_shard(cell, rows);
 }
 
-/// The gather of one orientation of a weight in eight bits.
+/// The gather of one orientation of an FP8 weight.
 Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, std::int64_t rows, std::int64_t cols) {
   const std::int64_t own = rows_of_shard(cell, rows);
   const Bytes data = rows_of_shards(cell, rows) * cols;
@@ -93,7 +93,7 @@ Schedule cut_eight_bits(const CellNumbers& cell, const OrientationBytes& unshard
 /// Casts a matrix from `values` bytes in high precision, which live during the cast only.
 Schedule cast_from(Bytes values, const Cast& cast) { return allocate(values) + cast.schedule() + release(values); }
 
-/// Sets how a weight in eight bits is initialised.
+/// Sets how an FP8 weight is initialised.
 void initialize_eight_bits(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
   const ShardingNumbers& sharding = cell.sharding;
   const std::int64_t own_rows = rows_of_shard(cell, rows);
@@ -166,6 +166,7 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   result.padded = rows_of_shards(cell, rows) * cols * cell.element;
   result.shard_elems = rows_of_shard(cell, rows) * cols;
   result.shard = result.shard_elems * cell.element;
+  result.to_be_fp8 = eight_bits;
   result.eight_bits = eight_bits && !refused;
   if (result.eight_bits)
     initialize_eight_bits(cell, rows, cols, result);

@@ -25,6 +25,7 @@ struct ParameterNumbers {
   Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each with as many rows as rank 0's
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
+  bool to_be_fp8 = false;         ///< the cell keeps FP8 weights, and this is one, unless sharding refuses it
   bool eight_bits = false;        ///< the shard is stored in eight bits
   Bytes host_made = 0;            ///< kept in host memory when the parameter is made, before or without sharding
   Bytes host_kept = 0;            ///< kept of the shard

@@ -18,7 +18,7 @@ inline constexpr std::array<std::string_view, 8> kOwnerNames{"parameters",
                                                              "gradients",
                                                              "the optimizer's state",
                                                              "cached copies of weights",
-                                                             "activations and eight-bit copies",
+                                                             "activations and FP8 copies",
                                                              "logits and their gradients"};
 
 /// Bytes by owner.

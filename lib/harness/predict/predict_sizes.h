@@ -90,7 +90,7 @@ struct Decisions {
   Shells fuser_shells = Shells::kEmpty;
   Shells attention_shells = Shells::kEmpty;
   Shells grouped_shells = Shells::kEmpty;
-  /// Weights in eight bits are gathered as quantized data; else dequantized.
+  /// FP8 weights are gathered as quantized data; else dequantized.
   bool gather_eight_bits = true;
   /// A pass gathers the orientation that it reads; else every pass gathers both.
   bool choose_usage_by_pass = true;
@@ -135,7 +135,7 @@ struct Decisions {
   bool rebind_amax_on_resize = true;
   /// A cached copy of a weight that lacks an orientation is made anew.
   bool reset_incomplete_workspaces = true;
-  /// Results of list operations are written back to weights in eight bits.
+  /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
 };
 
@@ -223,7 +223,7 @@ struct CellNumbers {
   Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
   Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
-  /// The bytes of a weight in eight bits; only for a recipe that casts.
+  /// The bytes of an FP8 weight; only for a recipe that casts.
   OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
     return orientations(recipe.weight_scales, out, in);
   }

@@ -221,7 +221,7 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
                                   t.master_weights.text())};
   if (t.masters_from != MastersFrom::kInitialValues && !(t.quantized_weights && t.optimizer == Optimizer::kAdam))
     return BrokenRule{"training.masters_from",
-                      "only adam's masters of weights in eight bits can start from something else than the weights; "
+                      "only adam's masters of FP8 weights can start from something else than the weights; "
                       "remove it, or write `optimizer: adam`, `quantized_weights: true` and `master_weights: f32`"};
   return std::nullopt;
 }

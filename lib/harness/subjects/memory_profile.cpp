@@ -90,8 +90,7 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
 
 /// The key of a sharded cell of which profiles say nothing, and why.
 std::string uncovered_when_sharded(const CellConfig& cell) {
-  if (cell.training.quantized_weights)
-    return "training.quantized_weights: profiles say nothing of sharded weights in eight bits";
+  if (cell.training.quantized_weights) return "training.quantized_weights: profiles say nothing of sharded FP8 weights";
   if (cell.training.checkpoint != Recompute::kNone)
     return "training.checkpoint: profiles say nothing of recomputation around sharded layers";
   const Sizes sizes(cell.model);
@@ -228,7 +227,7 @@ const ProfileRow& MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
   });
   if (found == rows_.end())
     fail(fmt::format("the profile has no {} in form {} under {}{}", cell.model.layer, cell.model.form, recipe,
-                     quantized ? " with weights in eight bits" : ""));
+                     quantized ? " with FP8 weights" : ""));
   return *found;
 }
 
@@ -312,7 +311,7 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
         forward.consider(after(done).plus(moment, sizes).with_fsdp(fsdp.in_forward(done)), "forward");
     for (const TermsByKind& moment : row.output_moments)
       forward.consider(after(layers - 1.0).plus(moment, sizes).with_fsdp(fsdp.after_forward(layers)), "forward");
-    // Weights in eight bits that Adam has written may be turned in the next forward, and a sharded layer's own peak may
+    // FP8 weights that Adam has written may be turned in the next forward, and a sharded layer's own peak may
     // be below the loss's in the run that made the profile; profiles hold neither.
     const bool turned = cell.training.optimizer != Optimizer::kNone && row.quantized_weights && has_stepped;
     if (!turned && !fsdp.is_sharded()) figures["memory.forward_peak_bytes"] = forward.alive.total();

@@ -49,7 +49,7 @@ class TrainedModel {
   std::vector<std::string> parameter_names() const;
   /// The elements of each parameter that this rank keeps.
   std::vector<ElementRange> own_elements() const;
-  /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
+  /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
   /// Gradients; of a sharded parameter those of this rank's rows.
   std::vector<std::vector<float>> gradients() const;

@@ -97,7 +97,7 @@ class TrainingRun {
   std::vector<std::string> parameter_names() const { return trained_.parameter_names(); }
   /// The elements of each parameter that this rank keeps, in the same order.
   std::vector<ElementRange> own_elements() const { return trained_.own_elements(); }
-  /// The unsharded parameters as this rank sees them; weights in eight bits are dequantized with this rank's scales.
+  /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
   /// Collective.
   std::vector<std::vector<float>> weights() { return trained_.weights(); }
 

@@ -25,7 +25,7 @@ NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 1
 # What FusedAdam's step needs beside its state, in bytes an element of all weights, of a layer's largest and of its last.
 # Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and its
 # conversion (4 bytes), and only the last is made beside all other state: measured by
-# transformer-engine-memory-fsdp2.yaml. By recipe for weights in eight bits: measured by
+# transformer-engine-memory-fsdp2.yaml. By recipe for FP8 weights: measured by
 # transformer-engine-memory-8b.yaml. The run for profiles has no optimizer.
 ADAM_OF_16_BITS = {"all": 0, "largest": 0, "last": 6}
 ADAM_OF_8_BITS = {

@@ -194,7 +194,7 @@ class TransformerEngineSubject(TorchSubject):
         Under current scaling a shard that is quantized alone has its own, until the optimizer's first step."""
 
     def trained_weights(self, built):
-        """Weights in eight bits as layers see them: FSDP2 gathers their data, and each rank scales all of it by the
+        """FP8 weights as layers see them: FSDP2 gathers their data, and each rank scales all of it by the
         scale of its own shard. Ranks whose scales differ compute with different weights."""
         if not (self.cell.sharded and self.cell.quantized_weights):
             yield from super().trained_weights(built)
