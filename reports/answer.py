@@ -9,7 +9,7 @@ from figures import by_scenario, headlines
 from load import Cell, Problem, ResultSet
 from records import GOOD_VERDICTS, VERDICTS
 from set_tables import differences
-from tables import Table, Text, cell_link, counts, named, shown
+from tables import Table, Text, counts, named, scenario_link, shown
 
 # Verdicts that gates decided.
 JUDGED = frozenset(VERDICTS) - {"inconclusive", "skipped", "crashed", "timeout"}
@@ -205,7 +205,7 @@ def findings_table(sets: list[ResultSet]) -> Table:
                     counts(cells),
                     Text(cell.record["title"], look="prose"),
                     Text(finding(cells), look="bad" if bad else "prose"),
-                    cell_link(cell, cell.scenario),
+                    scenario_link(cell),
                     named(fixes),
                     Text(", ".join(sorted({one.device for one in cells}))),
                     Text(results.label),

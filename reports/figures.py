@@ -106,15 +106,16 @@ MOST_BANDS = 9
 POINTS = 320
 
 
-def broken_cells(results: ResultSet) -> list[Cell]:
-    """Cells with a failed gate on memory, the first of each scenario before the second of any, and so on."""
+def broken_cells(results: ResultSet, metrics: str = "memory.") -> list[Cell]:
+    """Cells with a failed gate on a metric whose name begins with `metrics`, the first of each scenario before the second
+    of any, and so on."""
     broken = [
         cell
         for cell in results.cells
-        if any(gate["pass"] is False and (gate["metric"] or "").startswith("memory.") for gate in cell.record["gates"])
+        if any(gate["pass"] is False and (gate["metric"] or "").startswith(metrics) for gate in cell.record["gates"])
     ]
     ranked = [(number, cell) for cells in by_scenario(broken).values() for number, cell in enumerate(cells)]
-    return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])][:MOST_BROKEN]
+    return [cell for _, cell in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
@@ -123,7 +124,7 @@ def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
     without a fix that says anything of memory, the cells with the largest peak."""
     out = []
     for results in sets:
-        broken = broken_cells(results)
+        broken = broken_cells(results)[:MOST_BROKEN]
         drawn = {cell.id for cell in broken}
         out += broken
         by_fix: dict[str, list[tuple[float, Cell]]] = {}
@@ -224,12 +225,17 @@ def holder_plot(cell: Cell, most: int = 10) -> Plot | None:
     if len(names) > most:
         shown = [*shown, f"{len(names) - most} others"]
         sizes = [row + [sum(one.get(name, 0.0) for name in names[most:])] for row, one in zip(sizes, held)]
+    caption = "Who holds the bytes that are alive at the peak, by owner; equal owners in all layers are one."
+    if arms[:2] == ["before", "after"] and held[0] == held[1]:
+        caption += " Before and after hold the same at the peak"
+        is_leak = (cell.arm("before") or {}).get("retained_by_holder")
+        caption += "; Holders after backward has what stays." if is_leak else "."
     return Plot(
         f"holders-{cell.results.index}-{slug(cell.id)}",
         "holders",
         "holders",
         f"{cell.fix or cell.record['title']}: {cell.id}",
-        "Who holds the bytes that are alive at the peak, by owner; equal owners in all layers are one.",
+        caption,
         HolderData(shown, arms, sizes),
         [cell.results.label],
     )
@@ -289,7 +295,8 @@ def _wire_plot(scenario: str, cells: list[Cell]) -> Plot:
         "wire",
         "wire",
         f"{scenario}: {first.record['title']}",
-        f"Bytes that one rank moves in a step. Shown of each recipe is the cell that gathers most ({shown}).",
+        "Bytes of the full arrays that the collectives of one rank gather or reduce in a step; a rank sends a part of them. "
+        f"Shown of each recipe is the cell that gathers most ({shown}).",
         WireData([cell.recipe for cell in cells], bars, [part for _, part in WIRE]),
         [first.results.label],
     )
@@ -370,6 +377,15 @@ def why_no_holders(sets: list[ResultSet]) -> str:
     if _chosen(sets):
         return "no cell of a memory timeline above says who holds memory at its peak"
     return _NOT_CHOSEN
+
+
+def why_no_retained(sets: list[ResultSet]) -> str:
+    figures = [cell.figure(arm, "memory.retained_bytes") for results in sets for cell in results.cells for arm in ARMS]
+    if all(figure.value is None for figure in figures):
+        return "no cell measured memory after backward"
+    if any(figure.value for figure in figures):
+        return "arms retain memory after backward, and none of them says who holds it"
+    return "no arm retains memory after backward"
 
 
 def why_no_noise(sets: list[ResultSet]) -> str:

@@ -1,13 +1,70 @@
 """Tables of the measurements of cells and benchmarks."""
 
+import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import bench as benches
 import units
-from figures import by_scenario
+from figures import MOST_BROKEN, broken_cells, by_scenario
 from load import Cell, Figure, ResultSet
 from records import ARMS
-from tables import Table, Text, cell_link, number, shown
+from tables import Table, Text, cell_link, number, shown, verdict_text
+
+MOST_HOLDERS = 8  # of an arm
+RETAINED = "memory.retained_bytes"
+
+
+def largest_holders(entries: list[dict[str, Any]], most: int = MOST_HOLDERS) -> tuple[list[tuple[str, float]], int, float]:
+    """The largest holders with their bytes, the number of the others, and the bytes of those. Where there are more than
+    `most`, equal holders in all layers are one, as in summary.md."""
+    sizes: dict[str, float] = {}
+    for entry in entries:
+        name = re.sub(r"\[[0-9]+\]", "[*]", entry["holder"]) if len(entries) > most else entry["holder"]
+        sizes[name] = sizes.get(name, 0) + entry["bytes"]
+    found = sorted(sizes.items(), key=lambda pair: -pair[1])
+    return found[:most], len(found[most:]), sum(size for _, size in found[most:])
+
+
+def _retained(cell: Cell, arm: str) -> list[dict[str, Any]]:
+    return (cell.arm(arm) or {}).get("retained_by_holder") or []
+
+
+def _gated_arms(cell: Cell, metric: str) -> list[str]:
+    """The arms that failed gates on a metric are about; a difference is about both sides."""
+    sides = {gate["arm"] for gate in cell.record["gates"] if gate["pass"] is False and gate["metric"] == metric}
+    return [arm for arm in ARMS if arm in sides or ("difference" in sides and arm != "bf16")]
+
+
+def _retaining(results: ResultSet) -> list[tuple[Cell, str]]:
+    """Cells with a failed gate on retained bytes, and of each scenario and fix the cell that retains most: before the fix
+    if it does then, else after it."""
+    found = [(cell, arm) for cell in broken_cells(results, RETAINED)[:MOST_BROKEN] for arm in _gated_arms(cell, RETAINED)]
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell in results.cells:
+        groups.setdefault((cell.scenario, cell.fix), []).append(cell)
+    for cells in groups.values():
+        for arm in ARMS:
+            best = max(cells, key=lambda cell: sum(entry["bytes"] for entry in _retained(cell, arm)))
+            if _retained(best, arm):
+                found.append((best, arm))
+                break
+    return list({(cell.id, arm): (cell, arm) for cell, arm in found}.values())
+
+
+def retained_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for cell, arm in _retaining(results):
+            head = [verdict_text(cell.verdict), cell_link(cell, cell.id), Text(results.label), Text(arm)]
+            holders, others, rest = largest_holders(_retained(cell, arm))
+            rows += [[*head, Text(holder, look="code"), number(size, "B")] for holder, size in holders]
+            if others:
+                rows.append([*head, Text(f"and {others:,} more"), number(rest, "B")])
+    left = sum(max(0, len(broken_cells(results, RETAINED)) - MOST_BROKEN) for results in sets)
+    caption = f"{left:,} more cells failed a gate on {RETAINED}; Needs attention lists them." if left else ""
+    return Table("retained", ["verdict", "cell", "set", "arm", "holder", "bytes"], rows, caption=caption)
+
 
 WIRE = (
     "traffic.all_gather_payload_bytes",

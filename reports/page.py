@@ -21,7 +21,7 @@ import parity_words
 import set_tables
 import tables
 import units
-from figures import Plot, why_no_holders, why_no_noise, why_no_timelines
+from figures import Plot, why_no_holders, why_no_noise, why_no_retained, why_no_timelines
 from load import Problem, ResultSet
 from records import ARMS, GOOD_VERDICTS
 from tables import Table, Text
@@ -32,7 +32,12 @@ MOST_NOISE_ROWS = 400
 MOST_NOTES = 12  # of a cell
 MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
 
-ABSENCES = {"timelines": why_no_timelines, "holders": why_no_holders, "noise": why_no_noise}
+ABSENCES = {
+    "timelines": why_no_timelines,
+    "holders": why_no_holders,
+    "retained": why_no_retained,
+    "noise": why_no_noise,
+}
 
 
 @dataclasses.dataclass
@@ -43,6 +48,7 @@ class Section:
     tables: list[Table] = dataclasses.field(default_factory=list)
     plots: list[Plot] = dataclasses.field(default_factory=list)
     absent: str = ""  # why the section is empty
+    markdown: str = ""  # the text in Markdown, where it is another one
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +84,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "attention",
             "Needs attention",
             "Cells that did not come out as their scenarios expect, and skipped ones.",
-            [tables.attention_table(sets)],
+            [tables.attention_table(sets), tables.gates_table(sets)],
             absent="Every cell came out as its scenario expects.",
         ),
         Section(
@@ -87,6 +93,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "A row for every scenario, what needs attention first. The link leads to the cell that shows most.",
             [answers.findings_table(sets)],
             absent="no cell could be read",
+            markdown="A row for every scenario, what needs attention first. `shown by` names the cell that shows most.",
         ),
         Section(
             "fixes",
@@ -112,9 +119,17 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         ),
         Section("holders", "Holders at the peak", ""),
         Section(
+            "retained",
+            "Holders after backward",
+            "Who still holds bytes that should be gone when backward ends. Shown are cells with a failed gate on "
+            "memory.retained_bytes, and of each scenario the cell that retains most, before its fix if it has one.",
+            [measure_tables.retained_table(sets)],
+        ),
+        Section(
             "wire",
             "Bytes on the wire",
-            "Per rank and step, by recipe.",
+            "Bytes of the full arrays that the collectives of one rank gather, reduce-scatter or all-reduce in a step, by "
+            "recipe. In a ring of N ranks each sends (N-1)/N of what it gathers or reduce-scatters.",
             [measure_tables.wire_table(sets)],
             absent="no cell measured the bytes of an all-gather",
         ),
@@ -194,9 +209,10 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "cells",
             "All cells",
-            "Choose a cell to see its gates and figures; its address can be sent to others.",
+            "Choose a cell to see its gates, notes and figures; its address can be sent to others.",
             [tables.cells_table(sets)],
             absent="no cell could be read",
+            markdown="A row for every cell; report.html has the gates, notes and all figures of each.",
         ),
     ]
     for section in sections:
@@ -253,7 +269,7 @@ def details(sets: list[ResultSet]) -> dict[str, Any]:
                     "status": cell.ending(name) or "ok",
                     "rows": rows,
                     "reason": arm.get("reason") or "",
-                    "retained": [[entry["holder"], entry["bytes"]] for entry in (arm.get("retained_by_holder") or [])[:8]],
+                    "retained": _holders(arm.get("retained_by_holder") or []),
                     "losses": _thinned(arm.get("losses") or []),
                 }
             gates = [
@@ -266,6 +282,11 @@ def details(sets: list[ResultSet]) -> dict[str, Any]:
                 out[cell.anchor]["notes"] = [[reasons.setdefault(note, len(reasons)), ", ".join(of)] for note, of in shown]
                 out[cell.anchor]["more_notes"] = len(notes) - len(shown)
     return {"metrics": list(metrics), "reasons": list(reasons), "cells": out}
+
+
+def _holders(entries: list[dict[str, Any]]) -> list[tuple[str, float]]:
+    holders, others, rest = measure_tables.largest_holders(entries)
+    return [*holders, (f"and {others:,} more", rest)] if others else holders
 
 
 def _thinned(losses: list[float | None], most: int = 64) -> list[float | None]:
@@ -316,6 +337,7 @@ def _environment(autoescape: bool) -> jinja2.Environment:
         keep_trailing_newline=True,
     )
     environment.filters["md"] = _markdown
+    environment.filters["for_markdown"] = tables.Table.for_markdown
     return environment
 
 
@@ -337,5 +359,6 @@ def markdown(report: Report) -> str:
 
 def _markdown(text: Text | str) -> str:
     if isinstance(text, Text):
-        return escape.markdown_code(text.text) if text.look == "code" and text.text else escape.markdown(text.text)
+        words = text.markdown or text.text
+        return escape.markdown_code(words) if text.look == "code" and words else escape.markdown(words)
     return escape.markdown(text)

@@ -2,6 +2,7 @@
 absent."""
 
 import dataclasses
+from typing import Any
 
 import units
 from figures import by_scenario_and_fix, headlines
@@ -18,6 +19,7 @@ class Text:
     note: str = ""
     link: str = ""
     look: str = ""  # good, bad, absent, number, code, prose
+    markdown: str = ""  # instead of `text` in Markdown, where nobody can follow the link
 
 
 @dataclasses.dataclass
@@ -29,6 +31,14 @@ class Table:
     caption: str = ""
     search: bool = False
     facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
+    notes_of: str = ""  # a column whose tooltips are the column `claim` in Markdown; the page has no room for it
+
+    def for_markdown(self) -> "Table":
+        if not self.notes_of:
+            return self
+        at = self.columns.index(self.notes_of) + 1
+        rows = [[*row[:at], Text(row[at - 1].note), *row[at:]] for row in self.rows]
+        return dataclasses.replace(self, columns=[*self.columns[:at], "claim", *self.columns[at:]], rows=rows)
 
     def without(self, column: str) -> "Table":
         if column not in self.columns:
@@ -75,6 +85,11 @@ def cell_link(cell: Cell, text: str = "") -> Text:
     return Text(text or cell.point, text or cell.point, cell.id, "#" + cell.anchor, "code")
 
 
+def scenario_link(cell: Cell) -> Text:
+    """The scenario's name, as a link to the cell; Markdown has the cell's id."""
+    return dataclasses.replace(cell_link(cell, cell.scenario), markdown=cell.id)
+
+
 def counts(cells: list[Cell]) -> Text:
     found = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
     return Text(
@@ -115,7 +130,7 @@ def fixes_table(sets: list[ResultSet]) -> Table:
                 Text(first.fix, look="code"),
                 _upstream(first),
                 Text(results.label),
-                Text(first.scenario, look="code"),
+                Text(first.scenario, note=first.record["title"], look="code"),
             ]
             found = headlines(cells)
             for headline in found:
@@ -175,6 +190,7 @@ def fixes_table(sets: list[ResultSet]) -> Table:
             "shown by",
         ],
         rows,
+        notes_of="scenario",
     )
 
 
@@ -201,7 +217,7 @@ def claims_table(sets: list[ResultSet]) -> Table:
                         number(claim.get("measured"), unit, cell.record["reason"] or figure.reason),
                         Text(f"{cell.device}, {cell.record['config'].get('arch', '')}".rstrip(", ")),
                         Text(results.label),
-                        cell_link(cell, cell.scenario),
+                        scenario_link(cell),
                         Text(claim.get("note", ""), look="prose"),
                     ]
                 )
@@ -224,6 +240,36 @@ def attention_table(sets: list[ResultSet]) -> Table:
         if (cell.verdict == "skipped" if is_skipped else cell.verdict not in GOOD_VERDICTS)
     ]
     return Table("attention", ["verdict", "cell", "set", "why"], rows)
+
+
+def _gate_figure(cell: Cell, gate: dict[str, Any], value: float | None) -> Text:
+    """The exact figure: a gate fails by a byte, too."""
+    if value is None:
+        return Text(units.ABSENT, None, gate.get("detail", "") or "absent", look="absent")
+    found = (cell.figure(arm, gate["metric"] or "").unit for arm in (gate["arm"], *ARMS))
+    unit = next(filter(None, found), "1")
+    return Text(units.exact(value, unit), value, units.figure(value, unit), look="number")
+
+
+def gates_table(sets: list[ResultSet]) -> Table:
+    """The gates that fail, or are undecided, of the cells that did not come out as expected."""
+    rows = [
+        [
+            cell_link(cell, cell.id),
+            Text(results.label),
+            Text(gate["text"], look="code"),
+            Text("undecided" if gate["pass"] is None else "no", look="bad"),
+            _gate_figure(cell, gate, gate["observed"]),
+            _gate_figure(cell, gate, gate["limit"]),
+            Text(gate.get("detail", ""), look="prose"),
+        ]
+        for results in sets
+        for cell in results.cells
+        for gate in cell.record["gates"]
+        if cell.verdict not in GOOD_VERDICTS and gate["pass"] is not True
+    ]
+    columns = ["cell", "set", "gate", "holds", "observed", "limit", "note"]
+    return Table("gates", columns, rows, caption="Gates of these cells that fail or are undecided.")
 
 
 def _varied(results: ResultSet) -> dict[str, list[str]]:

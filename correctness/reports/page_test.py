@@ -19,6 +19,7 @@ SECTIONS = [
     "claims",
     "timelines",
     "holders",
+    "retained",
     "wire",
     "host",
     "losses",
