@@ -87,9 +87,7 @@ bool forward_gathers_rows_alone(const Behaviors& behaviors) {
 }
 
 bool forward_makes_no_transpose(const Behaviors& behaviors) {
-  RunConfig config = one_product("delayed", behaviors);
-  config.reshard = false;
-  return on_every_rank(config, [](ModelRun& run, ProcessGroup&) {
+  return on_every_rank(one_product("delayed", behaviors), [](ModelRun& run, ProcessGroup&) {
     Device& device = run.device();
     const Tensor x = device.allocate({Shape{128, 64}, DType::kBF16}, 0);
     fill(device, x, 1.0f);

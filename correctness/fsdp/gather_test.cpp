@@ -93,6 +93,32 @@ TEST(Gather, ReordersColumnwiseBlocksThatTravel) {
   }
 }
 
+// Transposes that products of a pass read are made after its gather: as in FSDP2's hooks, by forward's gather only if
+// backward does not gather. A reshard after a pass frees what was gathered and not what was made of it.
+TEST(Gather, MakesTheTransposesThatItsPassReads) {
+  for (const char* const recipe : {"delayed", "block"})
+    for (const char* const arch : {"hopper", "blackwell"})
+      for (const bool reshard : {true, false}) {
+        RunConfig config = config_of(recipe, 256);
+        config.arch = arch;
+        config.reshard = reshard;
+        const bool needed = std::string_view(arch) == "hopper" || std::string_view(recipe) == "block";
+        on_ranks(2, [&](ProcessGroup& world) {
+          ModelRun run(config, world, {.replicas = 1, .shards = 2});
+          for (const Pass pass : {Pass::kForward, Pass::kBackward}) {
+            run.sharding().unshard(run.runtime(), pass);
+            for (const Parameter* parameter : run.model().parameters()) {
+              if (!parameter->in_eight_bits()) continue;
+              EXPECT_EQ(static_cast<bool>(parameter->quantized.columnwise()),
+                        needed && (pass == Pass::kBackward || !reshard))
+                  << recipe << " on " << arch << ", reshard " << reshard << ": " << parameter->name;
+            }
+            run.sharding().reshard();
+          }
+        });
+      }
+}
+
 TEST(Gather, FallsBackToHighPrecisionWhereBlocksWouldBeCut) {
   on_ranks(4, [&](ProcessGroup& world) {
     ModelRun run(config_of("mxfp8", 96), world, {.replicas = 1, .shards = 4});

@@ -79,6 +79,7 @@ struct Parameter {
   std::optional<InitialValues> initial;  ///< present while the parameter holds its initial values or their cast
   Tensor value;                          ///< high precision; absent if there is a `quantizer`
   QuantizedTensor quantized;             ///< eight bits
+  bool made_columnwise = false;          ///< `quantized`'s column-wise orientation was made of rows after a gather
   std::unique_ptr<Quantizer> quantizer;  ///< quantizes updates of `quantized`; null for a parameter in high precision
   Tensor grad;                           ///< of the nominal type; absent until backward first produces one
   HolderId holder = 0;
@@ -87,6 +88,9 @@ struct Parameter {
   Parameter* local = nullptr;  ///< the shard, owned by the sharding; null if the parameter is not sharded
 
   bool in_eight_bits() const { return quantizer != nullptr; }
+  /// Makes the column-wise orientation of `quantized` as the transpose of the row-wise one.
+  void make_columnwise(Device& device);
+  void drop_columnwise();
   /// Takes `gradient` over, or adds it to the gradient that is there.
   void accumulate(Device& device, Tensor gradient);
 };

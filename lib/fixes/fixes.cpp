@@ -13,21 +13,24 @@ constexpr std::string_view kFuserReferences[] = {"TransformerEngine#2750"};
 constexpr Upstream kFuser{kFuserReferences, "c021e7e35", "2.14"};
 constexpr std::string_view kGroupedReferences[] = {"TransformerEngine#2772"};
 constexpr Upstream kGrouped{kGroupedReferences, "15760a5dd", "2.15"};
+// Of 2.0, which left the buffers in the shells: it retained the same bytes after backward, but had no shells to
+// restore.
 constexpr std::string_view kModulesReferences[] = {"TransformerEngine#1500"};
 constexpr Upstream kModules{kModulesReferences, "d3efaebb6", "2.1"};
-// Made by #1500, undone by #1548 before a release, and made again by #1686.
+// Made by #1500, undone by #1548 before a release, and made again by #1686. Reverted it is 2.0; 2.1 to 2.3 kept the
+// buffers in the shells too, but dropped the shells in backward.
 constexpr std::string_view kShellsReferences[] = {"TransformerEngine#1500", "TransformerEngine#1548",
                                                   "TransformerEngine#1686"};
 constexpr Upstream kShells{kShellsReferences, "2f61c4019", "2.4"};
 constexpr std::string_view kShardedWeightsReferences[] = {"TransformerEngine#2245"};
 constexpr Upstream kShardedWeights{kShardedWeightsReferences, "29537c96d", "2.10"};
 constexpr std::string_view kCopiesReferences[] = {"TransformerEngine#2245", "TransformerEngine#2369"};
-constexpr Upstream kCopies{kCopiesReferences, "f8693d2b0", "2.10"};
+constexpr Upstream kCopies{kCopiesReferences, "29537c96d", "2.10"};
 constexpr std::string_view kGatherOverheadReferences[] = {"TransformerEngine#2370"};
 constexpr Upstream kGatherOverhead{kGatherOverheadReferences, "d52ed471b", "2.11"};
-// #2370 found the shard; #2698 is the first with which training by FusedAdam over FSDP2 works.
+// #2370 ended this crash. Training by FusedAdam over FSDP2 works since #2698 (2.14), and with MXFP8 since #2753.
 constexpr std::string_view kShardedAdamReferences[] = {"TransformerEngine#2370", "TransformerEngine#2698"};
-constexpr Upstream kShardedAdam{kShardedAdamReferences, "139c863f9", "2.14"};
+constexpr Upstream kShardedAdam{kShardedAdamReferences, "d52ed471b", "2.11"};
 
 // #2245 made the view of MXFP8 tensors (2.10), #2698 that of blocks (2.14), and #3008 reports what it keeps alive. Main
 // had both as of d0067d0da.
@@ -45,15 +48,17 @@ constexpr Upstream kMomentCasts{kMomentCastsReferences, "459e7cf49", "2.13"};
 constexpr std::string_view kEmptyTensorsReferences[] = {"TransformerEngine#3202", "TransformerEngine#3207",
                                                         "TransformerEngine#3212"};
 constexpr Upstream kEmptyTensors{kEmptyTensorsReferences, "868d8d921", "2.18"};
-// In no release yet: main called itself 2.19.0.dev0.
+// On the branch of 2.19, which had no tag as of 2026-08-22. The groups that were empty upstream are Megatron's, on
+// ranks without a parameter of the group; FSDP2 lists a parameter of which a rank has no rows, and its step was
+// counted. The model is of frameworks that leave such shards out.
 constexpr std::string_view kEmptyGroupsReferences[] = {"TransformerEngine#1986", "TransformerEngine#3318"};
 constexpr Upstream kEmptyGroups{kEmptyGroupsReferences, "734ce31e9", "2.19"};
 constexpr std::string_view kBlocksInAdamReferences[] = {"TransformerEngine#2753"};
 constexpr Upstream kBlocksInAdam{kBlocksInAdamReferences, "fcceeb961", "2.14"};
 constexpr std::string_view kScaleInAdamReferences[] = {"TransformerEngine#2816"};
 constexpr Upstream kScaleInAdam{kScaleInAdamReferences, "a5164fe1f", "2.16"};
-// Up to 2.11 the state was plain at the unsharded shape. #2698 made it plain at the shape of the shard; its first
-// release, 2.14, has #2795 too.
+// In 2.10 and 2.11 the state was plain at the unsharded shape, before and after them a DTensor. #2698 made it plain at
+// the shape of the shard; its first release, 2.14, has #2795 too.
 constexpr std::string_view kSavedShardsReferences[] = {"TransformerEngine#2795"};
 constexpr Upstream kSavedShards{kSavedShardsReferences, "5abadf4ee", "2.14"};
 // #2951 reported the crash.
@@ -68,7 +73,7 @@ constexpr std::string_view kWeightCopiesReferences[] = {"TransformerEngine#2681"
 constexpr Upstream kWeightCopies{kWeightCopiesReferences, "0a088c1d5", "2.16"};
 
 constexpr std::string_view kWorkspacesReferences[] = {"TransformerEngine#1593"};
-constexpr Upstream kWorkspaces{kWorkspacesReferences, "76940399d", "2.2"};
+constexpr Upstream kWorkspaces{kWorkspacesReferences, "abbdd769a", "2.2"};
 
 constexpr std::array kFixes = {
     Fix{.name = "release_attention_tensors",
@@ -114,7 +119,7 @@ constexpr std::array kFixes = {
     Fix{.name = "drop_transpose_in_make_like",
         .upstream = kShardedWeights,
         .symptom = "every shard keeps the transpose of the entire weight alive",
-        .decision = "a tensor made like another does not keep the other's column-wise orientation",
+        .decision = "a split of a weight under one scale splits its transpose too",
         .revert = [](Behaviors& b) { b.drop_transpose_in_make_like = false; }},
     Fix{.name = "own_scale_in_new_zeros",
         .upstream = kShardedWeights,
@@ -128,14 +133,13 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.copy_bytes_between_shards = false; }},
     Fix{.name = "view_aligned_slices",
         .upstream = kShardedWeights,
-        .symptom = "a slice of an eight-bit weight is in high precision even if it covers all rows, and so "
-                   "are its gathers",
-        .decision = "a slice is a view if its scales are contiguous in the weight's scales",
+        .symptom = "a slice of an MXFP8 weight is in high precision even if it covers all rows, and so are its gathers",
+        .decision = "a slice that covers all rows is a view, and so is any whose scales are contiguous",
         .revert = [](Behaviors& b) { b.view_aligned_slices = false; }},
     Fix{.name = "gather_eight_bits",
         .upstream = kShardedWeights,
-        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: more traffic and "
-                   "memory than BF16",
+        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: as much traffic as "
+                   "BF16's",
         .decision = "shards travel as data and scales, and modules multiply the gathered data",
         .revert = [](Behaviors& b) { b.gather_eight_bits = false; }},
     Fix{.name = "share_amax_over_shards",
@@ -154,17 +158,19 @@ constexpr std::array kFixes = {
         .counterfactual = true},
     Fix{.name = "validate_usage_by_pass",
         .upstream = kShardedWeights,
-        .symptom = "forward asks for column-wise weights: a transpose of every layer on hopper, an error "
-                   "under MXFP8",
+        .symptom = "forward asks for column-wise weights: on hopper a transpose in every layer, which its reshard does "
+                   "not free; an error under MXFP8",
         .decision = "forward asks for the row-wise orientation alone, backward for the column-wise one",
-        .revert = [](Behaviors& b) { b.validate_usage_by_pass = false; }},
+        .revert = [](Behaviors& b) { b.validate_usage_by_pass = false; },
+        .counterfactual = true},
     Fix{.name = "use_weight_quantizer",
         .upstream = kShardedWeights,
         .symptom =
             "forward asks an FP8 weight for the orientations of its module's quantizer, which knows nothing of the "
             "gather: column-wise ones too",
         .decision = "the quantizer of a weight that is in eight bits is its own",
-        .revert = [](Behaviors& b) { b.use_weight_quantizer = false; }},
+        .revert = [](Behaviors& b) { b.use_weight_quantizer = false; },
+        .counterfactual = true},
     Fix{.name = "keep_fp8_init_metadata",
         .upstream = kShardedWeights,
         .symptom = "deferred initialisation of a sharded FP8 model silently leaves its weights in high precision",
@@ -265,15 +271,15 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.requantize_in_backward = false; }},
     Fix{.name = "clear_gathered_transposes",
         .upstream = kWeightCopies,
-        .symptom = "transposes that backward makes of gathered FP8 weights stay after it, and without reshard after "
-                   "forward the next backward reads them in place of the new weights'",
+        .symptom = "transposes that gathers make of FP8 weights stay after backward, and without reshard after forward "
+                   "the next backward reads them in place of the new weights'",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
     Fix{.name = "rebind_amax_on_resize",
         .upstream = kHistories,
         .symptom =
-            "FP8 weights of a model that was built with amax histories of another length keep the scale of their "
-            "initial values, so that weights that grow are clipped",
+            "FP8 weights of LayerNormLinear, LayerNormMLP and GroupedLinear that were built with amax histories of "
+            "another length keep the scale of their initial values, so that weights that grow are clipped",
         .decision = "where a history is resized, the weight's quantizer gets the live row of the new one",
         .revert = [](Behaviors& b) { b.rebind_amax_on_resize = false; }},
     Fix{.name = "reset_incomplete_workspaces",

@@ -81,7 +81,7 @@ void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool async) {
 
 void ParameterGroup::end_gather(Runtime& runtime) {
   for (const auto& parameter : parameters_) parameter->end_gather(runtime);
-  for (const auto& parameter : parameters_) parameter->reorder_gathered(runtime);
+  for (const auto& parameter : parameters_) parameter->make_columnwise(runtime);
   ahead_.reset();
   unsharded_ = true;
 }
@@ -98,7 +98,7 @@ void ParameterGroup::reshard() {
   unsharded_ = false;
 }
 
-void ParameterGroup::reshard_after_forward() {
+void ParameterGroup::free_gathered() {
   for (const auto& parameter : parameters_) parameter->free_gathered();
   unsharded_ = false;
 }

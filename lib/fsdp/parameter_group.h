@@ -46,9 +46,10 @@ class ParameterGroup {
 
   /// Gathers the unsharded parameters, unless they are there.
   void unshard(Runtime& runtime, Pass pass);
+  /// Frees the unsharded parameters.
   void reshard();
-  /// As frameworks reshard after forward: frees what the gather allocated, and no copy that was made of it.
-  void reshard_after_forward();
+  /// As FSDP2 reshards after a pass: frees what the gather allocated, and no copy that was made of it.
+  void free_gathered();
   /// Reduces the gradients to the shards, averaged over all ranks.
   void reduce_gradients(Runtime& runtime);
 

@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "nn/build.h"
+#include "nn/cores/operand.h"
 #include "ops/elementwise.h"
 #include "ops/quantized_storage.h"
 
@@ -42,7 +43,6 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
     : unsharded_(unsharded),
       split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
       rank_(mesh.shard_group().rank()),
-      clears_transposes_(runtime.behaviors.clear_gathered_transposes),
       reduce_dtype_(reduce_dtype.value_or(unsharded.spec.dtype)) {
   Device& device = runtime.device;
   const bool deferred = !unsharded.value && unsharded.quantized.empty();
@@ -236,11 +236,11 @@ void ShardedParameter::rebuild(Runtime& runtime, Metadata metadata) {
   else if (metadata.quantizer)
     unsharded_.quantizer = std::move(metadata.quantizer);
   unsharded_.quantizer->orientations = metadata.usage;
-  // Reverted behaviour: reshard() has left the transpose of the values gathered last. A pass that reads only rows drops
-  // it, and a transpose of blocks is dropped and made again. A per-tensor transpose is kept, and products read the
-  // previous step's values.
+  // Reverted behaviours: a reshard has left the transpose of the values gathered last. A pass that reads only rows
+  // drops it, and a transpose of blocks is dropped and made again. A per-tensor transpose is kept; if it is of the
+  // previous step, so are the values that products read.
   const bool reuses = metadata.usage.columnwise && unsharded_.quantized.format().per_tensor();
-  if (!columnwise_ && !untransposed_ && !reuses) unsharded_.quantized.drop_columnwise();
+  if (!columnwise_ && !untransposed_ && !reuses) unsharded_.drop_columnwise();
 }
 
 void ShardedParameter::add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
@@ -300,30 +300,34 @@ void ShardedParameter::end_gather(Runtime& runtime) {
   if (rowwise_) rebuild(runtime, std::move(metadata_));
 }
 
-void ShardedParameter::reorder_gathered(Runtime& runtime) {
-  if (!untransposed_) return;
-  // In backward this replaces forward's copy, which lives until then.
-  unsharded_.quantized.columnwise() =
-      columnwise_from_untransposed(runtime.device, shard_.quantizer->format, gathered_untransposed_, unsharded_.holder);
+void ShardedParameter::make_columnwise(Runtime& runtime) {
+  if (!rowwise_ || columnwise_) return;  // not in eight bits, or gathered
+  QuantizedTensor& unsharded = unsharded_.quantized;
+  const QuantFormat& format = unsharded.format();
+  if (untransposed_) {  // in backward this replaces forward's copy, which lives until then
+    unsharded.columnwise() =
+        columnwise_from_untransposed(runtime.device, format, gathered_untransposed_, unsharded_.holder);
+    unsharded_.made_columnwise = true;
+  } else if (unsharded_.quantizer->orientations.columnwise && !unsharded.columnwise() &&
+             !reads_rowwise_transposed(runtime.device.arch(), format)) {
+    unsharded_.make_columnwise(runtime.device);
+  }
 }
 
 void ShardedParameter::reshard() {
   unsharded_.value = {};
   gathered_untransposed_ = {};
-  // Reverted behaviour: a reshard frees only the arrays that a gather filled. The transpose, which backward made from
-  // them, stays with the unsharded tensor, whose object lives for the entire training.
-  const bool has_transpose = rowwise_ && !columnwise_ && !untransposed_;
-  if (has_transpose && !clears_transposes_)
-    unsharded_.quantized.drop_rowwise();
-  else
-    unsharded_.quantized.clear();
+  unsharded_.quantized.clear();
+  unsharded_.made_columnwise = false;
 }
 
 void ShardedParameter::free_gathered() {
-  QuantizedOrientation copied;
-  if (untransposed_) copied = std::move(unsharded_.quantized.columnwise());
+  const bool made = unsharded_.made_columnwise;
+  QuantizedOrientation copy;
+  if (made) copy = std::move(unsharded_.quantized.columnwise());
   reshard();
-  if (untransposed_) unsharded_.quantized.columnwise() = std::move(copied);
+  if (made) unsharded_.quantized.columnwise() = std::move(copy);
+  unsharded_.made_columnwise = made;
 }
 
 // --- reduce ---

@@ -43,11 +43,13 @@ class ShardedParameter {
   /// gather. Allocates memory only through the device.
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
-  /// After all parameters' end_gather(): copies what was gathered in another order than products read it.
-  void reorder_gathered(Runtime& runtime);
+  /// After all parameters' end_gather(): makes the column-wise orientation that products of this pass read, if it is
+  /// the transpose of the row-wise one or was gathered in another order.
+  void make_columnwise(Runtime& runtime);
   /// Frees the unsharded parameter.
   void reshard();
-  /// Frees what the gather allocated: the unsharded parameter, except for the copies of reorder_gathered().
+  /// Frees what the gather allocated: the unsharded parameter, except for copies that were made of it. FSDP2 reshards
+  /// so: it knows the outputs of the all-gather alone.
   void free_gathered();
 
   /// Copies the gradient, in the type of the reduction if that is another one, and with zeros for the rows that ranks
@@ -89,7 +91,6 @@ class ShardedParameter {
   Parameter shard_;
   RowSplit split_;
   int rank_ = 0;
-  bool clears_transposes_;
   std::string refusal_;
 
   GatheredArray values_;                             ///< of a parameter that is gathered in high precision

@@ -29,7 +29,7 @@ class PostBackwardNode final : public Node {
   PostBackwardNode(Runtime& runtime, ParameterGroup& group, std::shared_ptr<Node> input)
       : Node(runtime, group.name() + ".post_backward", {std::move(input)}), group_(group) {}
   std::vector<Tensor> backward(Tensor grad) override {
-    group_.reshard();
+    group_.free_gathered();
     group_.reduce_gradients(runtime());
     return {std::move(grad)};
   }
@@ -54,7 +54,7 @@ class ShardedModule final : public Module {
     if (runtime.mode == Runtime::Mode::kEvaluating)
       group_.reshard();  // no backward will do it
     else if (group_.reshards_after_forward())
-      group_.reshard_after_forward();
+      group_.free_gathered();
     return {std::move(y.value), std::make_shared<PreBackwardNode>(runtime, group_, y.producer)};
   }
 

@@ -52,7 +52,7 @@ Schedule EndsAccount::made_by(Schedule ParameterNumbers::* stage) const {
 Schedule EndsAccount::enter(bool evaluates) const {
   if (!present_) return {};
   const Schedule masked = dropout_ && !evaluates ? allocate(stream_) + release(stream_) : Schedule{};
-  return (sharded_ ? gather.schedule() : Schedule{}) + allocate(stream_) + masked;
+  return (sharded_ ? gather.begin() + gather.finish() : Schedule{}) + allocate(stream_) + masked;
 }
 
 Schedule EndsAccount::leave() const {

@@ -89,13 +89,14 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     recipe_state += parameter.state_before;
     forward_gather += parameter.forward;
     backward_gather += parameter.backward;
-    (parameter.reorders ? reordered_ : transposes_) += parameter.transpose;
+    transposes_ += parameter.transpose;
+    early_transposes_ += parameter.transposes_early ? parameter.transpose : 0;
   }
-  early_transposes_ = cell.decisions.validate_usage_by_pass ? 0 : transposes_;
   left_transposes = cell.decisions.clear_gathered_transposes ? 0 : transposes_;
   transposes_stay = cell.in_later_steps().finds_transposes;
-  held = (cell.checkpoint ? stash + unemptied : saved) + reordered_;
-  if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters + early_transposes_;
+  held = (cell.checkpoint ? stash + unemptied : saved) +
+         (cell.decisions.validate_usage_by_pass ? early_transposes_ : transposes_);
+  if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters;
 }
 
 Schedule LayerAccount::made() const {
@@ -120,21 +121,25 @@ Schedule LayerAccount::sharded() const {
 }
 
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
-/// layer, and this layer allocates those of the next. `dropped` bytes are freed when the gather has ended.
-Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped) const {
-  const Gather& own = this->*of_pass;
-  if (!cell_.sharding.ahead) return own.schedule() + release(dropped, Owner::kGathered);
-  const Gather next = position.is_last() ? Gather{} : position.next->*of_pass;
-  return (position.is_first ? own.schedule() : own.finish()) + release(dropped, Owner::kGathered) +
-         allocate(next.unsharded_parameters + next.decoded, Owner::kGathered);
+/// layer, and this layer allocates those of the next. `dropped` bytes are freed when the gather has ended. `finds`: the
+/// transposes are there already.
+Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped,
+                                bool finds) const {
+  Gather own = this->*of_pass;
+  if (finds) own.transposed = {};
+  const bool begun = cell_.sharding.ahead && !position.is_first;
+  const bool begins_next = cell_.sharding.ahead && !position.is_last();
+  return (begun ? Schedule{} : own.begin()) + own.finish(dropped) +
+         (begins_next ? (position.next->*of_pass).begin() : Schedule{});
 }
 
 Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
   const Layer& layer = layers_.of(at);
   const Schedule unsharded_released =
-      release(cell_.sharding.reshards ? forward_gather.unsharded_parameters + early_transposes_ : 0, Owner::kGathered);
-  const Bytes dropped = at.first_of_run || transposes_stay ? 0 : left_transposes;
-  return gathered(&LayerAccount::forward_gather, position, dropped) +
+      release(cell_.sharding.reshards ? forward_gather.unsharded_parameters : 0, Owner::kGathered);
+  const bool finds = transposes_stay && !at.first_of_run;
+  const Bytes dropped = at.first_of_run || finds ? 0 : left_transposes;
+  return gathered(&LayerAccount::forward_gather, position, dropped, finds) +
          (cell_.checkpoint ? first_forward(layer, at.first_of_run, false) : full_forward(layer)) + unsharded_released;
 }
 
@@ -143,8 +148,8 @@ Schedule LayerAccount::validation(bool first, LayerPosition position) const {
   const Layer& layer = first ? layers_.first_validation : layers_.later_validation;
   const Schedule forward = first_forward(layer, first, true);
   if (!cell_.sharding.sharded) return forward;
-  return gathered(&LayerAccount::forward_gather, position, 0) + forward +
-         release(forward_gather.unsharded_parameters + early_transposes_ + reordered_, Owner::kGathered);
+  return gathered(&LayerAccount::forward_gather, position, 0, false) + forward +
+         release(forward_gather.unsharded_parameters + early_transposes_, Owner::kGathered);
 }
 
 Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
@@ -156,8 +161,8 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
-  return gathered(&LayerAccount::backward_gather, position, 0) + backward_of_nodes(layer, is_first, true) +
-         release(unsharded_parameters + reordered_, Owner::kGathered) + cell_.reduction(reduced_gradients) +
+  return gathered(&LayerAccount::backward_gather, position, 0, false) + backward_of_nodes(layer, is_first, true) +
+         release(unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
          release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(is_first ? stream_ : 0);
 }
 

@@ -73,10 +73,10 @@ class LayerAccount {
   Bytes held = 0;  ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
   bool keeps_input = false;      ///< the layer's input lives until its backward
   Bytes left_transposes = 0;     ///< of gathered weights: alive from backward to the next forward
-  bool transposes_stay = false;  ///< forward does not free those either
+  bool transposes_stay = false;  ///< forward neither frees those nor makes them again
 
  private:
-  Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped) const;
+  Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped, bool finds) const;
   Schedule merged(bool evaluates) const;
   Schedule full_forward(const Layer& layer) const;
   Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
@@ -85,9 +85,8 @@ class LayerAccount {
   const CellNumbers& cell_;
   const LayersOfRun& layers_;
   Bytes stream_;
-  Bytes transposes_ = 0;        ///< made beside the unsharded parameters
-  Bytes early_transposes_ = 0;  ///< those that forward makes
-  Bytes reordered_ = 0;         ///< those that gathers make; forward's live until backward's gather
+  Bytes transposes_ = 0;        ///< of gathered weights
+  Bytes early_transposes_ = 0;  ///< those that a gather of forward makes
 };
 
 /// The layers of a cell's model, in order: all alike, or, where the first or the last ones stay in 16 bits, up to three

@@ -99,19 +99,18 @@ Node grouped_linear(const CellNumbers& cell) {
   };
   const auto backward = [&](bool consuming) {
     const Schedule gradient_released = release(consuming ? node.out : 0);
-    Schedule casts, transposes, cleared, gradients, casts_released;
+    Schedule casts, cleared, gradients, casts_released;
     for (const Product& product : products) {
       const Schedule bias = product.has_bias ? allocate(product.bias.unsharded, Owner::kGradients) +
                                                    release(product.added_bias, Owner::kGradients)
                                              : Schedule{};
       casts += bias + product.grad_y.schedule();
-      transposes += allocate(product.transposed_in_backward, Owner::kGathered);
       cleared += release(product.cleared, Owner::kGathered);
       gradients +=
           allocate(product.weight.unsharded, Owner::kGradients) + release(product.added_weight, Owner::kGradients);
       casts_released += release(product.grad_y.both);
     }
-    const Schedule products_made = allocate(node.out) + transposes + cleared + gradients;
+    const Schedule products_made = allocate(node.out) + cleared + gradients;
     if (!cell.casts) return casts + products_made + gradient_released;
     return casts + gradient_released + products_made + casts_released;
   };

@@ -54,14 +54,19 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
     if (both || cell.checkpoint) weight.backward += rowwise;
   } else if (!recipe.per_tensor || !cell.any_orientation) {
     weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
-    weight.reorders = !recipe.per_tensor && !cell.decisions.gather_blocks_row_wise;
-    if (!weight.reorders) return;
-    const Gather columnwise = gathered_untransposed(cell, rows, cols);
-    weight.forward += columnwise;
-    weight.forward.reordered = allocate(weight.transpose);
-    weight.backward += columnwise;
-    // Resharding after forward leaves forward's copy alive until backward's replaces it.
-    weight.backward.reordered = allocate(weight.transpose) + release(weight.transpose);
+    const bool travels = !recipe.per_tensor && !cell.decisions.gather_blocks_row_wise;
+    // A gather makes what its pass reads; forward's if backward does not gather. A reshard does not free it.
+    weight.transposes_early = travels || !cell.sharding.reshards || !cell.decisions.choose_usage_by_pass;
+    if (weight.transposes_early) weight.forward.transposed = allocate(weight.transpose);
+    if (travels) {
+      const Gather columnwise = gathered_untransposed(cell, rows, cols);
+      weight.forward += columnwise;
+      weight.backward += columnwise;
+      // Forward's copy is alive until backward's replaces it.
+      weight.backward.transposed = allocate(weight.transpose) + release(weight.transpose);
+    } else if (!weight.transposes_early && cell.decisions.validate_usage_by_pass) {
+      weight.backward.transposed = allocate(weight.transpose);
+    }
   }
 }
 
@@ -187,7 +192,7 @@ Gather& Gather::operator+=(const Gather& other) {
   scales += other.scales;
   unsharded_parameters += other.unsharded_parameters;
   decoded += other.decoded;
-  reordered += other.reordered;
+  transposed += other.transposed;
   return *this;
 }
 

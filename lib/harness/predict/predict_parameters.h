@@ -11,12 +11,14 @@ struct Gather {
   Bytes scales = 0;
   Bytes unsharded_parameters = 0;  ///< allocated by the gather; includes padding of scales
   Bytes decoded = 0;               ///< during the gather: eight-bit shards decoded, or reordered, to be gathered
-  Schedule reordered{};            ///< after the gather: copies in the order that products read
+  Schedule transposed{};           ///< after the gather: transposes that products of the pass read
 
   Gather& operator+=(const Gather& other);
-  Schedule schedule() const { return allocate(unsharded_parameters + decoded, Owner::kGathered) + finish(); }
-  /// The rest of the schedule, from the end of the collective on.
-  Schedule finish() const { return release(decoded, Owner::kGathered) + owned_by(Owner::kGathered, reordered); }
+  Schedule begin() const { return allocate(unsharded_parameters + decoded, Owner::kGathered); }
+  /// The rest of the schedule, from the end of the collective on. `dropped`: what an earlier pass made and left.
+  Schedule finish(Bytes dropped = 0) const {
+    return release(decoded + dropped, Owner::kGathered) + owned_by(Owner::kGathered, transposed);
+  }
 };
 
 /// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
@@ -32,7 +34,7 @@ struct ParameterNumbers {
   bool computes_as_kept = false;  ///< products read the stored or gathered data itself; else they cast a copy
   Bytes kept = 0;                 ///< stored from step to step
   Bytes transpose = 0;            ///< the transpose that products need and that is not gathered
-  bool reorders = false;          ///< each gather makes `transpose` anew, from column-wise data that it gathered
+  bool transposes_early = false;  ///< the gather of forward makes `transpose`, and backward finds it
   Gather forward, backward;       ///< backward is empty unless unsharded parameters are freed after forward
   Bytes state_before = 0;         ///< scales and histories that the module makes before this parameter
 

@@ -56,16 +56,12 @@ struct Product {
     resized = cell.resized_histories(backward_amaxes, false) +
               cell.resized_histories(forward_amaxes, weight.eight_bits && !cell.decisions.rebind_amax_on_resize);
     if (cell.resizes) begun = resized;
-    // On architectures that need it, the transpose of a gathered weight is made once and lives until the next reshard,
-    // or until the gradient of x is computed.
-    const bool early = !cell.decisions.validate_usage_by_pass;
-    const bool reshards = cell.sharding.reshards;
-    const Bytes transpose = weight.reorders ? 0 : weight.transpose;
-    transposed_when_recorded = early ? transpose : 0;
-    transposed_in_forward = early && (!checkpoint || reshards) ? transpose : 0;
-    transposed_in_backward = !early || (reshards && !checkpoint) ? transpose : 0;
-    if (cell.finds_transposes) transposed_in_backward = 0;
-    cleared = cell.decisions.clear_gathered_transposes ? transpose : 0;
+    // On architectures that need it, the transpose of a gathered weight lives until the gradient of x is computed. The
+    // gather makes it, or forward, which then finds it when it is recomputed.
+    const bool demanded = !cell.decisions.validate_usage_by_pass && !weight.transposes_early && !cell.evaluates;
+    transposed_when_recorded = demanded ? weight.transpose : 0;
+    transposed_in_forward = demanded && !checkpoint ? weight.transpose : 0;
+    cleared = cell.decisions.clear_gathered_transposes ? weight.transpose : 0;
   }
 
   void add_to(Node& node) const {
@@ -130,7 +126,7 @@ struct Product {
   Bytes stash;
   Schedule resized{};  ///< of the histories in the first forward of the run
   Schedule begun{};    ///< the same if this forward is the first
-  Bytes transposed_when_recorded, transposed_in_forward, transposed_in_backward;
+  Bytes transposed_when_recorded, transposed_in_forward;
   Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
 
  private:
@@ -172,10 +168,9 @@ struct Product {
   Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
-    const Schedule products = cast_weight + allocate(transposed_in_backward, Owner::kGathered) + grad_x +
-                              release(quantizes_again ? copy.both : 0) + release(cleared, Owner::kGathered) +
-                              allocate(completed) + allocate(weight.unsharded, Owner::kGradients) +
-                              release(added_weight, Owner::kGradients);
+    const Schedule products = cast_weight + grad_x + release(quantizes_again ? copy.both : 0) +
+                              release(cleared, Owner::kGathered) + allocate(completed) +
+                              allocate(weight.unsharded, Owner::kGradients) + release(added_weight, Owner::kGradients);
     const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;
     const Schedule casts_released = release(grad_y.both + completed);

@@ -66,11 +66,9 @@ Bytes RunAccount::end_of_forward() const {
   // The training loop holds the input of the first layer, unless an embedding makes it.
   const bool first_is_input = layers_.first().keeps_input && !language_model_;
   const std::int64_t inner_inputs = layers_.sum(&LayerAccount::keeps_input) - (first_is_input ? 1 : 0);
-  const bool first_of_run = steps_ == 1 && micro_batches_ == 1;
-  const Bytes found_transposes = !first_of_run && cell_.in_later_steps().finds_transposes ? left_transposes() : 0;
   const Bytes added_to = micro_batches_ > 1 ? gradients() : 0;
-  return before_last_update() + found_transposes + added_to + inner_inputs * stream_ +
-         layers_.sum(&LayerAccount::held) + ends_.held + stream_ + kF32;
+  return before_last_update() + added_to + inner_inputs * stream_ + layers_.sum(&LayerAccount::held) + ends_.held +
+         stream_ + kF32;
 }
 
 Bytes RunAccount::end_of_backward() const { return before_last_update() + left_transposes() + gradients() + results(); }

@@ -112,7 +112,8 @@ OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, bool
   if (weight_->in_eight_bits()) {
     // Reverted behaviours: the module's quantizer, which wants both orientations for training, configures the weight;
     // or the weight is prepared for backward's product already here.
-    if (!runtime.behaviors.use_weight_quantizer || !runtime.behaviors.validate_usage_by_pass) need_columnwise(runtime);
+    const bool demands = !runtime.behaviors.use_weight_quantizer || !runtime.behaviors.validate_usage_by_pass;
+    if (demands && runtime.mode != Runtime::Mode::kEvaluating) need_columnwise(runtime);
     return weight_->quantized.rowwise_operand();
   }
   if (!recipe_.quantized) return weight_->value.operand();
@@ -130,15 +131,12 @@ void LinearCore::need_columnwise(Runtime& runtime) {
   if (!weight.format().columnwise_is_transpose())
     fail(fmt::format("{}: the column-wise orientation of its weight is needed and was not gathered in this pass",
                      name_));
-  weight.columnwise() = make_columnwise(runtime.device, weight, weight_->holder);
-  made_columnwise_ = true;
+  weight_->make_columnwise(runtime.device);
 }
 
 void LinearCore::free_columnwise(const Runtime& runtime) {
-  // Reverted behaviour: it is left to the reshard, which does not know of it (see ShardedParameter::reshard()).
-  if (!made_columnwise_ || !runtime.behaviors.clear_gathered_transposes) return;
-  weight_->quantized.drop_columnwise();
-  made_columnwise_ = false;
+  // Reverted behaviour: it is left to the reshard, which does not know of it (see ShardedParameter::free_gathered()).
+  if (weight_->made_columnwise && runtime.behaviors.clear_gathered_transposes) weight_->drop_columnwise();
 }
 
 OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,

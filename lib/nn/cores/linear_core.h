@@ -69,7 +69,7 @@ class LinearCore {
   OperandView weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight);
   void input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
                            const Tensor& grad_x) const;
-  /// Frees what weight_for_backward() or forward made of an eight-bit weight that was gathered row-wise.
+  /// Frees the transpose of a gathered FP8 weight, which the gather or a pass made of its rows.
   void free_columnwise(const Runtime& runtime);
   /// Accumulates the gradient of the weight; zeros without rows.
   void weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x);
@@ -87,7 +87,7 @@ class LinearCore {
   /// The weight for backward, read column-wise; quantized into `copy` if forward saved no copy of it.
   OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
                                 std::optional<QuantizedTensor>& copy);
-  /// Makes the column-wise orientation of an eight-bit weight that was gathered row-wise.
+  /// Makes the column-wise orientation of an FP8 weight of which a gather for another pass provided only rows.
   void need_columnwise(Runtime& runtime);
   /// Before the first forward: histories as long as the recipe's.
   void resize_histories(Runtime& runtime);
@@ -111,8 +111,7 @@ class LinearCore {
   RoleScales forward_scales_;
   RoleScales backward_scales_;
   std::unique_ptr<Parameter> weight_;
-  bool made_columnwise_ = false;  ///< the column-wise orientation of `weight_` was made here, not gathered
-  QuantizedTensor cached_;        ///< copy of `weight_` that lives for the entire training
+  QuantizedTensor cached_;  ///< copy of `weight_` that lives for the entire training
   std::unique_ptr<Parameter> bias_;
 };
 
