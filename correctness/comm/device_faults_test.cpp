@@ -93,6 +93,36 @@ TEST(DeviceFault, LaunchThatFailsHalfwayStillReadsBytesFromBeforeTheCall) {
   });
 }
 
+// Rank 1's launch fails at once, while rank 0's copy to rank 1 is still behind other work. Rank 1 uses its buffer again
+// as soon as it has the error.
+TEST(DeviceFault, LaunchThatFailsWaitsForTheCopiesOfOthers) {
+  if (on_gpu() || launched_ranks() > 0) GTEST_SKIP() << "the fault is injected into a device of threads on the host";
+  const std::vector<std::byte> mine(4096, std::byte{1}), anew(8192, std::byte{9});
+  std::atomic<bool> copied = false;
+  run_ranks("in_process", run_options(2), [&](ProcessGroup& world) {
+    Gpu gpu(world);
+    const Tensor from = gpu.bytes(mine), to = gpu.empty(8192);
+    const std::vector<std::int64_t> offsets = {0, 4096, 8192};
+    const GatherPart part{.from = at(from), .to = at(to), .offsets_bytes = offsets};
+    LateFaults& faults = dynamic_cast<LateGpu&>(gpu.device()).peer_access()->faults;
+    if (world.rank() == 0) {
+      const Tensor large = gpu.empty(1 << 20), other = gpu.empty(1 << 20);
+      faults.before_copy = [&] {
+        for (int i = 0; i < 400; ++i) gpu.device().copy_bytes(large, other);
+      };
+      gpu.group().all_gather({&part, 1}, "w");
+      gpu.device().synchronize();
+      copied = true;
+      return;
+    }
+    faults.after_copy = [] { fail("the launch went wrong"); };
+    EXPECT_EQ(error_of([&] { gpu.group().all_gather({&part, 1}, "w"); }), "the launch went wrong");
+    gpu.device().write_bytes(to, anew);
+    while (!copied) std::this_thread::yield();
+    EXPECT_EQ(gpu.read(to), anew) << "rank 0's bytes came after the call";
+  });
+}
+
 TEST_P(DeviceFaults, DivergingCallsAreBothNamed) {
   const std::string error = error_of([&] {
     on_ranks(GetParam(), [&](ProcessGroup& world) {

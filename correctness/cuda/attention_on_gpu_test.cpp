@@ -155,6 +155,26 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Float8Test, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kE4M3); });
 
+// A tile has 128 rows, of which one position fills one. Where dropout takes its only entry, P is 0 and so is its amax.
+TEST_F(AttentionOnGpuTest, RowsBehindTheLastQueryAreNotMeasured) {
+  AttentionShape shape = make_shape({.seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .dropout = 0.5f});
+  const Qkv qkv = float8_qkv(shape);
+  const Tensor scale = make_scalar(device_, 100.0f);
+  int dropped = 0;
+  for (shape.stream = 0; shape.stream < 16; ++shape.stream) {
+    float amaxes[2];
+    for (int i = 0; i < 2; ++i) {
+      const Tensor amax = make_scalar(device_, 0.0f);
+      ASSERT_TRUE(forward(i == 0 ? general_forward : tensor_forward, shape, qkv, make_outputs(shape, DType::kBF16),
+                          {.dtype = DType::kE4M3, .scale = scale.data<const float>(), .amax = amax.data<float>()}));
+      amaxes[i] = device_.read(amax)[0];
+    }
+    EXPECT_EQ(amaxes[1], amaxes[0]) << "stream " << shape.stream;
+    dropped += amaxes[0] == 0.0f;
+  }
+  EXPECT_GT(dropped, 0);
+}
+
 // Dropout in 16 bits, whose mask is drawn per entry, drops the same entries in all kernels.
 TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
   const AttentionShape shape =

@@ -445,7 +445,7 @@ struct AdamTensor {
   MatrixView master;
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
-  CastTarget target{};  ///< also receives the new f32 value: 8-bit weights of which `param` is the master
+  CastTarget target{};  ///< also receives the new f32 value: 8-bit weights of which `param`, in f32, is the master
   // What stochastic rounding draws by: the parameter's random stream, and the index of the first element here in the
   // unsharded parameter.
   std::uint64_t stream = 0;

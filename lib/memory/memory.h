@@ -56,6 +56,9 @@ class Memory {
   /// Calls CachingAllocator::gather_from().
   void gather_from(std::unique_ptr<SegmentSource> source) { allocator_.gather_from(std::move(source)); }
 
+  /// Gives segments that nothing uses back to the device. Work on them must have ended.
+  void release_cached() noexcept { allocator_.release_cached(); }
+
   Ledger& ledger() { return ledger_; }
   const Ledger& ledger() const { return ledger_; }
   HostCopies& host_copies() { return host_copies_; }

@@ -77,12 +77,23 @@ void CudaContext::note(std::string line) {
   if (std::find(notes_.begin(), notes_.end(), line) == notes_.end()) notes_.push_back(std::move(line));
 }
 
+DeviceBytes CudaContext::allocate(std::size_t bytes) {
+  try {
+    return allocate_device(bytes);
+  } catch (const OutOfMemory&) {
+    if (!release_cached_) throw;
+  }
+  synchronize();
+  release_cached_();
+  return allocate_device(bytes);
+}
+
 std::byte* CudaContext::scratch(std::size_t bytes) {
   if (bytes > scratch_bytes_) {
     synchronize();
     scratch_.reset();
     scratch_bytes_ = 0;
-    scratch_ = allocate_device(bytes);
+    scratch_ = allocate(bytes);
     scratch_bytes_ = bytes;
   }
   return scratch_.get();
@@ -101,7 +112,7 @@ const std::byte* CudaContext::upload_bytes(std::span<const std::byte> host) {
     slot.device.reset();
     slot.bytes = 0;
     slot.host = allocate_pinned(bytes);
-    slot.device = allocate_device(bytes);
+    slot.device = allocate(bytes);
     slot.bytes = bytes;
     if (!slot.last_read) slot.last_read = make_event();
   }

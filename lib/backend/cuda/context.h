@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,12 @@ class CudaContext final : public ExecContext {
   int multiprocessors() const { return multiprocessors_; }
   /// Most bytes of shared memory per block, available once the kernel's attribute has been raised.
   std::size_t shared_bytes() const { return shared_bytes_; }
+
+  /// Device memory outside of the ledger. Throws OutOfMemory if the GPU has too little, even without what the rank's
+  /// allocator keeps and does not use.
+  DeviceBytes allocate(std::size_t bytes);
+  /// `release` gives the GPU back what the allocator keeps and does not use; called when all work has ended.
+  void release_by(std::function<void()> release) { release_cached_ = std::move(release); }
 
   /// Scratch memory for the kernel about to be launched: aligned to 256 bytes, contents undefined, valid until the next
   /// call. The buffer grows as needed, which synchronizes the stream, and is kept.
@@ -65,6 +72,7 @@ class CudaContext final : public ExecContext {
   int multiprocessors_ = 0;
   std::size_t shared_bytes_ = 0;
   Stream stream_;
+  std::function<void()> release_cached_;
   DeviceBytes scratch_;
   std::size_t scratch_bytes_ = 0;
 

@@ -61,7 +61,9 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(const ArchProfile& arch, MemoryOptions memory, std::unique_ptr<SegmentSource> source,
              std::unique_ptr<CudaContext> context)
-      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)), access_(gpu()) {}
+      : Device("cuda", arch, kCudaKernels, std::move(source), memory, std::move(context)), access_(gpu()) {
+    gpu().release_by([this] { this->memory().release_cached(); });
+  }
 
   bool computes() const override { return true; }
 

@@ -45,7 +45,7 @@ class DeviceGroup final : public ProcessGroup {
   }
 
   /// `work` launches this rank's share. If it throws, this rank stops using the others' buffers before they leave
-  /// part().
+  /// part(), and leaves itself once they have stopped using its own.
   template <class Work>
   void together(const Signature& call, const void* parts, const Work& work, bool async = false) {
     stream_->begin(async);
@@ -57,6 +57,11 @@ class DeviceGroup final : public ProcessGroup {
     } catch (...) {
       stream_->quiesce();
       group_state_.part(rank());
+      try {
+        for (int other = 0; other < size(); ++other) stream_->await_ended(other);
+      } catch (const Error&) {  // the GPU has failed, and the first error says how
+      }
+      stream_->quiesce();
       throw;
     }
     group_state_.part(rank());

@@ -81,13 +81,14 @@ class NcclGroup final : public ProcessGroup {
     return {.first = full.first + first, .elems = last - first};
   }
 
-  /// Sends every rank its slice of the parts, and reduces this rank's own slice of parts[i] into target(i).
-  /// `slice_of_part(i, rank)` is rank `rank`'s slice of parts[i].
-  template <class Part, class SliceOf, class Target>
-  void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part,
-                const Target& target) {
-    Communicator& over = communicator();
-    const cudaStream_t stream = begin(false);
+  /// Staging memory of exchange(), which takes that many rounds.
+  struct Staging {
+    std::byte* memory;
+    std::int64_t rounds;
+  };
+  /// Before enter(), because it may throw OutOfMemory: NCCL would block a rank that came later without this one.
+  template <class Part, class SliceOf>
+  Staging reserve_for(std::span<const Part> parts, const SliceOf& slice_of_part) {
     std::int64_t most = 1;
     for (int other = 0; other < size(); ++other) {
       std::int64_t bytes = 0;
@@ -98,20 +99,29 @@ class NcclGroup final : public ProcessGroup {
     const std::int64_t rounds = ceil_div(most, kStagingBytes);
     // Cutting into rounds rounds each piece up to a line.
     const std::int64_t pieces = static_cast<std::int64_t>(parts.size()) * size();
-    std::byte* const staging = reserve(ceil_div(most, rounds) + 2 * pieces * kLineBytes);
-    for (std::int64_t round = 0; round < rounds; ++round) {
+    return {reserve(ceil_div(most, rounds) + 2 * pieces * kLineBytes), rounds};
+  }
+
+  /// Sends every rank its slice of the parts, and reduces this rank's own slice of parts[i] into target(i).
+  /// `slice_of_part(i, rank)` is rank `rank`'s slice of parts[i].
+  template <class Part, class SliceOf, class Target>
+  void exchange(const Signature& call, std::span<const Part> parts, const SliceOf& slice_of_part, const Target& target,
+                const Staging& staging) {
+    Communicator& over = communicator();
+    const cudaStream_t stream = begin(false);
+    for (std::int64_t round = 0; round < staging.rounds; ++round) {
       begin_reductions(parts.size());
       Launch launch;
-      std::byte* at = staging;
+      std::byte* at = staging.memory;
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const DType dtype = parts[i].dtype;
-        const Slice own = cut(slice_of_part(i, rank()), round, rounds);
+        const Slice own = cut(slice_of_part(i, rank()), round, staging.rounds);
         for (int other = 0; other < size(); ++other) {
           if (other == rank()) {
             sources_.push_back(source_of(parts[i]) + bytes_of(own.first, dtype));
             continue;
           }
-          const Slice theirs = cut(slice_of_part(i, other), round, rounds);
+          const Slice theirs = cut(slice_of_part(i, other), round, staging.rounds);
           send(over, source_of(parts[i]) + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other, stream);
           receive(over, at, bytes_of(own.elems, dtype), other, stream);
           sources_.push_back(at);
@@ -128,27 +138,27 @@ class NcclGroup final : public ProcessGroup {
   }
 
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
+    const auto slice_of_part = [&](std::size_t i, int other) {
+      const auto at = static_cast<std::size_t>(other);
+      const std::int64_t first = parts[i].offsets_elems[at];
+      return Slice{.first = first, .elems = parts[i].offsets_elems[at + 1] - first};
+    };
+    const Staging staging = reserve_for(parts, slice_of_part);
     enter(call);
-    exchange(
-        call, parts,
-        [&](std::size_t i, int other) {
-          const auto at = static_cast<std::size_t>(other);
-          const std::int64_t first = parts[i].offsets_elems[at];
-          return Slice{.first = first, .elems = parts[i].offsets_elems[at + 1] - first};
-        },
-        [&](std::size_t i) { return parts[i].to; });
+    exchange(call, parts, slice_of_part, [&](std::size_t i) { return parts[i].to; }, staging);
   }
 
   // As elsewhere, each rank reduces one slice of every tensor and sends the result to all ranks. Small tensors are
   // reduced by every rank.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
-    enter(call);
     if (call.bytes <= kSmallBytes) return reduce_everywhere(call, parts);
-    exchange(
-        call, parts, [&](std::size_t i, int other) { return slice_of(parts[i], i, other, size()); },
-        [&](std::size_t i) {
-          return parts[i].data + bytes_of(slice_of(parts[i], i, rank(), size()).first, parts[i].dtype);
-        });
+    const auto slice_of_part = [&](std::size_t i, int other) { return slice_of(parts[i], i, other, size()); };
+    const auto target = [&](std::size_t i) {
+      return parts[i].data + bytes_of(slice_of_part(i, rank()).first, parts[i].dtype);
+    };
+    const Staging staging = reserve_for(parts, slice_of_part);
+    enter(call);
+    exchange(call, parts, slice_of_part, target, staging);
     Communicator& over = communicator();
     Launch launch;
     for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -167,11 +177,12 @@ class NcclGroup final : public ProcessGroup {
   }
 
   void reduce_everywhere(const Signature& call, std::span<const ReducePart> parts) {
-    Communicator& over = communicator();
-    const cudaStream_t stream = begin(false);
     std::int64_t bytes = 0;
     for (const ReducePart& part : parts) bytes += round_up(size() * bytes_of(part.elems, part.dtype), kLineBytes);
     std::byte* at = reserve(bytes);
+    enter(call);
+    Communicator& over = communicator();
+    const cudaStream_t stream = begin(false);
     begin_reductions(parts.size());
     Launch launch;
     for (const ReducePart& part : parts) {
@@ -291,7 +302,7 @@ class NcclGroup final : public ProcessGroup {
       fail_in_trouble();  // the watch may have ended what this waited for, and the communicator with it
       staging_.reset();
       staging_bytes_ = 0;
-      staging_ = cuda::allocate_device(static_cast<std::size_t>(bytes));
+      staging_ = gpu_.allocate(static_cast<std::size_t>(bytes));
       staging_bytes_ = bytes;
     }
     return staging_.get();

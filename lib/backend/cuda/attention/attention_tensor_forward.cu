@@ -177,8 +177,9 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float natural = running.lse(half, factor);
-      lse[half] = shift_of(natural) * kLog2E;
       const int query = place.row + 8 * half;
+      // Rows behind the last query get P = 0, so that its amax knows nothing of them.
+      lse[half] = query < seq ? shift_of(natural) * kLog2E : float_from_bits(kFloatInfinityBits);
       if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
     }
     __syncthreads();

@@ -32,7 +32,7 @@ void RopeTables::make(Entry& entry, std::int64_t positions) {
     }
   context_.synchronize();  // launches may still read the shorter table
   entry.positions = 0;
-  entry.memory = allocate_device(host.size() * sizeof(float));
+  entry.memory = context_.allocate(host.size() * sizeof(float));
   // The copy is on the kernels' stream: a copy on the default stream may return before the data have arrived, and
   // nothing would order the kernels after it.
   cuda_check(cudaMemcpyAsync(entry.memory.get(), host.data(), host.size() * sizeof(float), cudaMemcpyHostToDevice,

@@ -14,7 +14,7 @@
 #include "core/moment_scale.h"
 
 // Bitwise equal to the `cpu` kernel: the same operations in the same order. NaNs are in the same places, but may have
-// another sign or dtype.
+// another sign or payload.
 //
 // A thread processes four vectors of four elements, whose loads are all in flight before the first is waited for. The
 // combinations of types that models train with have a compiled body each; all other types share one body that

@@ -154,12 +154,14 @@ class CudaPeerStream final : public PeerStream {
     static std::mutex mutex;
     static std::set<std::pair<int, int>> reached;
     const std::scoped_lock lock(mutex);
-    if (!reached.insert({context_.ordinal(), other}).second) return;
+    const std::pair pair(context_.ordinal(), other);
+    if (reached.contains(pair)) return;
     const cudaError_t status = cudaDeviceEnablePeerAccess(other, 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled)
       cudaGetLastError();
     else
       cuda_check(status, "cudaDeviceEnablePeerAccess");
+    reached.insert(pair);
   }
 
   CudaContext& context_;

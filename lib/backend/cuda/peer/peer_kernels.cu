@@ -13,7 +13,9 @@ constexpr int kLoadsInFlight = 4;
 constexpr int kMostCopyGroups = 4;
 /// Hazard: a block that spins on another GPU's flag occupies its place on the multiprocessor. If the grid were larger
 /// than what is resident at once, a waiting block could keep out the very block that the other GPU waits for, and both
-/// GPUs would wait forever. Rule: the grid of a kernel that waits is fully resident on 128 multiprocessors.
+/// GPUs would wait forever. Rule: the grid of a kernel that waits is fully resident on 128 multiprocessors. On a GPU
+/// with fewer, a block waits for flags alone that other GPUs' first blocks raise as they begin, and first blocks start
+/// first.
 constexpr int kWaitingBlocksEach = 3;
 constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
 

@@ -72,7 +72,7 @@ MatrixView UnstoredResults::place(const MatrixView& result) {
     context_.synchronize();
     memory_.reset();
     bytes_ = 0;
-    memory_ = allocate_device(bytes);
+    memory_ = context_.allocate(bytes);
     bytes_ = bytes;
   }
   MatrixView placed = result;
