@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "core/check.h"
-#include "harness/cli/plan_tables.h"
-#include "harness/cli/planned.h"
+#include "harness/cli/plan/plan_tables.h"
+#include "harness/cli/plan/planned.h"
 
 // What a model has beside its layers, by hand; what holds a peak; and the changes that make a cell fit.
 namespace fp8lab {
@@ -125,14 +125,14 @@ TEST(Fits, TheCheapestChangeComesFirstAndNoneContainsAnother) {
   cell.ranks = 64;
   cell.training.recipe = "delayed";
   const auto any = [](const CellConfig&) { return true; };
-  const std::vector<Fit> fits = cheapest_fits(cell, find_gpu("h100").usable_bytes(), any);
+  const std::vector<Fit> fits = cheapest_fits(cell, find_gpu("h100").usable_bytes(), any).fits;
   ASSERT_FALSE(fits.empty());
   ASSERT_EQ(fits[0].changes.size(), 1u);
   EXPECT_EQ(fits[0].changes[0].key, "training.checkpoint");
   cell.training.checkpoint = Recompute::kFull;
   EXPECT_EQ(estimate(cell, Arm::kAfter).figures.at("memory.peak_bytes"), fits[0].peak_bytes);
-  EXPECT_TRUE(cheapest_fits(cell, 1, any).empty());
-  EXPECT_TRUE(cheapest_fits(cell, std::int64_t{1} << 50, [](const CellConfig&) { return false; }).empty());
+  EXPECT_TRUE(cheapest_fits(cell, 1, any).fits.empty());
+  EXPECT_TRUE(cheapest_fits(cell, std::int64_t{1} << 50, [](const CellConfig&) { return false; }).fits.empty());
 }
 
 PlanRequest over(const char* gpu, std::vector<int> ranks, std::vector<std::string> settings = {}) {
@@ -164,7 +164,7 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
   for (const PlannedCell& cell : model_plan(over("h100", {1, 2}), capacity, bundled_vocabulary()).cells)
     EXPECT_EQ(cell.config.gather_ahead, cell.config.ranks == 2) << "one rank gathers nothing";
   for (const PlannedCell& cell : plan.cells) {
-    const Planned planned_cell = planned(cell, capacity.bytes, {Arm::kAfter}, program);
+    const Planned planned_cell = planned(cell, capacity, {Arm::kAfter}, program);
     ASSERT_EQ(planned_cell.arms.size(), 1u);
     const PlannedArm& arm = planned_cell.arms[0];
     ASSERT_TRUE(arm.spare) << cell.config.id << arm.reason;
@@ -243,20 +243,20 @@ TEST(PlanOfAScenario, ExpectationsAboutPredictedFiguresAreJudged) {
   Expectation measured = limit;
   measured.metric = "memory.reserved_peak_bytes";
   cell.expect = {limit, measured};
-  Planned plan = planned(cell, 0, {Arm::kAfter}, program);
+  Planned plan = planned(cell, {}, {Arm::kAfter}, program);
   ASSERT_EQ(plan.gates.size(), 1u) << "what only a run can tell is not judged";
   EXPECT_FALSE(plan.fails(false));
   cell.expect[0].low -= 1;
-  EXPECT_TRUE(planned(cell, 0, {Arm::kAfter}, program).fails(false));
+  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
   // With less memory than the peak the arm ends out of memory, as a run does.
   Expectation ending;
   ending.comparison = Comparison::kEnds;
   ending.status = "out_of_memory";
   cell.expect = {ending};
   cell.config.capacity = static_cast<std::int64_t>(limit.low);
-  EXPECT_TRUE(planned(cell, 0, {Arm::kAfter}, program).fails(false));
+  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
   cell.config.capacity -= 1;
-  EXPECT_FALSE(planned(cell, 0, {Arm::kAfter}, program).fails(false));
+  EXPECT_FALSE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cli/completion.h"
 #include "harness/cli/help_texts.h"
-#include "harness/cli/plan_tables.h"
+#include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/standard_streams.h"
 #include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
@@ -258,7 +258,7 @@ class CommandLine {
     plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")
         ->check(memory_size_with_unit())
         ->type_name("SIZE");
-    plan.add_option("--gpu", plan_.gpu, "the memory and architecture of this GPU")->type_name("GPU");
+    plan.add_option("--gpu", plan_.gpu, "the memory of this GPU; with --model its architecture too")->type_name("GPU");
     plan.add_option("--as", plan_.as, "predict the memory of this library's release: transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model, "plan a known model instead of scenario files")->type_name("MODEL");

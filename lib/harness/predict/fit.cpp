@@ -1,56 +1,67 @@
 #include "harness/predict/fit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 
+#include "harness/cell/sharding_keys.h"
+
 namespace fp8lab {
 namespace {
 
+using Changes = std::vector<FitChange>;
+
 struct Remedy {
   int cost;  ///< relative to the other rows; a combination costs their sum
-  const char* key;
-  const char* words;
-  /// Applies the change and returns the value that it sets; "" where there is nothing to change.
-  std::string (*apply)(CellConfig&);
+  /// Applies the change and returns the keys that it sets; none where there is nothing to change.
+  Changes (*apply)(CellConfig&);
 };
 
 // Ordered by cost: first what changes neither results nor time, then what communicates more, then what rounds, then
 // what computes again.
 constexpr std::array kRemedies{
-    Remedy{2, "reshard_after_forward", "every layer is gathered a second time in a step",
-           [](CellConfig& cell) -> std::string {
-             if (cell.reshard_after_forward) return "";
+    Remedy{2,
+           [](CellConfig& cell) -> Changes {
+             if (cell.reshard_after_forward) return {};
              cell.reshard_after_forward = true;
-             return "true";
+             return {{"reshard_after_forward", "true", "every layer is gathered a second time in a step"}};
            }},
-    Remedy{3, "training.quantized_weights", "weights are rounded to eight bits after every step",
-           [](CellConfig& cell) -> std::string {
+    Remedy{3,
+           [](CellConfig& cell) -> Changes {
+             if (mesh_of(cell).replicas == 1) return {};
+             cell.mesh = std::to_string(cell.ranks);
+             return {{"mesh", cell.mesh, "one replica: gathers and reductions are among all ranks"}};
+           }},
+    Remedy{3,
+           [](CellConfig& cell) -> Changes {
              TrainingConfig& training = cell.training;
-             if (training.recipe == "bf16" || training.quantized_weights) return "";
+             if (training.recipe == "bf16" || training.quantized_weights) return {};
              training.quantized_weights = true;
-             return "true";
+             return {{"training.quantized_weights", "true", "weights are rounded to eight bits after every step"}};
            }},
-    Remedy{3, "training.moments", "Adam's moments are rounded to BF16",
-           [](CellConfig& cell) -> std::string {
+    Remedy{3,
+           [](CellConfig& cell) -> Changes {
              TrainingConfig& training = cell.training;
-             if (training.optimizer != Optimizer::kAdam || training.moments != Moments::kF32) return "";
+             if (training.optimizer != Optimizer::kAdam || training.moments != Moments::kF32) return {};
              training.moments = Moments::kBF16;
-             return "bf16";
+             return {{"training.moments", "bf16", "Adam's moments are rounded to BF16"}};
            }},
-    Remedy{4, "model.batch", "half a micro-batch, twice as many: twice the gathers",
-           [](CellConfig& cell) -> std::string {
-             if (cell.model.batch % 2 != 0) return "";
+    Remedy{4,
+           [](CellConfig& cell) -> Changes {
+             if (cell.model.batch % 2 != 0) return {};
              cell.model.batch /= 2;
              cell.training.micro_batches *= 2;
-             return std::to_string(cell.model.batch) +
-                    ", training.micro_batches=" + std::to_string(cell.training.micro_batches);
+             return {{"model.batch", std::to_string(cell.model.batch), "half a micro-batch"},
+                     {"training.micro_batches", std::to_string(cell.training.micro_batches),
+                      "twice as many: twice the gathers"}};
            }},
-    Remedy{5, "training.checkpoint", "every layer's forward runs twice: a third more computation",
-           [](CellConfig& cell) -> std::string {
-             if (cell.training.checkpoint == Recompute::kFull) return "";
+    Remedy{5,
+           [](CellConfig& cell) -> Changes {
+             if (cell.training.checkpoint == Recompute::kFull) return {};
              cell.training.checkpoint = Recompute::kFull;
-             return "full";
+             return {{"training.checkpoint", "full", "every layer's forward runs twice: a third more computation"}};
            }},
 };
 
@@ -83,34 +94,78 @@ std::vector<Combination> by_cost() {
   return out;
 }
 
+/// Multiplies the ranks, and the shards of a mesh, by a power of two. False if a run has at most fewer ranks.
+bool add_ranks(int doublings, CellConfig& cell, Changes& changes) {
+  if (doublings == 0) return true;
+  const std::int64_t ranks = static_cast<std::int64_t>(cell.ranks) << doublings;
+  if (ranks > kMostRanks) return false;
+  MeshText mesh = mesh_of(cell);
+  cell.ranks = static_cast<int>(ranks);
+  changes.push_back({"ranks", std::to_string(ranks), "more GPUs"});
+  if (cell.mesh.empty()) return true;
+  mesh.shards <<= doublings;
+  cell.mesh = mesh.replicas == 1 ? std::to_string(mesh.shards) : fmt::format("{}x{}", mesh.replicas, mesh.shards);
+  const auto before = std::ranges::find(changes, "mesh", &FitChange::key);
+  if (before != changes.end())
+    before->value = cell.mesh;
+  else
+    changes.push_back({"mesh", cell.mesh, "more shards of each replica"});
+  return true;
+}
+
+/// The changes of a combination, after applying them; none if one of them changes nothing.
+Changes changes_of(const Combination& tried, CellConfig& cell) {
+  Changes out;
+  for (std::size_t i = 0; i < kRemedies.size(); ++i) {
+    if (!(tried.remedies >> i & 1)) continue;
+    const Changes made = kRemedies[i].apply(cell);
+    if (made.empty()) return {};
+    out.insert(out.end(), made.begin(), made.end());
+  }
+  return add_ranks(tried.doublings, cell, out) ? out : Changes{};
+}
+
+/// What a search has tried: each change once, and the most ranks.
+class Tried {
+ public:
+  void add(const Combination& tried, const Changes& changes, int ranks) {
+    if (tried.doublings > 0) {
+      most_ranks_ = std::max(most_ranks_, ranks);
+      return;
+    }
+    for (const FitChange& change : changes) {
+      const std::string text = fmt::format("{}={}", change.key, change.value);
+      if (std::ranges::find(texts_, text) == texts_.end()) texts_.push_back(text);
+    }
+  }
+  std::vector<std::string> texts() const {
+    std::vector<std::string> out = texts_;
+    if (most_ranks_ > 0) out.push_back(fmt::format("up to {} ranks", most_ranks_));
+    return out;
+  }
+
+ private:
+  std::vector<std::string> texts_;
+  int most_ranks_ = 0;
+};
+
 }  // namespace
 
-std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                               const std::function<bool(const CellConfig&)>& allowed, std::size_t most) {
+FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
+                        const std::function<bool(const CellConfig&)>& allowed, std::size_t most) {
   static const std::vector<Combination> kTried = by_cost();
   std::vector<Fit> fits;
   std::vector<Combination> found;
+  Tried all;
   for (const Combination& tried : kTried) {
     if (fits.size() == most) break;
     if (tried.size() == 0 ||
         std::any_of(found.begin(), found.end(), [&](const Combination& earlier) { return tried.contains(earlier); }))
       continue;
     CellConfig trial = config;
-    Fit fit;
-    bool applies = true;
-    for (std::size_t i = 0; applies && i < kRemedies.size(); ++i) {
-      if (!(tried.remedies >> i & 1)) continue;
-      const std::string value = kRemedies[i].apply(trial);
-      applies = !value.empty();
-      fit.changes.push_back({kRemedies[i].key, value, kRemedies[i].words});
-    }
-    if (tried.doublings > 0) {
-      const std::int64_t ranks = static_cast<std::int64_t>(config.ranks) << tried.doublings;
-      applies = applies && config.mesh.empty() && ranks <= kMostRanks;
-      trial.ranks = static_cast<int>(std::min<std::int64_t>(ranks, kMostRanks));
-      fit.changes.push_back({"ranks", std::to_string(ranks), "more GPUs"});
-    }
-    if (!applies || !allowed(trial)) continue;
+    Fit fit{changes_of(tried, trial), 0, tried.cost()};
+    if (fit.changes.empty() || !allowed(trial)) continue;
+    all.add(tried, fit.changes, trial.ranks);
     const Estimate estimated = estimate(trial, Arm::kAfter);
     const auto peak = estimated.figures.find("memory.peak_bytes");
     if (peak == estimated.figures.end() || peak->second > static_cast<double>(capacity)) continue;
@@ -118,7 +173,7 @@ std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
     fits.push_back(std::move(fit));
     found.push_back(tried);
   }
-  return fits;
+  return {std::move(fits), all.texts()};
 }
 
 }  // namespace fp8lab

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// A change to how a cell trains, with what it costs.
+/// A change of one key to how a cell trains, with what it costs.
 struct FitChange {
   std::string key;    ///< of a scenario: "training.checkpoint"
   std::string value;  ///< "full"
@@ -20,13 +20,19 @@ struct FitChange {
 struct Fit {
   std::vector<FitChange> changes;  ///< the cheapest first
   std::int64_t peak_bytes = 0;
+  int cost = 0;  ///< of all changes together, comparable between cells
 };
 
-/// Combinations of changes with which the peak of `config` is at most `capacity` bytes, the cheapest first, at most
-/// `most` of them, none of which contains another. Tried are: resharding after forward, moments in
-/// BF16, FP8 weights, a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell
-/// that cannot be run. Empty if no combination fits.
-std::vector<Fit> cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                               const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);
+struct FitSearch {
+  std::vector<Fit> fits;  ///< the cheapest first; none contains another
+  std::vector<std::string>
+      tried;  ///< every change of a cell that could run: "training.moments=bf16", "up to 512 ranks"
+};
+
+/// Searches for combinations of changes with which the peak of `config` is at most `capacity` bytes, until `most` of
+/// them are found. Tried are: resharding after forward, one replica in place of several, moments in BF16, FP8 weights,
+/// a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell that cannot be run.
+FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
+                        const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);
 
 }  // namespace fp8lab

@@ -1,22 +1,18 @@
+#include "harness/cli/plan/plan_text.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
-#include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
-#include "harness/cli/plan_tables.h"
-#include "harness/cli/planned.h"
-#include "harness/cli/program.h"
-#include "harness/cli/selection.h"
-#include "harness/subjects/memory_profile.h"
-#include "harness/subjects/subjects.h"
 
 namespace fp8lab {
 namespace {
@@ -26,8 +22,13 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 4> kColumns{"memory.peak_bytes", "memory.weight_bytes", "memory.retained_bytes",
                                                    "traffic.all_gather_bytes"};
 
-/// The most owners of a peak that a line names.
-constexpr std::size_t kMostOwners = 4;
+/// Owners of less than this part of a peak are one in its line.
+constexpr std::int64_t kSmallestPart = 50;
+
+constexpr const char* kMayNeedMore =
+    "blocks of the allocator may need more, which a run on meta shows (fp8lab run FILE -d meta)";
+/// Marks a peak that fits by less than a fifth of itself; a line below all others explains it.
+constexpr const char* kByLiveBytes = " by live bytes";
 
 /// Bytes in one unit over all cells: "77.6 GiB".
 std::string bytes_text(double value) {
@@ -48,45 +49,70 @@ std::string line_of(const PlannedArm& arm) {
   return out + "\n";
 }
 
+/// What holds the peak; what is less than a hundredth of it in all is left out:
+/// "in backward: 29.7 GiB activations and FP8 copies, 11.2 GiB the optimizer's state, 0.1 GiB other"
 std::string owners_text(const Estimate& estimate) {
+  std::int64_t peak = 0, rest = 0;
+  for (const auto& [owner, bytes] : estimate.peak_by_owner) peak += bytes;
   std::string out;
-  std::int64_t rest = 0;
-  std::size_t number = 0;
   for (const auto& [owner, bytes] : estimate.peak_by_owner) {
-    if (++number > kMostOwners)
+    if (bytes < peak / kSmallestPart)
       rest += bytes;
     else
       out += fmt::format("{}{} {}", out.empty() ? "" : ", ", bytes_text(static_cast<double>(bytes)), owner);
   }
-  if (rest > 0) out += fmt::format(", {} other", bytes_text(static_cast<double>(rest)));
+  if (rest * 100 >= peak && rest > 0) out += fmt::format(", {} other", bytes_text(static_cast<double>(rest)));
   return out.empty() ? "" : fmt::format("in {}: {}", estimate.peak_phase, out);
 }
 
-std::string changes_text(const Fit& fit) {
+std::string changes_text(const Fit& fit, std::int64_t capacity) {
   std::string changes, costs;
   for (const FitChange& change : fit.changes) {
     changes += fmt::format("{}{}={}", changes.empty() ? "" : ", ", change.key, change.value);
     costs += fmt::format("{}{}", costs.empty() ? "" : "; ", change.cost);
   }
-  return fmt::format("{}: {} ({})", changes, bytes_text(static_cast<double>(fit.peak_bytes)), costs);
+  return fmt::format("{}: {}{} ({})", changes, bytes_text(static_cast<double>(fit.peak_bytes)),
+                     is_tight(fit.peak_bytes, capacity) ? kByLiveBytes : "", costs);
+}
+
+/// The changes that make an arm fit, or those that do not.
+std::string search_text(const FitSearch& search, std::int64_t capacity, const std::string& indent) {
+  std::string out;
+  for (const Fit& fit : search.fits) out += fmt::format("{}fits with {}\n", indent, changes_text(fit, capacity));
+  if (search.fits.empty())
+    out += indent + (search.tried.empty()
+                         ? "no change of those that plan tries applies\n"
+                         : fmt::format("nothing that was tried makes it fit: {}\n", fmt::join(search.tried, ", ")));
+  return out;
+}
+
+bool fits_tightly(const PlannedArm& arm, std::int64_t capacity) {
+  return arm.spare && is_tight(capacity - *arm.spare, capacity);
 }
 
 /// Whether the arm fits, what its peak consists of, and what makes it fit.
 std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::string& indent) {
+  if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
   if (!arm.spare) return "";
   const auto spare = static_cast<double>(*arm.spare);
   const std::string of = bytes_text(static_cast<double>(capacity));
-  std::string out = indent + (spare >= 0 ? fmt::format("fits {} with {} to spare", of, bytes_text(spare))
-                                         : fmt::format("does not fit {}: {} too much", of, bytes_text(-spare)));
+  const bool tight = fits_tightly(arm, capacity);
+  std::string out = indent + (spare < 0 ? fmt::format("does not fit {}: {} too much", of, bytes_text(-spare))
+                                        : fmt::format("{} {} with {} to spare", tight ? "live bytes fit" : "fits", of,
+                                                      bytes_text(spare)));
   if (arm.lasting)
     out += fmt::format(" from the second step on, with the optimizer's state: {}",
                        bytes_text(arm.lasting->figures.at("memory.peak_bytes")));
+  if (tight) out += fmt::format("; {}", kMayNeedMore);
   const std::string owners = owners_text(arm.lasting ? *arm.lasting : arm.estimate);
   out += owners.empty() ? "\n" : fmt::format("; the peak is {}\n", owners);
-  for (const Fit& fit : arm.fits) out += fmt::format("{}  fits with {}\n", indent, changes_text(fit));
-  if (spare < 0 && arm.searched && arm.fits.empty())
-    out += indent + "  nothing that was tried makes it fit, up to 64 times the ranks among it\n";
-  return out;
+  return out + (arm.search ? search_text(*arm.search, capacity, indent + "  ") : "");
+}
+
+/// What explains the mark of peaks that fit by little, if `text` has it.
+std::string live_bytes_legend(const std::string& text) {
+  if (text.find(kByLiveBytes) == std::string::npos) return "";
+  return fmt::format("(by live bytes: less than a fifth of the peak is to spare, and {})\n", kMayNeedMore);
 }
 
 /// Which of its weights are not FP8, though the cell asks for it.
@@ -97,11 +123,14 @@ std::string refused_text(const PlannedArm& arm, const std::string& indent) {
                      arm.arm == Arm::kBefore ? "" : ": over these ranks, shards would cut their blocks");
 }
 
+/// An expectation that fails, with the figures that say so.
 std::string gate_text(const Gate& gate) {
   const Metric* metric = find_metric(gate.metric);
   const std::string_view unit = metric ? metric->unit : "1";
-  return fmt::format("  expects {}: predicted {}\n", for_terminal(gate.text),
-                     gate.observed ? figure(*gate.observed, unit) : gate.detail);
+  std::string figures = gate.detail;
+  if (gate.observed) figures = "predicted " + figure(*gate.observed, unit);
+  if (gate.observed && gate.limit) figures += ", limit " + figure(*gate.limit, unit);
+  return fmt::format("  fails: {}: {}\n", for_terminal(gate.text), figures);
 }
 
 Json json_of(const PlannedArm& arm, std::int64_t capacity) {
@@ -117,18 +146,24 @@ Json json_of(const PlannedArm& arm, std::int64_t capacity) {
     out["fp8_weights"] = arm.estimate.fp8_weights;
     out["refused_weights"] = arm.estimate.refused_weights;
   }
+  if (!arm.cannot_run.empty()) out["cannot_run"] = arm.cannot_run;
   if (!arm.spare) return out;
   if (arm.lasting) out["peak_bytes_from_second_step"] = arm.lasting->figures.at("memory.peak_bytes");
   out["capacity"] = capacity;
-  out["fits"] = *arm.spare >= 0;
+  out["fits"] = arm.fits();
+  out["reserved_may_exceed_capacity"] = fits_tightly(arm, capacity);
   out["spare_bytes"] = *arm.spare;
   out["fits_with"] = Json::array();
-  for (const Fit& fit : arm.fits) {
+  if (!arm.search) return out;
+  for (const Fit& fit : arm.search->fits) {
     Json changes = Json::array();
     for (const FitChange& change : fit.changes)
       changes.push_back({{"key", change.key}, {"value", change.value}, {"cost", change.cost}});
-    out["fits_with"].push_back({{"changes", changes}, {"peak_bytes", fit.peak_bytes}});
+    out["fits_with"].push_back({{"changes", changes},
+                                {"peak_bytes", fit.peak_bytes},
+                                {"reserved_may_exceed_capacity", is_tight(fit.peak_bytes, capacity)}});
   }
+  out["tried"] = arm.search->tried;
   return out;
 }
 
@@ -147,71 +182,105 @@ Json json_of(const Planned& plan) {
   return out;
 }
 
-/// One line: which rows of a model's plan fit over the fewest ranks, and the cheapest change with which the others do.
-std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& model) {
-  std::size_t rows = 0, fitting = 0, mended = 0;
-  const Planned* best = nullptr;  // of those that do not fit, the one whose cheapest change leaves the smallest peak
-  const Planned* smallest = nullptr;  // of those that fit
+/// What the rows of a model's plan say of its fewest ranks.
+struct Answers {
+  std::size_t rows = 0, fitting = 0, mended = 0, tight = 0;
+  const Planned* smallest = nullptr;  ///< of the rows that fit, the one with the smallest peak
+  const Planned* cheapest = nullptr;  ///< of the others, the one with the cheapest change of all, `change`
+  const Fit* change = nullptr;        ///< of those that cost as much, the one with the smallest peak
+};
+
+Answers answers_of(const std::vector<Planned>& plans, const ModelPlan& model) {
+  Answers out;
   for (std::size_t i = 0; i < plans.size(); i += model.ranks.size()) {
     const PlannedArm& arm = plans[i].arms.front();
     if (!arm.spare) continue;
-    ++rows;
-    if (*arm.spare >= 0) {
-      ++fitting;
-      if (!smallest || *arm.spare > *smallest->arms.front().spare) smallest = &plans[i];
-      continue;
+    ++out.rows;
+    out.tight += fits_tightly(arm, plans[i].capacity);
+    if (arm.fits()) {
+      ++out.fitting;
+      if (!out.smallest || *arm.spare > *out.smallest->arms.front().spare) out.smallest = &plans[i];
     }
-    if (arm.fits.empty()) continue;
-    ++mended;
-    if (!best || arm.fits.front().peak_bytes < best->arms.front().fits.front().peak_bytes) best = &plans[i];
+    if (!arm.search || arm.search->fits.empty()) continue;
+    ++out.mended;
+    for (const Fit& fit : arm.search->fits) {
+      const auto rank = [](const Fit& f) { return std::pair(f.cost, f.peak_bytes); };
+      if (out.change && rank(*out.change) <= rank(fit)) continue;
+      out.cheapest = &plans[i];
+      out.change = &fit;
+    }
   }
-  if (rows == 0) return "";
-  const std::string over = counted(static_cast<std::size_t>(model.ranks.front()), "rank");
-  const std::string recipes = rows == 1 ? "" : fmt::format(", by {} of {} recipes", fitting, rows);
-  if (fitting == rows) return fmt::format("Fits over {}.\n", over);
-  if (smallest) {
-    const std::int64_t peak = smallest->capacity - *smallest->arms.front().spare;
-    std::string out = fmt::format("Fits over {}{}; the smallest peak is that of {}: {}", over, recipes,
-                                  smallest->cell.title, bytes_text(static_cast<double>(peak)));
-    if (best)
-      out += fmt::format("; {}{} {} {}",
-                         mended == 1               ? ""
-                         : mended + fitting < rows ? fmt::format("{} more fit with a change, ", mended)
-                                                   : "the others fit with a change, ",
-                         best->cell.title, mended == 1 ? "fits with" : "with",
-                         changes_text(best->arms.front().fits.front()));
-    return out + ".\n";
-  }
-  std::string out = fmt::format("Does not fit over {} as it is", over);
-  if (best) {
-    const std::string others = mended < rows ? fmt::format("{} of {} recipes fit", mended, rows)
-                               : rows > 1    ? "every recipe fits"
-                                             : "fits";
-    const std::string under =
-        rows > 1 ? fmt::format(" with a change; the smallest peak is that of {},", best->cell.title) : "";
-    out += fmt::format("; {}{} with {}", others, under, changes_text(best->arms.front().fits.front()));
-  }
-  return out + ".\n";
+  return out;
 }
 
-/// Peaks as a table, a row a recipe, a column a number of ranks; and whether each row fits over the fewest ranks, rows
-/// of one answer together.
+/// "; the others fit with a change, the cheapest is that of bf16: training.checkpoint=full: 24.4 GiB (...)"
+std::string mended_text(const Answers& answers) {
+  if (!answers.change) return "";
+  const std::string change = changes_text(*answers.change, answers.cheapest->capacity);
+  if (answers.rows == 1) return "; fits with " + change;
+  if (answers.mended == 1) return fmt::format("; {} fits with {}", answers.cheapest->cell.title, change);
+  const bool all = answers.mended + answers.fitting == answers.rows;
+  const std::string who =
+      !all                  ? fmt::format("{} {}", answers.mended,
+                         answers.fitting > 0 ? "more fit" : "of " + std::to_string(answers.rows) + " recipes fit")
+      : answers.fitting > 0 ? "the others fit"
+                            : "every recipe fits";
+  return fmt::format("; {} with a change, the cheapest is that of {}: {}", who, answers.cheapest->cell.title, change);
+}
+
+/// One line: which rows of a model's plan fit over the fewest ranks, and the cheapest change with which the others do.
+std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& model) {
+  const Answers answers = answers_of(plans, model);
+  if (answers.rows == 0) return "";
+  const std::string over = counted(static_cast<std::size_t>(model.ranks.front()), "rank");
+  if (!answers.smallest) return fmt::format("Does not fit over {} as it is{}.\n", over, mended_text(answers));
+  const std::int64_t peak = answers.smallest->capacity - *answers.smallest->arms.front().spare;
+  const char* const by = is_tight(peak, answers.smallest->capacity) ? kByLiveBytes : "";
+  if (answers.fitting == answers.rows)
+    return fmt::format("Fits over {}{}{}.\n", over, by,
+                       answers.tight == 0 || *by != '\0'
+                           ? ""
+                           : fmt::format("; {} of {} recipes{} alone", answers.tight, answers.rows, kByLiveBytes));
+  return fmt::format("Fits over {}, by {} of {} recipes; the smallest peak is that of {}: {}{}{}.\n", over,
+                     answers.fitting, answers.rows, answers.smallest->cell.title, bytes_text(static_cast<double>(peak)),
+                     by, mended_text(answers));
+}
+
+/// "79.4 GiB ! ": a peak with the marks that stand below the table.
+std::string marked_peak(const PlannedArm& arm, std::int64_t capacity) {
+  const auto peak = arm.estimate.figures.find("memory.peak_bytes");
+  if (peak == arm.estimate.figures.end()) return "-   ";
+  const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(arm, capacity) ? "?" : "";
+  return fmt::format("{} {:<2}", bytes_text(peak->second), fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
+}
+
+std::string marks_legend(const std::vector<Planned>& plans) {
+  const auto any = [&](const auto& marked) {
+    return std::ranges::any_of(plans, [&](const Planned& plan) { return marked(plan.arms.front(), plan.capacity); });
+  };
+  std::string out;
+  if (any([](const PlannedArm& arm, std::int64_t) { return arm.spare && *arm.spare < 0; }))
+    out += "(!: does not fit)\n";
+  if (any([](const PlannedArm& arm, std::int64_t capacity) { return fits_tightly(arm, capacity); }))
+    out += "(?: live bytes fit, with less than a fifth of the peak to spare)\n";
+  if (any([](const PlannedArm& arm, std::int64_t) { return arm.estimate.refused_weights > 0; }))
+    out += "(*: FP8 weights stay in high precision where shards would cut their blocks)\n";
+  return out;
+}
+
+}  // namespace
+
 std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
   std::string out = answer_text(plans, model) + model.heading;
   std::string head = fmt::format("{:<36}", "peak of a rank, by ranks");
   std::vector<std::pair<std::string, std::string>> answers;  // rows, and what they have in common
-  bool some_refuse = false;
   for (const int ranks : model.ranks) head += fmt::format(" {:>12} ", ranks);
   out += head + "\n";
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const bool first = i % model.ranks.size() == 0;
     const PlannedArm& arm = plans[i].arms.front();
-    const auto peak = arm.estimate.figures.find("memory.peak_bytes");
     if (first) out += fmt::format("{}{:<36}", i == 0 ? "" : "\n", plans[i].cell.title);
-    const std::string text = peak == arm.estimate.figures.end() ? "-" : bytes_text(peak->second);
-    const bool exceeds = arm.spare && *arm.spare < 0, refuses = arm.estimate.refused_weights > 0;
-    out += fmt::format(" {:>13}", text + (exceeds && refuses ? " !*" : exceeds ? " ! " : refuses ? " * " : "   "));
-    some_refuse = some_refuse || refuses;
+    out += fmt::format(" {:>13}", marked_peak(arm, plans[i].capacity));
     if (!first) continue;
     std::string answer =
         arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
@@ -221,19 +290,21 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
     else
       same->first += "; " + plans[i].cell.title;
   }
-  out += "\n";
-  if (out.find(" !") != std::string::npos) out += "(!: does not fit)\n";
-  if (some_refuse) out += "(*: FP8 weights stay in high precision where shards would cut their blocks)\n";
+  out += "\n" + marks_legend(plans);
   if (plans.empty() || plans.front().capacity == 0) return out;
   out += fmt::format("\nOver {}:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
   for (const auto& [rows, answer] : answers) out += rows + "\n" + answer;
-  return out;
+  return out + live_bytes_legend(out);
 }
+
+namespace {
 
 std::string why_not_run(const PlannedCell& cell) {
   if (cell.skip_reason.empty()) return "";
   return fmt::format("  {}: {}", cell.skipped_here ? "not run here" : "skipped", for_terminal(cell.skip_reason));
 }
+
+}  // namespace
 
 std::string scenario_text(const std::vector<Planned>& plans) {
   std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
@@ -261,71 +332,13 @@ std::string scenario_text(const std::vector<Planned>& plans) {
   if (hold + fail > 0)
     text += fmt::format("; predictions decide {} of {}: {}", hold + fail, counted(hold + fail + open, "expectation"),
                         fail == 0 ? "all hold" : fmt::format("{} fail", fail));
-  return text + "\n";
+  return text + "\n" + live_bytes_legend(text);
 }
 
-}  // namespace
-
-namespace {
-
-/// The program whose predictions are those of the library that `request.as` names; `title` says which.
-Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
-  if (request.as.empty()) return program;
-  if (!request.model.empty())
-    fail("plan: --as predicts the cells of scenario files; write one (`fp8lab init memory`) with the model's sizes");
-  Program out = program;
-  const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
-  title = fmt::format("As {}\n", profile.title());
-  out.estimate = [profile](const CellConfig& cell, Arm arm) { return profile.estimate(cell, arm); };
-  out.finds_fits = false;
-  return out;
-}
-
-}  // namespace
-
-int plan_command(const PlanRequest& request, const Program& own) {
-  std::string title;
-  const Program program = as_library(request, own, title);
-  const Capacity capacity = capacity_of(request);
-  std::vector<Planned> plans;
-  std::string text;
-  if (!request.model.empty()) {
-    if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
-    const ModelPlan model = model_plan(request, capacity, program.vocabulary());
-    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity.bytes, {Arm::kAfter}, program));
-    text = request.json ? "" : model_text(plans, model);
-  } else {
-    if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
-    if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
-      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file says these itself");
-    LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
-    for (const ScenarioError& error : loaded.errors) report_error(error.what());
-    if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
-    const std::vector<std::string> devices = devices_of(loaded.cells);
-    select_cells(loaded.cells, request.selection, program.vocabulary());
-    if (request.as.empty()) Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
-    for (const PlannedCell& cell : loaded.cells)
-      plans.push_back(planned(cell, capacity.bytes, arms_of(cell, program.vocabulary()), program));
-    if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
-    text = request.json || plans.empty() ? "" : title + scenario_text(plans);
-  }
-  if (request.json) {
-    Json json = Json::array();
-    for (const Planned& plan : plans) json.push_back(json_of(plan));
-    text = json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-  }
-  std::fputs(text.c_str(), stdout);
-  if (plans.empty()) return exit_code({});
-  const bool predicts = std::any_of(plans.begin(), plans.end(), [](const Planned& plan) {
-    return std::any_of(plan.arms.begin(), plan.arms.end(),
-                       [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
-  });
-  if (!predicts) {
-    std::fflush(stdout);  // the reasons come first also where both streams are one file
-    report_error("plan: nothing is predicted, for the reasons above");
-    return exit_code({.verdicts = {Verdict::kInconclusive}});
-  }
-  return std::any_of(plans.begin(), plans.end(), [&](const Planned& plan) { return plan.fails(capacity.bytes > 0); });
+std::string plans_json(const std::vector<Planned>& plans) {
+  Json json = Json::array();
+  for (const Planned& plan : plans) json.push_back(json_of(plan));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace fp8lab

@@ -13,6 +13,21 @@
 // What `fp8lab plan` finds out about cells.
 namespace fp8lab {
 
+/// What the ranks' device has.
+struct Capacity {
+  std::int64_t bytes = 0;  ///< 0: none was asked for
+  std::string words;       ///< "77.6 GiB of an h100 (79.6 GiB less 2.0 GiB for ...)"
+  std::string arch = "hopper";
+  std::string gpu;  ///< "h100"; "": none was named
+  bool fp8 = true;  ///< false: the GPU has no FP8 matrix products
+};
+/// Throws Error for a GPU or a size that is not known.
+Capacity capacity_of(const PlanRequest& request);
+
+/// True if fewer bytes than a fifth of the peak are to spare. Predicted are live bytes; a run holds the capacity
+/// against what its caching allocator reserves, whose blocks have needed up to a fifth more.
+bool is_tight(std::int64_t peak, std::int64_t capacity);
+
 struct PlannedArm {
   Arm arm;
   Estimate estimate;
@@ -20,9 +35,11 @@ struct PlannedArm {
   /// training. Present where a capacity was asked for.
   std::optional<Estimate> lasting;
   std::string reason;                 ///< why there are no figures
+  std::string cannot_run;             ///< why the GPU cannot run the arm, whatever memory it has; "": it can
   std::optional<std::int64_t> spare;  ///< capacity less peak; nothing where one of them is not known
-  bool searched = false;              ///< changes that make the arm fit were looked for
-  std::vector<Fit> fits;              ///< the cheapest first
+  std::optional<FitSearch> search;    ///< of changes that make the arm fit, where they were looked for
+
+  bool fits() const { return spare && *spare >= 0 && cannot_run.empty(); }
 };
 
 struct Planned {
@@ -36,17 +53,9 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// `capacity` 0: the cell's own. Otherwise training of two steps or more is what must fit.
-Planned planned(const PlannedCell& cell, std::int64_t capacity, const std::vector<Arm>& arms, const Program& program);
-
-struct Capacity {
-  std::int64_t bytes = 0;  ///< 0: none was given
-  std::string words;       ///< "77.6 GiB of an h100 (79.6 GiB less 2.0 GiB for ...)"
-  std::string arch = "hopper";
-  bool fp8 = true;
-};
-/// Throws Error for a GPU or a size that is not known.
-Capacity capacity_of(const PlanRequest& request);
+/// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.
+Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::vector<Arm>& arms,
+                const Program& program);
 
 /// The cells of `fp8lab plan --model`: by recipe, then by ranks.
 struct ModelPlan {

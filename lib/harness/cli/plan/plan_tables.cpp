@@ -1,4 +1,4 @@
-#include "harness/cli/plan_tables.h"
+#include "harness/cli/plan/plan_tables.h"
 
 #include <fmt/format.h>
 
@@ -99,6 +99,10 @@ std::string plan_help() {
       "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated. With a\n"
       "capacity each cell fits or does not, and the cheapest changes that make it fit follow. Expectations of the\n"
       "scenario are judged where they are about predicted figures.\n\n"
+      "Predicted peaks are of live bytes. A run holds its capacity against what its caching allocator reserves, which\n"
+      "has been up to a fifth more: where less is to spare, the line says that live bytes fit, and JSON has\n"
+      "reserved_may_exceed_capacity. What is reserved a run on meta shows, at full size and without a GPU:\n"
+      "fp8lab run FILE -d meta. Figures are of fp8lab's own runtime; --as predicts those of a library.\n\n"
       "Examples:\n"
       "  fp8lab plan scenarios -d meta -f 405b\n"
       "  fp8lab plan my.yaml --capacity 80GiB\n"

@@ -1,0 +1,209 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "harness/cli/plan/planned.h"
+#include "harness/temporary_directory.h"
+
+// What `fp8lab plan` prints: what it claims of a page's rows holds of the rows, and nothing is dropped in silence.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::TemporaryDirectory;
+
+const Program& own_program() {
+  static const Program kProgram{.build = {},
+                                .scenarios_directory = "",
+                                .reports_directory = "",
+                                .vocabulary = bundled_vocabulary,
+                                .measure = {},
+                                .predict = predict,
+                                .estimate = estimate};
+  return kProgram;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct Printed {
+  int code = 0;
+  std::string text;
+};
+
+Printed printed(const PlanRequest& request) {
+  ::testing::internal::CaptureStdout();
+  const int code = plan_command(request, own_program());
+  return {code, ::testing::internal::GetCapturedStdout()};
+}
+
+std::string error_of(const PlanRequest& request) {
+  try {
+    printed(request);
+  } catch (const Error& error) {
+    ::testing::internal::GetCapturedStdout();
+    return error.what();
+  }
+  return "";
+}
+
+PlanRequest of_model(const std::string& gpu, int ranks, std::vector<std::string> settings = {},
+                     std::vector<std::string> recipes = {}) {
+  PlanRequest out;
+  out.model = "llama3-8b";
+  out.gpu = gpu;
+  out.ranks = {ranks};
+  out.settings = std::move(settings);
+  out.recipes = std::move(recipes);
+  return out;
+}
+
+Json json_of(PlanRequest request) {
+  request.json = true;
+  return Json::parse(printed(request).text);
+}
+
+/// A request to plan a scenario file of 8192 tokens, with `more` keys and expectations.
+PlanRequest of_file(const TemporaryDirectory& folder, const std::string& more, const std::string& training = "") {
+  const std::string file = (folder / "planned.yaml").string();
+  std::ofstream(file) << "version: 1\nname: planned\ntitle: A cell to plan\ndevice: meta\n"
+                         "model: {layer: linear, hidden: 1024, seq: 8192}\ntraining: {recipe: delayed"
+                      << training << "}\nmeasure: [memory]\n"
+                      << more;
+  PlanRequest out;
+  out.selection.paths = {file};
+  return out;
+}
+
+TEST(AnswerOfAModel, NamesTheCheapestChangeOfAllRows) {
+  const PlanRequest request = of_model("h100", 8, {"batch=2"});
+  // BF16 needs half a micro-batch, the FP8 recipes only smaller moments.
+  const std::string answer = printed(request).text;
+  const std::string line = answer.substr(0, answer.find('\n'));
+  EXPECT_TRUE(contains(line, "every recipe fits with a change, the cheapest is that of current: training.moments=bf16"))
+      << line;
+  EXPECT_FALSE(contains(line, "smallest peak")) << "full recomputation has a smaller one: " << line;
+}
+
+TEST(AnswerOfAModel, AChangeOfTwoKeysIsTwoChanges) {
+  const Json fits = json_of(of_model("h100", 8, {"batch=2"}, {"bf16"}))[0]["arms"]["after"]["fits_with"];
+  ASSERT_EQ(fits[0]["changes"].size(), 2u) << fits.dump(2);
+  EXPECT_EQ(fits[0]["changes"][0]["key"], "model.batch");
+  EXPECT_EQ(fits[0]["changes"][0]["value"], "1");
+  EXPECT_EQ(fits[0]["changes"][1]["key"], "training.micro_batches");
+  EXPECT_EQ(fits[0]["changes"][1]["value"], "2");
+}
+
+TEST(FitsOfAMesh, AreFewerReplicasAndMoreShards) {
+  PlanRequest request = of_model("h100", 64, {"mesh=8x8"}, {"bf16"});
+  request.model = "llama3-70b";
+  request.settings.emplace_back("context_parallel=8");
+  const std::string text = printed(request).text;
+  EXPECT_TRUE(contains(text, "HSDP, 8 replicas of 8 shards,")) << text;
+  EXPECT_TRUE(contains(text,
+                       "1 sequence of 8192 tokens a micro-batch of every 8 ranks, which split them: 1024 tokens "
+                       "of a sequence on each rank"))
+      << text;
+  EXPECT_TRUE(contains(text, "    fits with mesh=64: 46.2 GiB (one replica")) << text;
+  EXPECT_TRUE(contains(text, "ranks=128, mesh=8x16:")) << text;
+  request.settings[0] = "mesh=64";
+  EXPECT_TRUE(contains(printed(request).text, "; FSDP over all ranks,"));
+}
+
+TEST(FitsOfAMesh, WhatWasTriedIsNamedWhereNothingFits) {
+  PlanRequest request = of_model("", 64, {"mesh=8x8"}, {"bf16"});
+  request.capacity = "1MiB";
+  const std::string text = printed(request).text;
+  EXPECT_TRUE(contains(text,
+                       "nothing that was tried makes it fit: mesh=64, training.moments=bf16, "
+                       "training.checkpoint=full, up to 4096 ranks\n"))
+      << text;
+  TemporaryDirectory folder;
+  request = of_file(folder, "");
+  request.capacity = "1MiB";
+  EXPECT_TRUE(contains(printed(request).text,
+                       "makes it fit: training.quantized_weights=true, "
+                       "training.checkpoint=full, up to 64 ranks\n"))
+      << printed(request).text;
+}
+
+TEST(SettingsOfAModel, AreHonouredOrRefusedByTheirKey) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"capacity=40GiB", "--capacity"},
+      {"recipe=current", "choose them by --recipe"},
+      {"training.recipe=current", "choose them by --recipe"},
+      {"ranks=8", "choose them by --ranks"},
+      {"fix=release_attention_tensors", "the after arm alone"},
+      {"control=same", "the after arm alone"},
+      {"subject=torch", "fp8lab plan FILE --as transformer_engine@2.16"},
+      {"versions.after=2.16", "fp8lab plan FILE --as transformer_engine@2.16"},
+  };
+  for (const auto& [setting, remedy] : cases)
+    EXPECT_TRUE(contains(error_of(of_model("h100", 8, {setting})), remedy)) << setting;
+  const Json rows = json_of(of_model("h100", 8, {"quantized_weights=true"}, {"delayed"}));
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_TRUE(contains(rows[0]["id"], "quantized_weights=true")) << rows[0]["id"];
+}
+
+TEST(GpuWithoutFp8, RunsNoFp8Recipe) {
+  const std::string error = error_of(of_model("a100-80gb", 8, {}, {"bf16", "delayed"}));
+  EXPECT_TRUE(contains(error, "--recipe delayed: a100-80gb has no FP8 matrix products")) << error;
+  EXPECT_EQ(printed(of_model("a100-80gb", 8, {}, {"bf16"})).code, 0);
+  TemporaryDirectory folder;
+  PlanRequest request = of_file(folder, "");
+  request.gpu = "a100-80gb";
+  const Printed plan = printed(request);
+  EXPECT_EQ(plan.code, 1);
+  EXPECT_TRUE(contains(plan.text, "does not run: a100-80gb has no FP8 matrix products\n")) << plan.text;
+  const Json arms = json_of(request)[0]["arms"];
+  EXPECT_EQ(arms["after"]["fits"], false);
+  EXPECT_EQ(arms["after"]["cannot_run"], "a100-80gb has no FP8 matrix products");
+  EXPECT_EQ(arms["bf16"]["fits"], true);
+  request.gpu = "h100";
+  EXPECT_EQ(printed(request).code, 0);
+}
+
+TEST(GpuWithoutMxfp8, EmulatesItAsThePageStates) {
+  EXPECT_TRUE(contains(printed(of_model("h100", 8, {}, {"mxfp8"})).text, "mxfp8 is emulated: 'hopper' has no MXFP8"));
+  EXPECT_FALSE(contains(printed(of_model("b200", 8, {}, {"mxfp8"})).text, "emulated"));
+}
+
+TEST(SpareBytes, OfLessThanAFifthOfThePeakAreOfLiveBytes) {
+  TemporaryDirectory folder;
+  PlanRequest request = of_file(folder, "");
+  const double peak = json_of(request)[0]["arms"]["after"]["predicted"]["memory.peak_bytes"];
+  const auto with = [&](double capacity) {
+    request.capacity = std::to_string(static_cast<std::int64_t>(capacity)) + "B";
+    return printed(request).text;
+  };
+  const char* const kMarks[] = {"live bytes fit", "blocks of the allocator may need more", "fp8lab run FILE -d meta"};
+  for (const char* mark : kMarks) {
+    EXPECT_TRUE(contains(with(peak * 1.19), mark)) << mark << with(peak * 1.19);
+    EXPECT_FALSE(contains(with(peak * 1.21), mark)) << mark;
+  }
+  with(peak * 1.19);
+  EXPECT_EQ(json_of(request)[0]["arms"]["after"]["reserved_may_exceed_capacity"], true);
+  with(peak * 1.21);
+  EXPECT_EQ(json_of(request)[0]["arms"]["after"]["reserved_may_exceed_capacity"], false);
+}
+
+TEST(PageOfAModel, SaysWhoseFiguresTheyAre) {
+  const std::string text = printed(of_model("h100", 8)).text;
+  EXPECT_TRUE(contains(text, "fp8lab's own runtime")) << text;
+  EXPECT_TRUE(contains(text, "--as transformer_engine@2.16")) << text;
+  // The sharded parameters are the fifth of the owners.
+  EXPECT_TRUE(contains(text, "1.9 GiB parameters")) << text;
+}
+
+TEST(GatesOfAScenario, ThatFailSaySoWithTheirLimit) {
+  TemporaryDirectory folder;
+  const Printed plan = printed(of_file(folder, "expect:\n  - {metric: memory.peak_bytes, at_most: 0.5 of bf16}\n"));
+  EXPECT_EQ(plan.code, 1);
+  EXPECT_TRUE(contains(plan.text, "  fails: after memory.peak_bytes is at most 0.5 of bf16's: predicted "))
+      << plan.text;
+  EXPECT_TRUE(contains(plan.text, " B), limit ")) << plan.text;
+}
+
+}  // namespace
+}  // namespace fp8lab

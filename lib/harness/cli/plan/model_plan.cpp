@@ -1,0 +1,172 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "backend/arch.h"
+#include "core/check.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+#include "harness/cli/plan/plan_tables.h"
+#include "harness/cli/plan/planned.h"
+#include "harness/scenario/rules.h"
+
+namespace fp8lab {
+namespace {
+
+/// A key that --set does not take, and what chooses it instead.
+struct NotSet {
+  std::string_view path;
+  std::string_view instead;
+};
+
+constexpr std::string_view kOwnRuntime =
+    "--model plans fp8lab's own runtime; write a scenario file with the library as `subject`, and predict its memory "
+    "by "
+    "`fp8lab plan FILE --as transformer_engine@2.16`";
+constexpr std::string_view kAfterAlone =
+    "--model plans the after arm alone, which this does not change; write a scenario file and plan that";
+
+constexpr std::array kNotSet{
+    NotSet{"ranks", "the table has a column for each number of ranks; choose them by --ranks"},
+    NotSet{"training.recipe", "the table has rows for each recipe; choose them by --recipe"},
+    NotSet{"capacity", "memory is that of --gpu, or the size of --capacity"},
+    NotSet{"fix", kAfterAlone},
+    NotSet{"control", kAfterAlone},
+    NotSet{"subject", kOwnRuntime},
+    NotSet{"versions.before", kOwnRuntime},
+    NotSet{"versions.after", kOwnRuntime},
+};
+
+/// Applies `setting`, KEY=VALUE, and returns its key.
+const Key& set_key(CellConfig& cell, const std::string& setting, const Vocabulary& vocabulary) {
+  const std::size_t sign = setting.find('=');
+  const std::string name = setting.substr(0, sign);
+  const std::string text = sign == std::string::npos ? "" : setting.substr(sign + 1);
+  const Key* key = find_key(name);
+  if (!key || sign == std::string::npos)
+    fail(fmt::format("--set: `{}` is not KEY=VALUE with a key of scenarios.{}", quotable(setting),
+                     key ? "" : suggestion(name, axis_names())));
+  if (const auto row = std::ranges::find(kNotSet, key->path, &NotSet::path); row != kNotSet.end())
+    fail(fmt::format("plan: --set {}: {}", quotable(setting), row->instead));
+  const auto value = value_of(*key, text, vocabulary);
+  if (!value) fail(fmt::format("--set: {} must be {}", key->path, expected_of(*key, vocabulary)));
+  key->set(cell, *value);
+  return *key;
+}
+
+/// The rows of the table: those that were asked for, or all that the GPU has.
+std::vector<std::string> recipes_of(const PlanRequest& request, const Capacity& capacity, const std::string& arch,
+                                    const Vocabulary& vocabulary) {
+  const std::vector<std::string> known = names_of(vocabulary.recipes);
+  for (const std::string& recipe : request.recipes) {
+    if (std::ranges::find(known, recipe) == known.end())
+      fail(fmt::format("--recipe: `{}` is not known.{}", quotable(recipe), suggestion(recipe, known)));
+    if (!capacity.fp8 && vocabulary.quantizes(recipe))
+      fail(fmt::format("plan: --recipe {}: {} has no FP8 matrix products; plan --recipe bf16, or another --gpu", recipe,
+                       capacity.gpu));
+  }
+  if (!request.recipes.empty()) return request.recipes;
+  if (!capacity.fp8) return {"bf16"};
+  std::vector<std::string> out;
+  for (const std::string& recipe : known)
+    if (recipe != "mxfp8" || arch_profile(arch).mxfp8_gemm) out.push_back(recipe);
+  return out;
+}
+
+/// "1 sequence of 8192 tokens a rank and micro-batch"
+std::string batch_text(const CellConfig& cell) {
+  const std::string sequences =
+      fmt::format("{} of {} tokens", counted(static_cast<std::size_t>(cell.model.batch), "sequence"), cell.model.seq);
+  if (cell.context_parallel == 1) return sequences + " a rank and micro-batch";
+  return fmt::format("{} a micro-batch of every {} ranks, which split them: {} tokens of a sequence on each rank",
+                     sequences, cell.context_parallel, seq_of_rank(cell));
+}
+
+/// Who holds the parameters, over `cell`'s ranks, the most of the table.
+std::string sharding_text(const CellConfig& cell) {
+  const MeshText mesh = mesh_of(cell);
+  if (!is_sharded(cell)) return "nothing sharded";
+  const std::string out = mesh.replicas == 1 ? "FSDP over all ranks"
+                          : mesh.shards == 1
+                              ? fmt::format("{} replicas, nothing sharded", mesh.replicas)
+                              : fmt::format("HSDP, {} replicas of {} shards", mesh.replicas, mesh.shards);
+  return out + (cell.gather_ahead ? ", each layer gathered while the one before it computes" : "");
+}
+
+/// What the page says before its table. `cells` are not empty.
+std::string heading_of(const std::string& name, const CellConfig& base, const Capacity& capacity,
+                       const std::vector<PlannedCell>& cells) {
+  const auto text_of = [&](const char* path) { return to_text(find_key(path)->get(base)); };
+  std::string out = fmt::format(
+      "{}: {} layers, hidden {}, vocabulary {}; {}\n"
+      "optimizer {}, master weights {}, moments {}; {}; --set KEY=VALUE changes any other key\n{}\n"
+      "Figures are fp8lab's own runtime's: closed forms that its runs are compared with, byte by byte. Transformer\n"
+      "Engine keeps more under some recipes; of a scenario file `--as transformer_engine@2.16` predicts its layers.\n",
+      name, base.model.layers, base.model.hidden, base.model.vocabulary, batch_text(base),
+      text_of("training.optimizer"), text_of("training.master_weights"), text_of("training.moments"),
+      sharding_text(std::ranges::max_element(cells, {}, [](const PlannedCell& c) { return c.config.ranks; })->config),
+      capacity.bytes > 0 ? "Memory of a rank: " + capacity.words : "Give --gpu or --capacity to see what fits.");
+  const bool microscaled =
+      std::ranges::any_of(cells, [](const PlannedCell& cell) { return cell.config.training.recipe == "mxfp8"; });
+  if (microscaled && !arch_profile(base.arch).mxfp8_gemm)
+    out += fmt::format(
+        "mxfp8 is emulated: '{}' has no MXFP8 products: they are made from exactly dequantized operands\n", base.arch);
+  return out;
+}
+
+}  // namespace
+
+Capacity capacity_of(const PlanRequest& request) {
+  Capacity out;
+  const auto gib = [](std::int64_t bytes) { return short_figure(static_cast<double>(bytes), "B"); };
+  if (!request.gpu.empty()) {
+    const KnownGpu& gpu = find_gpu(request.gpu);
+    out = {gpu.usable_bytes(),
+           fmt::format("{} of {} ({} less {} GiB for the CUDA context, libraries and NCCL)", gib(gpu.usable_bytes()),
+                       gpu.name, gib(gpu.mebibytes << 20), kReservedBytes >> 30),
+           std::string(gpu.arch), std::string(gpu.name), gpu.fp8};
+  }
+  if (request.capacity.empty()) return out;
+  out.bytes = parse_bytes("--capacity", request.capacity);
+  out.words = gib(out.bytes);
+  return out;
+}
+
+ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const Vocabulary& vocabulary) {
+  const KnownModel& known = find_model(request.model);
+  ModelPlan out;
+  out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
+  CellConfig base = known.cell();
+  base.arch = capacity.arch;
+  std::optional<bool> quantized_weights;  // where --set chooses rows by it
+  for (const std::string& setting : request.settings)
+    if (set_key(base, setting, vocabulary).path == "training.quantized_weights")
+      quantized_weights = base.training.quantized_weights;
+  for (const std::string& recipe : recipes_of(request, capacity, base.arch, vocabulary)) {
+    for (const bool quantized : {false, true}) {
+      if (quantized && !vocabulary.quantizes(recipe)) continue;
+      if (vocabulary.quantizes(recipe) && quantized_weights.value_or(quantized) != quantized) continue;
+      for (const int ranks : out.ranks) {
+        PlannedCell cell;
+        cell.config = base;
+        cell.config.training.recipe = recipe;
+        cell.config.training.quantized_weights = quantized;
+        cell.config.ranks = ranks;
+        cell.config.gather_ahead = base.gather_ahead && is_sharded(cell.config);
+        cell.config.id =
+            fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
+        cell.title = recipe + (quantized ? ", FP8 weights" : "");
+        if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty())
+          fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
+        out.cells.push_back(std::move(cell));
+      }
+    }
+  }
+  out.heading = heading_of(std::string(known.name), base, capacity, out.cells);
+  return out;
+}
+
+}  // namespace fp8lab

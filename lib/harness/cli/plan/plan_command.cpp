@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/check.h"
+#include "harness/cli/plan/plan_text.h"
+#include "harness/cli/plan/planned.h"
+#include "harness/cli/program.h"
+#include "harness/cli/selection.h"
+#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/subjects.h"
+
+namespace fp8lab {
+namespace {
+
+/// The program whose predictions are those of the library that `request.as` names; `title` says which.
+Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
+  if (request.as.empty()) return program;
+  if (!request.model.empty())
+    fail("plan: --as predicts the cells of scenario files; write one (`fp8lab init memory`) with the model's sizes");
+  Program out = program;
+  const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
+  title = fmt::format("As {}\n", profile.title());
+  out.estimate = [profile](const CellConfig& cell, Arm arm) { return profile.estimate(cell, arm); };
+  out.finds_fits = false;
+  return out;
+}
+
+}  // namespace
+
+int plan_command(const PlanRequest& request, const Program& own) {
+  std::string title;
+  const Program program = as_library(request, own, title);
+  const Capacity capacity = capacity_of(request);
+  std::vector<Planned> plans;
+  std::string text;
+  if (!request.model.empty()) {
+    if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
+    const ModelPlan model = model_plan(request, capacity, program.vocabulary());
+    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity, {Arm::kAfter}, program));
+    text = request.json ? "" : model_text(plans, model);
+  } else {
+    if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
+    if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
+      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file says these itself");
+    LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
+    for (const ScenarioError& error : loaded.errors) report_error(error.what());
+    if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
+    const std::vector<std::string> devices = devices_of(loaded.cells);
+    select_cells(loaded.cells, request.selection, program.vocabulary());
+    if (request.as.empty()) Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
+    for (const PlannedCell& cell : loaded.cells)
+      plans.push_back(planned(cell, capacity, arms_of(cell, program.vocabulary()), program));
+    if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
+    text = request.json || plans.empty() ? "" : title + scenario_text(plans);
+  }
+  if (request.json) text = plans_json(plans);
+  std::fputs(text.c_str(), stdout);
+  if (plans.empty()) return exit_code({});
+  const bool predicts = std::any_of(plans.begin(), plans.end(), [](const Planned& plan) {
+    return std::any_of(plan.arms.begin(), plan.arms.end(),
+                       [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
+  });
+  if (!predicts) {
+    std::fflush(stdout);  // the reasons come first also where both streams are one file
+    report_error("plan: nothing is predicted, for the reasons above");
+    return exit_code({.verdicts = {Verdict::kInconclusive}});
+  }
+  return std::any_of(plans.begin(), plans.end(), [&](const Planned& plan) { return plan.fails(capacity.bytes > 0); });
+}
+
+}  // namespace fp8lab
