@@ -1,10 +1,12 @@
 #include "harness/results/reports.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "core/holder_bytes.h"
+#include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
@@ -64,6 +66,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
 
 TEST(Summary, StartsWithCellsThatNeedAttentionAndShowsEveryFigure) {
   CellRecord good = record("leak/device=meta", Verdict::kConfirmed);
+  good.config.measure = {"memory"};
   good.config.fix = "release_attention_tensors";
   good.upstream = {"TransformerEngine#1935"};
   good.arms[Arm::kBefore].metrics["memory.retained_bytes"] = {618135552, 618135552, "B", ""};
@@ -94,6 +97,22 @@ TEST(Summary, StartsWithCellsThatNeedAttentionAndShowsEveryFigure) {
   EXPECT_TRUE(contains(text, "| 785.9 MiB | 589.5 MiB (618,135,552 B) | 589.5 MiB (618,135,552 B) |")) << text;
   EXPECT_TRUE(contains(text, "| layer\\|0 | 1,000 B |"));
   EXPECT_TRUE(contains(text, "| the rest | 7.81 KiB (8,000 B) |")) << text;
+}
+
+TEST(Summary, ShowsTheMainMetricsOfWhatTheCellMeasures) {
+  CellRecord timed = record("timed", Verdict::kPass);
+  for (const Metric& metric : metrics()) timed.arms[Arm::kAfter].metrics[std::string(metric.name)].value = 12.5;
+  const auto shows = [&](const char* group, std::string_view metric) {
+    timed.config.measure = {group};
+    return contains(summary_markdown({timed}, {}), fmt::format("| {} | – | 12.5", for_markdown(metric)));
+  };
+  EXPECT_TRUE(shows("time", "time.step_ms"));
+  EXPECT_TRUE(shows("parity", "parity.loss_gap"));
+  EXPECT_TRUE(shows("parity", "parity.output_sqnr_db"));
+  EXPECT_TRUE(shows("traffic", "traffic.all_gather_bytes"));
+  EXPECT_TRUE(shows("host", "host.pre_forward_ns"));
+  EXPECT_FALSE(shows("time", "memory.peak_bytes"));
+  EXPECT_TRUE(shows("memory", "memory.peak_bytes"));
 }
 
 TEST(Summary, NamesEveryFixOfAScenario) {
@@ -139,6 +158,10 @@ TEST(Units, AreReadableAndExact) {
   EXPECT_EQ(figure(12, "1"), "12");
   EXPECT_EQ(grouped(1234567), "1,234,567");
   EXPECT_EQ(grouped(-999), "-999");
+  EXPECT_EQ(figure(1574090.5, "B"), "1.50 MiB (1,574,090.5 B)");
+  EXPECT_EQ(grouped(-1234.5), "-1,234.5");
+  EXPECT_EQ(grouped(1234.567), "1,234.57");
+  EXPECT_EQ(grouped(1e20), "1e+20") << "no digits that a double does not have";
   EXPECT_EQ(shortest(0.1), "0.1");
   EXPECT_EQ(shortest(1048576), "1048576");
   EXPECT_EQ(in_base_units("MiB", "B"), 1048576);

@@ -121,5 +121,27 @@ TEST(Progress, ReasonWithControlCharacters_IsEscapedAndEndsNoLine) {
             "[1/2] skipped        cell  (x\\n::error::y\\x1b[31m\\x07)\r\n");
 }
 
+TEST(ProgressLine, HasTheTimeThatTheCellMeasures) {
+  std::FILE* out = std::tmpfile();
+  ASSERT_NE(out, nullptr);
+  Progress progress(out, 2);
+  CellRecord record;
+  record.config.id = "timed";
+  record.config.measure = {"memory", "time"};
+  record.verdict = Verdict::kPass;
+  record.arms[Arm::kBefore].metrics["time.step_ms"].value = 3.125;
+  record.arms[Arm::kAfter].metrics["time.step_ms"].value = 3;
+  progress.finished(record);
+  record.config.measure = {"memory"};
+  progress.finished(record);
+  std::rewind(out);
+  char text[256] = {};
+  std::fread(text, 1, sizeof text - 1, out);
+  std::fclose(out);
+  EXPECT_EQ(std::string(text),
+            "[1/2] pass           timed  0.00 s; time.step_ms: before 3.125 ms, after 3 ms\n"
+            "[2/2] pass           timed  0.00 s\n");
+}
+
 }  // namespace
 }  // namespace fp8lab

@@ -108,14 +108,24 @@ constexpr std::array kMetrics{
     Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer (p50, without the first step's)"},
 };
 
+using Names = std::string_view[];
+constexpr Names kMemory = {"memory.retained_bytes", "memory.peak_bytes"};
+constexpr Names kTraffic = {"traffic.all_gather_bytes"};
+constexpr Names kHost = {"host.pre_forward_ns", "host.pre_forward_allocations", "host.pre_forward_quantizer_copies",
+                         "host.pre_forward_python_calls", "host.pre_forward_python_objects"};
+constexpr Names kParity = {"parity.loss_gap", "parity.output_sqnr_db"};
+constexpr Names kReference = {"reference.faults"};
+constexpr Names kTwin = {"twin.losses_equal"};
+constexpr Names kTime = {"time.step_ms"};
+
 constexpr std::array kGroups{
-    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true},
-    MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false},
-    MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false},
-    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2},
-    MetricGroup{.name = "reference", .alone = false, .compared_with_bf16 = false, .companions = 1},
-    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1},
-    MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false},
+    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory},
+    MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false, .main = kTraffic},
+    MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false, .main = kHost},
+    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2, .main = kParity},
+    MetricGroup{.name = "reference", .alone = false, .compared_with_bf16 = false, .companions = 1, .main = kReference},
+    MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1, .main = kTwin},
+    MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false, .main = kTime},
 };
 
 bool belongs(std::string_view name, std::string_view row) {

@@ -44,6 +44,7 @@ struct MetricGroup {
   bool alone;               ///< measures time or the host, so no other cell may run at the same time
   bool compared_with_bf16;  ///< needs a BF16 run of the same cell to compare with
   int companions = 0;       ///< most further runs of the model that an arm keeps in memory to measure this
+  std::span<const std::string_view> main = {};  ///< the metrics that summaries always show, the first of all first
 };
 
 std::span<const MetricGroup> metric_groups();

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -40,7 +41,10 @@ constexpr std::array kUnits{
     Unit{"%", "1", 0.01},
 };
 
-bool is_integer(double value) { return std::abs(value) < 9007199254740992.0 && value == std::trunc(value); }
+/// Above this every double is an integer.
+constexpr double kAllIntegers = 9007199254740992.0;
+
+bool is_integer(double value) { return std::abs(value) < kAllIntegers && value == std::trunc(value); }
 
 }  // namespace
 
@@ -58,9 +62,14 @@ std::optional<double> in_base_units(std::string_view unit, std::string_view base
 }
 
 std::string grouped(double value) {
-  if (!is_integer(value)) return fmt::format("{:.6g}", value);
-  std::string digits = std::to_string(static_cast<std::int64_t>(std::abs(value)));
-  for (std::size_t end = digits.size(); end > 3; end -= 3) digits.insert(end - 3, 1, ',');
+  const double size = std::abs(value);
+  const bool plain = is_integer(value) || (size >= 1000 && size < kAllIntegers);
+  if (!plain) return fmt::format("{:.6g}", value);
+  // Six digits, and at least the first decimal, which tells a fraction from an integer.
+  const int decimals = is_integer(value) ? 0 : size >= 1e4 ? 1 : 2;
+  std::string digits = fmt::format("{:.{}f}", size, decimals);
+  if (decimals == 2 && digits.ends_with('0')) digits.pop_back();
+  for (std::size_t end = std::min(digits.find('.'), digits.size()); end > 3; end -= 3) digits.insert(end - 3, 1, ',');
   return value < 0 ? "-" + digits : digits;
 }
 

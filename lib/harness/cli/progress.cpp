@@ -10,6 +10,8 @@
 
 #include "comm/launch.h"
 #include "harness/cell/escape.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/units.h"
 
 namespace fp8lab {
 namespace {
@@ -41,6 +43,21 @@ const char* colour_of(Verdict verdict) {
   return is_good(verdict) ? "\033[32m" : "\033[31m";
 }
 
+/// "; time.step_ms: before 3.102 ms, after 3.004 ms", of what the cell measures alone: it differs from run to run.
+std::string timings_of(const CellRecord& record) {
+  std::string out;
+  for (const MetricGroup& group : metric_groups()) {
+    if (!group.alone || std::ranges::find(record.config.measure, group.name) == record.config.measure.end()) continue;
+    const Metric& metric = *find_metric(group.main.front());
+    std::string figures;
+    for (const Side side : {Side::kBefore, Side::kAfter, Side::kBf16})
+      if (const auto value = measured(record.arms, side, std::string(metric.name)).value)
+        figures += fmt::format("{}{} {}", figures.empty() ? "" : ", ", name(side), figure(*value, metric.unit));
+    if (!figures.empty()) out += fmt::format("; {}: {}", metric.name, figures);
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string duration_text(double seconds) {
@@ -62,7 +79,7 @@ std::string Progress::line_of(const CellRecord& record) const {
   const std::string head =
       fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), for_terminal(record.config.id));
   if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, for_terminal(record.reason));
-  std::string line = fmt::format("{}  {:.2f} s", head, record.seconds);
+  std::string line = fmt::format("{}  {:.2f} s{}", head, record.seconds, timings_of(record));
   if (!record.reason.empty())
     line += fmt::format("\n{:>{}}{}:{}: {}", "", 2 * digits + 4, for_terminal(record.file), line_of_failure(record),
                         for_terminal(record.reason));
@@ -78,7 +95,8 @@ void Progress::finished(const CellRecord& record) {
   ++done_;
   if (record.verdict != Verdict::kSkipped) ++timed_;
   erase();
-  if (!terminal_ || !is_good(record.verdict)) std::fprintf(out_, "%s\n", line_of(record).c_str());
+  if (!terminal_ || !is_good(record.verdict) || !timings_of(record).empty())
+    std::fprintf(out_, "%s\n", line_of(record).c_str());
   std::fflush(out_);
   printed_ = std::chrono::steady_clock::now();
   tick(running_);

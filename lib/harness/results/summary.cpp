@@ -18,7 +18,6 @@ namespace fp8lab {
 namespace {
 
 constexpr std::size_t kMostHolders = 12;
-constexpr std::string_view kAlwaysShown[] = {"memory.retained_bytes", "memory.peak_bytes"};
 
 std::string row(const std::vector<std::string>& cells) {
   std::string out = "|";
@@ -49,7 +48,8 @@ std::string point_of(const CellRecord& record) {
   return slash == std::string::npos ? "(one cell)" : id.substr(slash + 1);
 }
 
-/// The metrics that get a row: the main ones, and those that gates and claims of the scenario name.
+/// The metrics that get a row: the main ones of what the cell measures, and those that gates and claims of the scenario
+/// name.
 std::vector<std::string> metrics_of(const CellRecord& record) {
   std::vector<std::string> out;
   const auto add = [&](std::string_view metric) {
@@ -59,7 +59,9 @@ std::vector<std::string> metrics_of(const CellRecord& record) {
     });
     if (known && std::find(out.begin(), out.end(), metric) == out.end()) out.emplace_back(metric);
   };
-  for (const std::string_view metric : kAlwaysShown) add(metric);
+  for (const MetricGroup& group : metric_groups())
+    if (std::ranges::find(record.config.measure, group.name) != record.config.measure.end())
+      for (const std::string_view metric : group.main) add(metric);
   for (const Gate& gate : record.gates) add(gate.metric);
   for (const ClaimRecord& claim : record.claims) add(claim.claim.metric);
   return out;

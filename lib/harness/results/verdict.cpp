@@ -220,8 +220,13 @@ std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation
           return e.comparison == Comparison::kEnds && arm_of(e.side) == a && ended_as(r, e);
         });
     if (expected) continue;
-    return result.reason.empty() ? fmt::format("{} ended {}", name(arm), ending_of(result))
-                                 : fmt::format("{}: {}", name(arm), result.reason);
+    const std::string end = result.reason.empty() ? fmt::format("{} ended {}", name(arm), ending_of(result))
+                                                  : fmt::format("{}: {}", name(arm), result.reason);
+    // Arms that after is compared with often need more memory than there is.
+    return arm == Arm::kAfter || result.status != "out_of_memory"
+               ? end
+               : fmt::format("{}; if it should end so, expect it by `{{arm: {}, status: out_of_memory}}`", end,
+                             name(arm));
   }
   return "";
 }
