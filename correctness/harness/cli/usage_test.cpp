@@ -75,6 +75,26 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
   }
 }
 
+TEST(Usage, ExpectationsAboutValuesThatNoDeviceComputesAreRefusedWithTheRemedy) {
+  const Scenarios scenarios({});
+  const std::string file = scenarios.file("values.yaml").string();
+  const auto validated = [&](const std::string& when) {
+    sample::write(file,
+                  "version: 1\nname: values\ntitle: Values\nmodel: {layer: linear, hidden: 64, seq: 8}\n"
+                  "matrix: {device: [meta, cpu]}\nmeasure: [parity, memory]\nexpect:\n"
+                  "  - {metric: memory.peak_bytes, at_least: 1}\n  - {metric: parity.loss_gap, at_most: 1" +
+                      when + "}\n");
+    return run({"validate", file});
+  };
+  const Ended refused = validated("");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_EQ(refused.errors, "fp8lab: error: " + file +
+                                ":9:1: `expect`: parity.loss_gap is of values, and device meta of cell "
+                                "values/device=meta computes none, so that it could only end inconclusive; add "
+                                "`when: {device: cpu}`\n");
+  EXPECT_EQ(validated(", when: {device: cpu}").code, 0);
+}
+
 TEST(Usage, UnknownInstructionSetIsRefusedWithTheKnownOnes) {
   const std::string command =
       "FP8LAB_CPU_ISA=avx9 $P devices 2>&1 | grep -q \"FP8LAB_CPU_ISA: instruction set 'avx9'.* baseline\"";

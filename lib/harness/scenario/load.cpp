@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,7 +12,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "harness/cell/metrics.h"
 #include "harness/scenario/scenario.h"
+#include "harness/scenario/scenario_reader.h"
 
 namespace fp8lab {
 namespace {
@@ -92,6 +95,44 @@ void check_both_arms_are_expected(const Scenario& scenario, const std::vector<Pl
   }
 }
 
+/// True for a metric of a group that compares values, which some devices compute none of.
+bool is_of_values(const Expectation& expectation) {
+  const Metric* metric = find_metric(expectation.metric);
+  return metric && (metric->group() == "parity" || metric->group() == "reference" || metric->group() == "twin");
+}
+
+/// The devices of cells that compute values, as a condition has them: "cpu", "[cpu, cuda]".
+std::string computing_devices(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) {
+  std::vector<std::string> devices;
+  for (const PlannedCell& cell : cells)
+    if (vocabulary.computes_values(cell.config.device) &&
+        std::ranges::find(devices, cell.config.device) == devices.end())
+      devices.push_back(cell.config.device);
+  return devices.size() == 1 ? devices.front() : fmt::format("[{}]", fmt::join(devices, ", "));
+}
+
+/// Throws ScenarioError for expectations about values of cells on a device that computes none, which could only end
+/// inconclusive.
+void check_values_are_computed(const Scenario& scenario, const std::vector<PlannedCell>& cells,
+                               const Vocabulary& vocabulary) {
+  if (!vocabulary.computes_values) return;
+  Mistakes mistakes;
+  std::set<int> lines;
+  for (const PlannedCell& cell : cells) {
+    if (vocabulary.computes_values(cell.config.device) || !(cell.skip_reason.empty() || cell.skipped_here)) continue;
+    for (const Expectation& e : cell.expect)
+      if (is_of_values(e) && lines.insert(e.line).second)
+        mistakes.collect([&] {
+          throw ScenarioError(
+              scenario.file, {e.line, 1},
+              fmt::format("`expect`: {} is of values, and device {} of cell {} computes none, so that it "
+                          "could only end inconclusive; add `when: {{device: {}}}`",
+                          e.metric, cell.config.device, cell.config.id, computing_devices(cells, vocabulary)));
+        });
+  }
+  mistakes.throw_all();
+}
+
 }  // namespace
 
 std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
@@ -129,6 +170,7 @@ LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabul
                             fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
       std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
       check_both_arms_are_expected(scenario, cells);
+      check_values_are_computed(scenario, cells, vocabulary);
       std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
       file_of.emplace(scenario.name, scenario.file);
       out.scenarios.push_back(std::move(scenario));
