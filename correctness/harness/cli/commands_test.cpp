@@ -44,6 +44,15 @@ TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   EXPECT_EQ(run({"compare", file, scenarios.out(), "--allow", "^one$"}).code, 1);
 }
 
+TEST(Metrics, HaveTheirSlackInWords) {
+  EXPECT_TRUE(
+      contains(run({"metrics", "parity.loss_gap"}).output,
+               "slack:     a difference of up to 100 % of the smaller figure, and of up to 0.0001, is neither"));
+  EXPECT_TRUE(contains(run({"metrics", "memory.peak_bytes"}).output, "slack:     none"));
+  EXPECT_TRUE(contains(run({"metrics", "time.step_ms"}).output, "slack:     not judged"));
+  EXPECT_TRUE(contains(run({"compare", "--help"}).output, "have a slack"));
+}
+
 TEST(Compare, BadUsageExitsTwo) {
   const Scenarios scenarios({"one"});
   const Ended missing = run({"compare", scenarios.path() + "/nowhere", scenarios.path()});
@@ -100,6 +109,29 @@ TEST(Plan, SampleIsFixedAndHasCellsOfEveryScenarioAndDevice) {
   std::istringstream one(sample("1"));
   for (std::string line; std::getline(one, line);)
     EXPECT_TRUE(contains(sample("2"), line + "\n")) << "a larger one has it";
+}
+
+TEST(NamesOfScenarios, AreNoPathsAndLeadToTheirFiles) {
+  Scenarios scenarios({"one"});
+  scenarios.add("many", "device: meta\nmatrix: {seed: [1, 2]}\n");
+  const std::string folder = scenarios.file("installed").string();
+  for (const std::string name : {"one", "many"})
+    sample::write(folder + "/scenarios/deep/" + name + ".yaml", sample::read(scenarios.file(name + ".yaml")));
+  EXPECT_TRUE(contains(run({"run", "many"}, folder).errors,
+                       "many: no such file or directory; it is the name of a bundled scenario, in "
+                       "scenarios/deep/many.yaml: `fp8lab run scenarios -f '^many/'`"))
+      << run({"run", "many"}, folder).errors;
+  EXPECT_TRUE(contains(run({"plan", "one"}, folder).errors, "-f '^one$'`"));
+  const Ended unknown = run({"run", "more"}, folder);
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_TRUE(contains(unknown.errors, "more: no such file or directory; give a scenario file")) << unknown.errors;
+
+  const Ended fix = run({"fixes", "release_attention_tensors"}, folder);
+  EXPECT_TRUE(contains(fix.output, "scenarios: many: scenarios/deep/many.yaml\n")) << fix.output;
+  EXPECT_TRUE(contains(fix.output, "             one: scenarios/deep/one.yaml\n")) << fix.output;
+  EXPECT_TRUE(contains(run({"fixes"}, folder).output, "scenarios: many, one\n"));
+  EXPECT_EQ(Json::parse(run({"fixes", "release_attention_tensors", "--json"}, folder).output)[0]["files"],
+            (Json{"scenarios/deep/many.yaml", "scenarios/deep/one.yaml"}));
 }
 
 TEST(Plan, NothingToPlanExitsFiveWithTheReason) {

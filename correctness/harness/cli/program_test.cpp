@@ -231,7 +231,8 @@ TEST(Program, ListsItsTables) {
                             {"commit", ""},
                             {"release", ""},
                             {"counterfactual", false},
-                            {"scenarios", {"one", "two"}}}));
+                            {"scenarios", {"one", "two"}},
+                            {"files", {scenarios.path() + "/one.yaml", scenarios.path() + "/two.yaml"}}}));
   EXPECT_TRUE(contains(run({"fixes", "--scenarios", scenarios.path()}).output, "scenarios: one, two"));
   EXPECT_EQ(run({"fixes", "--scenarios", scenarios.path()}).code, 0);
   EXPECT_EQ(Json::parse(run({"recipes", "--json"}).output)[2]["name"], "mxfp8");

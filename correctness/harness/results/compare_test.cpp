@@ -74,6 +74,20 @@ TEST(Compare, SlackMayBeRelativeToTheBaseline) {
   EXPECT_EQ(exit_code(0, 1.01e-4), 1);
 }
 
+TEST(Compare, SlackOfADifferenceIsNamed) {
+  const auto text = [](double was, double is, const std::string& metric) {
+    CellRecord before = cell("a"), now = cell("a");
+    before.arms[Arm::kAfter].metrics[metric] = {was, {}, "1", ""};
+    now.arms[Arm::kAfter].metrics[metric] = {is, {}, "1", ""};
+    return text_of(compare_runs(run_of({before}), run_of({now})).changes.at(0));
+  };
+  EXPECT_EQ(text(0.01, 0.019, "parity.loss_gap"),
+            "after parity.loss_gap: 0.01 -> 0.019 (+90 %), within its slack of 100 %");
+  EXPECT_EQ(text(0, 0.00005, "parity.loss_gap"), "after parity.loss_gap: 0 -> 5e-05, within its slack of 0.0001");
+  EXPECT_TRUE(text(30, 29.75, kSqnr).ends_with(", within its slack of 0.5 dB"));
+  EXPECT_EQ(text(0.01, 0.03, "parity.loss_gap").find("slack"), std::string::npos) << "it is worse";
+}
+
 TEST(Compare, LostFigureIsARegressionAndAGainedOneIsNot) {
   const auto lose = [](CellRecord& c) {
     c.arms[Arm::kAfter].metrics[kPeak] = {{}, 1000, "B", "the measured value is nan"};

@@ -26,6 +26,7 @@ struct Metric {
 
   std::string_view group() const { return name.substr(0, name.find('.')); }
   bool is_family() const { return name.ends_with('*'); }
+  bool has_slack() const { return slack_abs > 0 || slack_rel > 0; }
   /// False where no cell has a closed form of the metric.
   bool is_predicted() const { return group() == "memory" || group() == "traffic"; }
 };

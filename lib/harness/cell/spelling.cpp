@@ -42,13 +42,16 @@ Distances distances(const std::string& a, const std::string& b) {
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kSynonyms{
     {{"gpu", "cuda"}, {"nvidia", "cuda"}, {"float32", "f32"}, {"bfloat16", "bf16"}}};
 
+/// Words for what many candidates are, so that the nearest of them is a guess like any other.
+constexpr std::array<std::string_view, 4> kGeneral{"fp8", "float8", "f8", "8bit"};
+
 }  // namespace
 
 std::string nearest(std::string_view word, std::span<const std::string> candidates) {
   const std::string wanted = folded(word);
   for (const auto& [other, ours] : kSynonyms)
     if (wanted == other && std::ranges::find(candidates, ours) != candidates.end()) return std::string(ours);
-  if (wanted.empty() || wanted.size() > 200) return "";
+  if (wanted.empty() || wanted.size() > 200 || std::ranges::find(kGeneral, wanted) != kGeneral.end()) return "";
   // A word of one or two letters is near to everything, so it may not differ; longer words may differ in a third of
   // their letters.
   std::size_t best = 1 + (wanted.size() < 3 ? 0 : wanted.size() == 3 ? 1 : std::max<std::size_t>(2, wanted.size() / 3));

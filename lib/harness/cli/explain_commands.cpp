@@ -12,6 +12,7 @@
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
 #include "harness/cli/program.h"
 
 namespace fp8lab {
@@ -117,10 +118,29 @@ std::string example_of(const Metric& metric) {
   return fmt::format("expect: [{{metric: {}, arm: after, {}: 1}}]", metric.name, limit);
 }
 
+/// What `compare` makes of a small difference.
+std::string slack_in_words(const Metric& metric) {
+  if (!metric.exact) return "not judged: it differs from run to run";
+  if (metric.better == Better::kNeither || metric.is_family()) return "not judged: it describes";
+  if (!metric.has_slack()) return "none: every run of a cell has the same figure";
+  const std::string absolute = figure(metric.slack_abs, metric.unit);
+  return fmt::format("a difference of up to {} is neither better nor worse",
+                     metric.slack_rel > 0 ? fmt::format("{} % of the smaller figure, and of up to {},",
+                                                        shortest(100 * metric.slack_rel), absolute)
+                                          : absolute);
+}
+
 Json json_of(const Metric& metric) {
-  return {{"name", metric.name},          {"unit", metric.unit},           {"better", better_of(metric)},
-          {"exact", metric.exact},        {"slack_abs", metric.slack_abs}, {"slack_rel", metric.slack_rel},
-          {"measure", metric.group()},    {"meaning", metric.meaning},     {"predicted", metric.is_predicted()},
+  return {{"name", metric.name},
+          {"unit", metric.unit},
+          {"better", better_of(metric)},
+          {"exact", metric.exact},
+          {"slack_abs", metric.slack_abs},
+          {"slack_rel", metric.slack_rel},
+          {"slack", slack_in_words(metric)},
+          {"measure", metric.group()},
+          {"meaning", metric.meaning},
+          {"predicted", metric.is_predicted()},
           {"example", example_of(metric)}};
 }
 

@@ -31,6 +31,9 @@ inline constexpr const char* kCompareHelp =
     "runs the last is compared with the baseline, and each line names the run and commit since which it\n"
     "holds. A regression is a cell that vanished, a verdict further from good, and a figure that every run\n"
     "repeats (bytes, counts, equalities) that got worse. New cells are none. Timings are shown and not judged.\n"
+    "Figures of parity and reference depend on the order of additions, so they have a slack, within which a "
+    "difference\n"
+    "is neither better nor worse: a loss gap may double. `fp8lab metrics NAME` has that of a metric.\n"
     "Two Google Benchmark files, of two commits or of a peer, are compared row by row: the ratio of medians, and\n"
     "whether every repetition is slower or faster.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";

@@ -9,6 +9,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/program.h"
+#include "harness/cli/selection.h"
 #include "harness/results/verdict.h"
 #include "harness/subjects/install.h"
 #include "harness/subjects/subjects.h"
@@ -21,14 +22,29 @@ using Json = nlohmann::ordered_json;
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
-/// The names of scenarios by fix.
-std::map<std::string, std::vector<std::string>> scenarios_by_fix(const std::vector<PlannedCell>& cells) {
-  std::map<std::string, std::vector<std::string>> out;
+struct ShownBy {
+  std::vector<std::string> names, files;  ///< of scenarios, in equal order
+};
+
+/// The scenarios by fix.
+std::map<std::string, ShownBy> scenarios_by_fix(const std::vector<PlannedCell>& cells) {
+  std::map<std::string, ShownBy> out;
   for (const PlannedCell& cell : cells) {
-    std::vector<std::string>& names = out[cell.config.fix];
-    if (std::find(names.begin(), names.end(), cell.config.scenario) == names.end())
-      names.push_back(cell.config.scenario);
+    ShownBy& shown = out[cell.config.fix];
+    if (std::ranges::find(shown.names, cell.config.scenario) != shown.names.end()) continue;
+    shown.names.push_back(cell.config.scenario);
+    shown.files.push_back(cell.file);
   }
+  return out;
+}
+
+/// "a, b", or with files a line for each: `run` takes files, and names only as a filter.
+std::string scenarios_text(const ShownBy& shown, bool with_files) {
+  if (shown.names.empty()) return "none";
+  if (!with_files) return fmt::format("{}", fmt::join(shown.names, ", "));
+  std::string out;
+  for (std::size_t i = 0; i < shown.names.size(); ++i)
+    out += fmt::format("{}{}: {}", i == 0 ? "" : "\n             ", shown.names[i], for_terminal(shown.files[i]));
   return out;
 }
 
@@ -83,17 +99,15 @@ int fixes_command(const std::string& name, std::string directory, bool json, con
     for (const FixTerm& fix : fixes) known.push_back(fix.name);
     fail(fmt::format("fixes: unknown fix `{}`.{}", quotable(name), suggestion(name, known)));
   }
-  for (const std::string& candidate : {program.scenarios_directory, std::string("scenarios")})
-    if (directory.empty() && std::filesystem::is_directory(candidate)) directory = candidate;
+  if (directory.empty()) directory = bundled_directory(program);
   LoadedScenarios loaded;
   if (!directory.empty()) loaded = load_scenarios(find_scenario_files({directory}), program.vocabulary());
   for (const ScenarioError& error : loaded.errors) report_error(error.what());
-  const std::map<std::string, std::vector<std::string>> scenarios = scenarios_by_fix(loaded.cells);
+  std::map<std::string, ShownBy> scenarios = scenarios_by_fix(loaded.cells);
   Json out = Json::array();
   for (const FixTerm& fix : fixes) {
     if (!name.empty() && fix.name != name) continue;
-    const auto it = scenarios.find(fix.name);
-    const std::vector<std::string> shown_by = it == scenarios.end() ? std::vector<std::string>{} : it->second;
+    const ShownBy& shown = scenarios[fix.name];
     if (json) {
       out.push_back({{"name", fix.name},
                      {"upstream", fix.upstream},
@@ -102,7 +116,8 @@ int fixes_command(const std::string& name, std::string directory, bool json, con
                      {"commit", fix.commit},
                      {"release", fix.release},
                      {"counterfactual", fix.counterfactual},
-                     {"scenarios", shown_by}});
+                     {"scenarios", shown.names},
+                     {"files", shown.files}});
       continue;
     }
     const std::string made =
@@ -110,7 +125,7 @@ int fixes_command(const std::string& name, std::string directory, bool json, con
     const char* const never_released = fix.counterfactual ? "; counterfactual: no release was without it" : "";
     print(fmt::format("{}\n  upstream:  {}{}{}\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
                       fmt::join(fix.upstream, ", "), made, never_released, fix.symptom, fix.decision,
-                      shown_by.empty() ? "none" : fmt::format("{}", fmt::join(shown_by, ", "))));
+                      scenarios_text(shown, !name.empty())));
   }
   if (json) print(out);
   return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});

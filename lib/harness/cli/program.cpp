@@ -17,6 +17,7 @@
 #include "harness/cli/completion.h"
 #include "harness/cli/help_texts.h"
 #include "harness/cli/plan/plan_tables.h"
+#include "harness/cli/selection.h"
 #include "harness/cli/standard_streams.h"
 #include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
@@ -58,7 +59,7 @@ class CommandLine {
     } catch (const CLI::ParseError& error) {
       return app_.exit(error) == 0 ? printed(0) : 2;
     }
-    find_bundled_scenarios();
+    find_bundled_scenarios(request_.paths, program_);
     for (const auto& [command, action] : actions_)
       if (command->parsed()) return printed(action());
     return 2;
@@ -81,18 +82,6 @@ class CommandLine {
   }
 
  private:
-  /// Lets `scenarios`, and paths below it, name the bundled ones in every folder that has none of that name.
-  void find_bundled_scenarios() {
-    constexpr std::string_view kFolder = "scenarios";
-    for (std::vector<std::string>* paths : {&request_.paths, &plan_.selection.paths})
-      for (std::string& path : *paths) {
-        if (!path.starts_with(kFolder) || std::filesystem::exists(path)) continue;
-        const std::string rest = path.substr(kFolder.size());
-        if (!rest.empty() && rest.front() != '/') continue;
-        if (std::filesystem::exists(program_.scenarios_directory + rest)) path = program_.scenarios_directory + rest;
-      }
-  }
-
   /// The exit code of a command that ended with `code`: 2 if some of its output could not be written.
   static int printed(int code) {
     const std::string lost = lost_output();

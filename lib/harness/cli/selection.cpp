@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <regex>
 #include <set>
@@ -19,6 +20,7 @@ namespace {
 /// The longest regular expression. std::regex recurses for every part of an expression: some 50,000 parts use up 8 MiB
 /// of stack, fewer under sanitizers.
 constexpr std::size_t kLongestExpression = 8192;
+constexpr std::string_view kScenarios = "scenarios";
 
 void keep_matching(std::vector<PlannedCell>& cells, const std::string& filter) {
   const bool negated = filter.starts_with('-');
@@ -38,7 +40,40 @@ void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
   });
 }
 
+/// Throws Error if `name`, which is no path, is that of a bundled scenario.
+void refuse_name_of_scenario(const std::string& name, const Program& program) {
+  const std::string directory = bundled_directory(program);
+  if (directory.empty() || name.find('/') != std::string::npos) return;
+  const LoadedScenarios loaded = load_scenarios(find_scenario_files({directory}), program.vocabulary());
+  const auto cell = std::ranges::find(loaded.cells, name, [](const PlannedCell& c) { return c.config.scenario; });
+  if (cell == loaded.cells.end()) return;
+  fail(fmt::format(
+      "{}: no such file or directory; it is the name of a bundled scenario, in {}: `fp8lab run scenarios -f "
+      "'^{}{}'`",
+      name, cell->file, name, cell->config.id == name ? "$" : "/"));
+}
+
 }  // namespace
+
+std::string bundled_directory(const Program& program) {
+  for (const std::string& candidate : {program.scenarios_directory, std::string(kScenarios)})
+    if (std::filesystem::is_directory(candidate)) return candidate;
+  return "";
+}
+
+void find_bundled_scenarios(std::vector<std::string>& paths, const Program& program) {
+  for (std::string& path : paths) {
+    std::error_code ignored;  // whoever reads the path reports it
+    if (std::filesystem::exists(path, ignored)) continue;
+    const std::string rest = path.starts_with(kScenarios) ? path.substr(kScenarios.size()) : "";
+    if (path == kScenarios || rest.starts_with('/')) {
+      if (std::filesystem::exists(program.scenarios_directory + rest, ignored))
+        path = program.scenarios_directory + rest;
+    } else {
+      refuse_name_of_scenario(path, program);
+    }
+  }
+}
 
 std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression) {
   if (expression.size() > kLongestExpression)

@@ -10,6 +10,13 @@
 
 namespace fp8lab {
 
+/// The folder of the bundled scenarios, or "" if there is none.
+std::string bundled_directory(const Program& program);
+
+/// Lets `scenarios`, and paths below it, name the bundled ones in every folder that has none of that name. Throws
+/// Error, with the place and the command, for a path that does not exist and is the name of a bundled scenario.
+void find_bundled_scenarios(std::vector<std::string>& paths, const Program& program);
+
 /// A function that is true for ids that contain a match of `expression`. Throws Error, which names `option`, if
 /// `expression` is not a regular expression.
 std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression);

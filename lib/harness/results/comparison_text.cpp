@@ -35,6 +35,16 @@ std::string ratio_text(double ratio) {
                               : fmt::format("{:+.3g} %", 100 * (ratio - 1));
 }
 
+/// ", within its slack of 100 %" of a difference that is neither better nor worse because it is small; else "".
+std::string slack_text(const Change& change) {
+  const Metric* metric = find_metric(change.metric);
+  if (!metric || !metric->has_slack() || change.direction != Direction::kNeutral || !change.was || !change.is)
+    return "";
+  const bool relative = metric->slack_rel * std::min(std::abs(*change.was), std::abs(*change.is)) > metric->slack_abs;
+  return ", within its slack of " +
+         (relative ? fmt::format("{} %", shortest(100 * metric->slack_rel)) : figure(metric->slack_abs, metric->unit));
+}
+
 std::string because(const std::string& reason) { return reason.empty() ? "" : ": " + reason; }
 
 }  // namespace
@@ -64,7 +74,7 @@ std::string text_of(const Change& change) {
   std::string out = fmt::format("{} {}: {} -> {}", change.arm, change.metric, figure_text(change.was, change.unit),
                                 figure_text(change.is, change.unit));
   if (change.was && change.is && *change.was != 0) out += " (" + ratio_text(*change.is / *change.was) + ")";
-  return out + because(change.reason);
+  return out + slack_text(change) + because(change.reason);
 }
 
 namespace {
