@@ -100,7 +100,8 @@ std::string plan_help() {
       "capacity each cell fits or does not, and the cheapest changes that make it fit follow. Expectations of the\n"
       "scenario are judged where they are about predicted figures.\n\n"
       "Predicted peaks are of live bytes. A run holds its capacity against what its caching allocator reserves, which\n"
-      "has been up to a fifth more: where less is to spare, the line says that live bytes fit, and JSON has\n"
+      "has been up to 29 % more (peaks above 4 GiB). Where less than a third is to spare, the line says that live\n"
+      "bytes fit, and JSON has\n"
       "reserved_may_exceed_capacity. What is reserved a run on meta shows, at full size and without a GPU:\n"
       "fp8lab run FILE -d meta. Figures are of fp8lab's own runtime; --as predicts those of a library.\n\n"
       "Examples:\n"
@@ -109,7 +110,8 @@ std::string plan_help() {
       "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64\n"
       "  fp8lab plan --model llama3-405b --gpu h200 --ranks 64,1024,16384 --set training.checkpoint=full\n\n"
       "GPUs: {}.\nModels: {}.\n\n"
-      "Exit codes: 0 all good, 1 an expectation fails, or something does not fit the --gpu or --capacity given,\n"
+      "Exit codes: 0 all good, 1 an expectation fails, or something does not fit or run on the --gpu or --capacity "
+      "given,\n"
       "or the scenario's own, 2 bad usage or files, 3 nothing is predicted, 5 no cell matches.\n",
       names(known_gpus()), names(known_models()));
 }
