@@ -188,6 +188,16 @@ TEST(SpareBytes, OfLessThanAThirdOfThePeakAreOfLiveBytes) {
   EXPECT_EQ(json_of(request)[0]["arms"]["after"]["reserved_may_exceed_capacity"], false);
 }
 
+TEST(SpareBytes, OfALibraryAreShownByNoRunOnMeta) {
+  Program library = own_program();
+  library.finds_fits = false;
+  PlannedCell cell;
+  cell.config.device = "meta";
+  cell.config.model = {.layer = "linear", .hidden = 64, .seq = 64};
+  EXPECT_FALSE(planned(cell, {}, {Arm::kAfter}, own_program()).of_library);
+  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, library).of_library);
+}
+
 TEST(PageOfAModel, SaysWhoseFiguresTheyAre) {
   const std::string text = printed(of_model("h100", 8)).text;
   EXPECT_TRUE(contains(text, "fp8lab's own runtime")) << text;

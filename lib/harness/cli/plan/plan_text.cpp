@@ -25,8 +25,8 @@ constexpr std::array<std::string_view, 4> kColumns{"memory.peak_bytes", "memory.
 /// Owners of less than this part of a peak are one in its line.
 constexpr std::int64_t kSmallestPart = 50;
 
-constexpr const char* kMayNeedMore =
-    "blocks of the allocator may need more, which a run on meta shows (fp8lab run FILE -d meta)";
+constexpr const char* kMayNeedMore = "blocks of the allocator may need more";
+constexpr const char* kShownBy = ", which a run on meta shows (fp8lab run FILE -d meta)";
 /// Marks a peak that fits by less than a third of itself; a line below all others explains it.
 constexpr const char* kByLiveBytes = " by live bytes";
 
@@ -91,7 +91,8 @@ bool fits_tightly(const PlannedArm& arm, std::int64_t capacity) {
 }
 
 /// Whether the arm fits, what its peak consists of, and what makes it fit.
-std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::string& indent) {
+std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  const std::int64_t capacity = plan.capacity;
   if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
   if (!arm.spare) return "";
   const auto spare = static_cast<double>(*arm.spare);
@@ -103,7 +104,7 @@ std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::st
   if (arm.lasting)
     out += fmt::format(" from the second step on, with the optimizer's state: {}",
                        bytes_text(arm.lasting->figures.at("memory.peak_bytes")));
-  if (tight) out += fmt::format("; {}", kMayNeedMore);
+  if (tight) out += fmt::format("; {}{}", kMayNeedMore, plan.of_library ? "" : kShownBy);
   const std::string owners = owners_text(arm.lasting ? *arm.lasting : arm.estimate);
   out += owners.empty() ? "\n" : fmt::format("; the peak is {}\n", owners);
   return out + (arm.search ? search_text(*arm.search, capacity, indent + "  ") : "");
@@ -112,7 +113,7 @@ std::string fit_text(const PlannedArm& arm, std::int64_t capacity, const std::st
 /// What explains the mark of peaks that fit by little, if `text` has it.
 std::string live_bytes_legend(const std::string& text) {
   if (text.find(kByLiveBytes) == std::string::npos) return "";
-  return fmt::format("(by live bytes: less than a third of the peak is to spare, and {})\n", kMayNeedMore);
+  return fmt::format("(by live bytes: less than a third of the peak is to spare, and {}{})\n", kMayNeedMore, kShownBy);
 }
 
 /// Which of its weights are not FP8, though the cell asks for it.
@@ -282,8 +283,7 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
     if (first) out += fmt::format("{}{:<36}", i == 0 ? "" : "\n", plans[i].cell.title);
     out += fmt::format(" {:>13}", marked_peak(arm, plans[i].capacity));
     if (!first) continue;
-    std::string answer =
-        arm.reason.empty() ? fit_text(arm, plans[i].capacity, "  ") : fmt::format("  {}\n", arm.reason);
+    std::string answer = arm.reason.empty() ? fit_text(plans[i], arm, "  ") : fmt::format("  {}\n", arm.reason);
     const auto same = std::ranges::find(answers, answer, &std::pair<std::string, std::string>::second);
     if (same == answers.end())
       answers.emplace_back(plans[i].cell.title, std::move(answer));
@@ -320,7 +320,7 @@ std::string scenario_text(const std::vector<Planned>& plans) {
     text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
                         why_not_run(plan.cell));
     for (const PlannedArm& arm : plan.arms)
-      text += line_of(arm) + refused_text(arm, "          ") + fit_text(arm, plan.capacity, "          ");
+      text += line_of(arm) + refused_text(arm, "          ") + fit_text(plan, arm, "          ");
     for (const Gate& gate : plan.gates) {
       if (!*gate.pass) text += gate_text(gate);
       ++(*gate.pass ? hold : fail);

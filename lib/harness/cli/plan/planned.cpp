@@ -68,6 +68,7 @@ bool is_tight(std::int64_t peak, std::int64_t capacity) {
 Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::vector<Arm>& arms,
                 const Program& program) {
   Planned plan{cell, capacity.bytes > 0 ? capacity.bytes : cell.config.capacity, {}, {}, 0};
+  plan.of_library = !program.finds_fits || is_library(cell.config);
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   CellConfig lasting = cell.config;

@@ -49,6 +49,7 @@ struct Planned {
   std::vector<PlannedArm> arms;
   std::vector<Gate> gates;  ///< the expectations that predictions decide
   std::size_t open = 0;     ///< those that they do not
+  bool of_library = false;  ///< the figures are a library's, which no run on `meta` shows
 
   /// True if an expectation fails or, where `fits` is asked for, the after arm does not fit.
   bool fails(bool fits) const;
