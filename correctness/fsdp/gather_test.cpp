@@ -100,6 +100,7 @@ TEST(Gather, MakesTheTransposesThatItsPassReads) {
     for (const char* const arch : {"hopper", "blackwell"})
       for (const bool reshard : {true, false}) {
         RunConfig config = config_of(recipe, 256);
+        if (config.device == "cuda" && config.arch != arch) continue;  // GPUs have one architecture
         config.arch = arch;
         config.reshard = reshard;
         const bool needed = std::string_view(arch) == "hopper" || std::string_view(recipe) == "block";
