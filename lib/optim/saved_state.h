@@ -45,8 +45,9 @@ struct TrainingState {
 // because it belongs to another model.
 //
 // Errors name file, entry and remedy, on every rank: the failed rank reports its problem, the others name that rank. A
-// failed call changes neither memory nor the readable state on the disk, with one exception: if only the last sync of
-// the folder fails, the new state is already the readable one.
+// failed call changes neither memory nor the readable state on the disk, with two exceptions: if only the last sync of
+// the folder fails, the new state is already the readable one; and if the device's memory ends while weights of shards
+// that were cut anew are cast, the model is loaded in part, and the ranks end.
 
 /// `group` is the ranks over which the parameters are sharded, all of which must call this; null: this rank alone.
 /// Under HSDP one replica saves.

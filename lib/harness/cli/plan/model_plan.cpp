@@ -23,8 +23,7 @@ struct NotSet {
 };
 
 constexpr std::string_view kOwnRuntime =
-    "--model plans fp8lab's own runtime; write a scenario file with the library as `subject`, and predict its memory "
-    "by "
+    "--model plans fp8lab's own runtime; for a library's layers write a scenario file, and predict them by "
     "`fp8lab plan FILE --as transformer_engine@2.16`";
 constexpr std::string_view kAfterAlone =
     "--model plans the after arm alone, which this does not change; write a scenario file and plan that";
