@@ -151,7 +151,9 @@ constexpr std::array kFixes = {
         .counterfactual = true},
     Fix{.name = "choose_usage_by_pass",
         .upstream = kShardedWeights,
-        .symptom = "MXFP8 weights are gathered in both orientations in forward, and again in backward",
+        .symptom =
+            "MXFP8 weights are gathered in both orientations in forward, and again in backward; on hopper forward "
+            "leaves transposes of others",
         .decision = "a gather provides the orientation that its pass reads; both only if the next pass does "
                     "not gather again",
         .revert = [](Behaviors& b) { b.choose_usage_by_pass = false; },
@@ -278,8 +280,8 @@ constexpr std::array kFixes = {
     Fix{.name = "rebind_amax_on_resize",
         .upstream = kHistories,
         .symptom =
-            "FP8 weights of LayerNormLinear, LayerNormMLP and GroupedLinear that were built with amax histories of "
-            "another length keep the scale of their initial values, so that weights that grow are clipped",
+            "FP8 weights of a model that was built with amax histories of another length keep the scale of their "
+            "initial values, so that weights that grow are clipped",
         .decision = "where a history is resized, the weight's quantizer gets the live row of the new one",
         .revert = [](Behaviors& b) { b.rebind_amax_on_resize = false; }},
     Fix{.name = "reset_incomplete_workspaces",

@@ -27,7 +27,7 @@ constexpr std::int64_t kSmallestPart = 50;
 
 constexpr const char* kMayNeedMore = "blocks of the allocator may need more";
 constexpr const char* kShownBy = ", which a run on meta shows (fp8lab run FILE -d meta)";
-/// Marks a peak that fits by less than a third of itself; a line below all others explains it.
+/// Marks a peak that fits by little, see is_tight(); a line below all others explains it.
 constexpr const char* kByLiveBytes = " by live bytes";
 
 /// Bytes in one unit over all cells: "77.6 GiB".
@@ -113,7 +113,7 @@ std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::stri
 /// What explains the mark of peaks that fit by little, if `text` has it.
 std::string live_bytes_legend(const std::string& text) {
   if (text.find(kByLiveBytes) == std::string::npos) return "";
-  return fmt::format("(by live bytes: less than a third of the peak is to spare, and {}{})\n", kMayNeedMore, kShownBy);
+  return fmt::format("(by live bytes: {}{})\n", kMayNeedMore, kShownBy);
 }
 
 /// Which of its weights are not FP8, though the cell asks for it.
@@ -263,7 +263,7 @@ std::string marks_legend(const std::vector<Planned>& plans) {
   if (any([](const PlannedArm& arm, std::int64_t) { return arm.spare && *arm.spare < 0; }))
     out += "(!: does not fit)\n";
   if (any([](const PlannedArm& arm, std::int64_t capacity) { return fits_tightly(arm, capacity); }))
-    out += "(?: live bytes fit, with less than a third of the peak to spare)\n";
+    out += fmt::format("(?: live bytes fit; {})\n", kMayNeedMore);
   if (any([](const PlannedArm& arm, std::int64_t) { return arm.estimate.refused_weights > 0; }))
     out += "(*: FP8 weights stay in high precision where shards would cut their blocks)\n";
   return out;

@@ -62,7 +62,7 @@ bool Planned::fails(bool fits) const {
 
 bool is_tight(std::int64_t peak, std::int64_t capacity) {
   constexpr std::int64_t kSegment = std::int64_t{24} << 20;  // 20 MiB for large blocks, 2 MiB each for small ones
-  return capacity >= peak && capacity - peak < std::max(peak / 3, kSegment);
+  return capacity >= peak && capacity - peak < std::max(peak / 4 * 3, kSegment);
 }
 
 Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::vector<Arm>& arms,

@@ -24,9 +24,10 @@ struct Capacity {
 /// Throws Error for a GPU or a size that is not known.
 Capacity capacity_of(const PlanRequest& request);
 
-/// True if fewer bytes than a third of the peak are to spare, or than a segment of the allocator. Predicted are live
-/// bytes; a run holds the capacity against what its caching allocator reserves: on `meta` up to 29 % more in the
-/// bundled scenarios' 1268 arms with peaks above 4 GiB, up to 51 % more in those from 1 to 4 GiB.
+/// True if fewer bytes than three quarters of the peak are to spare, or than a segment of the allocator. Predicted are
+/// live bytes; a run holds the capacity against what its caching allocator reserves: on `meta` up to 29 % more in the
+/// bundled scenarios' 1268 arms with peaks above 4 GiB, up to 51 % more in those from 1 to 4 GiB, and up to 70 % more
+/// in language models with recomputation, whose logits find no segment.
 bool is_tight(std::int64_t peak, std::int64_t capacity);
 
 struct PlannedArm {
