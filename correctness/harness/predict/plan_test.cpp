@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/plan/planned.h"
+#include "harness/predict/own_program.h"
 
 // What a model has beside its layers, by hand; what holds a peak; and the changes that make a cell fit.
 namespace fp8lab {
@@ -145,13 +146,6 @@ PlanRequest over(const char* gpu, std::vector<int> ranks, std::vector<std::strin
 }
 
 TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
-  const Program program{.build = {},
-                        .scenarios_directory = "",
-                        .reports_directory = "",
-                        .vocabulary = bundled_vocabulary,
-                        .measure = {},
-                        .predict = {},
-                        .estimate = estimate};
   const PlanRequest request = over("h100", {64, 16384}, {"training.checkpoint=full"});
   const Capacity capacity = capacity_of(request);
   const ModelPlan plan = model_plan(request, capacity, bundled_vocabulary());
@@ -164,7 +158,7 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
   for (const PlannedCell& cell : model_plan(over("h100", {1, 2}), capacity, bundled_vocabulary()).cells)
     EXPECT_EQ(cell.config.gather_ahead, cell.config.ranks == 2) << "one rank gathers nothing";
   for (const PlannedCell& cell : plan.cells) {
-    const Planned planned_cell = planned(cell, capacity, {Arm::kAfter}, program);
+    const Planned planned_cell = planned(cell, capacity, {Arm::kAfter}, own_program());
     ASSERT_EQ(planned_cell.arms.size(), 1u);
     const PlannedArm& arm = planned_cell.arms[0];
     ASSERT_TRUE(arm.spare) << cell.config.id << arm.reason;
@@ -183,19 +177,12 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
 }
 
 TEST(PlanOfAModel, MarksFp8WeightsThatStayInHighPrecision) {
-  const Program program{.build = {},
-                        .scenarios_directory = "",
-                        .reports_directory = "",
-                        .vocabulary = bundled_vocabulary,
-                        .measure = {},
-                        .predict = {},
-                        .estimate = estimate};
   PlanRequest request = over("h200", {2, 64});
   request.model = "llama3-8b";
   request.recipes = {"block"};
   const auto printed = [&] {
     ::testing::internal::CaptureStdout();
-    EXPECT_EQ(plan_command(request, program), 0);
+    EXPECT_EQ(plan_command(request, own_program()), 0);
     return ::testing::internal::GetCapturedStdout();
   };
   const std::string table = printed();
@@ -228,13 +215,6 @@ TEST(PlanOfAModel, WrongWordsAreNamedWithTheRemedy) {
 }
 
 TEST(PlanOfAScenario, ExpectationsAboutPredictedFiguresAreJudged) {
-  const Program program{.build = {},
-                        .scenarios_directory = "",
-                        .reports_directory = "",
-                        .vocabulary = bundled_vocabulary,
-                        .measure = {},
-                        .predict = {},
-                        .estimate = estimate};
   PlannedCell cell;
   cell.config = small();
   Expectation limit;
@@ -244,20 +224,20 @@ TEST(PlanOfAScenario, ExpectationsAboutPredictedFiguresAreJudged) {
   Expectation measured = limit;
   measured.metric = "memory.reserved_peak_bytes";
   cell.expect = {limit, measured};
-  Planned plan = planned(cell, {}, {Arm::kAfter}, program);
+  Planned plan = planned(cell, {}, {Arm::kAfter}, own_program());
   ASSERT_EQ(plan.gates.size(), 1u) << "what only a run can tell is not judged";
   EXPECT_FALSE(plan.fails(false));
   cell.expect[0].low -= 1;
-  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
+  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, own_program()).fails(false));
   // With less memory than the peak the arm ends out of memory, as a run does.
   Expectation ending;
   ending.comparison = Comparison::kEnds;
   ending.status = "out_of_memory";
   cell.expect = {ending};
   cell.config.capacity = static_cast<std::int64_t>(limit.low);
-  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
+  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, own_program()).fails(false));
   cell.config.capacity -= 1;
-  EXPECT_FALSE(planned(cell, {}, {Arm::kAfter}, program).fails(false));
+  EXPECT_FALSE(planned(cell, {}, {Arm::kAfter}, own_program()).fails(false));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "harness/cli/plan/planned.h"
+#include "harness/predict/own_program.h"
 #include "harness/temporary_directory.h"
 
 // What `fp8lab plan` prints: what it claims of a page's rows holds of the rows, and nothing is dropped in silence.
@@ -13,17 +14,6 @@ namespace {
 
 using Json = nlohmann::json;
 using sample::TemporaryDirectory;
-
-const Program& own_program() {
-  static const Program kProgram{.build = {},
-                                .scenarios_directory = "",
-                                .reports_directory = "",
-                                .vocabulary = bundled_vocabulary,
-                                .measure = {},
-                                .predict = predict,
-                                .estimate = estimate};
-  return kProgram;
-}
 
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 

@@ -41,7 +41,7 @@ RunnerOptions runner_options(const RunRequest& request, const Program& program) 
   options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
   options.timeout_s = request.timeout_s;
   options.predict = program.predict;
-  options.library_command = [subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {
+  options.worker_command = [subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {
     return subjects.command(cell, arm);
   };
   if (!request.isolate) options.task = program.task;

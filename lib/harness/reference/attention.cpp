@@ -116,7 +116,8 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
                h * dim, o);
   o = casts_.stored(std::move(o));
   if (casts_outputs) o = casts_.cast(name + " o", Role::kInput, o).by_rows;
-  Matrix y = casts_outputs && !exchanges ? casts_.stored(o) : o;
+  const bool rounds_again = casts_outputs && !exchanges;
+  Matrix y = rounds_again ? casts_.stored(o) : o;
 
   // A backward in 16 bits reads Q, K, V and O as they were stored; its P is under forward's sums.
   const Matrix read = casts && !casts_back ? packed : qkv, o_read = casts_back ? o : y;

@@ -181,7 +181,7 @@ class Runner {
   /// runs one arm: instruments and caches of a library outlive an arm, and versions differ in their interpreters.
   void start_next(RunningCell& cell, int first_gpu) {
     if (is_library(cell.config())) {
-      const ArmCommand command = options_.library_command(cell.config(), cell.next());
+      const ArmCommand command = options_.worker_command(cell.config(), cell.next());
       return cell.start_next(std::make_unique<ArmProcess>(command), first_gpu, ArmProcess::Then::kEnd);
     }
     const bool stays = !options_.isolate && !alone_ && !limits_processor_time();

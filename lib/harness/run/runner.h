@@ -26,7 +26,7 @@ struct RunnerOptions {
   int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
   ArmCommand command;               ///< of arms of the own runtime
-  LibraryCommand library_command;   ///< needed if a cell's subject is a library
+  LibraryCommand worker_command;    ///< needed if a cell's subject is a library
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;
