@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "backend/cpu/loops.h"
 #include "backend/instruction_sets.h"
 #include "reference/compare.h"
 #include "reference/expected.h"
@@ -72,13 +73,14 @@ std::vector<float> defined(const Problem& p, const Stored& a, const Stored& b) {
 }
 
 /// Returns the result, which has `padding` elements after every row that must stay as they were.
-std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::int64_t padding = 0) {
+std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::int64_t padding = 0,
+                       const MatmulLoops& loops = cpu::loops().matmul) {
   constexpr float kUntouched = -77.0f;
   const std::int64_t stride = p.n + padding;
   std::vector<float> c(static_cast<std::size_t>(p.m * stride), std::numeric_limits<float>::quiet_NaN());
   for (std::size_t i = 0; i < c.size(); ++i)
     if (static_cast<std::int64_t>(i) % stride >= p.n) c[i] = kUntouched;
-  matmul({.m = p.m, .n = p.n, .k = p.k, .a = a, .b = b, .c = c.data(), .c_row_stride = stride});
+  matmul({.m = p.m, .n = p.n, .k = p.k, .a = a, .b = b, .c = c.data(), .c_row_stride = stride}, loops);
   std::vector<float> packed;
   for (std::size_t i = 0; i < c.size(); ++i)
     if (static_cast<std::int64_t>(i) % stride < p.n)
@@ -116,6 +118,13 @@ TEST_P(Matmul, EveryInstructionSetAndLayout_HasTheBitsOfTheDefinition) {
           EXPECT_TRUE(reference::bitwise_equal(run(p, a.operand(), b.operand(), padding), expected));
         }
   }
+}
+
+TEST_P(Matmul, LoopsLeftToOtherProcessors_HaveTheBitsOfTheDefinition) {
+  const Problem p = GetParam();
+  const Stored a(p.m, p.k, false, 1), b(p.n, p.k, false, 2);
+  for (const MatmulLoops* loops : other_matmul_loops())
+    EXPECT_TRUE(reference::bitwise_equal(run(p, a.operand(), b.operand(), 3, *loops), defined(p, a, b)));
 }
 
 TEST_P(Matmul, SingleRows_HaveTheBitsOfTheFullProduct) {

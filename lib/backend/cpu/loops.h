@@ -19,6 +19,9 @@ struct Loops {
 /// loops_portable.cpp).
 std::span<const Loops> available_loops();
 
+/// Products that this processor could run and leaves to others, for tests: they give the same bits.
+std::span<const MatmulLoops* const> other_matmul_loops();
+
 /// The variant in use; select_cpu_instruction_set() of backend/instruction_sets.h changes it.
 const Loops& loops();
 

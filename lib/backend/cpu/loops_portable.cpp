@@ -7,4 +7,6 @@ std::span<const Loops> available_loops() {
   return kLoops;
 }
 
+std::span<const MatmulLoops* const> other_matmul_loops() { return {}; }
+
 }  // namespace fp8lab::cpu

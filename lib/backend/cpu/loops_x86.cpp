@@ -6,9 +6,9 @@
 namespace fp8lab::cpu {
 namespace {
 
-constexpr std::array<Loops, 3> kBestFirst{Loops{"avx512", kQuantizeLoopsAvx512, kMatmulLoopsAvx512},
-                                          Loops{"avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2},
-                                          Loops{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
+/// Zen 4, the AVX-512 processor of AMD's family 19h, executes vectors of 512 bits in halves and broadcasts them at half
+/// the speed.
+bool splits_vectors() { return __builtin_cpu_is("amdfam19h"); }
 
 /// Index of the best available set. A processor that has one set has all sets after it in the list.
 std::size_t first_available() {
@@ -21,8 +21,17 @@ std::size_t first_available() {
 }  // namespace
 
 std::span<const Loops> available_loops() {
+  static const std::array<Loops, 3> best_first{
+      Loops{"avx512", kQuantizeLoopsAvx512, splits_vectors() ? kMatmulLoopsAvx512Halves : kMatmulLoopsAvx512},
+      Loops{"avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2},
+      Loops{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
   static const std::size_t first = first_available();
-  return std::span(kBestFirst).subspan(first);
+  return std::span(best_first).subspan(first);
+}
+
+std::span<const MatmulLoops* const> other_matmul_loops() {
+  static const MatmulLoops* const other = splits_vectors() ? &kMatmulLoopsAvx512 : &kMatmulLoopsAvx512Halves;
+  return std::span(&other, first_available() == 0 ? 1 : 0);
 }
 
 }  // namespace fp8lab::cpu

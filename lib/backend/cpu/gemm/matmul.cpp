@@ -32,11 +32,12 @@ MatmulOperand part(MatmulOperand operand, std::int64_t row, std::int64_t k) {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args) {
+void matmul(const MatmulArgs& args) { matmul(args, loops().matmul); }
+
+void matmul(const MatmulArgs& args, const MatmulLoops& loops) {
   if (args.k == 0)
     for (std::int64_t i = 0; i < args.m; ++i) std::fill_n(args.c + i * args.c_row_stride, args.n, 0.0f);
 
-  const MatmulLoops& loops = cpu::loops().matmul;
   const std::int64_t block_rows = std::min(kBlockRows, round_up(args.m, loops.tile_rows));
   const std::int64_t block_cols = std::min(kBlockCols, round_up(args.n, loops.tile_cols));
   const std::int64_t longest = args.sums == Sums::kTensorCore ? kTensorCoreSpan : kMatmulRun;

@@ -48,5 +48,8 @@ inline constexpr std::int64_t kMatmulRun = 256;
 /// neighbours, threads or instruction set. Runs on the calling thread alone, since cells that run side by side would
 /// otherwise compete for the cores.
 void matmul(const MatmulArgs& args);
+/// The same by the inner loops given, which otherwise are those of the instruction set in use.
+struct MatmulLoops;
+void matmul(const MatmulArgs& args, const MatmulLoops& loops);
 
 }  // namespace fp8lab::cpu

@@ -6,7 +6,7 @@ namespace {
 
 struct Avx2 {
   using Vector = float __attribute__((vector_size(32)));
-  static constexpr std::int64_t kRows = 6;
+  static constexpr std::int64_t kRows = 6, kVectors = 2;
 };
 
 }  // namespace

@@ -6,11 +6,16 @@ namespace {
 
 struct Avx512 {
   using Vector = float __attribute__((vector_size(64)));
-  static constexpr std::int64_t kRows = 12;
+  static constexpr std::int64_t kRows = 6, kVectors = 4;
+};
+struct Avx512Halves {
+  using Vector = float __attribute__((vector_size(32)));
+  static constexpr std::int64_t kRows = 12, kVectors = 2;
 };
 
 }  // namespace
 
 const MatmulLoops kMatmulLoopsAvx512 = make_matmul_loops<Avx512>();
+const MatmulLoops kMatmulLoopsAvx512Halves = make_matmul_loops<Avx512Halves>();
 
 }  // namespace fp8lab::cpu

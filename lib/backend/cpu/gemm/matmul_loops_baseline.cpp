@@ -6,7 +6,7 @@ namespace {
 
 struct Baseline {
   using Vector = float __attribute__((vector_size(16)));
-  static constexpr std::int64_t kRows = 4;
+  static constexpr std::int64_t kRows = 3, kVectors = 4;
 };
 
 }  // namespace

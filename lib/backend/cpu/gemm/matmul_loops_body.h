@@ -84,29 +84,34 @@ void pack(const PackArgs& args) {
   }
 }
 
-/// Computes a tile of the result in registers: kRows rows of two vectors each.
 template <class Set>
-inline void multiply_tile(const float* a, const float* b, std::int64_t k, float* c, std::int64_t c_row_stride,
-                          bool add) {
+constexpr std::int64_t kFloatsOf = sizeof(typename Set::Vector) / sizeof(float);
+
+/// Computes a tile of the result in registers: kRows rows of kVectors vectors each. Not inlined: compilers that inline
+/// it keep addresses in registers across the loop, and some of the sums in memory.
+template <class Set>
+__attribute__((noinline)) void multiply_tile(const float* a, const float* b, std::int64_t k, float* c,
+                                             std::int64_t c_row_stride, bool add) {
   using Vector = typename Set::Vector;
-  constexpr std::int64_t kFloats = sizeof(Vector) / sizeof(float);
-  Vector sums[Set::kRows][2] = {};
-  for (std::int64_t p = 0; p < k; ++p, a += Set::kRows, b += 2 * kFloats) {
-    const Vector b0 = load<Vector>(b), b1 = load<Vector>(b + kFloats);
+  constexpr std::int64_t kFloats = kFloatsOf<Set>;
+  Vector sums[Set::kRows][Set::kVectors] = {};
+  for (std::int64_t p = 0; p < k; ++p, a += Set::kRows, b += Set::kVectors * kFloats) {
+    Vector row_of_b[Set::kVectors];
+    for (std::int64_t v = 0; v < Set::kVectors; ++v) row_of_b[v] = load<Vector>(b + v * kFloats);
     for (std::int64_t row = 0; row < Set::kRows; ++row) {
       const Vector broadcast = a[row] - Vector{};  // broadcasts a[row]; subtracting +0 keeps every value, -0 too
-      sums[row][0] += broadcast * b0;
-      sums[row][1] += broadcast * b1;
+      for (std::int64_t v = 0; v < Set::kVectors; ++v) sums[row][v] += broadcast * row_of_b[v];
     }
   }
-  for (std::int64_t row = 0; row < Set::kRows; ++row, c += c_row_stride) {
-    store(add ? load<Vector>(c) + sums[row][0] : sums[row][0], c);
-    store(add ? load<Vector>(c + kFloats) + sums[row][1] : sums[row][1], c + kFloats);
-  }
+  for (std::int64_t row = 0; row < Set::kRows; ++row, c += c_row_stride)
+    for (std::int64_t v = 0; v < Set::kVectors; ++v) {
+      float* to = c + v * kFloats;
+      store(add ? load<Vector>(to) + sums[row][v] : sums[row][v], to);
+    }
 }
 
-/// Two vectors of a row of the result, and what a tensor core's accumulator holds of them.
-template <class Vector>
+/// The vectors of a row of the result, and what a tensor core's accumulator holds of them.
+template <class Vector, int kVectors>
 struct Accumulator {
   using Ints = decltype(Vector{} < Vector{});  // 32-bit integers
   static constexpr std::int64_t kFloats = sizeof(Vector) / sizeof(float);
@@ -115,19 +120,21 @@ struct Accumulator {
   static Ints magnitude(Vector x) { return (Ints)x & 0x7FFFFFFF; }
   static Ints larger(Ints a, Ints b) { return a > b ? a : b; }
 
-  Vector held[2];
-  Ints special[2] = {};  ///< not zero in lanes that met an Inf or NaN
+  Vector held[kVectors];
+  Ints special[kVectors] = {};  ///< not zero in lanes that met an Inf or NaN
 
-  /// One instruction: `count` products, whose factors are a[p * a_stride] and the two vectors at b + 2 kFloats p.
+  /// One instruction: `count` products, whose factors are a[p * a_stride] and the vectors from b + kVectors kFloats p
+  /// on.
   void add(const float* a, std::int64_t a_stride, const float* b, std::int64_t count) {
-    Ints largest[2] = {magnitude(held[0]), magnitude(held[1])};
+    Ints largest[kVectors];
+    for (int h = 0; h < kVectors; ++h) largest[h] = magnitude(held[h]);
     for (std::int64_t p = 0; p < count; ++p)
-      for (int h = 0; h < 2; ++h) largest[h] = larger(largest[h], magnitude(product(a, a_stride, b, p, h)));
+      for (int h = 0; h < kVectors; ++h) largest[h] = larger(largest[h], magnitude(product(a, a_stride, b, p, h)));
     // Exponents from which the quantum is a normal float.
     constexpr std::int32_t kLowest = (kTensorCoreBits + 1) << kFractionBits;
-    Ints sums[2];
-    Vector quantum[2], inverse[2];
-    for (int h = 0; h < 2; ++h) {
+    Ints sums[kVectors];
+    Vector quantum[kVectors], inverse[kVectors];
+    for (int h = 0; h < kVectors; ++h) {
       special[h] |= largest[h] >= kInfinity;
       const Ints exponent = larger(largest[h] & kInfinity, Ints{} + kLowest);
       quantum[h] = (Vector)(exponent - (kTensorCoreBits << kFractionBits));
@@ -135,13 +142,13 @@ struct Accumulator {
       sums[h] = truncated(held[h] * inverse[h]);
     }
     for (std::int64_t p = 0; p < count; ++p)
-      for (int h = 0; h < 2; ++h) sums[h] += truncated(product(a, a_stride, b, p, h) * inverse[h]);
-    for (int h = 0; h < 2; ++h) held[h] = __builtin_convertvector(sums[h], Vector) * quantum[h];
+      for (int h = 0; h < kVectors; ++h) sums[h] += truncated(product(a, a_stride, b, p, h) * inverse[h]);
+    for (int h = 0; h < kVectors; ++h) held[h] = __builtin_convertvector(sums[h], Vector) * quantum[h];
   }
 
   static Vector product(const float* a, std::int64_t a_stride, const float* b, std::int64_t p, int h) {
     const Vector broadcast = a[p * a_stride] - Vector{};
-    return broadcast * load<Vector>(b + (2 * p + h) * kFloats);
+    return broadcast * load<Vector>(b + (kVectors * p + h) * kFloats);
   }
   static Ints truncated(Vector x) { return __builtin_convertvector(x, Ints); }
 };
@@ -151,19 +158,23 @@ template <class Set>
 inline void multiply_tile_on_tensor_core(const float* a, const float* b, std::int64_t k, float* c,
                                          std::int64_t c_row_stride, bool add, bool fast) {
   using Vector = typename Set::Vector;
-  using Held = Accumulator<Vector>;
-  constexpr std::int64_t kFloats = Held::kFloats;
+  constexpr std::int64_t kFloats = kFloatsOf<Set>, kVectors = Set::kVectors;
   for (std::int64_t row = 0; row < Set::kRows; ++row, ++a, c += c_row_stride) {
-    const Vector before[2] = {add ? load<Vector>(c) : Vector{}, add ? load<Vector>(c + kFloats) : Vector{}};
-    Held sum{.held = {fast ? before[0] : Vector{}, fast ? before[1] : Vector{}}};
+    Vector before[kVectors];
+    Accumulator<Vector, kVectors> sum;
+    for (std::int64_t h = 0; h < kVectors; ++h) {
+      before[h] = add ? load<Vector>(c + h * kFloats) : Vector{};
+      sum.held[h] = fast ? before[h] : Vector{};
+    }
     for (std::int64_t p = 0; p < k; p += kTensorCoreStep)
-      sum.add(a + p * Set::kRows, Set::kRows, b + 2 * kFloats * p, k - p < kTensorCoreStep ? k - p : kTensorCoreStep);
-    for (int h = 0; h < 2; ++h) {
+      sum.add(a + p * Set::kRows, Set::kRows, b + kVectors * kFloats * p,
+              k - p < kTensorCoreStep ? k - p : kTensorCoreStep);
+    for (std::int64_t h = 0; h < kVectors; ++h) {
       store(fast ? sum.held[h] : before[h] + sum.held[h], c + h * kFloats);
       for (std::int64_t lane = 0; lane < kFloats; ++lane) {
         if (sum.special[h][lane] == 0) continue;
         float plain = before[h][lane];
-        for (std::int64_t p = 0; p < k; ++p) plain += a[p * Set::kRows] * b[(2 * p + h) * kFloats + lane];
+        for (std::int64_t p = 0; p < k; ++p) plain += a[p * Set::kRows] * b[(kVectors * p + h) * kFloats + lane];
         c[h * kFloats + lane] = plain;
       }
     }
@@ -179,8 +190,7 @@ void multiply(const PanelProduct& args) {
     else
       multiply_tile_on_tensor_core<Set>(a, b, args.k, c, c_row_stride, add, fast);
   };
-  constexpr std::int64_t kRows = Set::kRows;
-  constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);
+  constexpr std::int64_t kRows = Set::kRows, kCols = Set::kVectors * kFloatsOf<Set>;
   for (std::int64_t j = 0; j < args.n; j += kCols) {
     const float* b = args.b + j * args.k;
     const std::int64_t cols = args.n - j < kCols ? args.n - j : kCols;
@@ -202,11 +212,11 @@ void multiply(const PanelProduct& args) {
   }
 }
 
-/// `Set` names the instruction set's vector type and kRows: how many rows of two such vectors fit in registers beside
-/// the operands.
+/// `Set` names the instruction set's vector type, and a tile that fits in its registers beside the operands: kRows rows
+/// of kVectors vectors.
 template <class Set>
 constexpr MatmulLoops make_matmul_loops() {
-  constexpr std::int64_t kCols = 2 * sizeof(typename Set::Vector) / sizeof(float);
+  constexpr std::int64_t kCols = Set::kVectors * kFloatsOf<Set>;
   return {.tile_rows = Set::kRows,
           .tile_cols = kCols,
           .pack_a = pack<Set::kRows>,
