@@ -178,7 +178,7 @@ void expect_equal_calls(const Work& work, const CellConfig& cell, Drift drift) {
 }
 
 TEST_P(RankCounts, RanksOfEveryBundledCellMakeTheSameCallsWhateverTheirValues) {
-  // Every second arm each: the others meet the count before or after it, so an arm runs over three counts, even and
+  // Every second arm each: the others run over the count before or after it, so an arm runs over three counts, even and
   // odd, each with another drift.
   constexpr Drift kDrifts[] = {Drift::kNone, Drift::kGathers, Drift::kGradients};
   const std::vector<Work> all = bundled_work();

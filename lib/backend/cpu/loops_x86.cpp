@@ -6,8 +6,8 @@
 namespace fp8lab::cpu {
 namespace {
 
-/// Zen 4, the AVX-512 processor of AMD's family 19h, executes vectors of 512 bits in halves and broadcasts them at half
-/// the speed.
+/// Zen 4, the AVX-512 processor of AMD's family 19h, executes vectors of 512 bits in two parts and broadcasts them at
+/// half the speed.
 bool splits_vectors() { return __builtin_cpu_is("amdfam19h"); }
 
 /// Index of the best available set. A processor that has one set has all sets after it in the list.
@@ -22,7 +22,7 @@ std::size_t first_available() {
 
 std::span<const Loops> available_loops() {
   static const std::array<Loops, 3> best_first{
-      Loops{"avx512", kQuantizeLoopsAvx512, splits_vectors() ? kMatmulLoopsAvx512Halves : kMatmulLoopsAvx512},
+      Loops{"avx512", kQuantizeLoopsAvx512, splits_vectors() ? kMatmulLoopsAvx512Short : kMatmulLoopsAvx512},
       Loops{"avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2},
       Loops{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
   static const std::size_t first = first_available();
@@ -30,7 +30,7 @@ std::span<const Loops> available_loops() {
 }
 
 std::span<const MatmulLoops* const> other_matmul_loops() {
-  static const MatmulLoops* const other = splits_vectors() ? &kMatmulLoopsAvx512 : &kMatmulLoopsAvx512Halves;
+  static const MatmulLoops* const other = splits_vectors() ? &kMatmulLoopsAvx512 : &kMatmulLoopsAvx512Short;
   return std::span(&other, first_available() == 0 ? 1 : 0);
 }
 

@@ -43,6 +43,6 @@ struct MatmulLoops {
 extern const MatmulLoops kMatmulLoopsBaseline;
 extern const MatmulLoops kMatmulLoopsAvx2;
 extern const MatmulLoops kMatmulLoopsAvx512;
-extern const MatmulLoops kMatmulLoopsAvx512Halves;  ///< the same registers, of which each vector uses half
+extern const MatmulLoops kMatmulLoopsAvx512Short;  ///< the same registers, of which each vector uses half
 
 }  // namespace fp8lab::cpu

@@ -8,7 +8,7 @@ struct Avx512 {
   using Vector = float __attribute__((vector_size(64)));
   static constexpr std::int64_t kRows = 6, kVectors = 4;
 };
-struct Avx512Halves {
+struct Avx512Short {
   using Vector = float __attribute__((vector_size(32)));
   static constexpr std::int64_t kRows = 12, kVectors = 2;
 };
@@ -16,6 +16,6 @@ struct Avx512Halves {
 }  // namespace
 
 const MatmulLoops kMatmulLoopsAvx512 = make_matmul_loops<Avx512>();
-const MatmulLoops kMatmulLoopsAvx512Halves = make_matmul_loops<Avx512Halves>();
+const MatmulLoops kMatmulLoopsAvx512Short = make_matmul_loops<Avx512Short>();
 
 }  // namespace fp8lab::cpu
