@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 
+#include "backend/cpu/convert/convert_loops.h"
 #include "backend/cpu/gemm/matmul_loops.h"
 #include "backend/cpu/quantize/quantize_loops.h"
 
@@ -13,6 +14,7 @@ struct Loops {
   std::string_view instruction_set;
   const QuantizeLoops& quantize;
   const MatmulLoops& matmul;
+  const ConvertLoops& convert;
 };
 
 /// The variants that this build has and this processor can run, best first, never empty (loops_x86.cpp,

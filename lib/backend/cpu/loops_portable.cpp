@@ -3,7 +3,7 @@
 namespace fp8lab::cpu {
 
 std::span<const Loops> available_loops() {
-  static constexpr Loops kLoops[] = {{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
+  static constexpr Loops kLoops[] = {{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline, kConvertLoopsBaseline}};
   return kLoops;
 }
 
