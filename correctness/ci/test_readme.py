@@ -11,6 +11,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
+RESULTS = pathlib.Path(os.environ["FP8LAB_BUNDLED_RESULTS"])  # of bundled_scenarios_test
 
 
 def readme(*arguments):
@@ -23,10 +24,10 @@ class Readme(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.results = pathlib.Path(cls.folder.name, "results.json")
         text = (ROOT / "ci/readme.toml").read_text(encoding="utf-8")
-        cells = "|".join(sorted({re.escape(cell).replace(r"\-", "-") for cell in re.findall(r'(?m)^cell = "(.*)"$', text)}))
-        done = subprocess.run([PROGRAM, "run", "scenarios", "-f", f"^({cells})$", "-o", cls.folder.name], cwd=ROOT,
-                              capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        named = set(re.findall(r'(?m)^cell = "(.*)"$', text))
+        results = json.loads(RESULTS.read_text(encoding="utf-8"))
+        results["cells"] = [cell for cell in results["cells"] if cell["id"] in named]
+        cls.results.write_text(json.dumps(results), encoding="utf-8")
 
     @classmethod
     def tearDownClass(cls):

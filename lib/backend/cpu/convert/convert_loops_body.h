@@ -5,8 +5,8 @@
 #include "backend/cpu/convert/convert_loops.h"
 #include "core/float8.h"
 
-// The source that every variant of ConvertLoops compiles for its own instruction set. Of other headers it uses constants
-// alone, for the reason that quantize_loops_body.h gives.
+// The source that every variant of ConvertLoops compiles for its own instruction set. Of other headers it uses
+// constants alone, for the reason that quantize_loops_body.h gives.
 namespace fp8lab::cpu {
 namespace {
 
