@@ -31,14 +31,14 @@ std::vector<float> each(const std::vector<In>& in, Convert convert) {
 TEST(ConvertLoops, EveryCodeAndEveryBf16_HasItsValue) {
   std::vector<std::uint16_t> bf16;
   for (std::uint32_t bits = 0; bits < 0x10000 + 13; ++bits) bf16.push_back(static_cast<std::uint16_t>(bits));
-  std::vector<std::uint8_t> codes;
-  for (std::uint32_t code = 0; code < 0x100 + 13; ++code) codes.push_back(static_cast<std::uint8_t>(code));
+  std::vector<std::uint8_t> bytes;
+  for (std::uint32_t byte = 0; byte < 0x100 + 13; ++byte) bytes.push_back(static_cast<std::uint8_t>(byte));
   for (const cpu::Loops& loops : cpu::available_loops()) {
     SCOPED_TRACE(loops.instruction_set);
     EXPECT_TRUE(reference::bitwise_equal(converted(loops.convert.bf16_to_f32, bf16),
                                          each(bf16, [](std::uint16_t bits) { return bf16_to_f32({bits}); })));
-    EXPECT_TRUE(reference::bitwise_equal(converted(loops.convert.e4m3_to_f32, codes), each(codes, e4m3_to_f32)));
-    EXPECT_TRUE(reference::bitwise_equal(converted(loops.convert.e5m2_to_f32, codes), each(codes, e5m2_to_f32)));
+    EXPECT_TRUE(reference::bitwise_equal(converted(loops.convert.e4m3_to_f32, bytes), each(bytes, e4m3_to_f32)));
+    EXPECT_TRUE(reference::bitwise_equal(converted(loops.convert.e5m2_to_f32, bytes), each(bytes, e5m2_to_f32)));
   }
 }
 
