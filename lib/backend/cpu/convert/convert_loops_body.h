@@ -37,7 +37,9 @@ void float8_to_f32(const std::uint8_t* in, std::int64_t count, float* out) {
   }
 }
 
-void f32_to_bf16(const float* in, std::int64_t count, std::uint16_t* out) {
+/// UBSan leaves the check of `out` to the processor: an arm that lacks a fix may store to null, and scenarios expect
+/// its SIGSEGV.
+__attribute__((no_sanitize("null"))) void f32_to_bf16(const float* in, std::int64_t count, std::uint16_t* out) {
   for (std::int64_t i = 0; i < count; ++i) {
     const auto bits = static_cast<std::uint32_t>(bits_of(in[i]));
     const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
