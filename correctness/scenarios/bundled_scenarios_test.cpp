@@ -24,19 +24,18 @@ struct Outcome {
   Json cells;
 };
 
-/// Runs the program; a copy of the results goes to `kept`, if that names a file.
+/// Runs the program; a copy of the results replaces `kept`, if that names a file.
 Outcome run(const std::string& program, const std::string& arguments, const std::string& kept = "") {
   const sample::TemporaryDirectory directory;
   const std::string out = (directory / "out").string();
+  std::error_code none;  // that the copy is missing is what its readers report
+  if (!kept.empty()) std::filesystem::remove(kept, none);
   const std::string command =
       program + " run " + arguments + " -o " + out + " > " + (directory / "log").string() + " 2>&1";
   const int status = std::system(command.c_str());
   Outcome outcome;
   outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  if (!kept.empty()) {
-    std::error_code none;  // that the copy is missing is what its readers report
-    std::filesystem::copy_file(out + "/results.json", kept, std::filesystem::copy_options::overwrite_existing, none);
-  }
+  if (!kept.empty()) std::filesystem::copy_file(out + "/results.json", kept, none);
   std::ifstream file(out + "/results.json");
   if (file) outcome.cells = Json::parse(file)["cells"];
   return outcome;
