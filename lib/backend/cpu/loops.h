@@ -3,18 +3,20 @@
 #include <span>
 #include <string_view>
 
-#include "backend/cpu/convert/convert_loops.h"
 #include "backend/cpu/gemm/matmul_loops.h"
 #include "backend/cpu/quantize/quantize_loops.h"
 
-// The inner loops that are compiled once per instruction set, and the choice among them.
+// The inner loops whose source differs between instruction sets, and the choice among them. vectorized.h compiles any
+// other loop for the set in use.
 namespace fp8lab::cpu {
 
+enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
+
 struct Loops {
+  InstructionSet set;
   std::string_view instruction_set;
   const QuantizeLoops& quantize;
   const MatmulLoops& matmul;
-  const ConvertLoops& convert;
 };
 
 /// The variants that this build has and this processor can run, best first, never empty (loops_x86.cpp,

@@ -3,7 +3,8 @@
 namespace fp8lab::cpu {
 
 std::span<const Loops> available_loops() {
-  static constexpr Loops kLoops[] = {{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline, kConvertLoopsBaseline}};
+  static constexpr Loops kLoops[] = {
+      {InstructionSet::kBaseline, "baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
   return kLoops;
 }
 

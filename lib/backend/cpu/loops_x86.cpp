@@ -22,10 +22,10 @@ std::size_t first_available() {
 
 std::span<const Loops> available_loops() {
   static const std::array<Loops, 3> best_first{
-      Loops{"avx512", kQuantizeLoopsAvx512, splits_vectors() ? kMatmulLoopsAvx512Short : kMatmulLoopsAvx512,
-            kConvertLoopsAvx512},
-      Loops{"avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2, kConvertLoopsAvx2},
-      Loops{"baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline, kConvertLoopsBaseline}};
+      Loops{InstructionSet::kAvx512, "avx512", kQuantizeLoopsAvx512,
+            splits_vectors() ? kMatmulLoopsAvx512Short : kMatmulLoopsAvx512},
+      Loops{InstructionSet::kAvx2, "avx2", kQuantizeLoopsAvx2, kMatmulLoopsAvx2},
+      Loops{InstructionSet::kBaseline, "baseline", kQuantizeLoopsBaseline, kMatmulLoopsBaseline}};
   static const std::size_t first = first_available();
   return std::span(best_first).subspan(first);
 }

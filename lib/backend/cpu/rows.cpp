@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/loops.h"
+#include "backend/cpu/convert.h"
 #include "core/check.h"
 #include "core/e8m0.h"
 #include "core/float16.h"
@@ -25,7 +25,7 @@ void load_as(const MatrixView& matrix, std::int64_t first, std::int64_t count, f
   }
 }
 
-/// load_as() for types whose contiguous elements `loop` converts, under the instruction set in use.
+/// load_as() for types whose contiguous elements `loop` converts.
 template <class Element, class Bits, class Convert>
 void load_by(void (*loop)(const Bits*, std::int64_t, float*), const MatrixView& matrix, std::int64_t first,
              std::int64_t count, float* out, Convert convert) {
@@ -48,13 +48,12 @@ void store_as(const float* values, std::int64_t count, const MatrixView& matrix,
 
 void load(const MatrixView& matrix, std::int64_t row, std::int64_t col, std::int64_t count, float* out) {
   const std::int64_t first = row * matrix.row_stride + col * matrix.col_stride;
-  const ConvertLoops& loops = cpu::loops().convert;
   switch (matrix.dtype) {
     case DType::kF32: return load_as<float>(matrix, first, count, out, [](float x) { return x; });
     case DType::kF16: return load_as<Half>(matrix, first, count, out, f16_to_f32);
-    case DType::kBF16: return load_by<BFloat16>(loops.bf16_to_f32, matrix, first, count, out, bf16_to_f32);
-    case DType::kE4M3: return load_by<std::uint8_t>(loops.e4m3_to_f32, matrix, first, count, out, decode<E4M3>);
-    case DType::kE5M2: return load_by<std::uint8_t>(loops.e5m2_to_f32, matrix, first, count, out, decode<E5M2>);
+    case DType::kBF16: return load_by<BFloat16>(load_bf16, matrix, first, count, out, bf16_to_f32);
+    case DType::kE4M3: return load_by<std::uint8_t>(load_e4m3, matrix, first, count, out, decode<E4M3>);
+    case DType::kE5M2: return load_by<std::uint8_t>(load_e5m2, matrix, first, count, out, decode<E5M2>);
     case DType::kE8M0: return load_as<std::uint8_t>(matrix, first, count, out, e8m0_to_f32);
     case DType::kU8:
       return load_as<std::uint8_t>(matrix, first, count, out, [](std::uint8_t x) { return static_cast<float>(x); });
@@ -73,7 +72,7 @@ void store(const float* values, std::int64_t count, const MatrixView& matrix, st
     case DType::kF32: return store_as<float>(values, count, matrix, first, [](float x) { return x; });
     case DType::kF16: return store_as<Half>(values, count, matrix, first, f32_to_f16);
     case DType::kBF16:
-      if (matrix.col_stride == 1) return loops().convert.f32_to_bf16(values, count, matrix.as<std::uint16_t>() + first);
+      if (matrix.col_stride == 1) return store_bf16(values, count, matrix.as<std::uint16_t>() + first);
       return store_as<BFloat16>(values, count, matrix, first, f32_to_bf16);
     case DType::kE4M3:
       return store_as<std::uint8_t>(values, count, matrix, first, [](float x) { return encode<E4M3>(x); });

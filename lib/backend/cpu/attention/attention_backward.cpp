@@ -3,6 +3,7 @@
 
 #include "backend/cpu/attention/attention_tiles.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/vectorized.h"
 #include "core/shape.h"
 
 namespace fp8lab::cpu {
@@ -102,11 +103,13 @@ void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_
     const float dot = scratch.row_dots[static_cast<std::size_t>(i)];
     softmax_from_lse(p, keys, head_lse[rows.begin + i]);
     if (dropout.active()) dropout.factors(rows.begin + i, first_key, keys, scratch.dropout.data());
-    for (std::int64_t j = 0; j < keys; ++j) {
-      const float grad_p = (grad[j] * pass.grad_p_factor) * factors[j];
-      grad[j] = p[j] * (grad_p - dot);
-      p[j] *= factors[j];
-    }
+    vectorized([=, factor = pass.grad_p_factor] {
+      for (std::int64_t j = 0; j < keys; ++j) {
+        const float grad_p = (grad[j] * factor) * factors[j];
+        grad[j] = p[j] * (grad_p - dot);
+        p[j] *= factors[j];
+      }
+    });
     pass.s_cast.apply(p, keys);
     pass.grad_p_cast.apply(grad, keys);
   }

@@ -1,10 +1,10 @@
 #include "backend/cpu/attention/attention_tiles.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 
 #include "backend/cpu/rows.h"
+#include "backend/cpu/vectorized.h"
 #include "core/elementary.h"
 #include "core/float8_format.h"
 #include "core/portable_math.h"
@@ -14,19 +14,6 @@ namespace fp8lab::cpu::attention {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// Four floats: the widest vector that every x86-64 and every Arm processor has.
-using Vector = float __attribute__((vector_size(16)));
-constexpr std::int64_t kVectorFloats = 4;
-constexpr std::int64_t kRowsAtOnce = 4;
-static_assert(kLanes == 2 * kVectorFloats);
-
-Vector load_vector(const float* from) {
-  Vector vector;
-  std::memcpy(&vector, from, sizeof vector);
-  return vector;
-}
-void store_vector(Vector vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
 
 float shift_of(float lse) { return lse == kMinusInfinity ? 0.0f : lse; }
 
@@ -42,31 +29,6 @@ std::uint32_t cast_row(float* values, std::int64_t count, float scale) {
 }
 
 }  // namespace
-
-void multiply(const TileProduct& p) {
-  for (std::int64_t j = 0; j < p.n; j += kLanes) {
-    const float* b = p.b + (j / kLanes) * p.b_group_stride;
-    for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) {
-      const float* a = p.a + i * p.a_row_stride;
-      Vector sums[kRowsAtOnce][2] = {};
-      for (std::int64_t k = 0; k < p.k; ++k) {
-        const Vector b0 = load_vector(b + k * p.b_row_stride);
-        const Vector b1 = load_vector(b + k * p.b_row_stride + kVectorFloats);
-        for (std::int64_t row = 0; row < kRowsAtOnce; ++row) {
-          const float scalar = a[row * p.a_row_stride + k * p.a_col_stride];
-          const Vector broadcast = {scalar, scalar, scalar, scalar};
-          sums[row][0] += broadcast * b0;
-          sums[row][1] += broadcast * b1;
-        }
-      }
-      for (std::int64_t row = 0; row < kRowsAtOnce; ++row) {
-        float* c = p.c + (i + row) * p.c_row_stride + j;
-        store_vector(p.accumulate ? load_vector(c) + sums[row][0] : sums[row][0], c);
-        store_vector(p.accumulate ? load_vector(c + kVectorFloats) + sums[row][1] : sums[row][1], c + kVectorFloats);
-      }
-    }
-  }
-}
 
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride) {
   for (std::int64_t i = 0; i < rows.count; ++i) {
@@ -135,8 +97,10 @@ float log_sum_exp(const float* logits, std::int64_t count) {
     // Each float sum has few terms (kKeyTile / kLanes), so the double sum over tiles decides the accuracy.
     float sums[kLanes] = {};
     const std::int64_t end = std::min(begin + kKeyTile, count);
-    for (std::int64_t j = begin; j < end; j += kLanes)
-      for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += exponential(logits[j + lane] - shift);
+    vectorized([&] {
+      for (std::int64_t j = begin; j < end; j += kLanes)
+        for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += exponential(logits[j + lane] - shift);
+    });
     for (const float lane_sum : sums) sum += static_cast<double>(lane_sum);
   }
   return static_cast<float>(static_cast<double>(shift) + portable::logarithm(sum));
@@ -144,7 +108,9 @@ float log_sum_exp(const float* logits, std::int64_t count) {
 
 void softmax_from_lse(float* logits, std::int64_t count, float lse) {
   const float shift = shift_of(lse);
-  for (std::int64_t j = 0; j < count; ++j) logits[j] = exponential(logits[j] - shift);
+  vectorized([=] {
+    for (std::int64_t j = 0; j < count; ++j) logits[j] = exponential(logits[j] - shift);
+  });
 }
 
 DropoutRule::DropoutRule(const AttentionShape& shape, std::int64_t sequence, std::int64_t head)

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "backend/cpu/loops.h"
 #include "backend/kernels.h"
 #include "core/counter_rng.h"
 
@@ -17,25 +18,10 @@ namespace fp8lab::cpu::attention {
 inline constexpr std::int64_t kQueryTile = 32;
 inline constexpr std::int64_t kKeyTile = 64;
 /// Rows of logits, and head dimensions, are padded to a multiple of this.
-inline constexpr std::int64_t kLanes = 8;
+inline constexpr std::int64_t kLanes = kGroup;
 
-/// c[m, n] (+)= a[m, k] * b[k, n] in FP32: the k products of an element are added in order, and their sum is then added
-/// to c. Rows of `a` and `c` must be readable up to a multiple of 4, columns of `b` and `c` up to a multiple of kLanes.
-struct TileProduct {
-  std::int64_t m = 0;
-  std::int64_t n = 0;
-  std::int64_t k = 0;
-  const float* a = nullptr;
-  std::int64_t a_row_stride = 0;
-  std::int64_t a_col_stride = 1;
-  const float* b = nullptr;  ///< element (i, j) at (j / kLanes) * b_group_stride + i * b_row_stride + j % kLanes
-  std::int64_t b_group_stride = kLanes;
-  std::int64_t b_row_stride = 0;
-  float* c = nullptr;
-  std::int64_t c_row_stride = 0;
-  bool accumulate = true;
-};
-void multiply(const TileProduct& product);
+/// The product under the instruction set in use.
+inline void multiply(const TileProduct& product) { loops().matmul.multiply_tile(product); }
 
 /// Rows [begin, begin + count) of one head of one sequence: row i is token (begin + i) * batch + sequence.
 struct HeadRows {

@@ -1,6 +1,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/quantize/quantize_source.h"
 #include "backend/cpu/rows.h"
+#include "backend/cpu/vectorized.h"
 #include "core/elementary.h"
 
 namespace fp8lab::cpu {
@@ -13,7 +14,9 @@ void gelu_forward(MatrixView in, MatrixView out) {
   float* x = scratch(kX, kRun);
   for_each_run(in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, x);
-    for (std::int64_t j = 0; j < count; ++j) x[j] *= gelu_gate(x[j]);
+    vectorized([=] {
+      for (std::int64_t j = 0; j < count; ++j) x[j] *= gelu_gate(x[j]);
+    });
     store(x, count, out, row, col);
   });
 }
@@ -25,7 +28,9 @@ void gelu_backward(MatrixView grad_out, MatrixView in, MatrixView grad_in) {
   for_each_run(in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, x);
     load(grad_out, row, col, count, grad_y);
-    for (std::int64_t j = 0; j < count; ++j) grad_y[j] *= gelu_slope(x[j]);
+    vectorized([=] {
+      for (std::int64_t j = 0; j < count; ++j) grad_y[j] *= gelu_slope(x[j]);
+    });
     store(grad_y, count, grad_in, row, col);
   });
 }
@@ -36,7 +41,9 @@ void swiglu_forward(const MatrixView& in, const MatrixView& out) {
   for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, gate);
     load(in, row, out.cols + col, count, up);
-    for (std::int64_t j = 0; j < count; ++j) up[j] = swiglu(gate[j], up[j]);
+    vectorized([=] {
+      for (std::int64_t j = 0; j < count; ++j) up[j] = swiglu(gate[j], up[j]);
+    });
     store(up, count, out, row, col);
   });
 }
@@ -51,11 +58,13 @@ void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const Mat
     load(in, row, col, count, gate);
     load(in, row, grad_out.cols + col, count, up);
     load(grad_out, row, col, count, grad_y);
-    for (std::int64_t j = 0; j < count; ++j) {
-      const SwigluGradient grad = swiglu_gradient(gate[j], up[j], grad_y[j]);
-      grad_gate[j] = grad.gate;
-      grad_up[j] = grad.up;
-    }
+    vectorized([=] {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const SwigluGradient grad = swiglu_gradient(gate[j], up[j], grad_y[j]);
+        grad_gate[j] = grad.gate;
+        grad_up[j] = grad.up;
+      }
+    });
     store(grad_gate, count, grad_in, row, col);
     store(grad_up, count, grad_in, row, grad_out.cols + col);
   });

@@ -5,6 +5,7 @@
 #include "backend/cpu/quantize/quantize_source.h"
 #include "backend/cpu/row_sum.h"
 #include "backend/cpu/rows.h"
+#include "backend/cpu/vectorized.h"
 
 namespace fp8lab::cpu {
 namespace {
@@ -32,9 +33,11 @@ void norm_forward(const NormForwardArgs& args, ExecContext&) {
     const float mean = centred ? row_sum(cols, [&](std::int64_t j) { return x[j]; }) / count : 0.0f;
     const float variance = row_sum(cols, [&](std::int64_t j) { return (x[j] - mean) * (x[j] - mean); }) / count;
     const float rstd = 1.0f / std::sqrt(variance + args.epsilon);
-    for (std::int64_t j = 0; j < cols; ++j) y[j] = (x[j] - mean) * rstd * gamma[j];
-    if (beta != nullptr)
-      for (std::int64_t j = 0; j < cols; ++j) y[j] += beta[j];
+    vectorized([=] {
+      for (std::int64_t j = 0; j < cols; ++j) y[j] = (x[j] - mean) * rstd * gamma[j];
+      if (beta != nullptr)
+        for (std::int64_t j = 0; j < cols; ++j) y[j] += beta[j];
+    });
     store(y, cols, args.y, i, 0);
     if (centred) *at_row(args.mean, i) = mean;
     *at_row(args.rstd, i) = rstd;
@@ -65,13 +68,15 @@ void norm_backward(const NormBackwardArgs& args, ExecContext&) {
     const float offset = centred ? row_sum(cols, [&](std::int64_t j) { return grad_y[j] * gamma[j]; }) / count : 0.0f;
     const float slope =
         row_sum(cols, [&](std::int64_t j) { return grad_y[j] * gamma[j] * ((x[j] - mean) * rstd); }) / count;
-    for (std::int64_t j = 0; j < cols; ++j) {
-      const float xhat = (x[j] - mean) * rstd;
-      grad_x[j] = rstd * (grad_y[j] * gamma[j] - offset - xhat * slope);
-      grad_gamma[j] += grad_y[j] * xhat;
-    }
-    if (centred)
-      for (std::int64_t j = 0; j < cols; ++j) grad_beta[j] += grad_y[j];
+    vectorized([=] {
+      for (std::int64_t j = 0; j < cols; ++j) {
+        const float xhat = (x[j] - mean) * rstd;
+        grad_x[j] = rstd * (grad_y[j] * gamma[j] - offset - xhat * slope);
+        grad_gamma[j] += grad_y[j] * xhat;
+      }
+      if (centred)
+        for (std::int64_t j = 0; j < cols; ++j) grad_beta[j] += grad_y[j];
+    });
     store(grad_x, cols, args.grad_x, i, 0);
   }
   store(gamma_sums.total(), cols, args.grad_gamma, 0, 0);

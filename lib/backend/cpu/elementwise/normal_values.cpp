@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "backend/cpu/vectorized.h"
+
 namespace fp8lab::cpu {
 namespace {
 
@@ -14,13 +16,15 @@ using PerBlock = std::array<T, kBlocks>;
 /// The two values of a pair of words, of each block.
 void pairs(const PerBlock<std::uint32_t>& radii, const PerBlock<std::uint32_t>& angles, PerBlock<float>& even,
            PerBlock<float>& odd) {
-  for (int b = 0; b < kBlocks; ++b) {
-    const float radius = CounterRng::radius(radii[b]), t = CounterRng::octant_angle(angles[b]);
-    const float sine = detail::sin_octant(t), cosine = detail::cos_octant(t);
-    const std::uint32_t quadrant = angles[b] >> 30;
-    even[b] = CounterRng::projected(radius, quadrant, sine, cosine);
-    odd[b] = CounterRng::projected(radius, (quadrant - 1u) & 3u, sine, cosine);
-  }
+  vectorized([&] {
+    for (int b = 0; b < kBlocks; ++b) {
+      const float radius = CounterRng::radius(radii[b]), t = CounterRng::octant_angle(angles[b]);
+      const float sine = detail::sin_octant(t), cosine = detail::cos_octant(t);
+      const std::uint32_t quadrant = angles[b] >> 30;
+      even[b] = CounterRng::projected(radius, quadrant, sine, cosine);
+      odd[b] = CounterRng::projected(radius, (quadrant - 1u) & 3u, sine, cosine);
+    }
+  });
 }
 
 /// The values of kBlocks blocks from block `first` on.

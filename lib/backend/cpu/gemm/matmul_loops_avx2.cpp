@@ -6,6 +6,8 @@ namespace {
 
 struct Avx2 {
   using Vector = float __attribute__((vector_size(32)));
+  using GroupVector = Vector;
+  static constexpr std::int64_t kGroups = 2;
   static constexpr std::int64_t kRows = 6, kVectors = 2;
 };
 

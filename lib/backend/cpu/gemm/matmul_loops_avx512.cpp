@@ -4,11 +4,15 @@
 namespace fp8lab::cpu {
 namespace {
 
-struct Avx512 {
+struct Groups {
+  using GroupVector = float __attribute__((vector_size(32)));
+  static constexpr std::int64_t kGroups = 4;
+};
+struct Avx512 : Groups {
   using Vector = float __attribute__((vector_size(64)));
   static constexpr std::int64_t kRows = 6, kVectors = 4;
 };
-struct Avx512Short {
+struct Avx512Short : Groups {
   using Vector = float __attribute__((vector_size(32)));
   static constexpr std::int64_t kRows = 12, kVectors = 2;
 };

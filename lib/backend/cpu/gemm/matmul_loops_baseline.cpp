@@ -6,6 +6,8 @@ namespace {
 
 struct Baseline {
   using Vector = float __attribute__((vector_size(16)));
+  using GroupVector = Vector;
+  static constexpr std::int64_t kGroups = 1;
   static constexpr std::int64_t kRows = 3, kVectors = 4;
 };
 

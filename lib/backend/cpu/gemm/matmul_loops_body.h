@@ -84,6 +84,8 @@ void pack(const PackArgs& args) {
   }
 }
 
+constexpr std::int64_t kRowsAtOnce = 4;  ///< of a TileProduct
+
 template <class Set>
 constexpr std::int64_t kFloatsOf = sizeof(typename Set::Vector) / sizeof(float);
 
@@ -108,6 +110,39 @@ __attribute__((noinline)) void multiply_tile(const float* a, const float* b, std
       float* to = c + v * kFloats;
       store(add ? load<Vector>(to) + sums[row][v] : sums[row][v], to);
     }
+}
+
+/// The products of four rows and kGroups groups of columns from `j` on, summed in registers.
+template <class Vector, std::int64_t kGroups>
+__attribute__((noinline)) void multiply_groups(const TileProduct& p, std::int64_t i, std::int64_t j) {
+  constexpr std::int64_t kRows = kRowsAtOnce, kFloats = sizeof(Vector) / sizeof(float);
+  constexpr std::int64_t kOfAGroup = kGroup / kFloats, kVectors = kGroups * kOfAGroup;
+  const float* a = p.a + i * p.a_row_stride;
+  const float* b = p.b + j / kGroup * p.b_group_stride;
+  Vector sums[kRows][kVectors] = {};
+  for (std::int64_t k = 0; k < p.k; ++k, a += p.a_col_stride, b += p.b_row_stride) {
+    Vector row_of_b[kVectors];
+    for (std::int64_t v = 0; v < kVectors; ++v)
+      row_of_b[v] = load<Vector>(b + v / kOfAGroup * p.b_group_stride + v % kOfAGroup * kFloats);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      const Vector broadcast = a[row * p.a_row_stride] - Vector{};
+      for (std::int64_t v = 0; v < kVectors; ++v) sums[row][v] += broadcast * row_of_b[v];
+    }
+  }
+  float* c = p.c + i * p.c_row_stride + j;
+  for (std::int64_t row = 0; row < kRows; ++row, c += p.c_row_stride)
+    for (std::int64_t v = 0; v < kVectors; ++v) {
+      float* to = c + v * kFloats;
+      store(p.accumulate ? load<Vector>(to) + sums[row][v] : sums[row][v], to);
+    }
+}
+
+/// The columns from `j` on, as many groups at once as kGroups and what is left allow.
+template <class Vector, std::int64_t kGroups>
+void multiply_columns(const TileProduct& p, std::int64_t j) {
+  for (; j + (kGroups - 1) * kGroup < p.n; j += kGroups * kGroup)
+    for (std::int64_t i = 0; i < p.m; i += kRowsAtOnce) multiply_groups<Vector, kGroups>(p, i, j);
+  if constexpr (kGroups > 1) multiply_columns<Vector, kGroups / 2>(p, j);
 }
 
 /// The vectors of a row of the result, and what a tensor core's accumulator holds of them.
@@ -212,8 +247,13 @@ void multiply(const PanelProduct& args) {
   }
 }
 
+template <class Set>
+void multiply_tile(const TileProduct& product) {
+  multiply_columns<typename Set::GroupVector, Set::kGroups>(product, 0);
+}
+
 /// `Set` names the instruction set's vector type, and a tile that fits in its registers beside the operands: kRows rows
-/// of kVectors vectors.
+/// of kVectors vectors; for a TileProduct, kRowsAtOnce rows of kGroups groups in vectors of GroupVector.
 template <class Set>
 constexpr MatmulLoops make_matmul_loops() {
   constexpr std::int64_t kCols = Set::kVectors * kFloatsOf<Set>;
@@ -221,7 +261,8 @@ constexpr MatmulLoops make_matmul_loops() {
           .tile_cols = kCols,
           .pack_a = pack<Set::kRows>,
           .pack_b = pack<kCols>,
-          .multiply = multiply<Set>};
+          .multiply = multiply<Set>,
+          .multiply_tile = multiply_tile<Set>};
 }
 
 }  // namespace

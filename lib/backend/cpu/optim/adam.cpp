@@ -4,6 +4,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/quantize/cast_target.h"
 #include "backend/cpu/rows.h"
+#include "backend/cpu/vectorized.h"
 #include "core/counter_rng.h"
 #include "core/float16.h"
 #include "core/lerp.h"
@@ -145,19 +146,25 @@ struct Step {
   }
 
   void update_moments(std::int64_t count) const {
-    for (std::int64_t j = 0; j < count; ++j) {
-      const float gradient = g[j] + coupled_decay * p[j];
-      m[j] = lerp(m[j], gradient, args.exp_avg_weight);
-      v[j] = lerp(v[j], gradient * gradient, args.exp_avg_sq_weight);
-    }
+    const float decay = coupled_decay, weight1 = args.exp_avg_weight, weight2 = args.exp_avg_sq_weight;
+    vectorized([=, p = p, g = g, m = m, v = v] {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const float gradient = g[j] + decay * p[j];
+        m[j] = lerp(m[j], gradient, weight1);
+        v[j] = lerp(v[j], gradient * gradient, weight2);
+      }
+    });
   }
   void update_param(std::int64_t count) const {
-    const float decoupled_decay = args.decoupled_decay ? args.weight_decay : 0.0f;
-    for (std::int64_t j = 0; j < count; ++j) {
-      const float mean = m[j] / args.bias_correction1;
-      const float deviation = std::sqrt(v[j] / args.bias_correction2);
-      p[j] = p[j] - args.learning_rate * (mean / (deviation + args.epsilon) + decoupled_decay * p[j]);
-    }
+    const float decay = args.decoupled_decay ? args.weight_decay : 0.0f, rate = args.learning_rate;
+    const float correction1 = args.bias_correction1, correction2 = args.bias_correction2, epsilon = args.epsilon;
+    vectorized([=, p = p, m = m, v = v] {
+      for (std::int64_t j = 0; j < count; ++j) {
+        const float mean = m[j] / correction1;
+        const float deviation = std::sqrt(v[j] / correction2);
+        p[j] = p[j] - rate * (mean / (deviation + epsilon) + decay * p[j]);
+      }
+    });
   }
 
   /// Finds the scales with which this step will store the moments, from a first computation of the new moments.

@@ -1,12 +1,9 @@
-#pragma once
+#include "backend/cpu/convert.h"
 
-#include <cstdint>
-
-#include "backend/cpu/convert/convert_loops.h"
+#include "backend/cpu/vectorized.h"
 #include "core/float8.h"
 
-// The source that every variant of ConvertLoops compiles for its own instruction set. Of other headers it uses
-// constants alone, for the reason that quantize_loops_body.h gives.
+// These loops have no branches, so that compilers vectorise them.
 namespace fp8lab::cpu {
 namespace {
 
@@ -48,12 +45,19 @@ __attribute__((no_sanitize("null"))) void f32_to_bf16(const float* in, std::int6
   }
 }
 
-constexpr ConvertLoops make_convert_loops() {
-  return {.bf16_to_f32 = bf16_to_f32,
-          .e4m3_to_f32 = float8_to_f32<E4M3>,
-          .e5m2_to_f32 = float8_to_f32<E5M2>,
-          .f32_to_bf16 = f32_to_bf16};
+}  // namespace
+
+void load_bf16(const std::uint16_t* in, std::int64_t count, float* out) {
+  vectorized([=] { bf16_to_f32(in, count, out); });
+}
+void load_e4m3(const std::uint8_t* in, std::int64_t count, float* out) {
+  vectorized([=] { float8_to_f32<E4M3>(in, count, out); });
+}
+void load_e5m2(const std::uint8_t* in, std::int64_t count, float* out) {
+  vectorized([=] { float8_to_f32<E5M2>(in, count, out); });
+}
+void store_bf16(const float* in, std::int64_t count, std::uint16_t* out) {
+  vectorized([=] { f32_to_bf16(in, count, out); });
 }
 
-}  // namespace
 }  // namespace fp8lab::cpu
