@@ -16,15 +16,13 @@ using PerBlock = std::array<T, kBlocks>;
 /// The two values of a pair of words, of each block.
 void pairs(const PerBlock<std::uint32_t>& radii, const PerBlock<std::uint32_t>& angles, PerBlock<float>& even,
            PerBlock<float>& odd) {
-  vectorized([&] {
-    for (int b = 0; b < kBlocks; ++b) {
-      const float radius = CounterRng::radius(radii[b]), t = CounterRng::octant_angle(angles[b]);
-      const float sine = detail::sin_octant(t), cosine = detail::cos_octant(t);
-      const std::uint32_t quadrant = angles[b] >> 30;
-      even[b] = CounterRng::projected(radius, quadrant, sine, cosine);
-      odd[b] = CounterRng::projected(radius, (quadrant - 1u) & 3u, sine, cosine);
-    }
-  });
+  for (int b = 0; b < kBlocks; ++b) {
+    const float radius = CounterRng::radius(radii[b]), t = CounterRng::octant_angle(angles[b]);
+    const float sine = detail::sin_octant(t), cosine = detail::cos_octant(t);
+    const std::uint32_t quadrant = angles[b] >> 30;
+    even[b] = CounterRng::projected(radius, quadrant, sine, cosine);
+    odd[b] = CounterRng::projected(radius, (quadrant - 1u) & 3u, sine, cosine);
+  }
 }
 
 /// The values of kBlocks blocks from block `first` on.
@@ -48,7 +46,7 @@ void normal_values(const CounterRng& rng, std::uint64_t first, std::int64_t coun
   std::int64_t before = static_cast<std::int64_t>(first % kOfABlock);  // values of the first block that come before
   for (std::int64_t done = 0; done < count; block += kBlocks, before = 0) {
     std::array<float, kValues> drawn;
-    values_of_blocks(rng, block, drawn.data());
+    vectorized([=, to = drawn.data()] { values_of_blocks(rng, block, to); });
     const std::int64_t taken = std::min(kValues - before, count - done);
     std::copy_n(drawn.begin() + before, taken, values + done);
     done += taken;
