@@ -9,9 +9,12 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 import unittest
 from collections.abc import Callable
+from typing import Any
 
 import sample
 
@@ -31,12 +34,32 @@ expect:
   - {metric: memory.retained_bytes, arm: before, equals: predicted}
   - {metric: memory.retained_bytes, arm: after, equals: 0}
 """
+# Without it the program searches for a Python, which takes longer; test_the_folder_can_be_elsewhere shows that search.
+ENVIRONMENT = os.environ | {"FP8LAB_PYTHON": sys.executable}
+
+
+def write_small_set(directory: pathlib.Path, **changes: Any) -> pathlib.Path:
+    """Results of one figure, for tests of anything but figures."""
+    cell = sample.cell()
+    for arm in cell["arms"].values():
+        for drawn in ("losses", "samples", "noise", "peak_by_holder"):
+            del arm[drawn]
+    return sample.write_set(directory, [cell], **changes)
 
 
 class Program(sample.Case):
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.older = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        command = [PROGRAM, "report", write_small_set(cls.older / "good"), "--title=Older", "-o", cls.older / "report"]
+        subprocess.run(command, capture_output=True, timeout=280, check=True, env=ENVIRONMENT)
+
+    def copy_older_report(self) -> None:
+        shutil.copytree(self.older / "report", self.directory / "report", dirs_exist_ok=True)
+
     def run_program(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [PROGRAM, *arguments], capture_output=True, text=True, timeout=280, check=False, env=os.environ | environment
+            [PROGRAM, *arguments], capture_output=True, text=True, timeout=280, check=False, env=ENVIRONMENT | environment
         )
 
     def report(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -119,10 +142,10 @@ class Program(sample.Case):
         self.assertEqual(len(list((self.directory / "report" / "traces").iterdir())), 2)
 
     def test_unreadable_files_are_named_and_the_rest_is_shown(self) -> None:
-        sample.write_set(self.directory / "good")
-        cut = sample.write_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json"
+        write_small_set(self.directory / "good")
+        cut = write_small_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json"
         cut.write_text(cut.read_text()[:200])
-        newer = sample.write_set(self.directory / "newer", schema="fp8lab.results/9")
+        newer = write_small_set(self.directory / "newer", schema="fp8lab.results/9")
         ended = self.report(str(self.directory / "good"), str(self.directory / "cut"), str(newer))
         self.assertEqual(ended.returncode, 2)
         lines = ended.stderr.splitlines()
@@ -150,7 +173,7 @@ class Program(sample.Case):
         moved = self.directory / "moved"
         shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("h200", "__pycache__"))
         (moved / "load.py").write_text("raise KeyError('x\\x1b')\n", encoding="utf-8")
-        sample.write_set(self.directory / "good")
+        write_small_set(self.directory / "good")
         for debug, lines in (("", 1), ("1", 2)):
             ended = self.report(str(self.directory / "good"), FP8LAB_REPORTS=str(moved), FP8LAB_DEBUG=debug)
             self.assertEqual(ended.returncode, 2)
@@ -159,7 +182,7 @@ class Program(sample.Case):
             self.assertGreaterEqual(len(ended.stderr.splitlines()), lines)
 
     def test_missing_packages_are_named_with_the_command_that_installs_them(self) -> None:
-        sample.write_set(self.directory / "good")
+        write_small_set(self.directory / "good")
         bare = self.directory / "python"
         bare.write_text("#!/bin/sh\nexit 1\n")
         bare.chmod(0o755)
@@ -170,10 +193,11 @@ class Program(sample.Case):
             self.assertIn("FP8LAB_PYTHON", ended.stderr)
 
     def test_the_folder_can_be_elsewhere(self) -> None:
-        sample.write_set(self.directory / "good")
+        write_small_set(self.directory / "good")
         moved = self.directory / "moved"
         shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("__pycache__"))
-        self.assertEqual(self.report(str(self.directory / "good"), FP8LAB_REPORTS=str(moved)).returncode, 0)
+        ended = self.report(str(self.directory / "good"), FP8LAB_REPORTS=str(moved), FP8LAB_PYTHON="")
+        self.assertEqual(ended.returncode, 0, ended.stderr)
         ended = self.report(str(self.directory / "good"), FP8LAB_REPORTS=str(self.directory))
         self.assertEqual(ended.returncode, 2)
         self.assertIn("does not hold the report's program (__main__.py)", ended.stderr)
@@ -186,7 +210,7 @@ class Program(sample.Case):
         self.assertIn("is not a regular expression", ended.stderr)
 
     def test_cells_that_match_nothing_are_reported(self) -> None:
-        sample.write_set(self.directory / "good")
+        write_small_set(self.directory / "good")
         ended = self.report(str(self.directory / "good"), "--traces", "--cells=nothing")
         self.assertEqual(ended.returncode, 2)
         self.assertIn("--cells: `nothing` matches no cell; no snapshots or traces were written", ended.stderr)
@@ -202,13 +226,15 @@ class Program(sample.Case):
         def shrink() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-        out = str(sample.write_set(self.directory / "good"))
+        out = str(write_small_set(self.directory / "good"))
         command = [PROGRAM, "report", out, "--traces", "-o", str(self.directory / "report")]
         for older in (False, True):
             if older:
-                self.assertEqual(self.report(out, "--title=Older").returncode, 0)
+                self.copy_older_report()
             before = self.written()
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, preexec_fn=shrink)
+            ended = subprocess.run(
+                command, capture_output=True, text=True, timeout=280, check=False, env=ENVIRONMENT, preexec_fn=shrink
+            )
             self.assertEqual((ended.returncode, ended.stdout), (2, ""))
             self.assertRegex(
                 ended.stderr,
@@ -218,7 +244,7 @@ class Program(sample.Case):
             self.assertEqual(self.written(), before)
 
     def test_a_file_that_no_report_made_is_not_replaced(self) -> None:
-        out = str(sample.write_set(self.directory / "good"))
+        out = str(write_small_set(self.directory / "good"))
         for name in ("report.html", "report.md"):
             (self.directory / "report").mkdir(exist_ok=True)
             mine = self.directory / "report" / name
@@ -231,8 +257,10 @@ class Program(sample.Case):
             )
             self.assertEqual(mine.read_text(), "mine")
             mine.unlink()
-        for _ in range(2):
-            self.assertEqual(self.report(out).returncode, 0, "an earlier report is replaced")
+        self.copy_older_report()
+        self.assertIn("# Older", self.markdown())
+        self.assertEqual(self.report(out).returncode, 0, "an earlier report is replaced")
+        self.assertNotIn("Older", self.markdown())
 
     def test_the_remedy_fits_the_error(self) -> None:
         for number, remedy in (
@@ -249,7 +277,7 @@ class Program(sample.Case):
             self.assertEqual(str(raised.exception), message)
 
     def test_an_output_that_cannot_be_a_directory_is_named(self) -> None:
-        out = str(sample.write_set(self.directory / "good"))
+        out = str(write_small_set(self.directory / "good"))
         (self.directory / "report").write_text("mine")
         ended = self.report(out)
         self.assertEqual(ended.returncode, 2)
@@ -267,10 +295,10 @@ class Program(sample.Case):
         def drawing_the_pdf(_: int) -> bool:
             return (self.directory / "report" / "report.md.part").exists()
 
-        out = str(sample.write_set(self.directory / "good"))
+        out = str(sample.write_set(self.directory / "good", [sample.cell()]))
         for older in (False, True):
             if older:
-                self.assertEqual(self.report(out, "--title=Older").returncode, 0)
+                self.copy_older_report()
             for moment in (importing, painting, drawing_the_pdf):
                 with self.subTest(older=older, moment=moment.__name__):
                     self.interrupt([out, "--snapshots"], moment)
@@ -280,7 +308,7 @@ class Program(sample.Case):
         before = self.written()
         command = [PROGRAM, "report", *arguments, "-o", str(self.directory / "report")]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, start_new_session=True, **pipes) as process:
+        with subprocess.Popen(command, start_new_session=True, env=ENVIRONMENT, **pipes) as process:
             while process.poll() is None and not moment(process.pid):
                 time.sleep(0.002)
             try:
@@ -296,7 +324,7 @@ class Program(sample.Case):
         self.assertEqual(self.written(), before)
 
     def test_standard_output_that_is_full_is_named(self) -> None:
-        out = str(sample.write_set(self.directory / "good"))
+        out = str(write_small_set(self.directory / "good"))
         with open("/dev/full", "w", encoding="utf-8") as full:
             ended = subprocess.run(
                 [PROGRAM, "report", out, "-o", str(self.directory / "report")],
@@ -305,6 +333,7 @@ class Program(sample.Case):
                 text=True,
                 timeout=280,
                 check=False,
+                env=ENVIRONMENT,
             )
         self.assertEqual(ended.returncode, 2)
         self.assertRegex(ended.stderr, r"\Afp8lab: error: standard output cannot be written.*\n\Z")
