@@ -207,6 +207,22 @@ TEST_F(SubjectCells, TheWorkerItselfNamesTheKeyThatALibraryCannotHonour) {
   EXPECT_TRUE(names(reason("subject: transformer_engine\n"), "device: Transformer Engine runs on GPUs alone"));
 }
 
+TEST_F(SubjectCells, ALibraryThatIsNotInstalledIsAskedForOnce) {
+  // Without site packages Python finds no library.
+  const auto python = directory_ / "python";
+  sample::write(python, "#!/bin/sh\necho \"$3\" >> \"$PYTHON_LOG\"\nexec python3 -S \"$@\"\n");
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  ::setenv("FP8LAB_SUBJECT_PYTHON", python.c_str(), 1);
+  ::setenv("PYTHON_LOG", (directory_ / "log").c_str(), 1);
+  ::setenv("FP8LAB_WORKER", FP8LAB_WORKER_FOLDER, 1);
+  const Ran ran = run("device: cpu\nmatrix: {subject: [torch, torchao], recipe: [bf16, current]}\n");
+  EXPECT_EQ(ran.code, 5);
+  ASSERT_EQ(ran.cells.size(), 4u) << ran.errors;
+  for (const Json& cell : ran.cells)
+    EXPECT_NE(cell.at("reason").dump().find("torch is not installed"), std::string::npos) << cell.at("reason");
+  EXPECT_EQ(sample::read(directory_ / "log"), "--check\n--check\n") << "once for each library";
+}
+
 TEST_F(SubjectCells, InstallingAReleaseMakesItsEnvironmentOrSaysWhatToDo) {
   // In place of Python: `-m venv DIR` makes DIR/bin/python, which calls this script too; pip does as PIP_ENDS says.
   const auto python = directory_ / "path/python3";

@@ -33,7 +33,7 @@ class Subjects {
   ArmCommand command(const CellConfig& cell, Arm arm) const;
 
   /// Gives each cell whose library cannot run it, and that is not skipped yet, the reason. Starts Python for each
-  /// different question.
+  /// different question, and once for a library that is not installed.
   void skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
 
   /// The installed one of each library, and the releases that have a virtual environment.
@@ -58,6 +58,7 @@ class Subjects {
   };
 
   std::map<std::string, std::string> answers_;  ///< the worker's reason by question
+  std::map<std::string, std::string> absent_;   ///< the reason of all cells, by library and command line
   std::map<std::string, Machine> machines_;     ///< by command line
 };
 

@@ -52,6 +52,9 @@ def answer(arm, message):
 
 def check(text):
     cell = cells.read(*protocol.parse_request(text))
+    absent = subjects.absent(cell.subject)
+    if absent:
+        return {"skip": absent, "every_cell": True}
     reason = subjects.unsupported(cell)
     return {"skip": reason} if reason else {}
 
