@@ -25,6 +25,7 @@ OF_GROUPS = re.compile(r"\b(?:world|group|host|ranks|replicas)\w*(?:\(\))?(?:\.|
 FOREIGN = re.compile(r"\b(?:api\(\)\.|std::)$")
 
 REMEDY = "take its result in a statement of its own, which every rank reaches, and decide with that"
+BRACKET = re.compile(r"[][(){}]")
 CALL = re.compile(r"\b([A-Za-z_]\w*)\s*\(")
 VARIABLE = re.compile(r"\b([A-Z]\w*)(?:\s+\w+|>)\s*[({]")
 CONTROL = frozenset({"if", "for", "while", "switch", "catch", "return", "sizeof", "alignof", "decltype", "noexcept",
@@ -61,15 +62,11 @@ def blanked(text):
 
 def closing(code, opening):
     """The position of the bracket that closes the one at `opening`, or the end."""
-    pairs = {"(": ")", "{": "}", "[": "]"}
     depth = 0
-    for at in range(opening, len(code)):
-        if code[at] in pairs:
-            depth += 1
-        elif code[at] in pairs.values():
-            depth -= 1
-            if depth == 0:
-                return at
+    for bracket in BRACKET.finditer(code, opening):
+        depth += 1 if bracket.group() in "([{" else -1
+        if depth == 0:
+            return bracket.start()
     return len(code)
 
 

@@ -6,6 +6,7 @@ area is a file or folder of the tree, named from the top, from ci/, lib/ or lib/
 Prints every violation as `commit: error: what` and exits 1 if there is one.
 """
 
+import functools
 import pathlib
 import re
 import subprocess
@@ -17,11 +18,15 @@ LONGEST = 120
 SUBJECT = re.compile(r"(?P<areas>[\w./-]+(?:, [\w./-]+)*): (?P<what>.+)")
 
 
+@functools.cache  # most commits have most files
+def areas_of_file(name):
+    names = [name, *(name[len(top):] for top in ("lib/harness/", "lib/", "ci/") if name.startswith(top))]
+    return {*names, *(re.sub(r"(?<=[^/])\.[^/]*$", "", name) for name in names)}
+
+
 def areas_of(commit):
     """What a subject may name in the tree of `commit`: files, also without what follows their first dot, and folders."""
-    names = git("ls-tree", "-r", "-t", "--name-only", commit).stdout.splitlines()
-    names += [name[len(top):] for name in names for top in ("lib/harness/", "lib/", "ci/") if name.startswith(top)]
-    return {*names, *(re.sub(r"(?<=[^/])\.[^/]*$", "", name) for name in names)}
+    return set().union(*map(areas_of_file, git("ls-tree", "-r", "-t", "--name-only", commit).stdout.splitlines()))
 
 
 def faults(subject, areas):

@@ -10,6 +10,7 @@ the number of findings of each folder. The glossary is lib/README.md.
 import argparse
 import collections
 import dataclasses
+import functools
 import pathlib
 import re
 import sys
@@ -68,6 +69,11 @@ def files(root):
                 yield name.as_posix(), path
 
 
+@functools.cache  # a tree has far fewer parts than places that hold one
+def words_of(part):
+    return [(word, allowed) for word, pattern, allowed in PATTERNS if pattern.fullmatch(part)]
+
+
 def findings(root):
     """Every (file, line, text of the word, Word) of the tree under `root`."""
     for name, path in files(root):
@@ -79,9 +85,8 @@ def findings(root):
             if FORMER.search(line):
                 continue
             for match in PART.finditer(line):
-                part = match.group().lower()
-                for word, pattern, allowed in PATTERNS:
-                    if name.startswith(word.within) and pattern.fullmatch(part) and not allowed.search(line):
+                for word, allowed in words_of(match.group().lower()):
+                    if name.startswith(word.within) and not allowed.search(line):
                         yield name, number, match.group(), word
 
 
