@@ -1,24 +1,15 @@
 """Shows that ci/extend makes its additions, that they compile, and that it reports when one cannot be made."""
 
 import dataclasses
-import importlib.machinery
-import importlib.util
 import os
 import pathlib
 import subprocess
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from scripts import ROOT, module
+
 BUILD = pathlib.Path(os.environ["FP8LAB_PROGRAM"]).parents[1]
-
-
-def module():
-    loader = importlib.machinery.SourceFileLoader("extend", str(ROOT / "ci/extend"))
-    spec = importlib.util.spec_from_loader("extend", loader)
-    loaded = importlib.util.module_from_spec(spec)
-    loader.exec_module(loaded)
-    return loaded
 
 
 @unittest.skipUnless((ROOT / ".git").exists(), "ci/extend lists the files of a clone, and this tree is none")
@@ -29,7 +20,7 @@ class Extend(unittest.TestCase):
         self.assertRegex(done.stdout, r"a fix: \d+ by hand")
 
     def test_an_addition_that_does_not_compile_is_reported(self):
-        extend = module()
+        extend = module("extend")
         kind = next(kind for kind in extend.KINDS if kind.name == "a fix")
         wrong = dataclasses.replace(kind, additions=tuple(
             dataclasses.replace(one, text="    int example_decision = }\n") if one.file.endswith("fixes.cpp") else one
@@ -43,7 +34,7 @@ class Extend(unittest.TestCase):
                 extend.check_syntax(BUILD, dataclasses.replace(wrong, additions=wrong.additions[2:3]), copy)
 
     def test_a_missing_place_is_named(self):
-        extend = module()
+        extend = module("extend")
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "a.h").write_text("one\ntwo\ntwo\n", encoding="utf-8")
             for gone, lines in (("three", 0), ("two", 2)):

@@ -1,7 +1,5 @@
 """Shows that every defect of ci/mutants.toml can be planted, that the cells which should notice it exist, and how ci/mutants judges."""
 
-import importlib.machinery
-import importlib.util
 import json
 import os
 import pathlib
@@ -10,21 +8,14 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from scripts import ROOT, module
+
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
-
-
-def module():
-    loader = importlib.machinery.SourceFileLoader("mutants", str(ROOT / "ci/mutants"))
-    spec = importlib.util.spec_from_loader("mutants", loader)
-    loaded = importlib.util.module_from_spec(spec)
-    loader.exec_module(loaded)
-    return loaded
 
 
 class Mutants(unittest.TestCase):
     def setUp(self):
-        self.mutants = module()
+        self.mutants = module("mutants")
 
     def test_every_defect_changes_exactly_one_place(self):
         for defect in self.mutants.defects():

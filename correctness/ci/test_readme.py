@@ -1,5 +1,8 @@
 """Shows that every README.md has the figures of its data, and that ci/readme reports one that has not."""
 
+import contextlib
+import functools
+import io
 import json
 import os
 import pathlib
@@ -9,13 +12,22 @@ import subprocess
 import tempfile
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from scripts import ROOT, module
+
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 RESULTS = pathlib.Path(os.environ["FP8LAB_BUNDLED_RESULTS"])  # of bundled_scenarios_test
+README = module("readme")
+# The program says the same every time, and plans all scenarios for it.
+cached = functools.cache(README.run_text)
+README.run_text = lambda command: cached(tuple(command))
 
 
 def readme(*arguments):
-    return subprocess.run([ROOT / "ci/readme", "--program", PROGRAM, *arguments], capture_output=True, text=True, check=False)
+    """ci/readme in this process. An exception that it does not report fails the test."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = README.main(["--program", PROGRAM, *map(str, arguments)])
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 class Readme(unittest.TestCase):
@@ -59,7 +71,8 @@ class Readme(unittest.TestCase):
         return file
 
     def test_readmes_of_this_tree_are_up_to_date(self):
-        done = self.checked()
+        command = [ROOT / "ci/readme", "--check", "--program", PROGRAM, "--root", self.root, "--results", self.results]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertIn("README.md, lib/README.md, scenarios/README.md are what their figures say", done.stdout)
 
@@ -102,7 +115,6 @@ class Readme(unittest.TestCase):
     def refused(self, old="", new="", results=None):
         done = self.checked(old, new, results)
         self.assertEqual(2, done.returncode, done.stdout + done.stderr)
-        self.assertNotIn("Traceback", done.stderr)
         return done.stderr
 
     def test_mistakes_are_named(self):
