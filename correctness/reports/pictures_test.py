@@ -62,6 +62,8 @@ def changed(one: Image.Image, other: Image.Image) -> float:
 
 
 class Pictures(unittest.TestCase):
+    plains: dict[str, Image.Image] = {}
+
     @classmethod
     def setUpClass(cls) -> None:
         program = find()
@@ -76,8 +78,8 @@ class Pictures(unittest.TestCase):
         cls.browser = cls.enterClassContext(Chromium(program, directory / "profile"))
         cls.url = (directory / "r" / "report.html").as_uri()
 
-    def see(self, name: str, style: str = "") -> bytes:
-        """A screenshot of a view, with further rules of style."""
+    def show(self, name: str, style: str = "") -> None:
+        """Opens a view, with further rules of style."""
         width, dark, media = VIEWS[name]
         self.browser.screen(dark, width, HEIGHT)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -87,7 +89,16 @@ class Pictures(unittest.TestCase):
         self.browser.evaluate(
             f"document.head.appendChild(Object.assign(document.createElement('style'), {{textContent: {style!r}}})) && true"
         )
-        return self.browser.screenshot()
+
+    def see(self, name: str, style: str = "") -> Image.Image:
+        self.show(name, style)
+        return shrunk(self.browser.screenshot())
+
+    def plain(self, name: str) -> Image.Image:
+        """A view as the page has it. It is the same every time."""
+        if name not in self.plains:
+            self.plains[name] = self.see(name)
+        return self.plains[name]
 
     def font(self) -> str:
         for domain in ("DOM", "CSS"):
@@ -100,12 +111,12 @@ class Pictures(unittest.TestCase):
         return Image.open(PICTURES / f"{name}.png").convert("RGB")
 
     def test_every_view_is_as_its_picture(self) -> None:
-        self.see("wide")
+        self.plain("wide")
         if (font := self.font()) != FONT:
             self.skipTest(f"this machine's browser writes in {font}, the pictures are in {FONT}")
         for name in VIEWS:
             with self.subTest(name):
-                seen = shrunk(self.see(name))
+                seen = self.plain(name)
                 share = changed(seen, self.kept(name))
                 if share > MOST_CHANGED:
                     place = pathlib.Path(tempfile.gettempdir(), f"fp8lab-{name}.png")
@@ -121,11 +132,11 @@ class Pictures(unittest.TestCase):
             ("print", "table { font-size: 1rem; }"),
         ):
             with self.subTest(name, style=style):
-                self.assertGreater(changed(shrunk(self.see(name, style)), shrunk(self.see(name))), MOST_CHANGED)
+                self.assertGreater(changed(self.see(name, style), self.plain(name)), MOST_CHANGED)
 
     def test_nothing_is_cut_off_at_the_right(self) -> None:
         for name, (width, _, media) in VIEWS.items():
-            self.see(name)
+            self.show(name)
             # On a screen a wide table scrolls within its frame; paper has no scroll bar.
             what = "table, figure, p, h1, h2, h3" if media == "print" else ".scroll, figure, p, h1, h2, h3"
             far = self.browser.evaluate(
@@ -147,7 +158,7 @@ class Pictures(unittest.TestCase):
     def write(self) -> None:
         PICTURES.mkdir(exist_ok=True)
         for name in VIEWS:
-            shrunk(self.see(name)).quantize(64).save(PICTURES / f"{name}.png", optimize=True)
+            self.see(name).quantize(64).save(PICTURES / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
