@@ -82,18 +82,20 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [UNSANITIZED <patterns>])
+#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
 # GPU is of one architecture, Hopper, so tests of another or of every one are left out.
 # GPUS: as GPU, for tests with ranks, which use every GPU that there is; their entries have the label `gpus` too.
-# NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set. Sanitized builds optimise its
-# own loops too; the other tests' files they do not, since optimising takes longer than they run.
+# NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set, since its tests compare
+# operations and layers with references.
+# OPTIMIZED, which NUMERIC implies: its own files are optimised as lib/ is. The other tests' files are little, or under
+# sanitizers not at all, since optimising takes longer than they run.
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out. These are the largest of a table of
 # sizes, whose other rows run the same lines of lib/, and those that measure time.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
+  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
     ${ARGN})
   if(backend IN_LIST ARG_MODULES OR harness IN_LIST ARG_MODULES)
     list(APPEND ARG_LIBRARIES test_instruction_set)
@@ -104,8 +106,10 @@ function(fp8lab_test name)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} fmt::fmt GTest::gtest_main)
   if(ARG_NUMERIC)
     list(APPEND ARG_LABELS numeric)
-  elseif(FP8LAB_SANITIZE)
+  elseif(FP8LAB_SANITIZE AND NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE -O0)
+  elseif(NOT ARG_OPTIMIZED)
+    target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
   endif()
   if(FP8LAB_SANITIZE AND "exhaustive" IN_LIST ARG_LABELS)  # the presets of sanitizers do not run these
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
