@@ -81,9 +81,10 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
   } catch (const Error& error) {
     return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
   }
-  const Figures formula = predict(cell, arm);
+  const Estimate formulas = estimate(cell, arm);
+  const Figures& formula = formulas.figures;
   std::int64_t held = 0;
-  for (const auto& [owner, bytes] : estimate(cell, arm).peak_by_owner) {
+  for (const auto& [owner, bytes] : formulas.peak_by_owner) {
     if (bytes < 0) return testing::AssertionFailure() << owner << " holds " << bytes << " of " << cell_to_json(cell);
     held += bytes;
   }
