@@ -36,10 +36,12 @@ const char* name(Drift drift) {
 }
 
 /// The same measurement in a fraction of the time. The sequence of collectives depends on sizes only through which
-/// ranks have rows and whether those are full blocks.
+/// ranks have rows and whether those are full blocks: of MXFP8's blocks of 32 rows there are two, so that two ranks
+/// have one each; without blocks 32 rows are as uneven over 3, 5 and 7 ranks as more.
 CellConfig small(CellConfig cell) {
-  const std::int64_t tokens = std::max<std::int64_t>(make_recipe(cell.training.recipe).rows_multiple, 32);
-  const std::int64_t widest = std::max<std::int64_t>(tokens, 64);
+  const std::int64_t block = make_recipe(cell.training.recipe).rows_multiple;
+  const std::int64_t tokens = std::max<std::int64_t>(block, 16);
+  const std::int64_t widest = std::max<std::int64_t>(tokens, tokens == 16 ? 32 : 64);
   cell.training.steps = std::min<std::int64_t>(cell.training.steps, 2);
   cell.training.micro_batches = std::min<std::int64_t>(cell.training.micro_batches, 2);
   ModelConfig& model = cell.model;
@@ -80,6 +82,9 @@ std::string identity_of(CellConfig cell, Arm arm) {
   if (arm != Arm::kBefore) cell.fix = "";
   TrainingConfig& training = cell.training;
   if (!make_recipe(training.recipe).quantized) training.quantized_weights = false;
+  // What sharded cells have where these are left out.
+  if (cell.sharding == Sharded::kFsdp) cell.sharding.reset();
+  if (training.deferred_init == true) training.deferred_init.reset();
   return cell_to_json(over(cell, 2)) + (arm == Arm::kBefore ? " before" : "");
 }
 
@@ -89,9 +94,10 @@ bool ends(const PlannedCell& planned, Arm arm, std::string_view status) {
   });
 }
 
-/// Both arms of every sharded cell on `cpu` of the scenarios that ship, with the measurements of parity. Arms whose
-/// cells differ only in names, sizes or ranks count once. Excluded are arms that crash in some cell, since over another
-/// number of ranks they may crash in each and end this process, and the BF16 arm, which cells under `bf16` run.
+/// Both arms of every sharded cell on `cpu` of the scenarios that ship, with the measurements of parity and of traffic,
+/// which each rank counts alone. Arms whose cells differ only in names, sizes or ranks count once. Excluded are arms
+/// that crash in some cell, since over another number of ranks they may crash in each and end this process, and the
+/// BF16 arm, which cells under `bf16` run.
 std::vector<Work> bundled_work() {
   std::vector<Work> all;
   std::set<std::string> known, crashing_fixes;
@@ -102,8 +108,10 @@ std::vector<Work> bundled_work() {
   for (const PlannedCell& planned : loaded.cells) {
     if (planned.config.device != "cpu" || !is_sharded(planned.config)) continue;
     CellConfig cell = small(planned.config);
-    std::erase(cell.measure, "time");
-    if (std::ranges::find(cell.measure, "parity") == cell.measure.end()) cell.measure.push_back("parity");
+    std::set<std::string> measure(cell.measure.begin(), cell.measure.end());
+    measure.erase("time");
+    measure.insert({"parity", "traffic"});
+    cell.measure.assign(measure.begin(), measure.end());
     for (const Arm arm : arms_of(planned, vocabulary))
       if (arm != Arm::kBf16 && !(arm == Arm::kBefore && crashing_fixes.contains(cell.fix)) &&
           known.insert(identity_of(cell, arm)).second)
