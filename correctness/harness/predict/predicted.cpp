@@ -7,7 +7,6 @@
 #include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/predict/predict.h"
 #include "harness/results/json_codec.h"
 #include "harness/train/options.h"
 #include "harness/train/training_run.h"
@@ -74,14 +73,15 @@ Figures measured(const CellConfig& cell, Arm arm) {
   return figures;
 }
 
-testing::AssertionResult agrees(const CellConfig& cell, Arm arm) {
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm) { return agrees(cell, arm, estimate(cell, arm)); }
+
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate& formulas) {
   Figures seen;
   try {
     seen = measured(cell, arm);
   } catch (const Error& error) {
     return testing::AssertionFailure() << error.what() << "\n" << cell_to_json(cell);
   }
-  const Estimate formulas = estimate(cell, arm);
   const Figures& formula = formulas.figures;
   std::int64_t held = 0;
   for (const auto& [owner, bytes] : formulas.peak_by_owner) {

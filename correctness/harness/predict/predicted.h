@@ -9,6 +9,7 @@
 #include <string>
 
 #include "harness/cell/cell.h"
+#include "harness/predict/predict.h"
 
 // Predictions compared with measurements, for tests of the closed forms.
 namespace fp8lab::predict_test {
@@ -20,6 +21,8 @@ Figures measured(const CellConfig& cell, Arm arm);
 
 /// True if every figure equals its prediction to the byte. Failures name the cell and the figures that differ.
 testing::AssertionResult agrees(const CellConfig& cell, Arm arm);
+/// The same; `formulas`: estimate(cell, arm).
+testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate& formulas);
 
 /// True if the layer accepts its sizes under the recipe.
 bool can_run(const CellConfig& cell);
