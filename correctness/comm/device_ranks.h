@@ -44,6 +44,10 @@ class Gpu {
   std::unique_ptr<ProcessGroup> group_;
 };
 
+inline std::span<const std::byte> part_of(std::span<const std::byte> bytes, std::int64_t first, std::int64_t count) {
+  return bytes.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+}
+
 inline std::byte* at(const Tensor& tensor, std::int64_t offset = 0) { return tensor.view().data + offset; }
 
 }  // namespace fp8lab::comm_test

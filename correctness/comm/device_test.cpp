@@ -14,6 +14,9 @@
 namespace fp8lab::comm_test {
 namespace {
 
+using reference::all_are;
+using reference::same_bytes;
+
 class OnDevices : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, OnDevices, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
 
@@ -23,13 +26,10 @@ std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
 
 /// Arbitrary bits, or values whose sums are mostly finite and rounded.
 std::vector<std::byte> summands(std::uint64_t step, int rank, std::int64_t bytes) {
-  std::vector<std::byte> all(static_cast<std::size_t>(bytes));
-  for (std::int64_t i = 0; i < bytes; ++i) all[static_cast<std::size_t>(i)] = test_byte(step, rank, i);
-  if (step % 2 == 0) return all;
-  for (std::int64_t i = 0; i + 4 <= bytes; i += 4) {
-    const float value = test_value(step, rank, i);
-    std::memcpy(&all[static_cast<std::size_t>(i)], &value, 4);
-  }
+  std::vector<std::byte> all = test_bytes(step, rank, bytes);
+  if (step % 2 == 0 || bytes < 4) return all;
+  const std::vector<float> values = test_values(step, rank, bytes / 4);
+  std::memcpy(all.data(), values.data(), 4 * values.size());
   return all;
 }
 
@@ -108,7 +108,7 @@ TEST_P(OnDevices, CollectivesLeaveTheBitsThatTheyLeaveInHostMemory) {
           target = source;
         }
       }
-      EXPECT_TRUE(gpu.read(target) == result) << "step " << step << " on rank " << rank;
+      EXPECT_TRUE(same_bytes(gpu.read(target), result)) << "step " << step << " on rank " << rank;
     }
   });
 }
@@ -129,7 +129,8 @@ TEST_P(OnDevices, RingExchangesPassEveryRanksBytesOn) {
         have = received;
         scale = received_scale;
         const int owner = (world.rank() + step) % world.size();
-        EXPECT_TRUE(gpu.read(have) == std::vector(static_cast<std::size_t>(bytes), test_byte(1, owner, bytes)))
+        EXPECT_TRUE(
+            same_bytes(gpu.read(have), std::vector(static_cast<std::size_t>(bytes), test_byte(1, owner, bytes))))
             << "step " << step << " on rank " << world.rank();
         EXPECT_TRUE(gpu.read(scale) == std::vector(4, test_byte(2, owner, bytes)));
       }
@@ -161,8 +162,8 @@ TEST_P(OnDevices, ManyTensorsAreGatheredInOneCollective) {
         const std::vector<std::byte> seen = gpu.read(to[i]);
         for (int other = 0; other < world.size(); ++other) {
           const auto slot = static_cast<std::size_t>(other);
-          EXPECT_TRUE(std::all_of(seen.begin() + offsets[i][slot], seen.begin() + offsets[i][slot + 1],
-                                  [&](std::byte value) { return value == test_byte(i, other, 7); }))
+          EXPECT_TRUE(
+              all_are(part_of(seen, offsets[i][slot], offsets[i][slot + 1] - offsets[i][slot]), test_byte(i, other, 7)))
               << "tensor " << i << " of rank " << other << " on rank " << rank;
         }
       }
@@ -194,9 +195,7 @@ TEST_P(OnDevices, BuffersMayBeFreedAfterTheCall) {
         from = {};
         const std::vector<std::byte> seen = gpu.read(to);
         for (int other = 0; other < world.size(); ++other)
-          EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
-                                  seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
-                                  [&](std::byte value) { return value == test_byte(round, other, async ? 1 : 0); }))
+          EXPECT_TRUE(all_are(part_of(seen, other * bytes, bytes), test_byte(round, other, async ? 1 : 0)))
               << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
       }
     }
@@ -226,9 +225,7 @@ TEST_P(OnDevices, BytesLaunchedBeforeTheCallAreSent) {
       }
       const std::vector<std::byte> seen = gpu.read(to);
       for (int other = 0; other < world.size(); ++other)
-        EXPECT_TRUE(std::all_of(seen.begin() + offsets[static_cast<std::size_t>(other)],
-                                seen.begin() + offsets[static_cast<std::size_t>(other) + 1],
-                                [&](std::byte value) { return value == test_byte(round, other, 5); }))
+        EXPECT_TRUE(all_are(part_of(seen, other * bytes, bytes), test_byte(round, other, 5)))
             << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
     }
   });

@@ -20,18 +20,14 @@ std::uint64_t draw(std::uint64_t step, std::uint64_t what) {
 
 /// Arbitrary bits: NaNs, infinities and subnormals among them.
 std::vector<std::byte> any_bits(std::uint64_t step, int rank, std::int64_t bytes) {
-  std::vector<std::byte> all;
-  for (std::int64_t i = 0; i < bytes; ++i) all.push_back(test_byte(kSeed + step, rank, i));
-  return all;
+  return test_bytes(kSeed + step, rank, bytes);
 }
 
 /// Values of moderate size, so that sums are mostly finite and rounded.
 std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) {
   std::vector<std::byte> all(static_cast<std::size_t>(bytes));
-  for (std::int64_t i = 0; i + 4 <= bytes; i += 4) {
-    const float value = test_value(kSeed + step, rank, i);
-    std::memcpy(&all[static_cast<std::size_t>(i)], &value, 4);
-  }
+  const std::vector<float> floats = test_values(kSeed + step, rank, bytes / 4);
+  if (!floats.empty()) std::memcpy(all.data(), floats.data(), 4 * floats.size());
   return all;
 }
 

@@ -81,8 +81,8 @@ class GatherRank {
       const std::vector<std::byte> seen = gpu_.read(targets[i]);
       for (std::size_t other = 0; other + 1 < offsets[i].size(); ++other) {
         const std::int64_t first = offsets[i][other], bytes = offsets[i][other + 1] - first;
-        EXPECT_TRUE(std::equal(seen.begin() + first, seen.begin() + first + bytes,
-                               bytes_of(i, static_cast<int>(other), bytes, seed).begin()))
+        EXPECT_TRUE(
+            reference::same_bytes(part_of(seen, first, bytes), bytes_of(i, static_cast<int>(other), bytes, seed)))
             << "part " << i << " of seed " << seed << ": rank " << other << "'s bytes on rank " << group.rank();
       }
     }
@@ -90,9 +90,7 @@ class GatherRank {
 
  private:
   static std::vector<std::byte> bytes_of(std::size_t part, int rank, std::int64_t bytes, std::uint64_t seed) {
-    std::vector<std::byte> all(static_cast<std::size_t>(bytes));
-    for (std::int64_t i = 0; i < bytes; ++i) all[static_cast<std::size_t>(i)] = test_byte(100 * seed + part, rank, i);
-    return all;
+    return test_bytes(100 * seed + part, rank, bytes);
   }
 
   Gpu& gpu_;
@@ -190,8 +188,8 @@ TEST(GatherMemory, IsReadAndWrittenInTheOrderOfTheDevice) {
     for (std::uint64_t round = 0; round < kRounds; ++round) {
       const std::vector<std::byte> read = gpu.read(seen[round]);
       for (std::size_t other = 0; other + 1 < offsets.size(); ++other)
-        EXPECT_TRUE(std::all_of(read.begin() + offsets[other], read.begin() + offsets[other + 1],
-                                [&](std::byte value) { return value == test_byte(round, static_cast<int>(other), 5); }))
+        EXPECT_TRUE(
+            reference::all_are(part_of(read, offsets[other], bytes), test_byte(round, static_cast<int>(other), 5)))
             << "round " << round << ", rank " << other << "'s bytes on rank " << world.rank();
     }
     gpu.device().memory().gather_from(nullptr);
@@ -219,7 +217,7 @@ TEST(GatherMemory, OutlivesItsGroup) {
     kept[0] = {};
     const Tensor later = device->allocate({Shape{kBytes}, DType::kU8}, shared);  // the group of the source is gone
     device->memory().gather_from(nullptr);
-    EXPECT_EQ(device->read_bytes(kept[1]), ones);
+    EXPECT_TRUE(reference::same_bytes(device->read_bytes(kept[1]), ones));
     if (world.rank() == 0) kept[1] = {};
   });
 }

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <vector>
@@ -10,25 +11,18 @@
 namespace fp8lab::comm_test {
 namespace {
 
+using reference::same_bytes;
+
 class Movement : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, Movement, testing::ValuesIn(rank_counts()), testing::PrintToStringParamName());
 
-std::vector<std::byte> own_bytes(std::uint64_t seed, int rank, std::int64_t bytes) {
-  std::vector<std::byte> own;
-  for (std::int64_t i = 0; i < bytes; ++i) own.push_back(test_byte(seed, rank, i));
-  return own;
-}
-
 std::vector<std::byte> gathered_bytes(std::uint64_t seed, const std::vector<std::int64_t>& offsets) {
-  std::vector<std::byte> all;
-  for (std::size_t rank = 0; rank + 1 < offsets.size(); ++rank)
-    for (std::int64_t i = 0; i < offsets[rank + 1] - offsets[rank]; ++i)
-      all.push_back(test_byte(seed, static_cast<int>(rank), i));
+  std::vector<std::byte> all(static_cast<std::size_t>(offsets.back()));
+  for (std::size_t rank = 0; rank + 1 < offsets.size(); ++rank) {
+    const std::vector<std::byte> own = test_bytes(seed, static_cast<int>(rank), offsets[rank + 1] - offsets[rank]);
+    std::copy(own.begin(), own.end(), all.begin() + offsets[rank]);
+  }
   return all;
-}
-
-bool same(std::span<const std::byte> actual, std::span<const std::byte> expected) {
-  return actual.size() == expected.size() && std::equal(actual.begin(), actual.end(), expected.begin());
 }
 
 TEST_P(Movement, GathersEveryRanksBytesInRankOrder) {
@@ -37,11 +31,11 @@ TEST_P(Movement, GathersEveryRanksBytesInRankOrder) {
     const std::vector<std::byte> expected = gathered_bytes(1, offsets);
     on_ranks(GetParam(), [&](ProcessGroup& group) {
       const auto rank = static_cast<std::size_t>(group.rank());
-      const std::vector<std::byte> own = own_bytes(1, group.rank(), offsets[rank + 1] - offsets[rank]);
+      const std::vector<std::byte> own = test_bytes(1, group.rank(), offsets[rank + 1] - offsets[rank]);
       Guarded<std::byte> to(offsets.back());
       const GatherPart part{.from = own.data(), .to = to.bytes(), .offsets_bytes = offsets};
       group.all_gather({&part, 1}, "w");
-      EXPECT_TRUE(same(to.elements(), expected)) << sharing.name << " on rank " << rank;
+      EXPECT_TRUE(same_bytes(to.elements(), expected)) << sharing.name << " on rank " << rank;
       EXPECT_TRUE(to.guards_intact()) << sharing.name << " on rank " << rank;
     });
   }
@@ -54,11 +48,11 @@ TEST_P(Movement, GathersInPlace) {
     on_ranks(GetParam(), [&](ProcessGroup& group) {
       const auto rank = static_cast<std::size_t>(group.rank());
       Guarded<std::byte> to(offsets.back());
-      const std::vector<std::byte> own = own_bytes(2, group.rank(), offsets[rank + 1] - offsets[rank]);
+      const std::vector<std::byte> own = test_bytes(2, group.rank(), offsets[rank + 1] - offsets[rank]);
       std::copy(own.begin(), own.end(), to.elements().begin() + offsets[rank]);
       const GatherPart part{.from = to.bytes_from(offsets[rank]), .to = to.bytes(), .offsets_bytes = offsets};
       group.all_gather({&part, 1}, "w");
-      EXPECT_TRUE(same(to.elements(), expected)) << sharing.name << " on rank " << rank;
+      EXPECT_TRUE(same_bytes(to.elements(), expected)) << sharing.name << " on rank " << rank;
       EXPECT_TRUE(to.guards_intact()) << sharing.name << " on rank " << rank;
     });
   }
@@ -74,13 +68,13 @@ TEST_P(Movement, GathersManyTensorsInOneCollective) {
     std::array<GatherPart, kParts> parts;
     for (std::size_t i = 0; i < kParts; ++i) {
       offsets[i] = kSharings[i].offsets(group.size());
-      own[i] = own_bytes(10 + i, group.rank(), offsets[i][rank + 1] - offsets[i][rank]);
+      own[i] = test_bytes(10 + i, group.rank(), offsets[i][rank + 1] - offsets[i][rank]);
       to[i].resize(static_cast<std::size_t>(offsets[i].back()));
       parts[i] = {.from = own[i].data(), .to = to[i].data(), .offsets_bytes = offsets[i]};
     }
     group.all_gather(parts, "layer");
     for (std::size_t i = 0; i < kParts; ++i)
-      EXPECT_TRUE(same(to[i], gathered_bytes(10 + i, offsets[i]))) << kSharings[i].name << " on rank " << rank;
+      EXPECT_TRUE(same_bytes(to[i], gathered_bytes(10 + i, offsets[i]))) << kSharings[i].name << " on rank " << rank;
     EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather).collectives, 1);
   });
 }
@@ -92,11 +86,11 @@ TEST_P(Movement, BuffersMayBeOverwrittenAfterTheCall) {
     std::vector<std::byte> own(kBytes);
     std::vector<std::byte> to(static_cast<std::size_t>(offsets.back()));
     for (std::uint64_t round = 0; round < 50; ++round) {
-      own = own_bytes(round, group.rank(), kBytes);
+      own = test_bytes(round, group.rank(), kBytes);
       const GatherPart part{.from = own.data(), .to = to.data(), .offsets_bytes = offsets};
       group.all_gather({&part, 1}, "w");
       std::fill(own.begin(), own.end(), std::byte{0});  // a rank still reading would see it
-      ASSERT_TRUE(same(to, gathered_bytes(round, offsets))) << "round " << round << " on rank " << group.rank();
+      ASSERT_TRUE(same_bytes(to, gathered_bytes(round, offsets))) << "round " << round << " on rank " << group.rank();
     }
   });
 }
@@ -104,15 +98,15 @@ TEST_P(Movement, BuffersMayBeOverwrittenAfterTheCall) {
 TEST_P(Movement, BroadcastsFromEveryRoot) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     for (int root = 0; root < group.size(); ++root) {
-      const std::vector<std::byte> expected = own_bytes(3, root, 5000);
+      const std::vector<std::byte> expected = test_bytes(3, root, 5000);
       Guarded<std::byte> large(5000);
       Guarded<std::byte> empty(0);
-      const std::vector<std::byte> own = own_bytes(3, group.rank(), 5000);
+      const std::vector<std::byte> own = test_bytes(3, group.rank(), 5000);
       std::copy(own.begin(), own.end(), large.elements().begin());
       const std::array<BroadcastPart, 2> parts = {BroadcastPart{.data = large.bytes(), .bytes = 5000},
                                                   BroadcastPart{.data = empty.bytes(), .bytes = 0}};
       group.broadcast(root, parts, "state");
-      EXPECT_TRUE(same(large.elements(), expected)) << "root " << root << " on rank " << group.rank();
+      EXPECT_TRUE(same_bytes(large.elements(), expected)) << "root " << root << " on rank " << group.rank();
       EXPECT_TRUE(large.guards_intact() && empty.guards_intact());
     }
   });
@@ -123,15 +117,16 @@ TEST_P(Movement, RingExchangeReceivesTheBytesOfTheRankThatIsAsFarBefore) {
     for (int shift = -group.size(); shift <= 2 * group.size(); ++shift) {
       if (shift % group.size() == 0 && group.size() > 1) continue;
       const int sender = ((group.rank() - shift) % group.size() + group.size()) % group.size();
-      const std::vector<std::byte> large = own_bytes(4, group.rank(), 300'000), small = own_bytes(5, group.rank(), 4);
+      const std::vector<std::byte> large = test_bytes(4, group.rank(), 300'000), small = test_bytes(5, group.rank(), 4);
       Guarded<std::byte> to_large(300'000), to_small(4), to_empty(0);
       const std::array<ExchangePart, 3> parts = {
           ExchangePart{.from = large.data(), .to = to_large.bytes(), .bytes = 300'000},
           ExchangePart{.from = nullptr, .to = to_empty.bytes(), .bytes = 0},
           ExchangePart{.from = small.data(), .to = to_small.bytes(), .bytes = 4, .content = Content::kScales}};
       group.ring_exchange(shift, parts, "keys");
-      EXPECT_TRUE(same(to_large.elements(), own_bytes(4, sender, 300'000))) << shift << " on rank " << group.rank();
-      EXPECT_TRUE(same(to_small.elements(), own_bytes(5, sender, 4))) << shift << " on rank " << group.rank();
+      EXPECT_TRUE(same_bytes(to_large.elements(), test_bytes(4, sender, 300'000)))
+          << shift << " on rank " << group.rank();
+      EXPECT_TRUE(same_bytes(to_small.elements(), test_bytes(5, sender, 4))) << shift << " on rank " << group.rank();
       EXPECT_TRUE(to_large.guards_intact() && to_small.guards_intact() && to_empty.guards_intact());
     }
   });
@@ -139,14 +134,14 @@ TEST_P(Movement, RingExchangeReceivesTheBytesOfTheRankThatIsAsFarBefore) {
 
 TEST_P(Movement, RingExchangesByOnePassEveryRanksBytesOnToAllOthers) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    std::vector<std::byte> have = own_bytes(6, group.rank(), 1000), received(1000);
+    std::vector<std::byte> have = test_bytes(6, group.rank(), 1000), received(1000);
     for (int step = 1; step < group.size(); ++step) {
       const ExchangePart part{.from = have.data(), .to = received.data(), .bytes = 1000};
       group.ring_exchange(1, {&part, 1}, "keys");
       std::swap(have, received);
       std::fill(received.begin(), received.end(), std::byte{0});  // a rank still reading would see it
       const int owner = (group.rank() - step + group.size()) % group.size();
-      EXPECT_TRUE(same(have, own_bytes(6, owner, 1000))) << "step " << step << " on rank " << group.rank();
+      EXPECT_TRUE(same_bytes(have, test_bytes(6, owner, 1000))) << "step " << step << " on rank " << group.rank();
     }
     EXPECT_EQ(group.traffic().of(CollectiveKind::kRingExchange),
               (TrafficCount{.collectives = group.size() - 1,

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/process_groups.h"
+#include "reference/bytes.h"
 #include "reference/test_data.h"
 
 /// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over the launched processes,
@@ -66,14 +67,26 @@ std::string error_of(const Work& work) {
   return {};
 }
 
+inline std::uint64_t seed_of_rank(std::uint64_t seed, int rank) {
+  return seed * 1000 + static_cast<std::uint64_t>(rank);
+}
+
 inline std::byte test_byte(std::uint64_t seed, int rank, std::int64_t index) {
-  return static_cast<std::byte>(reference::scramble(
-      reference::scramble(seed * 1000 + static_cast<std::uint64_t>(rank)) ^ static_cast<std::uint64_t>(index)));
+  return static_cast<std::byte>(
+      reference::scramble(reference::scramble(seed_of_rank(seed, rank)) ^ static_cast<std::uint64_t>(index)));
+}
+
+inline std::vector<std::byte> test_bytes(std::uint64_t seed, int rank, std::int64_t count) {
+  return reference::any_bytes(count, seed_of_rank(seed, rank));
 }
 
 inline float test_value(std::uint64_t seed, int rank, std::int64_t index) {
-  return static_cast<float>(
-      reference::gaussian(seed * 1000 + static_cast<std::uint64_t>(rank), static_cast<std::uint64_t>(index)));
+  return static_cast<float>(reference::gaussian(seed_of_rank(seed, rank), static_cast<std::uint64_t>(index)));
+}
+
+/// test_value() of the first `count` indices.
+inline std::vector<float> test_values(std::uint64_t seed, int rank, std::int64_t count) {
+  return reference::gaussian_values(count, seed_of_rank(seed, rank));
 }
 
 /// A division of a tensor's elements over ranks, as offsets.

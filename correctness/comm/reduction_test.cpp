@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <vector>
 
@@ -29,15 +31,36 @@ std::uint16_t nearest_bf16(float x) {
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(rounded)) >> 16);
 }
 
-float bf16_value(std::uint64_t seed, int rank, std::int64_t index) {
-  return std::bit_cast<float>(std::uint32_t{nearest_bf16(test_value(seed, rank, index))} << 16);
+std::vector<std::uint16_t> nearest_bf16(std::span<const float> values) {
+  std::vector<std::uint16_t> nearest;
+  for (const float value : values) nearest.push_back(nearest_bf16(value));
+  return nearest;
 }
 
-float sum_in_rank_order(int ranks, float (*value)(std::uint64_t, int, std::int64_t), std::uint64_t seed,
-                        std::int64_t index) {
-  float sum = value(seed, 0, index);
-  for (int rank = 1; rank < ranks; ++rank) sum += value(seed, rank, index);
-  return sum;
+std::vector<float> bf16_values(std::uint64_t seed, int rank, std::int64_t count) {
+  std::vector<float> values = test_values(seed, rank, count);
+  for (float& value : values) value = std::bit_cast<float>(std::uint32_t{nearest_bf16(value)} << 16);
+  return values;
+}
+
+using ValuesOfRank = std::vector<float> (*)(std::uint64_t seed, int rank, std::int64_t count);
+
+template <class Op>
+std::vector<float> in_rank_order(Op op, int ranks, ValuesOfRank values, std::uint64_t seed, std::int64_t count) {
+  std::vector<float> result = values(seed, 0, count);
+  for (int rank = 1; rank < ranks; ++rank) {
+    const std::vector<float> next = values(seed, rank, count);
+    std::transform(result.begin(), result.end(), next.begin(), result.begin(), op);
+  }
+  return result;
+}
+std::vector<float> sums_in_rank_order(int ranks, ValuesOfRank values, std::uint64_t seed, std::int64_t count) {
+  return in_rank_order(std::plus<>(), ranks, values, seed, count);
+}
+
+template <class Element>
+void fill(Guarded<Element>& tensor, const std::vector<Element>& values) {
+  std::copy(values.begin(), values.end(), tensor.elements().begin());
 }
 
 /// Reduces one value per rank, as f32, and returns the bits every rank got.
@@ -66,10 +89,8 @@ TEST_P(Reductions, ScattersSumsOfUnevenTensorsOfTwoTypes) {
       const std::int64_t own = offsets[rank + 1] - first;
       Guarded<float> wide(offsets.back());
       Guarded<std::uint16_t> narrow(offsets.back());
-      for (std::int64_t i = 0; i < offsets.back(); ++i) {
-        wide.elements()[static_cast<std::size_t>(i)] = test_value(5, group.rank(), i);
-        narrow.elements()[static_cast<std::size_t>(i)] = nearest_bf16(test_value(6, group.rank(), i));
-      }
+      fill(wide, test_values(5, group.rank(), offsets.back()));
+      fill(narrow, nearest_bf16(test_values(6, group.rank(), offsets.back())));
       Guarded<float> wide_sum(own);
       Guarded<std::uint16_t> narrow_sum(own);
       const std::array<ScatterPart, 2> parts = {
@@ -77,14 +98,13 @@ TEST_P(Reductions, ScattersSumsOfUnevenTensorsOfTwoTypes) {
           ScatterPart{
               .from = narrow.bytes(), .to = narrow_sum.bytes(), .offsets_elems = offsets, .dtype = DType::kBF16}};
       group.reduce_scatter(parts, "grads");
-      std::vector<float> expected_wide;
-      std::vector<std::uint16_t> expected_narrow;
-      for (std::int64_t i = first; i < first + own; ++i) {
-        expected_wide.push_back(sum_in_rank_order(group.size(), test_value, 5, i));
-        expected_narrow.push_back(nearest_bf16(sum_in_rank_order(group.size(), bf16_value, 6, i)));
-      }
-      EXPECT_TRUE(bitwise_equal(wide_sum.elements(), expected_wide)) << sharing.name;
-      EXPECT_TRUE(bitwise_equal(narrow_sum.elements(), expected_narrow)) << sharing.name;
+      const auto of_rank = [&](const std::vector<float>& sums) {
+        return std::span(sums).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(own));
+      };
+      const std::vector<float> wide_sums = sums_in_rank_order(group.size(), test_values, 5, first + own);
+      const std::vector<float> narrow_sums = sums_in_rank_order(group.size(), bf16_values, 6, first + own);
+      EXPECT_TRUE(bitwise_equal(std::span<const float>(wide_sum.elements()), of_rank(wide_sums))) << sharing.name;
+      EXPECT_TRUE(bitwise_equal(narrow_sum.elements(), nearest_bf16(of_rank(narrow_sums)))) << sharing.name;
       EXPECT_TRUE(wide_sum.guards_intact() && narrow_sum.guards_intact() && wide.guards_intact()) << sharing.name;
     });
   }
@@ -95,14 +115,12 @@ TEST_P(Reductions, ScattersInPlace) {
   on_ranks(GetParam(), [&](ProcessGroup& group) {
     const auto rank = static_cast<std::size_t>(group.rank());
     Guarded<float> values(offsets.back());
-    for (std::int64_t i = 0; i < offsets.back(); ++i)
-      values.elements()[static_cast<std::size_t>(i)] = test_value(7, group.rank(), i);
+    std::vector<float> expected = test_values(7, group.rank(), offsets.back());
+    fill(values, expected);
     const ScatterPart part{.from = values.bytes(), .to = values.bytes_from(offsets[rank]), .offsets_elems = offsets};
     group.reduce_scatter({&part, 1}, "g");
-    std::vector<float> expected;
-    for (std::int64_t i = 0; i < offsets.back(); ++i)
-      expected.push_back(i >= offsets[rank] && i < offsets[rank + 1] ? sum_in_rank_order(group.size(), test_value, 7, i)
-                                                                     : test_value(7, group.rank(), i));
+    const std::vector<float> sums = sums_in_rank_order(group.size(), test_values, 7, offsets.back());
+    std::copy(sums.begin() + offsets[rank], sums.begin() + offsets[rank + 1], expected.begin() + offsets[rank]);
     EXPECT_TRUE(bitwise_equal(values.elements(), expected));
     EXPECT_TRUE(values.guards_intact());
   });
@@ -116,15 +134,12 @@ TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
     std::vector<ReducePart> parts;
     for (std::size_t t = 0; t < kElems.size(); ++t) {
       Guarded<float>& tensor = tensors.emplace_back(kElems[t]);
-      for (std::int64_t i = 0; i < kElems[t]; ++i)
-        tensor.elements()[static_cast<std::size_t>(i)] = test_value(20 + t, group.rank(), i);
+      fill(tensor, test_values(20 + t, group.rank(), kElems[t]));
       parts.push_back({.data = tensor.bytes(), .elems = kElems[t]});
     }
     group.all_reduce(ReduceOp::kSum, parts, "grads");
     for (std::size_t t = 0; t < kElems.size(); ++t) {
-      std::vector<float> expected;
-      for (std::int64_t i = 0; i < kElems[t]; ++i)
-        expected.push_back(sum_in_rank_order(group.size(), test_value, 20 + t, i));
+      const std::vector<float> expected = sums_in_rank_order(group.size(), test_values, 20 + t, kElems[t]);
       EXPECT_TRUE(bitwise_equal(tensors[t].elements(), expected)) << kElems[t] << " elements on rank " << group.rank();
       EXPECT_TRUE(tensors[t].guards_intact());
     }
@@ -203,36 +218,30 @@ TEST_P(Reductions, SubnormalsSurvive) {
   EXPECT_EQ(reduce_f32(GetParam(), ReduceOp::kMax, smallest), 1u);
 }
 
+std::vector<std::int32_t> int_values(std::span<const float> values) {
+  std::vector<std::int32_t> ints;
+  for (const float value : values) ints.push_back(static_cast<std::int32_t>(1e6f * value));
+  return ints;
+}
+
 TEST_P(Reductions, MaximaAreExactForEveryType) {
   constexpr std::int64_t kElems = 5000;
   on_ranks(GetParam(), [&](ProcessGroup& group) {
-    std::vector<float> wide;
-    std::vector<std::uint16_t> narrow;
-    std::vector<std::int32_t> ints;
-    for (std::int64_t i = 0; i < kElems; ++i) {
-      wide.push_back(test_value(8, group.rank(), i));
-      narrow.push_back(nearest_bf16(test_value(9, group.rank(), i)));
-      ints.push_back(static_cast<std::int32_t>(1e6f * test_value(10, group.rank(), i)));
-    }
+    std::vector<float> wide = test_values(8, group.rank(), kElems);
+    std::vector<std::uint16_t> narrow = nearest_bf16(test_values(9, group.rank(), kElems));
+    std::vector<std::int32_t> ints = int_values(test_values(10, group.rank(), kElems));
     const auto bytes = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
     const std::array<ReducePart, 3> parts = {ReducePart{.data = bytes(wide), .elems = kElems, .dtype = DType::kF32},
                                              ReducePart{.data = bytes(narrow), .elems = kElems, .dtype = DType::kBF16},
                                              ReducePart{.data = bytes(ints), .elems = kElems, .dtype = DType::kI32}};
     group.all_reduce(ReduceOp::kMax, parts, "amax");
-    for (std::int64_t i = 0; i < kElems; ++i) {
-      float largest = -kInf;
-      float largest_narrow = -kInf;
-      std::int32_t largest_int = std::numeric_limits<std::int32_t>::min();
-      for (int rank = 0; rank < group.size(); ++rank) {
-        largest = std::fmax(largest, test_value(8, rank, i));
-        largest_narrow = std::fmax(largest_narrow, bf16_value(9, rank, i));
-        largest_int = std::max(largest_int, static_cast<std::int32_t>(1e6f * test_value(10, rank, i)));
-      }
-      const auto at = static_cast<std::size_t>(i);
-      ASSERT_EQ(wide[at], largest) << i;
-      ASSERT_EQ(narrow[at], nearest_bf16(largest_narrow)) << i;
-      ASSERT_EQ(ints[at], largest_int) << i;
-    }
+    const auto largest = [&](ValuesOfRank values, std::uint64_t seed) {
+      return in_rank_order([](float left, float right) { return std::fmax(left, right); }, group.size(), values, seed,
+                           kElems);
+    };
+    EXPECT_TRUE(bitwise_equal(wide, largest(test_values, 8)));
+    EXPECT_TRUE(bitwise_equal(narrow, nearest_bf16(largest(bf16_values, 9))));
+    EXPECT_TRUE(bitwise_equal(ints, int_values(largest(test_values, 10))));
   });
 }
 

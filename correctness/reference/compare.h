@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +12,8 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+
+#include "reference/bytes.h"
 
 /// Comparisons for every test. Containers are anything that std::span can view (vectors, arrays, spans). Where values
 /// are compared the elements must be arithmetic, so storage types are converted first. A NaN on one side only, or
@@ -95,20 +96,14 @@ template <class Actual, class Expected>
   static_assert(std::is_same_v<Element, typename decltype(expected)::value_type>);
   static_assert(std::is_trivially_copyable_v<Element>);
   if (auto sizes = detail::same_size(actual, expected); !sizes) return sizes;
+  if (same_bytes(std::as_bytes(actual), std::as_bytes(expected))) return ::testing::AssertionSuccess();
   std::size_t wrong = 0;
   std::size_t first = 0;
   for (std::size_t i = 0; i < actual.size(); ++i)
     if (std::memcmp(&actual[i], &expected[i], sizeof(Element)) != 0 && wrong++ == 0) first = i;
-  if (wrong == 0) return ::testing::AssertionSuccess();
   return ::testing::AssertionFailure() << wrong << " of " << actual.size() << " elements differ; first [" << first
                                        << "] is " << detail::raw_bytes(actual[first]) << ", expected "
                                        << detail::raw_bytes(expected[first]);
-}
-
-/// The index of the first byte that differs; the length if none does. Both have one length.
-inline std::size_t first_difference(std::span<const std::byte> left, std::span<const std::byte> right) {
-  if (left.empty() || std::memcmp(left.data(), right.data(), left.size()) == 0) return left.size();
-  return static_cast<std::size_t>(std::mismatch(left.begin(), left.end(), right.begin()).first - left.begin());
 }
 
 /// Signal to quantization noise, 20 log10(|reference| / |reference - actual|): +inf if they are equal, NaN if a value

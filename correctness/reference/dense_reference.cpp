@@ -95,6 +95,24 @@ double swiglu_value(double gate, double up) { return gate * logistic(gate) * up;
 
 }  // namespace
 
+Expected product(std::int64_t rows, std::int64_t cols, std::int64_t inner, const Values& a, const Values& b,
+                 const Values& bias) {
+  Expected expected(index(rows * cols));
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < cols; ++j) {
+      double sum = bias.empty() ? 0.0 : bias[index(j)];
+      double magnitude = std::fabs(sum);
+      for (std::int64_t l = 0; l < inner; ++l) {
+        const double term = a[index(i * inner + l)] * b[index(j * inner + l)];
+        sum += term;
+        magnitude += std::fabs(term);
+      }
+      expected.value[index(i * cols + j)] = sum;
+      expected.error[index(i * cols + j)] = static_cast<double>(inner + 4) * kUnit * magnitude;
+    }
+  return expected;
+}
+
 NormExpected norm_forward(const NormProblem& problem, const Values& x, const NormParameters& parameters) {
   NormExpected expected{Expected(x.size()), Expected(index(problem.rows)), Expected(index(problem.rows))};
   expected.y.value = norm_values(problem, x, parameters);

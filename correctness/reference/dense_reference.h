@@ -12,6 +12,12 @@ namespace fp8lab::reference {
 
 using Values = std::vector<double>;
 
+/// a [rows, inner] times the transpose of b [cols, inner], plus `bias`, which may be empty, in any order of the
+/// products and sums: a term passes through at most `inner` roundings, two for scales, one for the bias and one for
+/// accumulation.
+Expected product(std::int64_t rows, std::int64_t cols, std::int64_t inner, const Values& a, const Values& b,
+                 const Values& bias);
+
 struct NormProblem {
   bool centred = true;  ///< true: LayerNorm; false: RMSNorm
   std::int64_t rows = 0;

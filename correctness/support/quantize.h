@@ -18,6 +18,8 @@
 /// What the tests of quantization share: every format, matrices with every placement in memory, and raw bytes.
 namespace fp8lab::support {
 
+using reference::varied_values;
+
 struct NamedFormat {
   std::string name;
   QuantFormat format;
@@ -91,18 +93,6 @@ inline Tensor place(Device& device, const Shape& shape, DType dtype, const std::
   const Tensor view = transposed ? stored.transposed() : stored;
   copy_into(device, plain.reshaped({shape.rows(), shape.cols()}), view);
   return view;
-}
-
-/// Values of many magnitudes, with zeros of both signs, from (seed, global index).
-inline std::vector<float> varied_values(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const int exponent = static_cast<int>(reference::scramble(seed ^ (i / 11)) % 17) - 9;
-    values[i] = static_cast<float>(std::ldexp(reference::gaussian(seed, i), exponent));
-    if (i % 13 == 5) values[i] = 0.0f;
-    if (i % 29 == 7) values[i] = -0.0f;
-  }
-  return values;
 }
 
 /// The matrix with the values that the device holds.

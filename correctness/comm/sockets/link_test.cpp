@@ -32,9 +32,7 @@ struct Pair {
 };
 
 std::vector<std::byte> test_bytes(std::size_t count) {
-  std::vector<std::byte> bytes;
-  for (std::size_t i = 0; i < count; ++i) bytes.push_back(comm_test::test_byte(count, 0, static_cast<std::int64_t>(i)));
-  return bytes;
+  return comm_test::test_bytes(count, 0, static_cast<std::int64_t>(count));
 }
 
 constexpr std::uint64_t kData = processes::Tag{.context = 3, .data = true}.number();
