@@ -46,13 +46,13 @@ TEST(LaunchedFaults, RankThatThrowsIsTheOnlyCause) {
 
 TEST(LaunchedFaults, SilentRankIsNamed) {
   const Outcome outcome = run_victim("silent");
-  // On GPUs the victim also gathers in the shared window.
+  // On GPUs the victim also gathers in the shared window, and each part has 4 MiB per rank, else 1 MiB.
   const bool on_gpu = support::test_device() != "cpu";
   const std::string expected = fmt::format(
       "victim: rank 1 did not come to all_gather 'weights' (#21: {}, {} bytes) of group 'world' within {} s; the last "
       "collective that "
       "rank 1 completed is all_gather 'weights' (#20",
-      on_gpu ? "2 parts" : "1 part", (on_gpu ? 2 : 1) * FP8LAB_LAUNCHED_RANKS * (4 << 20), FP8LAB_TIMEOUT);
+      on_gpu ? "2 parts" : "1 part", (on_gpu ? 2 * 4 : 1) * FP8LAB_LAUNCHED_RANKS * (1 << 20), FP8LAB_TIMEOUT);
   EXPECT_NE(outcome.output.find(expected), std::string::npos) << outcome.output;
 }
 

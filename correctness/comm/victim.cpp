@@ -34,7 +34,8 @@ void die_by(std::string_view end) {
   while (end == "silent") pause();
 }
 
-constexpr std::int64_t kBytes = std::int64_t{4} << 20;
+/// Of a rank: more than one message of the sockets holds, and on GPUs enough that gathers take a while.
+std::int64_t bytes_of_rank() { return std::int64_t{fp8lab::support::test_device() == "cpu" ? 1 : 4} << 20; }
 
 struct Buffers {
   std::byte* own;
@@ -43,7 +44,7 @@ struct Buffers {
 
 void work(ProcessGroup& group, std::span<const Buffers> gathered, std::string_view end) {
   std::vector<std::int64_t> offsets;
-  for (int rank = 0; rank <= group.size(); ++rank) offsets.push_back(kBytes * rank);
+  for (int rank = 0; rank <= group.size(); ++rank) offsets.push_back(bytes_of_rank() * rank);
   std::vector<GatherPart> parts;
   for (const Buffers& buffers : gathered)
     parts.push_back({.from = buffers.own, .to = buffers.all, .offsets_bytes = offsets});
@@ -64,7 +65,8 @@ void work(ProcessGroup& group, std::span<const Buffers> gathered, std::string_vi
 }
 
 void work_in_host_memory(ProcessGroup& world, std::string_view end) {
-  std::vector<std::byte> own(kBytes), all(static_cast<std::size_t>(kBytes * world.size()));
+  const auto bytes = static_cast<std::size_t>(bytes_of_rank()), ranks = static_cast<std::size_t>(world.size());
+  std::vector<std::byte> own(bytes), all(bytes * ranks);
   const Buffers buffers{own.data(), all.data()};
   work(world, {&buffers, 1}, end);
 }
@@ -80,9 +82,10 @@ void work_on_device(ProcessGroup& world, std::string_view end) {
   std::vector<Buffers> gathered;
   // Memory that other GPUs reach, and any other memory, so that gathers take both paths.
   for (const HolderId holder : {anywhere, shared}) {
-    const Tensor& own = tensors.emplace_back(device->allocate({Shape{kBytes}, DType::kU8}, holder));
+    const Tensor& own = tensors.emplace_back(device->allocate({Shape{bytes_of_rank()}, DType::kU8}, holder));
     std::byte* const own_bytes = own.view().data;
-    const Tensor& all = tensors.emplace_back(device->allocate({Shape{kBytes * world.size()}, DType::kU8}, holder));
+    const Tensor& all =
+        tensors.emplace_back(device->allocate({Shape{bytes_of_rank() * world.size()}, DType::kU8}, holder));
     gathered.push_back({own_bytes, all.view().data});
   }
   work(*group, gathered, end);
