@@ -92,8 +92,8 @@ endfunction()
 # operations and layers with references.
 # OPTIMIZED, which NUMERIC implies: its own files are optimised as lib/ is. The other tests' files are little, or under
 # sanitizers not at all, since optimising takes longer than they run.
-# UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out. These are the largest of a table of
-# sizes, whose other rows run the same lines of lib/, and those that measure time.
+# UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
+# lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
 function(fp8lab_test name)
   cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
     ${ARGN})
@@ -145,6 +145,18 @@ function(fp8lab_test name)
     fp8lab_test_entries(${name}_on_gpu ${ARG_GPU_SHARDS} ${ARG_TIMEOUT} "${gpu_labels}" FP8LAB_TEST_DEVICE=cuda
       ${name} "--gtest_filter=-*blackwell*:*EveryArch*")
   endif()
+endfunction()
+
+# fp8lab_test_paths(<test> <name>=<path>...): the paths of correctness/support/paths.h that a test uses.
+function(fp8lab_test_paths name)
+  set(text "#include \"support/paths.h\"\n\nnamespace fp8lab::paths {\n\n")
+  foreach(path IN LISTS ARGN)
+    string(REGEX REPLACE "^([^=]+)=(.*)$" "const char* const \\1 = \"\\2\";\n" path "${path}")
+    string(APPEND text "${path}")
+  endforeach()
+  set(source ${CMAKE_CURRENT_BINARY_DIR}/${name}_paths.cpp)
+  file(GENERATE OUTPUT ${source} CONTENT "${text}\n}  // namespace fp8lab::paths\n")
+  target_sources(${name} PRIVATE ${source})
 endfunction()
 
 # fp8lab_bench(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>])

@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "support/paths.h"
+
 namespace fp8lab::comm_test {
 
 struct Outcome {
@@ -33,7 +35,7 @@ inline int processes_with(const std::string& marker) {
 /// Runs the victim program under the launcher that the build names.
 inline Outcome run_victim(const std::string& end) {
   const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;
-  const std::string command = std::string(FP8LAB_LAUNCHER) + " " FP8LAB_VICTIM " " + end + " " + marker + " 2>&1";
+  const std::string command = std::string(paths::kLauncher) + " " + paths::kVictim + " " + end + " " + marker + " 2>&1";
   const auto start = std::chrono::steady_clock::now();
   Outcome outcome;
   FILE* pipe = popen(command.c_str(), "r");

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "core/check.h"
+#include "support/paths.h"
 
 // The function that the libraries built for this test export, and one that none of them has.
 extern "C" int fp8lab_sample_answer();
@@ -19,7 +20,7 @@ extern "C" int fp8lab_sample_question(int);
 namespace fp8lab {
 namespace {
 
-const std::string kFolder = FP8LAB_SAMPLE_FOLDER;
+const std::string kFolder = paths::kSampleLibraries;
 constexpr const char* kAbsent = "libfp8lab_absent.so.9";
 constexpr const char* kCannotOpen = "cannot open shared object file: No such file or directory";
 

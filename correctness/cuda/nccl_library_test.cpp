@@ -4,16 +4,18 @@
 
 #include <string>
 
+#include "support/paths.h"
+
 // NCCL, opened when it is first needed. Needs no GPU.
 namespace fp8lab::nccl {
 namespace {
 
 std::string reason_of(const std::string& name) {
   const NcclLibrary library(
-      {.title = "NCCL", .names = {name}, .folder = FP8LAB_OLD_NCCL_FOLDER, .remedy = "install NCCL 2.28"});
+      {.title = "NCCL", .names = {name}, .folder = paths::kOldNccl, .remedy = "install NCCL 2.28"});
   return library.unavailable_reason();
 }
-std::string path_of(const std::string& name) { return std::string(FP8LAB_OLD_NCCL_FOLDER) + "/" + name; }
+std::string path_of(const std::string& name) { return std::string(paths::kOldNccl) + "/" + name; }
 
 TEST(NcclLibrary, HasEveryFunctionIfInstalled) {
   const auto& library = find_library<NcclLibrary>();

@@ -13,6 +13,7 @@
 #include "harness/cell/vocabulary.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 namespace fp8lab {
 namespace {
@@ -43,7 +44,7 @@ Outcome run(const std::string& program, const std::string& arguments, const std:
 
 const Outcome& full_run() {
   static const Outcome kOutcome =
-      run(FP8LAB_PROGRAM, std::string(FP8LAB_SCENARIOS) + " -d cpu,meta", FP8LAB_BUNDLED_RESULTS);
+      run(paths::kProgram, std::string(paths::kScenarios) + " -d cpu,meta", paths::kBundledResults);
   return kOutcome;
 }
 
@@ -116,7 +117,7 @@ TEST(BundledScenarios, MissingFixesAreNotFixed) {
   for (const char* file :
        {"attention-small", "attention-ring-small", "fuser-small", "grouped-small", "modules-small"}) {
     const Outcome outcome =
-        run(FP8LAB_UNFIXED_PROGRAM, std::string(FP8LAB_SCENARIOS) + "/saved_tensors/" + file + ".yaml -d meta");
+        run(paths::kUnfixedProgram, std::string(paths::kScenarios) + "/saved_tensors/" + file + ".yaml -d meta");
     EXPECT_EQ(outcome.code, 1) << file;
     int not_fixed = 0;
     for (const Json& cell : outcome.cells) {

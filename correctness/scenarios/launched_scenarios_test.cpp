@@ -9,6 +9,7 @@
 #include <string>
 
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 // One scenario file whose ranks are threads of one process, MPI processes, and processes that connect over TCP: the
 // figures and hashes are the same.
@@ -40,7 +41,7 @@ struct Outcome {
 Outcome run(const std::string& launcher) {
   const sample::TemporaryDirectory directory;
   sample::write(directory / "over-ranks.yaml", kScenario);
-  const std::string command = launcher + " " FP8LAB_PROGRAM " run " + (directory / "over-ranks.yaml").string() +
+  const std::string command = launcher + " " + paths::kProgram + " run " + (directory / "over-ranks.yaml").string() +
                               " -o " + (directory / "out").string() + " > " + (directory / "log").string() + " 2>&1";
   const int status = std::system(command.c_str());
   Outcome outcome;
@@ -77,10 +78,10 @@ void expect_the_same(const Outcome& launched) {
   }
 }
 
-TEST(LaunchedScenarios, MeasureOverTcpWhatThreadsMeasure) { expect_the_same(run(FP8LAB_TORCHRUN)); }
+TEST(LaunchedScenarios, MeasureOverTcpWhatThreadsMeasure) { expect_the_same(run(paths::kTorchrun)); }
 
 TEST(LaunchedScenarios, MeasureOverMpiWhatThreadsMeasure) {
-  const std::string mpirun = FP8LAB_MPIRUN;
+  const std::string mpirun = paths::kMpirun;
   if (mpirun.empty()) GTEST_SKIP() << "this build found no MPI";
   expect_the_same(run(mpirun));
 }

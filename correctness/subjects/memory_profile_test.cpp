@@ -14,6 +14,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/results/compare.h"
 #include "harness/run/fake_process.h"
+#include "support/paths.h"
 
 // Profiles of libraries' memory: what they predict, beside what was measured on a GPU, and how they are read.
 namespace fp8lab {
@@ -327,10 +328,10 @@ TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
                                      "transformer-engine-memory-fsdp2"};
   std::map<int, int> arms;  // by ranks
   for (const char* set : {"x1-te-h100", "x2-te-h100", "x2-te-fsdp2-h100"})
-    for (const CellRecord& record : load_run(std::string(FP8LAB_MEASURED "/") + set).cells) {
+    for (const CellRecord& record : load_run(std::string(paths::kMeasured) + "/" + set).cells) {
       if (others.count(record.config.scenario) == 0) continue;
       for (const auto& [arm, result] : record.arms) {
-        const auto profile = MemoryProfile::find(FP8LAB_PROFILES, record.config, arm);
+        const auto profile = MemoryProfile::find(paths::kProfiles, record.config, arm);
         ASSERT_TRUE(profile) << record.config.id;
         const auto figures = profile->estimate(record.config, arm).figures;
         std::vector<const char*> names{"memory.end_of_forward_bytes", "memory.peak_bytes",

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "harness/run/fake_process.h"
+#include "support/paths.h"
 
 // Cells whose subject is a library, from a scenario file to results, with a worker that needs no library.
 namespace fp8lab {
@@ -24,7 +25,7 @@ struct Ran {
 class SubjectCells : public ::testing::Test {
  protected:
   SubjectCells() {
-    ::setenv("FP8LAB_WORKER", FP8LAB_FAKE_WORKER, 1);
+    ::setenv("FP8LAB_WORKER", paths::kFakeWorker, 1);
     ::setenv("FP8LAB_SUBJECTS", (directory_ / "subjects").c_str(), 1);
     ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
     ::unsetenv("FP8LAB_SUBJECT_PYTHON");
@@ -192,7 +193,7 @@ TEST_F(SubjectCells, TheWorkerItselfNamesTheKeyThatALibraryCannotHonour) {
   // Folders in place of the libraries: whether they are there is all that the question needs.
   for (const char* name : {"torch", "torchao", "transformer_engine"})
     sample::write(directory_ / "packages" / name / "__init__.py", "raise ImportError('not a library')\n");
-  ::setenv("FP8LAB_WORKER", FP8LAB_WORKER_FOLDER, 1);
+  ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
   const auto reason = [this](const std::string& lines) {
     const Ran ran = run("device: cpu\nversions: {after: ./packages}\n" + lines);
     return ran.cells.empty() ? ran.errors : ran.cell().at("reason").dump();
@@ -214,7 +215,7 @@ TEST_F(SubjectCells, ALibraryThatIsNotInstalledIsAskedForOnce) {
   std::filesystem::permissions(python, std::filesystem::perms::owner_all);
   ::setenv("FP8LAB_SUBJECT_PYTHON", python.c_str(), 1);
   ::setenv("PYTHON_LOG", (directory_ / "log").c_str(), 1);
-  ::setenv("FP8LAB_WORKER", FP8LAB_WORKER_FOLDER, 1);
+  ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
   const Ran ran = run("device: cpu\nmatrix: {subject: [torch, torchao], recipe: [bf16, current]}\n");
   EXPECT_EQ(ran.code, 5);
   ASSERT_EQ(ran.cells.size(), 4u) << ran.errors;

@@ -12,6 +12,7 @@
 
 #include "harness/run/fake_process.h"
 #include "harness/subjects/fsdp2_buffers.h"
+#include "support/paths.h"
 
 // The worker of lib/subjects with PyTorch on the host: every instrument finds what a double of a library does wrong,
 // and PyTorch trains as this program's runtime does. Skipped where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
@@ -28,7 +29,7 @@ const std::string kModel =
 class Worker : public ::testing::Test {
  protected:
   Worker() {
-    ::setenv("FP8LAB_WORKER", FP8LAB_WORKER_FOLDER, 1);
+    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
     ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
   }
 
@@ -280,7 +281,7 @@ TEST_F(Worker, MicroBatchesOfPytorchAverageAsTheOwnRuntimeDoes) {
 int status_of(const char* file) {
   const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
   const std::string python = named ? named : "python3";
-  return std::system((std::string("PYTHONPATH=") + FP8LAB_WORKER_FOLDER + " " + python + " " + file).c_str());
+  return std::system((std::string("PYTHONPATH=") + paths::kWorkerFolder + " " + python + " " + file).c_str());
 }
 
 TEST_F(Worker, BuffersOfPytorchsFsdp2AreThoseThatProfilesPredict) {
@@ -313,15 +314,15 @@ TEST_F(Worker, BuffersOfPytorchsFsdp2AreThoseThatProfilesPredict) {
   compare(pairs[1], 2, false);
 }
 
-TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) { EXPECT_EQ(status_of(FP8LAB_ENGINE_NAMES), 0); }
+TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) { EXPECT_EQ(status_of(paths::kEngineNames), 0); }
 
-TEST_F(Worker, WeightsOfTransformerEngineAreThoseThatFsdpGathers) { EXPECT_EQ(status_of(FP8LAB_GATHERED_WEIGHTS), 0); }
+TEST_F(Worker, WeightsOfTransformerEngineAreThoseThatFsdpGathers) { EXPECT_EQ(status_of(paths::kGatheredWeights), 0); }
 
 TEST_F(Worker, BundledScenariosOfTorchaoPass) {
   need("torchao");
   if (IsSkipped()) return;
   for (const char* name : {"torchao-float8-gather.yaml", "torchao-uneven-shards.yaml"}) {
-    const Json cells = run_file(std::filesystem::path(FP8LAB_SUBJECT_SCENARIOS) / name);
+    const Json cells = run_file(std::filesystem::path(paths::kSubjectScenarios) / name);
     for (const Json& cell : cells) EXPECT_EQ(cell.at("verdict"), "pass") << cell.at("reason");
   }
 }

@@ -10,6 +10,7 @@
 #include "harness/results/verdict.h"
 #include "harness/run/shared_arms.h"
 #include "harness/scenario/scenario.h"
+#include "support/paths.h"
 
 // task_of() promises that arms to which it gives equal names measure the same. Tested on `meta` for every task that
 // cells of the bundled scenarios share. Values follow from the sequence of operations, whose hash is compared.
@@ -22,7 +23,7 @@ struct Asker {
 };
 
 TEST(TaskOf, SharedArmsOfTheBundledScenariosMeasureTheSame) {
-  const LoadedScenarios loaded = load_scenarios(find_scenario_files({FP8LAB_SCENARIOS}), bundled_vocabulary());
+  const LoadedScenarios loaded = load_scenarios(find_scenario_files({paths::kScenarios}), bundled_vocabulary());
   std::map<std::string, std::vector<Asker>> tasks;
   std::size_t arms = 0;
   for (const PlannedCell& planned : loaded.cells) {

@@ -12,6 +12,7 @@
 #include "harness/results/record_list.h"
 #include "harness/results/results.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 namespace fp8lab {
 namespace {
@@ -250,7 +251,7 @@ TEST(Compare, DifferentMachinesAreNamed) {
 }
 
 TEST(Compare, DocumentFollowsItsSchema) {
-  const std::string schema = sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/comparison.schema.json");
+  const std::string schema = sample::read(std::string(paths::kSchemas) + "/comparison.schema.json");
   CellRecord worse = cell("a", Verdict::kNotFixed);
   peak(worse, Arm::kAfter) += 1;
   CellRecord redefined = cell("c");

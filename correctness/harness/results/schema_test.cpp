@@ -10,13 +10,14 @@
 #include "harness/results/results.h"
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 namespace fp8lab {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string schema(const std::string& name) { return sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/" + name); }
+std::string schema(const std::string& name) { return sample::read(std::string(paths::kSchemas) + "/" + name); }
 
 std::vector<std::string> violations(const std::string& yaml) {
   return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);

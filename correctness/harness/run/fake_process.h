@@ -16,6 +16,7 @@
 #include "harness/results/json_schema.h"
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 // The command line as a user sees it: a process with arguments, output, an exit code and files.
 namespace fp8lab::sample {
@@ -24,7 +25,7 @@ namespace fp8lab::sample {
 class Process {
  public:
   explicit Process(std::vector<std::string> arguments, const std::string& working_directory = "/") {
-    arguments.insert(arguments.begin(), FP8LAB_FAKE_PROGRAM);
+    arguments.insert(arguments.begin(), paths::kFakeProgram);
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
@@ -101,7 +102,7 @@ inline Ended run(const std::vector<std::string>& arguments, const std::string& w
 
 /// The exit code of a shell command, in which $P is the program.
 inline int shell(const std::string& command) {
-  return WEXITSTATUS(std::system(("P=" + std::string(FP8LAB_FAKE_PROGRAM) + "; " + command).c_str()));
+  return WEXITSTATUS(std::system(("P=" + std::string(paths::kFakeProgram) + "; " + command).c_str()));
 }
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -128,8 +129,7 @@ class Scenarios {
   std::string read(const std::string& name) const { return sample::read(directory_ / "out" / name); }
   /// The places where results.json breaks its schema.
   std::vector<std::string> violations() const {
-    return schema_violations(sample::read(std::string(FP8LAB_SCHEMA_DIRECTORY) + "/results.schema.json"),
-                             read("results.json"));
+    return schema_violations(sample::read(std::string(paths::kSchemas) + "/results.schema.json"), read("results.json"));
   }
 
   std::vector<std::string> run_arguments(const std::vector<std::string>& more = {}) const {

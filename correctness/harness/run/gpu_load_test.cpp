@@ -10,6 +10,7 @@
 
 #include "harness/run/fake_cells.h"
 #include "harness/run/runner.h"
+#include "support/paths.h"
 
 // Arms are divided among GPUs by what runs on each and by the memory that they need.
 namespace fp8lab {
@@ -72,7 +73,7 @@ TEST(GpuLoad, ProcessesSeeTheGpuOfTheirFirstRankFirst) {
   for (Term& device : vocabulary.devices) device.gpu_memory = [] { return std::vector{10 * kGiB, 10 * kGiB}; };
   RunnerOptions options;
   options.jobs = 4;
-  options.command = {FP8LAB_FAKE_PROGRAM, {"__arm"}};
+  options.command = {paths::kFakeProgram, {"__arm"}};
   std::vector<PlannedCell> cells;
   for (const char* name : {"after_gpus#1", "after_gpus#2", "after_gpus#3", "after_gpus#4"})
     cells.push_back(sample::fake_cell(name));

@@ -12,12 +12,13 @@
 
 #include "harness/run/fake_cells.h"
 #include "harness/run/runner.h"
+#include "support/paths.h"
 
 // Processes of arms are used again for other arms; an arm that fails ends its process and affects no other.
 namespace fp8lab {
 namespace {
 
-const ArmCommand kFake{FP8LAB_FAKE_PROGRAM, {"__arm"}};
+const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 struct Ran {
   std::vector<std::string> order;

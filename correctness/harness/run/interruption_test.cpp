@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "harness/run/fake_process.h"
+#include "support/paths.h"
 
 // Runs that are stopped by a user, by a system, or by force.
 namespace fp8lab {
@@ -99,10 +100,10 @@ TEST(Interruption, Termination_StopsEveryChildAndLeavesAValidResultSet) {
 TEST(Interruption, IgnoredSignals_StayIgnored) {
   const Scenarios scenarios({"before_hang", "good"});
   for (const std::string signal : {"HUP", "INT"}) {
-    const std::string command = "trap '' " + signal + "; " FP8LAB_FAKE_PROGRAM " run " + scenarios.path() + " -o " +
-                                scenarios.out() + " -j 2 --timeout 1 > /dev/null & program=$!; until grep -qs good " +
-                                scenarios.out() + "/results.jsonl; do sleep 0.01; done; kill -" + signal +
-                                " $program; wait $program";
+    const std::string command = "trap '' " + signal + "; " + std::string(paths::kFakeProgram) + " run " +
+                                scenarios.path() + " -o " + scenarios.out() +
+                                " -j 2 --timeout 1 > /dev/null & program=$!; until grep -qs good " + scenarios.out() +
+                                "/results.jsonl; do sleep 0.01; done; kill -" + signal + " $program; wait $program";
     const int status = std::system(command.c_str());
     ASSERT_TRUE(WIFEXITED(status)) << signal;
     EXPECT_EQ(WEXITSTATUS(status), 124) << signal << ": the cell that hangs was to be waited for";
@@ -174,7 +175,7 @@ TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
 TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
   const Scenarios scenarios({"one", "two", "three"});
   const std::string command =
-      std::string(FP8LAB_FAKE_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";
+      std::string(paths::kFakeProgram) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";
   EXPECT_EQ(std::system(command.c_str()), 0);
   ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(scenarios.out() + "/summary.md"); }));
   EXPECT_EQ(results_of(scenarios)["complete"], true);

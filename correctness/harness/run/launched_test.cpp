@@ -9,6 +9,7 @@
 
 #include "harness/run/fake_process.h"
 #include "harness/run/launched_ranks.h"
+#include "support/paths.h"
 
 // `fp8lab run` on every rank of a launch: rank 0 reports, and all ranks end with the same exit code.
 namespace fp8lab {
@@ -29,7 +30,7 @@ int count(const std::string& text, const std::string& wanted) {
 
 /// Runs the program on three ranks. Each also prints "exit " and its exit code.
 Ended run_launched(const Scenarios& scenarios, const std::string& more = {}) {
-  const std::string command = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() +
+  const std::string command = std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out() +
                               " " + more + "; code=$?; echo exit $code; exit $code";
   return sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c", command});
 }
@@ -139,7 +140,7 @@ TEST(Launched, SignalToAnyRankEndsTheRunOnAll) {
     add(scenarios, "rank_waits");
     add(scenarios, "second");
     const std::string program =
-        std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+        std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
     const std::string begun = "until grep -qs good " + scenarios.out() + "/results.jsonl; do sleep 0.01; done; ";
     const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                      program + " & rank=$!; test $RANK = " + std::to_string(signalled) + " && { " +
@@ -168,7 +169,7 @@ TEST(Launched, RankThatFallsSilentLateIsNamed) {
 /// finally the stopped rank too. `survive`: commands of a survivor's shell while its program runs as process $rank.
 Ended run_with_stopped(const Scenarios& scenarios, int stopped, const std::string& survive = {}) {
   const std::string program =
-      std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
+      std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out() + " --timeout 2";
   const std::string number = scenarios.file("stopped").string(), ended = scenarios.file("ended").string();
   return sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                       "test $RANK = " + std::to_string(stopped) + " && { echo $$ > " + number + "; exec " + program +
@@ -226,7 +227,7 @@ TEST(Launched, CellsOfAnotherRankCountAreRefusedBeforeAnythingRuns) {
 TEST(Launched, RankWithoutTheScenarioFilesReportsIt) {
   Scenarios scenarios({});
   add(scenarios, "good");
-  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run -o " + scenarios.out() + " ";
+  const std::string program = std::string(paths::kRankProgram) + " run -o " + scenarios.out() + " ";
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                    "test $RANK = 1 || exit 2; " + program + scenarios.file("elsewhere").string()});
   EXPECT_EQ(ended.code, 2);
@@ -239,7 +240,7 @@ TEST(Launched, RankCountIsThatOfTheLaunch) {
   Scenarios scenarios({});
   scenarios.add("many", "device: meta\nranks: 5\n");
   const Ended ended = sample::run(
-      {"5", "60", "/bin/sh", "-c", std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " --list"});
+      {"5", "60", "/bin/sh", "-c", std::string(paths::kRankProgram) + " run " + scenarios.path() + " --list"});
   EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_EQ(count(ended.output, "many\n"), 1) << ended.output;
 }
@@ -271,7 +272,7 @@ TEST(Launched, RanksThatPlanOtherCellsAreRefused) {
 TEST(Launched, SignalEndsTheWaitForMissingRanks) {
   Scenarios scenarios({});
   add(scenarios, "good");
-  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+  const std::string program = std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
   const std::string output = scenarios.file("output").string();
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                    "test $RANK = 0 || exit 0; " + program + " > " + output + " & rank=$!; " +
@@ -285,7 +286,7 @@ TEST(Launched, SignalEndsTheWaitForMissingRanks) {
 TEST(Launched, MissingRankIsNamedOnAllWithinTheTimeout) {
   Scenarios scenarios({});
   add(scenarios, "good");
-  const std::string program = std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+  const std::string program = std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
   const auto start = std::chrono::steady_clock::now();
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                    "test $RANK = 1 && exit 0; " + program + " --timeout 2; echo exit $?"});
@@ -301,7 +302,7 @@ TEST(Launched, HostileClientCostsOneLineAndNotTheRun) {
     Scenarios scenarios({});
     add(scenarios, "good");
     const std::string program =
-        std::string(FP8LAB_RANK_PROGRAM) + " run " + scenarios.path() + " -o " + scenarios.out();
+        std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
     const std::string hostile =
         "until exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; do sleep 0.01; done 2>/dev/null; head -c 10 <&3 >&3; sleep "
         "0.3; "

@@ -9,6 +9,7 @@
 
 #include "harness/measure/measure.h"
 #include "harness/run/fake_process.h"
+#include "support/paths.h"
 
 // Host memory that runs and arms take, and their messages where it is limited. Sanitizers take memory of their own, so
 // this test is not built under them.
@@ -66,7 +67,7 @@ expect:
 )");
   const std::int64_t peak = peak_bytes_of([&] {
     ::execl("/bin/sh", "sh", "-c",
-            (std::string("exec ") + FP8LAB_FAKE_PROGRAM + " run " + scenarios.path() + " -j 2 -o " + scenarios.out() +
+            (std::string("exec ") + paths::kFakeProgram + " run " + scenarios.path() + " -j 2 -o " + scenarios.out() +
              " > /dev/null")
                 .c_str(),
             nullptr);

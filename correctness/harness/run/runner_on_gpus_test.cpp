@@ -9,12 +9,13 @@
 #include "harness/run/fake_cells.h"
 #include "harness/run/runner.h"
 #include "harness/scenario/sample.h"
+#include "support/paths.h"
 
 // Cells on a GPU of which there is not enough memory for all at once.
 namespace fp8lab {
 namespace {
 
-const ArmCommand kFake{FP8LAB_FAKE_PROGRAM, {"__arm"}};
+const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 Vocabulary with_a_gpu_of_ten_gibibytes() {
   Vocabulary vocabulary = sample::vocabulary();

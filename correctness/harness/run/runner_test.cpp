@@ -14,12 +14,13 @@
 #include "harness/run/arm_process.h"
 #include "harness/run/fake_arms.h"
 #include "harness/scenario/sample.h"
+#include "support/paths.h"
 
 // Arms in real processes, which crash, hang and are killed.
 namespace fp8lab {
 namespace {
 
-const ArmCommand kFake{FP8LAB_FAKE_PROGRAM, {"__arm"}};
+const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 PlannedCell cell_named(const std::string& name) {
   const Vocabulary vocabulary = sample::vocabulary();

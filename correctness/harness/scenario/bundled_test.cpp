@@ -5,12 +5,13 @@
 #include "harness/results/json_schema.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 // The scenarios that ship, and rules of recipes and fixes as scenario files see them.
 namespace fp8lab {
 namespace {
 
-const std::string kDefinitions = FP8LAB_SCENARIOS;
+const std::string kDefinitions = paths::kScenarios;
 
 std::string schema() { return sample::read(kDefinitions + "/schema/scenario.schema.json"); }
 

@@ -14,6 +14,7 @@
 #include "harness/results/reports.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
+#include "support/paths.h"
 
 // The reader of scenario files, on files that nobody should write: each is read, or refused by file, line and column,
 // and the time is proportional to the size.
@@ -139,7 +140,7 @@ TEST(ScenarioReader, CommaWithoutAValue_IsRefusedAtItsPlace) {
 
 TEST(ScenarioReader, MutatedScenarios_AreReadOrRefusedByPlace) {
   std::vector<std::string> seeds{kScenario};
-  for (const auto& file : find_scenario_files({FP8LAB_SCENARIOS})) seeds.push_back(sample::read(file));
+  for (const auto& file : find_scenario_files({paths::kScenarios})) seeds.push_back(sample::read(file));
   sample::Random random(3);
   int refused = 0, read = 0;
   for (int i = 0; i < sample::mutations(2000); ++i) {
