@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -20,13 +21,17 @@ Noise& Noise::operator+=(const Noise& other) {
 }
 
 Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values) {
-  Noise out;
-  for (std::size_t i = 0; i < reference.size(); ++i) {
+  // Partial sums, so that additions do not wait for each other.
+  std::array<Noise, 8> sums;
+  const auto add = [&](std::size_t i, Noise& sum) {
     const double r = reference[i], d = r - values[i];
-    out.signal += r * r;
-    out.noise += d * d;
-  }
-  return out;
+    sum += Noise{.signal = r * r, .noise = d * d};
+  };
+  std::size_t i = 0;
+  for (; i + sums.size() <= reference.size(); i += sums.size())
+    for (std::size_t k = 0; k < sums.size(); ++k) add(i + k, sums[k]);
+  for (; i < reference.size(); ++i) add(i, sums[0]);
+  return std::accumulate(sums.begin(), sums.end(), Noise{}, [](Noise a, const Noise& b) { return a += b; });
 }
 
 Decibels::Decibels(const Noise& sum) {
