@@ -1,3 +1,5 @@
+#include <vector>
+
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/rows.h"
 #include "core/portable_math.h"
@@ -19,11 +21,14 @@ void rope(const RopeArgs& args, ExecContext&) {
   float* cosine = scratch(kCosine, half);
   float* sine = scratch(kSine, half);
 
+  std::vector<double> step;  // angles of position 1, whose multiples are those of all others
+  for (std::int64_t d = 0; d < half; ++d) step.push_back(rotary_angle(1, d, head_dim, args.base));
+
   for (std::int64_t row = 0; row < args.in.rows; ++row) {
     if (row % args.batch == 0) {
+      const auto position = static_cast<double>(args.first_position + row / args.batch);
       for (std::int64_t d = 0; d < half; ++d) {
-        const std::int64_t position = args.first_position + row / args.batch;
-        const auto rotation = portable::sine_and_cosine(rotary_angle(position, d, head_dim, args.base));
+        const auto rotation = portable::sine_and_cosine(position * step[static_cast<std::size_t>(d)]);
         cosine[d] = static_cast<float>(rotation.cosine);
         sine[d] = static_cast<float>(args.inverse ? -rotation.sine : rotation.sine);
       }
