@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "backend/instruction_sets.h"
 #include "harness/measure/measure.h"
 #include "support/cells.h"
+#include "support/selected_set.h"
 
 // The weights and losses of full training runs, as bits. A machine, compiler, build type or instruction set that
 // computes anything else fails here. An intended change of the numerics changes this table and says so in its commit.
@@ -36,12 +36,10 @@ TEST_P(SameBits, EveryInstructionSet_TrainsToTheseWeightsAndLosses) {
   CellConfig cell = support::small_cell(run.recipe, run.form);
   cell.training.fp8_attention = run.fp8_attention;
   cell.measure = {"parity"};
-  const std::string_view before = cpu_instruction_set();
   for (const std::string_view name : cpu_instruction_sets()) {
-    select_cpu_instruction_set(name);
+    const support::SelectedSet selected(name);
     EXPECT_EQ(measure_arm(cell, Arm::kAfter).values_hash, run.hash) << name;
   }
-  select_cpu_instruction_set(before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Runs, SameBits, ::testing::ValuesIn(kRuns), [](const auto& instance) {

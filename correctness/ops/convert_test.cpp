@@ -6,19 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "backend/instruction_sets.h"
 #include "core/float8.h"
 #include "reference/compare.h"
+#include "support/selected_set.h"
 
 // The conversions under every instruction set that this machine has, compared with the scalar conversions of lib/core,
 // bit for bit. Counts are odd, so that the last vector is not full.
 namespace fp8lab {
 namespace {
-
-class Convert : public ::testing::Test {
-  void TearDown() override { select_cpu_instruction_set(before_); }
-  std::string_view before_ = cpu_instruction_set();
-};
 
 /// out[i] for every input, by the loop.
 template <class In, class Out>
@@ -28,21 +23,21 @@ std::vector<Out> converted(void (*loop)(const In*, std::int64_t, Out*), const st
   return out;
 }
 
-template <class In, class Convert>
-std::vector<float> each(const std::vector<In>& in, Convert convert) {
+template <class In, class Function>
+std::vector<float> each(const std::vector<In>& in, Function convert) {
   std::vector<float> out;
   for (const In x : in) out.push_back(convert(x));
   return out;
 }
 
-TEST_F(Convert, EveryCodeAndEveryBf16_HasItsValue) {
+TEST(Convert, EveryCodeAndEveryBf16_HasItsValue) {
   std::vector<std::uint16_t> bf16;
   for (std::uint32_t bits = 0; bits < 0x10000 + 13; ++bits) bf16.push_back(static_cast<std::uint16_t>(bits));
   std::vector<std::uint8_t> bytes;
   for (std::uint32_t byte = 0; byte < 0x100 + 13; ++byte) bytes.push_back(static_cast<std::uint8_t>(byte));
   for (const std::string_view set : cpu_instruction_sets()) {
     SCOPED_TRACE(set);
-    select_cpu_instruction_set(set);
+    const support::SelectedSet selected(set);
     EXPECT_TRUE(reference::bitwise_equal(converted(cpu::load_bf16, bf16),
                                          each(bf16, [](std::uint16_t bits) { return bf16_to_f32({bits}); })));
     EXPECT_TRUE(reference::bitwise_equal(converted(cpu::load_e4m3, bytes), each(bytes, e4m3_to_f32)));
@@ -51,7 +46,7 @@ TEST_F(Convert, EveryCodeAndEveryBf16_HasItsValue) {
 }
 
 // Every BF16 with lower bits of a float around the tie, at the ends, and one that is none of these.
-TEST_F(Convert, FloatsAroundEveryBf16_RoundToIt) {
+TEST(Convert, FloatsAroundEveryBf16_RoundToIt) {
   std::vector<float> floats;
   for (std::uint32_t bf16 = 0; bf16 < 0x10000; ++bf16)
     for (const std::uint32_t low : {0x0000u, 0x0001u, 0x7FFFu, 0x8000u, 0x8001u, 0xFFFFu, 0x35A7u})
@@ -59,7 +54,7 @@ TEST_F(Convert, FloatsAroundEveryBf16_RoundToIt) {
   std::vector<std::uint16_t> expected;
   for (const float x : floats) expected.push_back(f32_to_bf16(x).bits);
   for (const std::string_view set : cpu_instruction_sets()) {
-    select_cpu_instruction_set(set);
+    const support::SelectedSet selected(set);
     EXPECT_TRUE(reference::bitwise_equal(converted(cpu::store_bf16, floats), expected)) << set;
   }
 }

@@ -16,6 +16,7 @@
 #include "reference/expected.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
+#include "support/selected_set.h"
 
 // Products of every layout under every instruction set of this machine, bit for bit the loop that defines them.
 namespace fp8lab::cpu {
@@ -24,6 +25,7 @@ namespace {
 using reference::Expected;
 using reference::gaussian_values;
 using reference::kUnit;
+using support::SelectedSet;
 
 struct Problem {
   std::int64_t m;
@@ -90,25 +92,13 @@ std::vector<float> run(const Problem& p, MatmulOperand a, MatmulOperand b, std::
   return packed;
 }
 
-/// Selects an instruction set for as long as it lives.
-class Selected {
- public:
-  explicit Selected(std::string_view name) : before_(cpu_instruction_set()) { select_cpu_instruction_set(name); }
-  ~Selected() { select_cpu_instruction_set(before_); }
-  Selected(const Selected&) = delete;
-  Selected& operator=(const Selected&) = delete;
-
- private:
-  std::string_view before_;
-};
-
 class Matmul : public ::testing::TestWithParam<Problem> {};
 
 TEST_P(Matmul, EveryInstructionSetAndLayout_HasTheBitsOfTheDefinition) {
   const Problem p = GetParam();
   const std::vector<float> expected = defined(p, Stored(p.m, p.k, false, 1), Stored(p.n, p.k, false, 2));
   for (const std::string_view name : cpu_instruction_sets()) {
-    const Selected selected(name);
+    const SelectedSet selected(name);
     for (const bool a_transposed : {false, true})
       for (const bool b_transposed : {false, true})
         for (const std::int64_t padding : {0, 3}) {
@@ -199,7 +189,7 @@ TEST(MatmulValues, EveryInstructionSet_KeepsNanInfinityAndSubnormals) {
   a.values = {1, 0, 0, 0, 1, 0};
   b.values = {std::nanf(""), 1, 0, 0, kInfinity, 0, 0x1p-149f, 0x1p-140f, 0};
   for (const std::string_view name : cpu_instruction_sets()) {
-    const Selected selected(name);
+    const SelectedSet selected(name);
     const std::vector<float> c = run(p, a.operand(), b.operand());
     EXPECT_TRUE(std::isnan(c[0]));
     EXPECT_TRUE(std::isnan(c[1]));  // 0 * Inf
@@ -217,16 +207,60 @@ TEST(MatmulValues, EveryInstructionSet_RoundsAProductBeforeItIsAdded) {
   a.values = {-1.0f, 1.0f + 0x1p-12f};
   b.values = {1.0f, 1.0f + 0x1p-12f};
   for (const std::string_view name : cpu_instruction_sets()) {
-    const Selected selected(name);
+    const SelectedSet selected(name);
     EXPECT_EQ(run(p, a.operand(), b.operand()), std::vector<float>{0x1p-11f}) << name;  // fused it were 2^-11 + 2^-24
   }
+}
+
+/// c (+)= a b with `a` of m x k as given and `b` of k x n in groups of columns, by the loops of every instruction set.
+void expect_unpacked_product(const Problem& p, bool transposed, bool accumulate) {
+  const auto product_of = [&](const MatmulLoops& loops, const Stored& a, const std::vector<float>& b,
+                              std::vector<float> c) {
+    loops.multiply_unpacked({.m = p.m,
+                             .n = p.n,
+                             .k = p.k,
+                             .a = a.values.data(),
+                             .a_row_stride = transposed ? 1 : a.row_stride,
+                             .a_col_stride = transposed ? a.row_stride : 1,
+                             .b = b.data(),
+                             .b_group_stride = p.k * kGroup,
+                             .b_row_stride = kGroup,
+                             .c = c.data(),
+                             .c_row_stride = p.n,
+                             .accumulate = accumulate});
+    return c;
+  };
+  const Stored a(p.m, p.k, transposed, 1, 3);
+  const std::vector<float> b = gaussian_values(p.k * p.n, 2), before = gaussian_values(p.m * p.n, 3);
+  std::vector<float> expected;
+  for (std::int64_t i = 0; i < p.m; ++i)
+    for (std::int64_t j = 0; j < p.n; ++j) {
+      float sum = 0.0f;
+      for (std::int64_t k = 0; k < p.k; ++k)
+        sum += a.at(i, k) * b[static_cast<std::size_t>((j / kGroup * p.k + k) * kGroup + j % kGroup)];
+      expected.push_back(accumulate ? before[expected.size()] + sum : sum);
+    }
+  for (const Loops& loops : available_loops())
+    EXPECT_TRUE(reference::bitwise_equal(product_of(loops.matmul, a, b, before), expected))
+        << loops.instruction_set << ", " << p.m << " x " << p.n << " x " << p.k;
+  for (const MatmulLoops* loops : other_matmul_loops())
+    EXPECT_TRUE(reference::bitwise_equal(product_of(*loops, a, b, before), expected));
+}
+
+TEST(UnpackedProducts, EveryInstructionSet_HasTheBitsOfTheDefinition) {
+  for (const std::int64_t groups : {1, 2, 3, 4, 5, 7, 8})
+    for (const std::int64_t rows : {4, 12})
+      for (const std::int64_t k : {1, 33})
+        for (const bool transposed : {false, true})
+          for (const bool accumulate : {false, true})
+            expect_unpacked_product({rows, groups * kGroup, k}, transposed, accumulate);
 }
 
 TEST(InstructionSets, BestIsUsedUntilAnotherIsSelected_UnknownOnesAreRefused) {
   const std::vector<std::string_view> names = cpu_instruction_sets();
   EXPECT_EQ(names.back(), "baseline");
   for (const std::string_view name : names) {
-    const Selected selected(name);
+    const SelectedSet selected(name);
     EXPECT_EQ(cpu_instruction_set(), name);
   }
   std::string listed;

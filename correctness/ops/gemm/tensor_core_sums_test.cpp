@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "backend/cpu/gemm/matmul.h"
-#include "backend/instruction_sets.h"
 #include "ops/gemm.h"
 #include "ops/gemm/gemm_operands.h"
 #include "reference/compare.h"
 #include "reference/float8_sums.h"
 #include "reference/test_data.h"
+#include "support/selected_set.h"
 
 // The host's sums of FP8 products as a Hopper tensor core makes them: bit for bit the definition in double, which has
 // the values that were measured on a GPU (float8_sums_test.cpp).
@@ -66,9 +66,8 @@ struct Problem {
 };
 
 TEST(TensorCoreSums, HaveTheBitsOfTheDefinitionUnderEveryInstructionSet) {
-  const std::string_view before = cpu_instruction_set();
   for (const std::string_view name : cpu_instruction_sets()) {
-    select_cpu_instruction_set(name);
+    const support::SelectedSet selected(name);
     for (const auto& [m, n, k] : {Problem{1, 1, 1},
                                   {3, 5, 31},
                                   {7, 33, 32},
@@ -96,7 +95,6 @@ TEST(TensorCoreSums, HaveTheBitsOfTheDefinitionUnderEveryInstructionSet) {
       }
     }
   }
-  select_cpu_instruction_set(before);
 }
 
 TEST(TensorCoreSums, HaveTheValuesMeasuredOnAGpu) {

@@ -97,11 +97,11 @@ float log_sum_exp(const float* logits, std::int64_t count) {
     // Each float sum has few terms (kKeyTile / kLanes), so the double sum over tiles decides the accuracy.
     float sums[kLanes] = {};
     const std::int64_t end = std::min(begin + kKeyTile, count);
-    vectorized([&] {
+    vectorized([=, sums = &sums[0]] {
       for (std::int64_t j = begin; j < end; j += kLanes)
-        for (std::int64_t lane = 0; lane < kLanes; ++lane) sums[lane] += exponential(logits[j + lane] - shift);
+        for (std::int64_t part = 0; part < kLanes; ++part) sums[part] += exponential(logits[j + part] - shift);
     });
-    for (const float lane_sum : sums) sum += static_cast<double>(lane_sum);
+    for (const float part : sums) sum += static_cast<double>(part);
   }
   return static_cast<float>(static_cast<double>(shift) + portable::logarithm(sum));
 }

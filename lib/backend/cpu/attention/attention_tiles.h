@@ -21,7 +21,7 @@ inline constexpr std::int64_t kKeyTile = 64;
 inline constexpr std::int64_t kLanes = kGroup;
 
 /// The product under the instruction set in use.
-inline void multiply(const TileProduct& product) { loops().matmul.multiply_tile(product); }
+inline void multiply(const TileProduct& product) { loops().matmul.multiply_unpacked(product); }
 
 /// Rows [begin, begin + count) of one head of one sequence: row i is token (begin + i) * batch + sequence.
 struct HeadRows {

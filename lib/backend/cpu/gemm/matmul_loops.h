@@ -58,7 +58,7 @@ struct MatmulLoops {
   void (*pack_a)(const PackArgs& args);  ///< panels of tile_rows
   void (*pack_b)(const PackArgs& args);  ///< panels of tile_cols
   void (*multiply)(const PanelProduct& product);
-  void (*multiply_tile)(const TileProduct& product);
+  void (*multiply_unpacked)(const TileProduct& product);
 };
 
 // One per source file; the build decides which exist.

@@ -248,7 +248,7 @@ void multiply(const PanelProduct& args) {
 }
 
 template <class Set>
-void multiply_tile(const TileProduct& product) {
+void multiply_unpacked(const TileProduct& product) {
   multiply_columns<typename Set::GroupVector, Set::kGroups>(product, 0);
 }
 
@@ -262,7 +262,7 @@ constexpr MatmulLoops make_matmul_loops() {
           .pack_a = pack<Set::kRows>,
           .pack_b = pack<kCols>,
           .multiply = multiply<Set>,
-          .multiply_tile = multiply_tile<Set>};
+          .multiply_unpacked = multiply_unpacked<Set>};
 }
 
 }  // namespace
