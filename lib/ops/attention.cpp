@@ -11,7 +11,7 @@
 namespace fp8lab {
 namespace {
 
-std::string describe(std::string_view name_of_it, const MatrixView& view) {
+std::string describe_matrix(std::string_view name_of_it, const MatrixView& view) {
   return fmt::format("{} is {} [{}, {}]", name_of_it, name(view.dtype), view.rows, view.cols);
 }
 
@@ -36,10 +36,10 @@ void check_extent(std::string_view op, std::string_view name_of_it, const Matrix
                   std::int64_t heads) {
   if (view.rows != shape.seq * shape.batch || view.cols != heads * shape.head_dim)
     fail(fmt::format("{}: {}; it must be [seq * batch, heads * head_dim] = [{} * {}, {} * {}]", op,
-                     describe(name_of_it, view), shape.seq, shape.batch, heads, shape.head_dim));
+                     describe_matrix(name_of_it, view), shape.seq, shape.batch, heads, shape.head_dim));
   if (view.col_stride != 1 && view.cols > 1)
     fail(fmt::format("{}: {} with columns {} elements apart; a row's columns must be contiguous", op,
-                     describe(name_of_it, view), view.col_stride));
+                     describe_matrix(name_of_it, view), view.col_stride));
 }
 
 void check_operand(std::string_view op, std::string_view name_of_it, const OperandView& operand,
@@ -48,10 +48,10 @@ void check_operand(std::string_view op, std::string_view name_of_it, const Opera
   if (is_float8(operand.values.dtype)) {
     if (!operand.quantized() || !operand.scales.per_tensor() || operand.scales.dtype != DType::kF32)
       fail(fmt::format("{}: {} without one f32 scale; FP8 operands of attention are quantized per tensor", op,
-                       describe(name_of_it, operand.values)));
+                       describe_matrix(name_of_it, operand.values)));
   } else if (!is_real(operand.values.dtype) || operand.quantized()) {
     fail(fmt::format("{}: {}{}; it must be f32, f16, bf16, or FP8 with a scale", op,
-                     describe(name_of_it, operand.values), operand.quantized() ? " with a scale" : ""));
+                     describe_matrix(name_of_it, operand.values), operand.quantized() ? " with a scale" : ""));
   }
 }
 

@@ -8,8 +8,6 @@
 namespace fp8lab {
 namespace {
 
-MatrixView column(const Tensor& tokens) { return tokens.reshaped(Shape{tokens.numel(), 1}).view(); }
-
 void check_rows(std::string_view op, const NamedTensor& rows, const Tensor& tokens, std::int64_t batch) {
   if (batch < 1 || rows.tensor.rows() % batch != 0)
     fail(fmt::format("{}: {} with batch {}; its rows are positions times sequences", op, describe(rows), batch));
@@ -62,7 +60,7 @@ void embedding_into(Device& device, const EmbeddingInputs& inputs, const Tensor&
   check_columns(kOp, {"out", out}, {"table", inputs.table});
   check_rows(kOp, {"out", out}, inputs.tokens, inputs.batch);
   device.launch(&KernelTable::embedding_forward,
-                EmbeddingForwardArgs{.tokens = column(inputs.tokens),
+                EmbeddingForwardArgs{.tokens = inputs.tokens.as_column(),
                                      .table = inputs.table.view(),
                                      .positions = inputs.positions ? inputs.positions.view() : MatrixView{},
                                      .batch = inputs.batch,
@@ -81,7 +79,7 @@ void embedding_gradient_into(Device& device, const EmbeddingGradientInputs& inpu
                      inputs.grad_out.rows() / inputs.batch));
   device.launch(&KernelTable::embedding_backward,
                 EmbeddingBackwardArgs{.grad_out = inputs.grad_out.view(),
-                                      .tokens = inputs.tokens ? column(inputs.tokens) : MatrixView{},
+                                      .tokens = inputs.tokens ? inputs.tokens.as_column() : MatrixView{},
                                       .batch = inputs.batch,
                                       .grad_table = grad_table.view(),
                                       .accumulate = accumulate});

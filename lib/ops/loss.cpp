@@ -24,8 +24,6 @@ void check_pair(std::string_view op, const Tensor& x, const Tensor& target) {
   if (x.numel() == 0) fail(std::string(op) + ": " + describe({"x", x}) + "; a mean needs at least one element");
 }
 
-MatrixView column(const Tensor& tensor) { return tensor.reshaped(Shape{tensor.numel(), 1}).view(); }
-
 void check_targets(std::string_view op, const Tensor& logits, const Tensor& targets) {
   check_real(op, {"logits", logits});
   check_dtype(op, {"targets", targets}, DType::kI32);
@@ -81,9 +79,9 @@ CrossEntropy cross_entropy(Device& device, const Tensor& logits, const Tensor& t
   CrossEntropy out{.loss = device.allocate(kLoss, loss_holder), .log_sums = device.allocate(by_row, log_sums_holder)};
   const Tensor losses = device.allocate(by_row, log_sums_holder);
   device.launch(&KernelTable::cross_entropy_forward, CrossEntropyForwardArgs{.logits = logits.view(),
-                                                                             .targets = column(targets),
-                                                                             .losses = column(losses),
-                                                                             .log_sums = column(out.log_sums)});
+                                                                             .targets = targets.as_column(),
+                                                                             .losses = losses.as_column(),
+                                                                             .log_sums = out.log_sums.as_column()});
   device.launch(
       &KernelTable::sum_loss,
       SumLossArgs{.x = losses.view(), .loss = out.loss.view(), .divisor = static_cast<double>(logits.rows())});
@@ -98,8 +96,8 @@ void cross_entropy_gradient_in_place(Device& device, const Tensor& logits, const
   check_numel(kOp, {"log_sums", log_sums}, logits.rows(), "one for each row of logits");
   check_grad_loss(kOp, grad_loss);
   device.launch(&KernelTable::cross_entropy_backward, CrossEntropyBackwardArgs{.logits = logits.view(),
-                                                                               .targets = column(targets),
-                                                                               .log_sums = column(log_sums),
+                                                                               .targets = targets.as_column(),
+                                                                               .log_sums = log_sums.as_column(),
                                                                                .grad_loss = grad_loss.view(),
                                                                                .grad_logits = logits.view()});
 }

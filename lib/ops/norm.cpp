@@ -25,8 +25,6 @@ void check_statistics(std::string_view op, const NamedTensor& statistics, const 
 }
 
 MatrixView row_vector(const Tensor& tensor) { return tensor.reshaped(Shape{1, tensor.numel()}).view(); }
-MatrixView column_vector(const Tensor& tensor) { return tensor.reshaped(Shape{tensor.numel(), 1}).view(); }
-
 void check_forward(std::string_view op, const NormInputs& inputs) {
   check_input(op, inputs.x, inputs.gamma);
   if (inputs.kind == NormKind::kLayerNorm && inputs.beta) {
@@ -104,8 +102,8 @@ NormGradients norm_backward(Device& device, const NormBackwardInputs& inputs) {
                                  .grad_y = inputs.grad_y.view(),
                                  .x = inputs.x.view(),
                                  .gamma = row_vector(inputs.gamma),
-                                 .mean = centred ? column_vector(inputs.mean) : MatrixView{},
-                                 .rstd = column_vector(inputs.rstd),
+                                 .mean = centred ? inputs.mean.as_column() : MatrixView{},
+                                 .rstd = inputs.rstd.as_column(),
                                  .grad_x = out.x.view(),
                                  .grad_gamma = row_vector(out.gamma),
                                  .grad_beta = out.beta ? row_vector(out.beta) : MatrixView{}});

@@ -98,7 +98,7 @@ void fill_shard_orientation(Device& device, const QuantizedTensor& unsharded, Qu
   copy_into(device, scale_matrix(unsharded, columnwise).row_range(begin / block, to.rows()), to);
 }
 
-std::string describe(const QuantizedTensor& q) {
+std::string describe_stored(const QuantizedTensor& q) {
   return fmt::format("{} [{}, {}]{}", name(q.format().dtype), q.rows(), q.cols(),
                      q.format().per_tensor()
                          ? std::string(" scaled per tensor")
@@ -111,11 +111,11 @@ std::string slice_refusal(const QuantizedTensor& q, const RowCut& cut) {
   if (format.per_tensor() || (cut.begin == 0 && cut.count == q.rows())) return {};
   for (const bool columnwise : {kRowwise, kColumnwise})
     if (orientation_of(q, columnwise) && !scales_by_rows(format, columnwise))
-      return fmt::format("slice: scales of {} are not stored by its rows", describe(q));
+      return fmt::format("slice: scales of {} are not stored by its rows", describe_stored(q));
   constexpr std::int64_t kMultiple = 128;  // rows after which padding may begin, in either orientation
   if (cut.begin % kMultiple != 0 || (cut.count % kMultiple != 0 && cut.begin + cut.count != q.rows()))
     return fmt::format("slice: rows [{}, {}) of {} begin or end inside {} rows whose scales lie together", cut.begin,
-                       cut.begin + cut.count, describe(q), kMultiple);
+                       cut.begin + cut.count, describe_stored(q), kMultiple);
   return {};
 }
 
@@ -148,7 +148,7 @@ QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, H
   if (!format.columnwise_is_transpose() || !q.rowwise())
     fail(fmt::format(
         "make_columnwise: {}{}; a transposed copy is for full tensors and square blocks, from the row-wise orientation",
-        describe(q), q.rowwise() ? "" : " without row-wise orientation"));
+        describe_stored(q), q.rowwise() ? "" : " without row-wise orientation"));
   QuantizedTensor made(q.shape(), format);
   const Tensor scale = format.per_tensor() ? q.rowwise().scale_inv.held_by(holder) : Tensor{};
   made.columnwise() = allocate_orientation(device, format, kColumnwise, {q.rows(), q.cols()}, scale, holder);
@@ -205,7 +205,7 @@ QuantizedTensor cut_rows(Device& device, const Behaviors& behaviors, const Quant
   const bool cuts_columnwise = cut.orientations.columnwise && unsharded.columnwise();
   const bool cuts_rowwise = cut.orientations.rowwise && unsharded.rowwise();
   if (!cuts_rowwise && !cuts_columnwise)
-    fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe(unsharded),
+    fail(fmt::format("split: {} has {} and the shards ask for none that can be cut", describe_stored(unsharded),
                      unsharded.empty()     ? "no orientation"
                      : unsharded.rowwise() ? "its row-wise orientation"
                                            : "its column-wise orientation only"));
@@ -262,7 +262,7 @@ QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const Quan
 bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& from, QuantizedTensor& to,
                const Quantizer* quantizer) {
   if (from.rows() != to.rows() || from.cols() != to.cols())
-    fail(fmt::format("copy: {} into {}; shapes must be equal", describe(from), describe(to)));
+    fail(fmt::format("copy: {} into {}; shapes must be equal", describe_stored(from), describe_stored(to)));
   const bool has_all = (from.rowwise() || !to.rowwise()) && (from.columnwise() || !to.columnwise());
   if (behaviors.copy_bytes_between_shards && has_all && from.format() == to.format()) {
     for (const bool columnwise : {kRowwise, kColumnwise}) {
@@ -283,7 +283,7 @@ bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor
 RowSlice slice_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& q, const RowCut& cut,
                     DType dtype) {
   if (cut.begin < 0 || cut.count < 0 || cut.begin + cut.count > q.rows())
-    fail(fmt::format("slice: rows [{}, {}) of {}", cut.begin, cut.begin + cut.count, describe(q)));
+    fail(fmt::format("slice: rows [{}, {}) of {}", cut.begin, cut.begin + cut.count, describe_stored(q)));
   RowSlice slice;
   // Reverted behaviour: every slice is a copy in high precision.
   slice.reason = behaviors.view_aligned_slices
@@ -303,7 +303,7 @@ QuantizedTensor view_as(const QuantizedTensor& q, const Shape& shape) {
   const bool same_matrix = shape.rows() == q.rows() && shape.cols() == q.cols();
   if (shape.numel() != q.shape().numel() || (!same_matrix && !q.format().per_tensor()) ||
       (!same_matrix && !q.rowwise()))
-    fail(fmt::format("view: {} as {}; {}", describe(q), to_string(shape),
+    fail(fmt::format("view: {} as {}; {}", describe_stored(q), to_string(shape),
                      shape.numel() != q.shape().numel() ? "the elements are not as many"
                      : q.format().per_tensor()          ? "without row-wise orientation the last dimension must stay"
                                                         : "blocks lie along the last dimension, which must stay"));

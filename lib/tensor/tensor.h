@@ -37,6 +37,8 @@ class Tensor {
   bool contiguous() const { return view().contiguous(); }
 
   MatrixView view() const;
+  /// The elements one below the other, as a matrix of one column; contiguous tensors only.
+  MatrixView as_column() const { return reshaped(Shape{numel(), 1}).view(); }
   OperandView operand() const { return {.values = view(), .scales = {}}; }
   /// Host address of the first element; only for devices whose memory the host can read.
   template <class T>

@@ -10,7 +10,7 @@ struct Row {
   std::string_view path, meaning;
 };
 
-constexpr std::array kRows{
+constexpr std::array kAbsentKeys{
     Row{"mesh", "all ranks shard"},
     Row{"sharding", "fsdp for several ranks or a mesh, else none"},
     Row{"reduce_dtype", "the type of the parameters"},
@@ -38,8 +38,8 @@ constexpr std::array kRows{
 }  // namespace
 
 std::string_view absent_meaning(std::string_view path) {
-  const auto row = std::ranges::find(kRows, path, &Row::path);
-  return row == kRows.end() ? std::string_view{} : row->meaning;
+  const auto row = std::ranges::find(kAbsentKeys, path, &Row::path);
+  return row == kAbsentKeys.end() ? std::string_view{} : row->meaning;
 }
 
 }  // namespace fp8lab

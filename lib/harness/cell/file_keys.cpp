@@ -8,7 +8,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::array kRows{
+constexpr std::array kFileKeys{
     FileKey{"version", "version of the file format", "1", "version: 1", kRequired},
     FileKey{"name", "the scenario's name; ids of cells begin with it", "at most 80 of a-z, 0-9, - and _",
             "name: my-scenario", kRequired},
@@ -42,11 +42,11 @@ constexpr std::array kRows{
 
 }  // namespace
 
-std::span<const FileKey> file_keys() { return kRows; }
+std::span<const FileKey> file_keys() { return kFileKeys; }
 
 const FileKey* find_file_key(std::string_view name) {
-  const auto row = std::ranges::find(kRows, name, &FileKey::name);
-  return row == kRows.end() ? nullptr : row;
+  const auto row = std::ranges::find(kFileKeys, name, &FileKey::name);
+  return row == kFileKeys.end() ? nullptr : row;
 }
 
 }  // namespace fp8lab

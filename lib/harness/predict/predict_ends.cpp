@@ -3,7 +3,6 @@
 namespace fp8lab::closed_form {
 namespace {
 
-constexpr Bytes kF32 = 4;
 constexpr Bytes kToken = 4;
 
 }  // namespace

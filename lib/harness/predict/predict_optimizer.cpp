@@ -9,8 +9,6 @@
 namespace fp8lab::closed_form {
 namespace {
 
-constexpr Bytes kF32 = 4;
-
 struct MomentNumbers {
   Moments type;
   Bytes bytes;

@@ -7,8 +7,6 @@
 namespace fp8lab::closed_form {
 namespace {
 
-constexpr Bytes kF32 = 4;
-
 /// The rows of rank 0's shard. Later ranks may have fewer, and are padded to as many.
 std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows) { return ceil_div(rows, cell.sharding.shards); }
 

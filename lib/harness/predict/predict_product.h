@@ -5,8 +5,6 @@
 // Parts of nodes: products and norms, each with the sizes of its tensors and the schedule of its passes.
 namespace fp8lab::closed_form {
 
-inline constexpr Bytes kF32 = 4;
-
 /// Which run of a layer's forward is meant. kSaving saves tensors for backward. With activation checkpointing the layer
 /// runs twice: first kRecorded (in the first step) or kRecordedAgain (in later steps), which save nothing, then
 /// kSaving, in backward.

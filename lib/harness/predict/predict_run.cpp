@@ -10,8 +10,6 @@
 namespace fp8lab::closed_form {
 namespace {
 
-constexpr Bytes kF32 = 4;
-
 /// The highest point of a phase.
 struct Peak {
   Bytes bytes = 0;

@@ -9,6 +9,7 @@
 namespace fp8lab::closed_form {
 
 using Bytes = std::int64_t;
+inline constexpr Bytes kF32 = 4;  ///< of an element of type f32
 
 /// What live bytes are for.
 enum class Owner { kParameters, kScales, kGathered, kGradients, kOptimizer, kCachedCopies, kActivations, kLogits };

@@ -19,8 +19,6 @@ constexpr FormNumbers kForms[] = {
      .rotary = true},
 };
 
-constexpr Bytes kF32 = 4;
-
 constexpr Bytes one_scale(std::int64_t, std::int64_t) { return kF32; }
 /// One f32 per 1 x 128 block: an array [ceil(cols / 128), rows padded to a multiple of 4].
 constexpr Bytes scales_1x128(std::int64_t rows, std::int64_t cols) {

@@ -3,8 +3,6 @@
 namespace fp8lab::closed_form {
 namespace {
 
-constexpr Bytes kF32 = 4;
-
 /// The all-reduces of which rank 0 is a member.
 struct Reductions {
   std::int64_t calls = 0;

@@ -16,6 +16,7 @@
 #include "harness/cell/units.h"
 #include "harness/results/compare.h"
 #include "harness/results/gunzip.h"
+#include "harness/results/json_text.h"
 
 namespace fp8lab {
 namespace {
@@ -150,8 +151,6 @@ std::string environment_text(const RunComparison& comparison) {
 Json number_or_null(const std::optional<double>& value) {
   return value ? Json::parse(shortest(*value)) : Json(nullptr);
 }
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 Json change_json(const Change& change) {
   Json out{{"kind", name(change.kind)}, {"direction", name(change.direction)},

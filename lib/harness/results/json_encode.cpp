@@ -6,6 +6,7 @@
 #include "core/fnv1a.h"
 #include "harness/cell/keys.h"
 #include "harness/results/json_codec.h"
+#include "harness/results/json_text.h"
 
 // Writes the JSON of json_codec.h.
 namespace fp8lab {
@@ -66,8 +67,6 @@ Json holders_json(const Holders& holders) {
   for (const auto& [holder, bytes] : holders) out.push_back({{"holder", holder}, {"bytes", bytes}});
   return out;
 }
-
-Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 using NumberJson = Json (*)(const std::optional<double>&);
 
@@ -166,6 +165,8 @@ std::string dumped(const Json& json) {
 }
 
 }  // namespace
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 std::string cell_to_json(const CellConfig& cell) {
   return dumped({{"scenario", cell.scenario},

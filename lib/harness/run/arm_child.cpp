@@ -28,8 +28,6 @@ extern "C" const char* __tsan_default_options() { return __asan_default_options(
 namespace fp8lab {
 namespace {
 
-constexpr int kExchangeFd = 3;
-
 ArmResult ended(const char* status, const std::string& reason) {
   ArmResult out;
   out.status = status;

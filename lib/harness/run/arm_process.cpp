@@ -22,7 +22,6 @@
 namespace fp8lab {
 namespace {
 
-constexpr int kExchangeFd = 3;
 constexpr std::size_t kTailBytes = 4096;
 constexpr char kGo = 1;
 

@@ -26,10 +26,13 @@ struct ArmCommand {
   std::map<std::string, std::string> environment{};  ///< variables that differ from this process's
 };
 
+/// The descriptor of the request and of the result, in the process that runs an arm.
+inline constexpr int kExchangeFd = 3;
+
 /// A child process that runs arms, one after another, in a process group of its own; its standard output and error are
-/// captured. Descriptor 3 of the child is a file in memory, which holds the request and afterwards the result. A byte
-/// on standard input, a socket, starts an arm; a byte back reports its end. The child dies when this process ends,
-/// however that happens, and when this object is destroyed.
+/// captured. Descriptor kExchangeFd of the child is a file in memory, which holds the request and afterwards the
+/// result. A byte on standard input, a socket, starts an arm; a byte back reports its end. The child dies when this
+/// process ends, however that happens, and when this object is destroyed.
 class ArmProcess {
  public:
   /// What the process does after an arm: end, or wait for another arm.
