@@ -44,11 +44,15 @@ function(fp8lab_export name)
 endfunction()
 fp8lab_export(settings)
 
-# fp8lab_module(<module> SOURCES <files> [MODULES <modules it may include>] [LIBRARIES <others>])
+# fp8lab_module(<module> SOURCES <files> [MODULES <modules it may include>] [LIBRARIES <others>] [SEPARATE])
 # A module is one static library under lib/<module>; MODULES mirrors the table of ci/check_layers.py.
+# SEPARATE: its files are never compiled together, since private names are not unique in it.
 function(fp8lab_module module)
-  cmake_parse_arguments(ARG "" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "SEPARATE" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   add_library(fp8lab_${module} STATIC ${ARG_SOURCES})
+  if(FP8LAB_UNITY AND NOT ARG_SEPARATE)
+    set_target_properties(fp8lab_${module} PROPERTIES UNITY_BUILD ON)
+  endif()
   target_include_directories(fp8lab_${module} PUBLIC ${fp8lab_headers})
   list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
   target_link_libraries(fp8lab_${module} PUBLIC fp8lab_settings ${ARG_MODULES} PRIVATE fmt::fmt ${ARG_LIBRARIES})
@@ -90,8 +94,8 @@ endfunction()
 # GPUS: as GPU, for tests with ranks, which use every GPU that there is; their entries have the label `gpus` too.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set, since its tests compare
 # operations and layers with references.
-# OPTIMIZED, which NUMERIC implies: its own files are optimised as lib/ is. The other tests' files are little, or under
-# sanitizers not at all, since optimising takes longer than they run.
+# OPTIMIZED: its own files are optimised as lib/ is. Those of other tests are little, or under sanitizers not at all, since
+# optimising takes longer than they run.
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
 # lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
 function(fp8lab_test name)
@@ -106,7 +110,8 @@ function(fp8lab_test name)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} test_reference fmt::fmt GTest::gtest_main)
   if(ARG_NUMERIC)
     list(APPEND ARG_LABELS numeric)
-  elseif(FP8LAB_SANITIZE AND NOT ARG_OPTIMIZED)
+  endif()
+  if(FP8LAB_SANITIZE AND NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE -O0)
   elseif(NOT ARG_OPTIMIZED)
     target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
