@@ -50,7 +50,7 @@ fp8lab_export(settings)
 function(fp8lab_module module)
   cmake_parse_arguments(ARG "SEPARATE" "" "SOURCES;MODULES;LIBRARIES" ${ARGN})
   add_library(fp8lab_${module} STATIC ${ARG_SOURCES})
-  if(FP8LAB_UNITY AND NOT ARG_SEPARATE)
+  if(FP8LAB_UNITY STREQUAL "modules" AND NOT ARG_SEPARATE)
     set_target_properties(fp8lab_${module} PROPERTIES UNITY_BUILD ON)
   endif()
   target_include_directories(fp8lab_${module} PUBLIC ${fp8lab_headers})
@@ -86,7 +86,7 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>])
+#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>] [SEPARATE])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
@@ -98,13 +98,17 @@ endfunction()
 # optimising takes longer than they run.
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
 # lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
+# SEPARATE: as of modules.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
+  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED;SEPARATE" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
     ${ARGN})
   if(backend IN_LIST ARG_MODULES OR harness IN_LIST ARG_MODULES)
     list(APPEND ARG_LIBRARIES test_instruction_set)
   endif()
   add_executable(${name} ${ARG_SOURCES})
+  if(FP8LAB_UNITY STREQUAL "tests" AND NOT ARG_SEPARATE)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
+  endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)
   list(TRANSFORM ARG_MODULES PREPEND fp8lab_)
   target_link_libraries(${name} PRIVATE fp8lab_settings ${ARG_MODULES} ${ARG_LIBRARIES} test_reference fmt::fmt GTest::gtest_main)

@@ -15,7 +15,7 @@ std::string refusal(const RankFunction& rank_function) {
   return error_of([&] { run_ranks("simulated", {.ranks = 4, .simulated_rank = 1}, rank_function); });
 }
 
-struct Buffers {
+struct CountedBuffers {
   alignas(8) std::array<std::byte, 4096> memory{};
   std::vector<std::int64_t> offsets = {0, 10, 10, 40, 100};
 
@@ -26,7 +26,7 @@ struct Buffers {
 TEST(Traffic, CountsBytesOfTheFullArrayByCollectiveAndContent) {
   EXPECT_EQ(
       refusal([](ProcessGroup& group) {
-        Buffers buffers;
+        CountedBuffers buffers;
         GatherPart scales = buffers.gather();
         scales.content = Content::kScales;
         const std::array<GatherPart, 3> gathers = {buffers.gather(), scales, buffers.gather()};
@@ -81,7 +81,7 @@ TEST(Traffic, IsTheSameOnEveryRank) {
 TEST(Arguments, OffsetsThatAreTooFewOrDoNotStartAtZeroOrDecreaseAreRefused) {
   const auto gather = [](std::vector<std::int64_t> offsets) {
     return refusal([&](ProcessGroup& group) {
-      Buffers buffers;
+      CountedBuffers buffers;
       buffers.offsets = offsets;
       const GatherPart part = buffers.gather();
       group.all_gather({&part, 1}, "w");
@@ -97,7 +97,7 @@ TEST(Arguments, OffsetsThatAreTooFewOrDoNotStartAtZeroOrDecreaseAreRefused) {
 
 TEST(Arguments, NullOrMisalignedBuffersAreRefused) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-              Buffers buffers;
+              CountedBuffers buffers;
               GatherPart part = buffers.gather();
               part.from = nullptr;  // rank 1 has nothing to send
               group.all_gather({&part, 1}, "w");
@@ -106,7 +106,7 @@ TEST(Arguments, NullOrMisalignedBuffersAreRefused) {
             }),
             "rank 1: all_gather 'w' of group 'world': part 0 has 100 bytes at a null address");
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-              Buffers buffers;
+              CountedBuffers buffers;
               ScatterPart part = buffers.scatter();
               part.from += 2;
               group.reduce_scatter({&part, 1}, "g");
@@ -123,7 +123,7 @@ TEST(Arguments, NullOrMisalignedBuffersAreRefused) {
 TEST(Arguments, OwnBytesInsideTheFullArrayButNotInTheirPlaceAreRefused) {
   const auto gather_from = [](std::size_t at) {
     return refusal([&](ProcessGroup& group) {
-      Buffers buffers;
+      CountedBuffers buffers;
       buffers.offsets = {0, 10, 30, 40, 100};  // rank 1's place is [10, 30)
       GatherPart part = buffers.gather();
       part.from = &buffers.memory[at];
@@ -139,7 +139,7 @@ TEST(Arguments, OwnBytesInsideTheFullArrayButNotInTheirPlaceAreRefused) {
   EXPECT_NE(gather_from(99), "");
   EXPECT_EQ(
       refusal([](ProcessGroup& group) {
-        Buffers buffers;
+        CountedBuffers buffers;
         buffers.offsets = {0, 10, 30, 40, 100};
         ScatterPart part = buffers.scatter();
         part.to = &buffers.memory[44];
@@ -152,7 +152,7 @@ TEST(Arguments, OwnBytesInsideTheFullArrayButNotInTheirPlaceAreRefused) {
 TEST(Arguments, RingExchangesThatOverlapOrGoNowhereAreRefused) {
   const auto exchange = [](int shift, std::size_t to, std::int64_t bytes) {
     return refusal([&](ProcessGroup& group) {
-      Buffers buffers;
+      CountedBuffers buffers;
       const ExchangePart part{.from = &buffers.memory[100], .to = &buffers.memory[to], .bytes = bytes};
       group.ring_exchange(shift, {&part, 1}, "kv");
     });
@@ -171,7 +171,7 @@ TEST(Arguments, RingExchangesThatOverlapOrGoNowhereAreRefused) {
 
 TEST(Arguments, UnknownTypesRootsAndPlacesAreRefused) {
   EXPECT_EQ(refusal([](ProcessGroup& group) {
-              Buffers buffers;
+              CountedBuffers buffers;
               ScatterPart part = buffers.scatter();
               part.dtype = DType::kE4M3;
               group.reduce_scatter({&part, 1}, "g");

@@ -44,12 +44,12 @@ class Faults : public testing::TestWithParam<int> {
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Faults);
 INSTANTIATE_TEST_SUITE_P(Ranks, Faults, testing::ValuesIn(several_ranks()), testing::PrintToStringParamName());
 
-struct Buffers {
+struct CheckedBuffers {
   std::vector<std::int64_t> offsets;
   std::vector<float> from;
   std::vector<float> to;
 
-  explicit Buffers(int ranks) : from(4096), to(4096) {
+  explicit CheckedBuffers(int ranks) : from(4096), to(4096) {
     for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(8 * rank);
   }
   GatherPart gather() {
@@ -75,7 +75,7 @@ TEST_P(Faults, DifferentCollectivesAreBothNamed) {
       std::to_string(last()) + " calls barrier 'x' (#2)";
   EXPECT_EQ(run_error(expected,
                       [&](ProcessGroup& group) {
-                        Buffers buffers(ranks());
+                        CheckedBuffers buffers(ranks());
                         const ReducePart part = buffers.reduced(3);
                         group.barrier("start");
                         if (group.rank() == last())
@@ -97,19 +97,19 @@ const Divergence kDivergences[] = {
     {"long labels", [](ProcessGroup& group, bool odd) { group.barrier(std::string(200, 'x') + (odd ? "1" : "2")); }},
     {"operations",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const ReducePart part = buffers.reduced(3);
        group.all_reduce(odd ? ReduceOp::kMax : ReduceOp::kSum, {&part, 1}, "g");
      }},
     {"types of one size",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const ReducePart part = buffers.reduced(3, odd ? DType::kI32 : DType::kF32);
        group.all_reduce(ReduceOp::kSum, {&part, 1}, "g");
      }},
     {"types of what is scattered",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const ScatterPart part{.from = reinterpret_cast<std::byte*>(buffers.from.data()),
                               .to = reinterpret_cast<std::byte*>(buffers.to.data()),
                               .offsets_elems = buffers.offsets,
@@ -118,7 +118,7 @@ const Divergence kDivergences[] = {
      }},
     {"shares of what is scattered",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        if (odd) buffers.offsets[1] = 7;
        const ScatterPart part{.from = reinterpret_cast<std::byte*>(buffers.from.data()),
                               .to = reinterpret_cast<std::byte*>(buffers.to.data()),
@@ -127,53 +127,53 @@ const Divergence kDivergences[] = {
      }},
     {"sizes",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const BroadcastPart part = buffers.sent(odd ? 8 : 9);
        group.broadcast(0, {&part, 1}, "b");
      }},
     {"roots",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const BroadcastPart part = buffers.sent(8);
        group.broadcast(odd ? 1 : 0, {&part, 1}, "b");
      }},
     {"shares of one total",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        if (odd) buffers.offsets[1] = 7;
        const GatherPart part = buffers.gather();
        group.all_gather({&part, 1}, "w");
      }},
     {"contents",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        GatherPart part = buffers.gather();
        part.content = odd ? Content::kScales : Content::kPayload;
        group.all_gather({&part, 1}, "w");
      }},
     {"order of parts",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const std::array<BroadcastPart, 2> parts = {buffers.sent(odd ? 8 : 16), buffers.sent(odd ? 16 : 8)};
        group.broadcast(0, parts, "b");
      }},
     {"numbers of parts",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const std::array<BroadcastPart, 2> parts = {buffers.sent(8), buffers.sent(0)};
        group.broadcast(0, std::span(parts).first(odd ? 1 : 2), "b");
      }},
     // Around a ring of two both shifts are the same.
     {"shifts",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const ExchangePart part = buffers.exchanged(8);
        if (group.size() > 2) return group.ring_exchange(odd ? -1 : 1, {&part, 1}, "kv");
        group.barrier(odd ? "a ring of" : "two ranks");
      }},
     {"sizes of what is exchanged",
      [](ProcessGroup& group, bool odd) {
-       Buffers buffers(group.size());
+       CheckedBuffers buffers(group.size());
        const ExchangePart part = buffers.exchanged(odd ? 8 : 9);
        group.ring_exchange(1, {&part, 1}, "kv");
      }},
@@ -204,7 +204,7 @@ TEST_P(Faults, DeadRankIsNamedOnAllOthers) {
     const std::string name = "rank " + std::to_string(dead);
     const std::string error = error_of([&] {
       on_ranks(ranks(), [&](ProcessGroup& group) {
-        Buffers buffers(ranks());
+        CheckedBuffers buffers(ranks());
         const GatherPart part = buffers.gather();
         for (int i = 0; i < 3; ++i) group.all_gather({&part, 1}, "w");
         if (group.rank() == dead) fail("layers.3: no memory left");
@@ -336,7 +336,7 @@ TEST_P(Faults, FailedRunDoesNotAffectTheNext) {
               }),
               "");
     on_ranks(ranks(), [&](ProcessGroup& group) {
-      Buffers buffers(ranks());
+      CheckedBuffers buffers(ranks());
       buffers.to[0] = static_cast<float>(group.rank());
       const ReducePart part = buffers.reduced(1);
       group.all_reduce(ReduceOp::kMax, {&part, 1}, "m");

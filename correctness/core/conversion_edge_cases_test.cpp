@@ -11,7 +11,6 @@
 namespace fp8lab {
 namespace {
 
-float f(std::uint32_t bits) { return float_from_bits(bits); }
 float next_up(float x) { return std::nextafterf(x, INFINITY); }
 float next_down(float x) { return std::nextafterf(x, -INFINITY); }
 
@@ -20,14 +19,14 @@ TEST(ConversionEdgeCase, MinusZeroAndUnderflowKeepTheSign) {
   EXPECT_EQ(f32_to_e4m3(-0x1p-12f), 0x80);
   EXPECT_EQ(f32_to_e5m2(-0.0f), 0x80);
   EXPECT_EQ(f32_to_e5m2(-0x1p-20f), 0x80);
-  EXPECT_EQ(f32_to_e4m3(f(0x80000001)), 0x80);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0x80000001)), 0x80);
   EXPECT_EQ(float_bits(e4m3_to_f32(0x80)), 0x80000000u);
 }
 
 TEST(ConversionEdgeCase, HalfTheSmallestE4M3SubnormalTiesToZero) {
   EXPECT_EQ(f32_to_e4m3(0x1p-10f), 0x00);
-  EXPECT_EQ(f32_to_e4m3(f(0x3A800001)), 0x01);
-  EXPECT_EQ(f32_to_e4m3(f(0xBA800001)), 0x81);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0x3A800001)), 0x01);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0xBA800001)), 0x81);
 }
 
 TEST(ConversionEdgeCase, SubnormalTieGoesToEven) {
@@ -38,7 +37,7 @@ TEST(ConversionEdgeCase, SubnormalTieGoesToEven) {
 
 TEST(ConversionEdgeCase, HalfTheSmallestE5M2SubnormalTiesToZero) {
   EXPECT_EQ(f32_to_e5m2(0x1p-17f), 0x00);
-  EXPECT_EQ(f32_to_e5m2(f(0x37000001)), 0x01);
+  EXPECT_EQ(f32_to_e5m2(float_from_bits(0x37000001)), 0x01);
 }
 
 TEST(ConversionEdgeCase, LargestSubnormalRoundsUpToTheSmallestNormal) {
@@ -85,10 +84,10 @@ TEST(ConversionEdgeCase, InfinitiesSaturate) {
 
 TEST(ConversionEdgeCase, EveryNanBecomesThePositiveCanonicalNan) {
   for (const std::uint32_t bits : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFF800001u, 0x7FC12345u, 0xFFFFFFFFu}) {
-    EXPECT_EQ(f32_to_e4m3(f(bits)), 0x7F) << bits;
-    EXPECT_EQ(f32_to_e5m2(f(bits)), 0x7F) << bits;
-    EXPECT_EQ(f32_to_bf16(f(bits)).bits, bits >> 31 != 0 ? 0xFFC0 : 0x7FC0) << bits;
-    EXPECT_EQ(f32_to_f16(f(bits)).bits, bits >> 31 != 0 ? 0xFE00 : 0x7E00) << bits;
+    EXPECT_EQ(f32_to_e4m3(float_from_bits(bits)), 0x7F) << bits;
+    EXPECT_EQ(f32_to_e5m2(float_from_bits(bits)), 0x7F) << bits;
+    EXPECT_EQ(f32_to_bf16(float_from_bits(bits)).bits, bits >> 31 != 0 ? 0xFFC0 : 0x7FC0) << bits;
+    EXPECT_EQ(f32_to_f16(float_from_bits(bits)).bits, bits >> 31 != 0 ? 0xFE00 : 0x7E00) << bits;
   }
   EXPECT_EQ(encode<E4M3>(BFloat16{0xFF81}), 0x7F);
   EXPECT_EQ(encode<E5M2>(Half{0xFC01}), 0x7F);
@@ -103,12 +102,12 @@ TEST(ConversionEdgeCase, InfinitiesAndNansDecode) {
 
 TEST(ConversionEdgeCase, OneUlpBeyondATieIsLostThroughBF16) {
   // 1.0625 lies midway between 1 (0x38) and 1.125 (0x39) and is a BF16 value.
-  EXPECT_EQ(f32_to_e4m3(f(0x3F880000)), 0x38);
-  EXPECT_EQ(f32_to_e4m3(f(0x3F880001)), 0x39);
-  EXPECT_EQ(encode<E4M3>(f32_to_bf16(f(0x3F880001))), 0x38);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0x3F880000)), 0x38);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0x3F880001)), 0x39);
+  EXPECT_EQ(encode<E4M3>(f32_to_bf16(float_from_bits(0x3F880001))), 0x38);
   // 1.1875, between 1.125 (0x39) and 1.25 (0x3A), from below.
-  EXPECT_EQ(f32_to_e4m3(f(0x3F97FFFF)), 0x39);
-  EXPECT_EQ(encode<E4M3>(f32_to_bf16(f(0x3F97FFFF))), 0x3A);
+  EXPECT_EQ(f32_to_e4m3(float_from_bits(0x3F97FFFF)), 0x39);
+  EXPECT_EQ(encode<E4M3>(f32_to_bf16(float_from_bits(0x3F97FFFF))), 0x3A);
 }
 
 }  // namespace

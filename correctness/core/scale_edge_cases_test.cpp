@@ -15,7 +15,6 @@ namespace {
 
 constexpr float kMinFloat = 0x1p-149f;
 
-float f(std::uint32_t bits) { return float_from_bits(bits); }
 std::uint8_t rceil(float amax) { return e8m0_rceil(amax, E4M3::kMax); }
 std::uint8_t floor_byte(float amax) { return e8m0_floor(amax, E4M3::kEmax); }
 std::uint8_t mx_encode(float x, std::uint8_t byte) { return f32_to_e4m3(x * e8m0_multiplier(byte)); }
@@ -93,13 +92,13 @@ TEST(ScaleEdgeCase, SmallestBF16Amax) {
 }
 
 TEST(ScaleEdgeCase, SubnormalQuotientsAreNotFlushed) {
-  EXPECT_EQ(rceil(f(0x04600000)), 0);  // 448 * 2^-127
-  EXPECT_EQ(rceil(f(0x04600001)), 0);  // exact arithmetic gives 1
-  EXPECT_EQ(reference::e8m0_rceil(static_cast<double>(f(0x04600001)), 448), 1);
-  EXPECT_EQ(mx_encode(f(0x04600001), 0), 0x7E);
-  EXPECT_EQ(rceil(f(0x04600002)), 1);
-  EXPECT_EQ(e8m0_rceil(f(0x07E00001), E5M2::kMax), 0);
-  EXPECT_EQ(e8m0_rceil(f(0x07E00002), E5M2::kMax), 1);
+  EXPECT_EQ(rceil(float_from_bits(0x04600000)), 0);  // 448 * 2^-127
+  EXPECT_EQ(rceil(float_from_bits(0x04600001)), 0);  // exact arithmetic gives 1
+  EXPECT_EQ(reference::e8m0_rceil(static_cast<double>(float_from_bits(0x04600001)), 448), 1);
+  EXPECT_EQ(mx_encode(float_from_bits(0x04600001), 0), 0x7E);
+  EXPECT_EQ(rceil(float_from_bits(0x04600002)), 1);
+  EXPECT_EQ(e8m0_rceil(float_from_bits(0x07E00001), E5M2::kMax), 0);
+  EXPECT_EQ(e8m0_rceil(float_from_bits(0x07E00002), E5M2::kMax), 1);
   // 2.63e-36 to 5.27e-36: flushing the quotient to zero would give byte 0 and clip by a factor of two.
   for (const float amax : {3e-36f, 4e-36f, 5e-36f}) EXPECT_EQ(rceil(amax), 1) << amax;
 }
@@ -115,22 +114,22 @@ TEST(ScaleEdgeCase, MultiplesOf448AndTheirNeighbours) {
 }
 
 TEST(ScaleEdgeCase, AmaxJustBelowAPowerOfTwoRoundedToBF16ChangesTheFloorByte) {
-  EXPECT_EQ(floor_byte(f(0x43FFFFFF)), 127);
-  EXPECT_EQ(floor_byte(bf16_to_f32(f32_to_bf16(f(0x43FFFFFF)))), 128);
+  EXPECT_EQ(floor_byte(float_from_bits(0x43FFFFFF)), 127);
+  EXPECT_EQ(floor_byte(bf16_to_f32(f32_to_bf16(float_from_bits(0x43FFFFFF)))), 128);
 }
 
 TEST(ScaleEdgeCase, AmaxJustAboveAMultipleOf448RoundedToBF16ChangesTheRceilByte) {
-  EXPECT_EQ(rceil(f(0x40600001)), 121);
-  EXPECT_EQ(rceil(bf16_to_f32(f32_to_bf16(f(0x40600001)))), 120);
+  EXPECT_EQ(rceil(float_from_bits(0x40600001)), 121);
+  EXPECT_EQ(rceil(bf16_to_f32(f32_to_bf16(float_from_bits(0x40600001)))), 120);
 }
 
 TEST(ScaleEdgeCase, LargestAmaxesDequantiseToInfinityUnderRceil) {
-  for (const float amax : {kFloatMax, f(0x7F780000)}) {
+  for (const float amax : {kFloatMax, float_from_bits(0x7F780000)}) {
     EXPECT_EQ(rceil(amax), 247);
     EXPECT_EQ(mx_encode(amax, 247), 0x78);  // 256
     EXPECT_EQ(mx_decode(0x78, 247), INFINITY);
   }
-  EXPECT_TRUE(std::isfinite(mx_decode(mx_encode(f(0x7F77FFFF), 247), 247)));
+  EXPECT_TRUE(std::isfinite(mx_decode(mx_encode(float_from_bits(0x7F77FFFF), 247), 247)));
   EXPECT_EQ(floor_byte(kFloatMax), 246);
   EXPECT_TRUE(std::isfinite(mx_decode(mx_encode(kFloatMax, 246), 246)));
   EXPECT_EQ(e8m0_rceil(kFloatMax, E5M2::kMax), 240);
@@ -163,8 +162,8 @@ TEST(ScaleEdgeCase, BlockOf480ClipsUnderFloorAndNotUnderRceil) {
 
 TEST(ScaleEdgeCase, InfiniteOrNanAmaxGivesABlockOfNans) {
   for (const std::uint32_t bits : {0x7F800000u, 0x7FC00000u, 0x7F800001u, 0xFFC00000u}) {
-    EXPECT_EQ(rceil(f(bits)), 255) << bits;
-    EXPECT_EQ(floor_byte(f(bits)), 255) << bits;
+    EXPECT_EQ(rceil(float_from_bits(bits)), 255) << bits;
+    EXPECT_EQ(floor_byte(float_from_bits(bits)), 255) << bits;
   }
   EXPECT_EQ(mx_encode(1.0f, 255), 0x7F);
   EXPECT_TRUE(std::isnan(mx_decode(0x38, 255)));
@@ -180,15 +179,20 @@ TEST(ScaleEdgeCase, OnesInABlockWithTheLargestFloatBecomeZero) {
 TEST(E8M0Reference, StepsAgreeWithTheDefinition) {
   std::uint32_t first = 0;
   for (const reference::Step& step : reference::e8m0_rceil_steps(448)) {
-    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(f(first)), 448)), step.value);
-    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(f(step.last_bits)), 448)),
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(float_from_bits(first)), 448)),
               step.value);
+    EXPECT_EQ(
+        static_cast<std::uint32_t>(reference::e8m0_rceil(static_cast<double>(float_from_bits(step.last_bits)), 448)),
+        step.value);
     first = step.last_bits + 1;
   }
   first = 0;
   for (const reference::Step& step : reference::e8m0_floor_steps(8)) {
-    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(f(first)), 8)), step.value);
-    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(f(step.last_bits)), 8)), step.value);
+    EXPECT_EQ(static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(float_from_bits(first)), 8)),
+              step.value);
+    EXPECT_EQ(
+        static_cast<std::uint32_t>(reference::e8m0_floor(static_cast<double>(float_from_bits(step.last_bits)), 8)),
+        step.value);
     first = step.last_bits + 1;
   }
 }

@@ -13,7 +13,7 @@ using support::kLayouts;
 using support::Layout;
 using support::Matrix;
 
-constexpr DType kReal[] = {DType::kF32, DType::kF16, DType::kBF16};
+constexpr DType kModelTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
 
 class LanguageOnGpu : public ::testing::Test {
  protected:
@@ -45,7 +45,7 @@ struct Sizes {
 TEST_F(LanguageOnGpu, EmbeddingsHaveTheSameBits) {
   for (const Sizes& s : {Sizes{3, 2, 5, 7}, Sizes{40, 3, 65, 16}, Sizes{700, 12, 65, 384}, Sizes{64, 1, 5000, 2056},
                          Sizes{9, 2, 12, 4099}})
-    for (const DType dtype : kReal)
+    for (const DType dtype : kModelTypes)
       for (const Layout layout : {Layout::kContiguous, Layout::kPadded, Layout::kOdd, Layout::kStrided}) {
         const std::string what = fmt::format("{} x {} of {}, {} {}, layout {}", s.seq, s.batch, s.vocabulary,
                                              name(dtype), s.cols, static_cast<int>(layout));
@@ -89,7 +89,7 @@ TEST_F(LanguageOnGpu, EmbeddingsHaveTheSameBits) {
 // Rows that end inside a run, of less than a block's loads, of several rounds of them, and of a language model's.
 TEST_F(LanguageOnGpu, CrossEntropiesHaveTheSameBits) {
   for (const std::int64_t vocabulary : {1, 7, 65, 256, 2048, 2056, 10007, 50257, 128256})
-    for (const DType dtype : kReal)
+    for (const DType dtype : kModelTypes)
       for (const Layout layout : kLayouts) {
         if (vocabulary > 20000 && layout != Layout::kContiguous && layout != Layout::kPadded) continue;
         const std::string what = fmt::format("{} {}, layout {}", name(dtype), vocabulary, static_cast<int>(layout));

@@ -14,8 +14,6 @@
 namespace fp8lab {
 namespace {
 
-using support::bytes_of;
-
 constexpr std::int64_t kRows = 256, kCols = 128;
 
 /// A quantized matrix on a device of its own.
@@ -70,7 +68,8 @@ bool copies_keep_bytes(const Behaviors& behaviors) {
   const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
   copy_rows(*sample.device, behaviors, from, to, &quantizer);
   const auto same = [&](const Tensor& a, const Tensor& b) {
-    return static_cast<bool>(reference::bitwise_equal(bytes_of(*sample.device, a), bytes_of(*sample.device, b)));
+    return static_cast<bool>(
+        reference::bitwise_equal(support::bytes_of(*sample.device, a), support::bytes_of(*sample.device, b)));
   };
   return same(to.rowwise().data, from.rowwise().data) && same(to.rowwise().scale_inv, from.rowwise().scale_inv) &&
          same(to.columnwise().data, from.columnwise().data) &&
@@ -101,7 +100,8 @@ TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
   QuantizedTensor to = sample.make();
   const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
   EXPECT_FALSE(copy_rows(*sample.device, fixes_test::without("copy_bytes_between_shards"), from, to, &quantizer));
-  EXPECT_EQ(bytes_of(*sample.device, to.rowwise().data), bytes_of(*sample.device, from.rowwise().data));
+  EXPECT_EQ(support::bytes_of(*sample.device, to.rowwise().data),
+            support::bytes_of(*sample.device, from.rowwise().data));
 }
 
 }  // namespace

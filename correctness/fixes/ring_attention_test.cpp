@@ -16,13 +16,13 @@
 namespace fp8lab {
 namespace {
 
-constexpr int kRanks = 2;
+constexpr int kRing = 2;
 
 CellConfig ring_cell() {
   CellConfig cell = support::small_cell("delayed");
   cell.model.layers = 2;
   cell.training.fp8_attention = true;
-  cell.ranks = cell.context_parallel = kRanks;
+  cell.ranks = cell.context_parallel = kRing;
   return cell;
 }
 

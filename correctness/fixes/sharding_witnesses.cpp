@@ -97,7 +97,7 @@ bool forward_makes_no_transpose(const Behaviors& behaviors) {
 }
 
 /// A 16-bit weight that products quantize.
-RunConfig one_plain_weight(const Behaviors& behaviors) {
+RunConfig product_in_16_bits(const Behaviors& behaviors) {
   RunConfig config = one_product("delayed", behaviors);
   config.eight_bit_weights = false;
   return config;
@@ -115,7 +115,7 @@ std::vector<std::byte> second_gradient(ModelRun& run) {
 /// True if between forward and backward a layer keeps its input in one orientation and its scale, and of its weight
 /// nothing but a scale. Backward has the same bits in either case.
 bool forward_saves_no_copy_of_the_weight(const Behaviors& behaviors) {
-  return on_every_rank(one_plain_weight(behaviors), [&](ModelRun& run, ProcessGroup& world) {
+  return on_every_rank(product_in_16_bits(behaviors), [&](ModelRun& run, ProcessGroup& world) {
     Device& device = run.device();
     const Tensor x = device.allocate({Shape{128, 64}, DType::kBF16}, 0);
     fill(device, x, 1.0f);
@@ -125,8 +125,8 @@ bool forward_saves_no_copy_of_the_weight(const Behaviors& behaviors) {
       const Variable y = run.model().forward(run.runtime(), {x, nullptr});
       kept = device.ledger().live_bytes() - before - y.value.numel() * 2;
     }
-    ModelRun fixed(one_plain_weight({}), world, {.replicas = 1, .shards = kRanks});
-    ModelRun own(one_plain_weight(behaviors), world, {.replicas = 1, .shards = kRanks});
+    ModelRun fixed(product_in_16_bits({}), world, {.replicas = 1, .shards = kRanks});
+    ModelRun own(product_in_16_bits(behaviors), world, {.replicas = 1, .shards = kRanks});
     EXPECT_EQ(second_gradient(own), second_gradient(fixed));
     return kept == 128 * 64 + 2 * static_cast<std::int64_t>(sizeof(float));
   });

@@ -18,7 +18,7 @@ using fsdp_test::on_ranks;
 using fsdp_test::RunConfig;
 using fsdp_test::small_block;
 
-RunConfig config_of(std::string_view recipe, bool deferred) {
+RunConfig config_with_copies(std::string_view recipe, bool deferred) {
   RunConfig config;
   config.recipe = recipe;
   config.layers = 2;
@@ -37,11 +37,11 @@ class HostCopiesOfShards : public ::testing::TestWithParam<std::tuple<const char
 // 3, 5 and 7 ranks have uneven shards. Those that would cut blocks are in high precision, and are their own values.
 TEST_P(HostCopiesOfShards, HoldTheRowsOfShardsInEightBits) {
   const auto& [recipe, ranks, deferred] = GetParam();
-  RunConfig plain = config_of(recipe, deferred);
+  RunConfig plain = config_with_copies(recipe, deferred);
   plain.eight_bit_weights = false;  // its weights are the values that were cast
   ModelRun expected(plain);
   on_ranks(ranks, [&, recipe = recipe, deferred = deferred](ProcessGroup& world) {
-    ModelRun run(config_of(recipe, deferred), world, {.replicas = 1, .shards = world.size()});
+    ModelRun run(config_with_copies(recipe, deferred), world, {.replicas = 1, .shards = world.size()});
     const HostCopies& copies = run.device().memory().host_copies();
     std::int64_t kept = 0, made = 0;
     for (std::size_t i = 0; i < run.model().parameters().size(); ++i) {
@@ -81,7 +81,7 @@ TEST(HostCopiesOfShards, AreNotKeptOfShardsThatFellBackToHighPrecision) {
   for (bool Behaviors::* const reverted :
        {&Behaviors::split_in_eight_bits, &Behaviors::view_aligned_slices, &Behaviors::keep_fp8_init_metadata})
     on_ranks(2, [&](ProcessGroup& world) {
-      RunConfig config = config_of("mxfp8", reverted == &Behaviors::keep_fp8_init_metadata);
+      RunConfig config = config_with_copies("mxfp8", reverted == &Behaviors::keep_fp8_init_metadata);
       config.behaviors.*reverted = false;
       ModelRun run(config, world, {.replicas = 1, .shards = 2});
       for (const Parameter* parameter : run.model().parameters())
@@ -95,7 +95,7 @@ TEST(HostCopiesOfShards, LostValuesLeaveTheSameEightBits) {
   for (const bool deferred : {true, false})
     for (const char* recipe : support::quantized_recipe_names())
       on_ranks(2, [&](ProcessGroup& world) {
-        RunConfig config = config_of(recipe, deferred);
+        RunConfig config = config_with_copies(recipe, deferred);
         ModelRun kept(config, world, {.replicas = 1, .shards = 2});
         config.initial_in = InitialValuesIn::kLost;
         ModelRun lost(config, world, {.replicas = 1, .shards = 2});

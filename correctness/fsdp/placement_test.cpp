@@ -25,7 +25,7 @@ using fsdp_test::small_block;
 using support::GatheringAccount;
 using support::GatheringGroup;
 
-RunConfig config_of(std::string_view recipe, std::int64_t hidden) {
+RunConfig config_of_places(std::string_view recipe, std::int64_t hidden) {
   RunConfig config;
   config.device = "cpu";  // the ranks of `cpu` gather through GatheringGroup
   config.recipe = recipe;
@@ -49,7 +49,7 @@ TEST(Placement, EvenParametersLieInsideOfGatheredMemory) {
       for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 2}, MeshShape{.replicas = 2, .shards = 2}}) {
         const std::string what =
             std::string(recipe) + (deferred ? ", deferred" : ", cut out of the unsharded parameter");
-        RunConfig config = config_of(recipe, std::string_view(recipe) == "block" ? 256 : 64);
+        RunConfig config = config_of_places(recipe, std::string_view(recipe) == "block" ? 256 : 64);
         config.deferred_init = deferred;
         config.gather_ahead = mesh.replicas == 1;
         on_ranks(mesh.ranks(), [&](ProcessGroup& world) {
@@ -94,7 +94,7 @@ TEST(Placement, UnevenParametersLieOutsideOfGatheredMemory) {
   on_ranks(3, [&](ProcessGroup& world) {
     GatheringAccount account;
     GatheringGroup gathering(world, account);
-    RunConfig config = config_of("delayed", 64);
+    RunConfig config = config_of_places("delayed", 64);
     ModelRun run(config, gathering, {.replicas = 1, .shards = 3});
     losses_of(run);
     EXPECT_GT(account.outside, 0);
@@ -117,7 +117,7 @@ TEST(Placement, ShardsStayInGatheredMemoryWhenTheirStorageIsReplaced) {
   on_ranks(2, [&](ProcessGroup& world) {
     GatheringAccount account;
     GatheringGroup gathering(world, account);
-    ModelRun run(config_of("bf16", 64), gathering, {.replicas = 1, .shards = 2});
+    ModelRun run(config_of_places("bf16", 64), gathering, {.replicas = 1, .shards = 2});
     for (Parameter* parameter : run.model().parameters()) {
       Parameter& shard = *parameter->local;
       shard.value = cast(run.device(), shard.value, shard.value.dtype(), shard.holder);
@@ -142,7 +142,7 @@ TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
   for (const char* recipe : {"delayed", "current", "mxfp8"})
     for (const bool deferred : {true, false})
       for (bool Behaviors::* const reverted : kReverted) {
-        RunConfig config = config_of(recipe, 64);
+        RunConfig config = config_of_places(recipe, 64);
         config.layers = 1;
         config.deferred_init = deferred;
         config.behaviors.*reverted = false;

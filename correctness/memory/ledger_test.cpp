@@ -6,16 +6,11 @@
 #include <map>
 
 #include "core/check.h"
+#include "memory/heap_source.h"
 #include "memory/memory.h"
 
 namespace fp8lab {
 namespace {
-
-class HeapSource final : public SegmentSource {
- public:
-  std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }
-  void release(std::byte* segment, std::size_t) noexcept override { delete[] segment; }
-};
 
 class LedgerTest : public ::testing::Test {
  protected:

@@ -3,16 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "core/check.h"
+#include "memory/heap_source.h"
 #include "tensor/quantized_tensor.h"
 
 namespace fp8lab {
 namespace {
-
-class HeapSource final : public SegmentSource {
- public:
-  std::byte* reserve(std::size_t bytes) override { return new std::byte[bytes]; }
-  void release(std::byte* segment, std::size_t) noexcept override { delete[] segment; }
-};
 
 class TensorTest : public ::testing::Test {
  protected:

@@ -28,9 +28,9 @@ namespace {
 using namespace nn_test;
 
 // The smallest sizes that every attention kernel of a GPU supports.
-constexpr std::int64_t kSeq = 512, kDim = 128;
+constexpr std::int64_t kKernelSeq = 512, kKernelDim = 128;
 
-struct Scales {
+struct FixedScales {
   float qkv = 64.0f, s = 448.0f, o = 67.75f;
   float grad_o = 8192.0f, grad_p = 2048.0f, grad_qkv = 10752.0f;
 };
@@ -129,13 +129,13 @@ class AttentionAmaxes : public ::testing::TestWithParam<Path> {
  protected:
   AttentionAmaxes() {
     device_->context().set_deterministic(GetParam() == Path::kDeterministic);
-    config_.hidden = kDim;
+    config_.hidden = kKernelDim;
     config_.heads = config_.kv_heads = 1;
-    config_.seq = kSeq;
+    config_.seq = kKernelSeq;
     config_.batch = 1;
     config_.fp8_attention = true;
     core_.emplace(build_, "attention", config_);
-    const Scales scales;
+    const FixedScales scales;
     device_->write(forward_scales().scales(), std::array{scales.qkv, scales.s, scales.o});
     device_->write(backward_scales().scales(), std::array{scales.grad_o, scales.grad_p, scales.grad_qkv});
   }
@@ -156,9 +156,9 @@ class AttentionAmaxes : public ::testing::TestWithParam<Path> {
 /// Columns of the packed projection.
 Doubles part(const Doubles& packed, std::int64_t number) {
   Doubles values;
-  for (std::int64_t i = 0; i < kSeq; ++i)
-    for (std::int64_t j = 0; j < kDim; ++j)
-      values.push_back(packed[static_cast<std::size_t>((3 * i + number) * kDim + j)]);
+  for (std::int64_t i = 0; i < kKernelSeq; ++i)
+    for (std::int64_t j = 0; j < kKernelDim; ++j)
+      values.push_back(packed[static_cast<std::size_t>((3 * i + number) * kKernelDim + j)]);
   return values;
 }
 
@@ -167,21 +167,21 @@ Doubles part(const Doubles& packed, std::int64_t number) {
 // that query's dO, the largest by far. Casts under these scales would raise the amax of O by 5 % and those of the
 // gradients by 8.8 %; rounding to bf16, in which O and the gradients are stored before, changes them by 2^-9.
 TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
-  std::vector<float> packed = reference::gaussian_values(kSeq * 3 * kDim, 1, 1.0);
+  std::vector<float> packed = reference::gaussian_values(kKernelSeq * 3 * kKernelDim, 1, 1.0);
   for (float& x : packed) x = std::clamp(x, -3.0f, 3.0f);
-  packed[2 * kDim] = 4.5f;
-  std::fill_n(packed.end() - 3 * kDim, 2 * kDim, 2.0f);
-  std::vector<float> grad = reference::gaussian_values(kSeq * kDim, 2, 0x1p-6);
-  grad[(kSeq - 1) * kDim] = 1.75f;
-  const Tensor qkv = support::make_tensor(*device_, {kSeq, 3 * kDim}, DType::kBF16, packed);
-  const Tensor grad_o = support::make_tensor(*device_, {kSeq, kDim}, DType::kBF16, grad);
+  packed[2 * kKernelDim] = 4.5f;
+  std::fill_n(packed.end() - 3 * kKernelDim, 2 * kKernelDim, 2.0f);
+  std::vector<float> grad = reference::gaussian_values(kKernelSeq * kKernelDim, 2, 0x1p-6);
+  grad[(kKernelSeq - 1) * kKernelDim] = 1.75f;
+  const Tensor qkv = support::make_tensor(*device_, {kKernelSeq, 3 * kKernelDim}, DType::kBF16, packed);
+  const Tensor grad_o = support::make_tensor(*device_, {kKernelSeq, kKernelDim}, DType::kBF16, grad);
 
-  const Scales scales;
+  const FixedScales scales;
   reference::AttentionProblem problem;
-  problem.seq = kSeq;
+  problem.seq = kKernelSeq;
   problem.batch = problem.heads = problem.kv_heads = 1;
-  problem.head_dim = kDim;
-  problem.softmax_scale = 1.0 / std::sqrt(static_cast<double>(kDim));
+  problem.head_dim = kKernelDim;
+  problem.softmax_scale = 1.0 / std::sqrt(static_cast<double>(kKernelDim));
   const Doubles qkv_values = support::read(*device_, qkv), qkv8 = cast(qkv_values, kE4M3, scales.qkv);
   const reference::AttentionInputsReference inputs{part(qkv8, 0), part(qkv8, 1), part(qkv8, 2), {&kE4M3, scales.s}};
   const Doubles o = attention_forward(problem, inputs).o.value, o8 = cast(o, kE4M3, scales.o);

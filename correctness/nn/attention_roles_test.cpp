@@ -24,7 +24,7 @@ namespace {
 using namespace nn_test;
 
 /// The scales in use in one step; an absent scale leaves its role in 16 bits.
-struct Scales {
+struct AttentionScales {
   double qkv = 1.0;
   double s = 1.0;
   std::optional<double> o;
@@ -45,12 +45,12 @@ struct Step {
 };
 
 constexpr std::int64_t kSeq = 24, kBatch = 2, kHeads = 4, kKvHeads = 2, kDim = 16;
-constexpr std::int64_t kTokens = kSeq * kBatch, kQueries = kHeads * kDim, kKeys = kKvHeads * kDim;
+constexpr std::int64_t kAttentionTokens = kSeq * kBatch, kQueries = kHeads * kDim, kKeys = kKvHeads * kDim;
 constexpr std::int64_t kPacked = kQueries + 2 * kKeys;
 
 Doubles part(const Doubles& packed, std::int64_t begin, std::int64_t count) {
   Doubles values;
-  for (std::int64_t i = 0; i < kTokens; ++i)
+  for (std::int64_t i = 0; i < kAttentionTokens; ++i)
     for (std::int64_t j = begin; j < begin + count; ++j)
       values.push_back(packed[static_cast<std::size_t>(i * kPacked + j)]);
   return values;
@@ -58,7 +58,7 @@ Doubles part(const Doubles& packed, std::int64_t begin, std::int64_t count) {
 
 Doubles pack(const Doubles& q, const Doubles& k, const Doubles& v) {
   Doubles packed;
-  for (std::int64_t i = 0; i < kTokens; ++i) {
+  for (std::int64_t i = 0; i < kAttentionTokens; ++i) {
     packed.insert(packed.end(), q.begin() + i * kQueries, q.begin() + (i + 1) * kQueries);
     packed.insert(packed.end(), k.begin() + i * kKeys, k.begin() + (i + 1) * kKeys);
     packed.insert(packed.end(), v.begin() + i * kKeys, v.begin() + (i + 1) * kKeys);
@@ -66,7 +66,7 @@ Doubles pack(const Doubles& q, const Doubles& k, const Doubles& v) {
   return packed;
 }
 
-Step reference_step(const Doubles& qkv, const Doubles& grad_o, const Scales& scales) {
+Step reference_step(const Doubles& qkv, const Doubles& grad_o, const AttentionScales& scales) {
   reference::AttentionProblem problem;
   problem.seq = kSeq;
   problem.batch = kBatch;
@@ -114,13 +114,13 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   }
 
   bool delayed() const { return std::string(GetParam()) == "delayed"; }
-  /// Scales come from the previous step where there is a history, otherwise from the step itself.
-  Scales scales_of(const Amaxes& own, const std::optional<Amaxes>& before) const {
+  /// AttentionScales come from the previous step where there is a history, otherwise from the step itself.
+  AttentionScales scales_of(const Amaxes& own, const std::optional<Amaxes>& before) const {
     const auto scale = [&](double Amaxes::* amax, double max, bool history) {
       if (!history) return max / (own.*amax);
       return before ? max / ((*before).*amax) : 1.0;
     };
-    Scales scales;
+    AttentionScales scales;
     scales.qkv = scale(&Amaxes::qkv, kE4M3.max(), delayed());
     scales.s = scale(&Amaxes::s, kE4M3.max(), true);
     scales.grad_o = scale(&Amaxes::grad_o, kE5M2.max(), delayed());
@@ -131,8 +131,8 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   }
 
   Tensor values(std::int64_t cols, std::uint64_t seed, double deviation) {
-    return support::make_tensor(*device_, {kTokens, cols}, DType::kF32,
-                                reference::gaussian_values(kTokens * cols, seed, deviation));
+    return support::make_tensor(*device_, {kAttentionTokens, cols}, DType::kF32,
+                                reference::gaussian_values(kAttentionTokens * cols, seed, deviation));
   }
 
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
@@ -171,19 +171,19 @@ TEST_P(AttentionRoles, WrongScaleOfAnyRoleIsRefused) {
   step();
   const Step actual = step();
   const auto sees = [&](auto&& mutate) {
-    Scales scales = scales_of(own, before);
+    AttentionScales scales = scales_of(own, before);
     mutate(scales);
     const Step mutated = reference_step(qkv, grad_o, scales);
     return reference::sqnr_db(mutated.o, actual.o) < 45.0 ||
            reference::sqnr_db(mutated.grad_qkv, actual.grad_qkv) < 45.0;
   };
-  EXPECT_FALSE(sees([](Scales&) {}));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.qkv *= 0.67; }));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.s *= 0.67; }));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.grad_o *= 0.67; }));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.grad_p *= 0.67; }));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.o = scales.o ? 0.67 * *scales.o : 1.0; }));
-  EXPECT_TRUE(sees([](Scales& scales) { scales.grad_qkv = scales.grad_qkv ? 0.67 * *scales.grad_qkv : 1e6; }));
+  EXPECT_FALSE(sees([](AttentionScales&) {}));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.qkv *= 0.67; }));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.s *= 0.67; }));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.grad_o *= 0.67; }));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.grad_p *= 0.67; }));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.o = scales.o ? 0.67 * *scales.o : 1.0; }));
+  EXPECT_TRUE(sees([](AttentionScales& scales) { scales.grad_qkv = scales.grad_qkv ? 0.67 * *scales.grad_qkv : 1e6; }));
 }
 
 // With a backward in 16 bits the gradient is that of the tensors which forward was given and returned, under the

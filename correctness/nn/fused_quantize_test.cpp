@@ -30,7 +30,7 @@ using support::LayerRun;
 using support::LayerStep;
 
 // A GPU's one-pass kernels take rows of 256 in 16 bits; rows of 384, and f32, use other kernels there.
-constexpr std::int64_t kTokens = 128, kHidden = 256, kFfn = 384;
+constexpr std::int64_t kChainTokens = 128, kHidden = 256, kFfn = 384;
 
 using Bytes = std::map<std::string, std::vector<std::byte>>;
 
@@ -64,8 +64,9 @@ class Chain {
 
   /// The results of a forward and all that backward would read. Inputs grow, so that scales change.
   Bytes step(int index) {
-    const Tensor x = support::make_tensor(*device_, {kTokens, kHidden}, build_.dtype,
-                                          reference::gaussian_values(kTokens * kHidden, 5 + index, 1.0 + 2.0 * index));
+    const Tensor x =
+        support::make_tensor(*device_, {kChainTokens, kHidden}, build_.dtype,
+                             reference::gaussian_values(kChainTokens * kHidden, 5 + index, 1.0 + 2.0 * index));
     NormCore::Forward normed = norm_.forward(runtime_, x, fc1_.begin_forward(runtime_));
     LinearCore::Forward first = fc1_.forward(runtime_, std::move(normed.y));
     LinearCore::Forward second =

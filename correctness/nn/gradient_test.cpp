@@ -11,6 +11,7 @@
 
 #include "core/counter_rng.h"
 #include "nn/layer_cases.h"
+#include "nn/near.h"
 #include "reference/compare.h"
 #include "reference/finite_difference.h"
 #include "reference/layer_reference.h"
@@ -19,19 +20,15 @@
 namespace fp8lab {
 namespace {
 
+using nn_test::largest;
 using nn_test::Layer;
+using nn_test::near;
 using reference::LayerReference;
 using reference::Matrix;
 using support::LayerRun;
 using support::LayerStep;
 
 std::vector<double> widen(const std::vector<float>& values) { return {values.begin(), values.end()}; }
-
-double largest(const std::vector<double>& values) {
-  double magnitude = 0;
-  for (double value : values) magnitude = std::max(magnitude, std::fabs(value));
-  return magnitude;
-}
 
 double norm_of(const std::vector<double>& values) {
   double square = 0;
@@ -132,12 +129,6 @@ std::map<std::string, std::vector<double>> gradients_of(const LayerStep& step) {
   for (const auto& [name, values] : step.gradients) gradients[name] = widen(values);
   gradients["x"] = widen(step.input_gradient);
   return gradients;
-}
-
-/// True if every element is within `tolerance` of the expected one, relative to the largest.
-::testing::AssertionResult near(const std::vector<double>& actual, const std::vector<double>& expected,
-                                double tolerance) {
-  return reference::all_close(actual, expected, {.atol = tolerance * largest(expected), .rtol = 0});
 }
 
 std::string name_of(const ::testing::TestParamInfo<Layer>& info) { return info.param.name; }

@@ -13,6 +13,7 @@
 #include "core/counter_rng.h"
 #include "nn/layer_cases.h"
 #include "nn/model.h"
+#include "nn/near.h"
 #include "ops/embedding.h"
 #include "reference/compare.h"
 #include "reference/finite_difference.h"
@@ -23,6 +24,8 @@
 namespace fp8lab {
 namespace {
 
+using nn_test::largest;
+using nn_test::near;
 using reference::LayerReference;
 using reference::Matrix;
 using Values = std::vector<double>;
@@ -120,9 +123,9 @@ struct LanguageRun {
 };
 
 /// The same model in double.
-class Definition {
+class DefinitionInDouble {
  public:
-  Definition(const Case& c, const LanguageRun& run)
+  DefinitionInDouble(const Case& c, const LanguageRun& run)
       : case_(c),
         run_(run),
         layer_({.rms_norm = run.config.form.norm == NormKind::kRmsNorm,
@@ -198,20 +201,10 @@ class Definition {
   LayerReference layer_;
 };
 
-double largest(const Values& values) {
-  double magnitude = 0.0;
-  for (const double value : values) magnitude = std::max(magnitude, std::fabs(value));
-  return magnitude;
-}
-
-::testing::AssertionResult near(const Values& actual, const Values& expected, double tolerance) {
-  return reference::all_close(actual, expected, {.atol = tolerance * largest(expected), .rtol = 0});
-}
-
 class LanguageModelOf : public ::testing::TestWithParam<Case> {
  protected:
   LanguageRun run_{GetParam()};
-  Definition definition_{GetParam(), run_};
+  DefinitionInDouble definition_{GetParam(), run_};
   // A layer stores 12 tensors at most (layer_cases.h); embedding, dropout, norm and logits are four more.
   const double output_tolerance_ = nn_test::f32_tolerance(run_.config, 16);
   const double gradient_tolerance_ = nn_test::f32_tolerance(run_.config, 2 * 16 + 1);

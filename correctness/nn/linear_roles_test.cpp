@@ -20,9 +20,9 @@ namespace {
 
 using namespace nn_test;
 
-constexpr std::int64_t kTokens = 40, kIn = 48, kOut = 32;
+constexpr std::int64_t kLinearTokens = 40, kIn = 48, kOut = 32;
 
-struct Scales {
+struct LinearScales {
   double x = 1.0, weight = 1.0, grad = 1.0;
 };
 
@@ -34,11 +34,11 @@ struct Data {
   Doubles x, weight, grad;
 };
 
-Results reference_results(const Data& data, const Scales& scales) {
+Results reference_results(const Data& data, const LinearScales& scales) {
   const Doubles x = cast(data.x, kE4M3, scales.x), weight = cast(data.weight, kE4M3, scales.weight);
   const Doubles grad = cast(data.grad, kE5M2, scales.grad);
-  Results results{Doubles(kTokens * kOut), Doubles(kTokens * kIn), Doubles(kOut * kIn)};
-  for (std::size_t t = 0; t < kTokens; ++t) {
+  Results results{Doubles(kLinearTokens * kOut), Doubles(kLinearTokens * kIn), Doubles(kOut * kIn)};
+  for (std::size_t t = 0; t < kLinearTokens; ++t) {
     for (std::size_t o = 0; o < kOut; ++o) {
       for (std::size_t i = 0; i < kIn; ++i) {
         results.y[t * kOut + o] += x[t * kIn + i] * weight[o * kIn + i];
@@ -81,15 +81,15 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
   }
 
   /// The scales of the data once they have been measured.
-  Scales settled_scales() const {
+  LinearScales settled_scales() const {
     return {kE4M3.max() / amax_of(data_.x), kE4M3.max() / amax_of(data_.weight), kE5M2.max() / amax_of(data_.grad)};
   }
   bool has_history() const { return recipe_.activation.amax_source == AmaxSource::kHistory; }
 
   Parameter& parameter() { return *registry_.parameters.front(); }
   Tensor tensor(std::int64_t cols, std::uint64_t seed, double deviation) {
-    return support::make_tensor(*device_, {kTokens, cols}, DType::kF32,
-                                reference::gaussian_values(kTokens * cols, seed, deviation));
+    return support::make_tensor(*device_, {kLinearTokens, cols}, DType::kF32,
+                                reference::gaussian_values(kLinearTokens * cols, seed, deviation));
   }
 
   std::unique_ptr<Device> device_ = support::open_poisoned_device(GetParam().arch);
@@ -109,7 +109,7 @@ class LinearRoles : public ::testing::TestWithParam<Case> {
 double least_agreement() { return support::test_device() == "cpu" ? 100.0 : 75.0; }
 
 TEST_P(LinearRoles, AreCastUnderTheirOwnScales) {
-  EXPECT_GT(agreement(reference_results(data_, has_history() ? Scales{} : settled_scales()), step()),
+  EXPECT_GT(agreement(reference_results(data_, has_history() ? LinearScales{} : settled_scales()), step()),
             least_agreement());
   EXPECT_GT(agreement(reference_results(data_, settled_scales()), step()), least_agreement());
 }
@@ -117,8 +117,8 @@ TEST_P(LinearRoles, AreCastUnderTheirOwnScales) {
 TEST_P(LinearRoles, WrongScaleOfAnyRoleIsRefused) {
   step();
   const Results actual = step();
-  for (double Scales::* role : {&Scales::x, &Scales::weight, &Scales::grad}) {
-    Scales scales = settled_scales();
+  for (double LinearScales::* role : {&LinearScales::x, &LinearScales::weight, &LinearScales::grad}) {
+    LinearScales scales = settled_scales();
     scales.*role *= 0.67;
     EXPECT_LT(agreement(reference_results(data_, scales), actual), 40.0);
   }

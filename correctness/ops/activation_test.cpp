@@ -19,15 +19,15 @@ using reference::Values;
 using support::make_tensor;
 using support::read;
 
-struct Case {
+struct ActivationCase {
   ActivationKind kind;
   DType dtype;
   std::int64_t rows;
   std::int64_t cols;  ///< columns of the output
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
-  const Case& c = instance.param;
+std::string case_name(const ::testing::TestParamInfo<ActivationCase>& instance) {
+  const ActivationCase& c = instance.param;
   return std::string(c.kind == ActivationKind::kGelu ? "gelu" : "swiglu") + "_" + std::string(name(c.dtype)) + "_" +
          std::to_string(c.rows) + "x" + std::to_string(c.cols);
 }
@@ -41,7 +41,7 @@ std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
   return values;
 }
 
-class Activation : public ::testing::TestWithParam<Case> {
+class Activation : public ::testing::TestWithParam<ActivationCase> {
  protected:
   bool gated() const { return c_.kind == ActivationKind::kSwiglu; }
   Expected forward(const Values& x) const {
@@ -51,7 +51,7 @@ class Activation : public ::testing::TestWithParam<Case> {
     return rounded_to(c_.dtype, gated() ? reference::swiglu_gradient(c_.rows, c_.cols, x, grad_y)
                                         : reference::gelu_gradient(x, grad_y));
   }
-  const Case c_ = GetParam();
+  const ActivationCase c_ = GetParam();
   const std::int64_t in_cols_ = gated() ? 2 * c_.cols : c_.cols;
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor x_ = make_tensor(*device_, {c_.rows, in_cols_}, c_.dtype, telling_values(c_.rows* in_cols_, 1));
@@ -75,13 +75,13 @@ TEST_P(Activation, BackwardEqualsTheDerivative) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Activation,
-                         ::testing::Values(Case{ActivationKind::kGelu, DType::kF32, 7, 31},
-                                           Case{ActivationKind::kGelu, DType::kBF16, 7, 31},
-                                           Case{ActivationKind::kGelu, DType::kF16, 3, 24},
-                                           Case{ActivationKind::kGelu, DType::kF32, 65, 129},
-                                           Case{ActivationKind::kSwiglu, DType::kF32, 7, 31},
-                                           Case{ActivationKind::kSwiglu, DType::kBF16, 7, 31},
-                                           Case{ActivationKind::kSwiglu, DType::kF32, 3, 2500}),
+                         ::testing::Values(ActivationCase{ActivationKind::kGelu, DType::kF32, 7, 31},
+                                           ActivationCase{ActivationKind::kGelu, DType::kBF16, 7, 31},
+                                           ActivationCase{ActivationKind::kGelu, DType::kF16, 3, 24},
+                                           ActivationCase{ActivationKind::kGelu, DType::kF32, 65, 129},
+                                           ActivationCase{ActivationKind::kSwiglu, DType::kF32, 7, 31},
+                                           ActivationCase{ActivationKind::kSwiglu, DType::kBF16, 7, 31},
+                                           ActivationCase{ActivationKind::kSwiglu, DType::kF32, 3, 2500}),
                          case_name);
 
 class ActivationEdges : public ::testing::Test {

@@ -18,7 +18,7 @@ using reference::Values;
 using support::make_tensor;
 using support::read;
 
-struct Case {
+struct AdamCase {
   const char* label;
   DType param;
   DType grad;
@@ -27,7 +27,7 @@ struct Case {
   float weight_decay;
 };
 
-class Adam : public ::testing::TestWithParam<Case> {
+class Adam : public ::testing::TestWithParam<AdamCase> {
  protected:
   static constexpr std::int64_t kRows = 5, kCols = 811;  // more than one iteration of the kernel's loop
   static constexpr std::size_t kCount = kRows * kCols;
@@ -62,7 +62,7 @@ class Adam : public ::testing::TestWithParam<Case> {
 
   static constexpr float kLearningRate = 0.01f, kEpsilon = 1e-8f;
   static constexpr double kBeta1 = 0.9, kBeta2 = 0.95;
-  const Case c_ = GetParam();
+  const AdamCase c_ = GetParam();
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor param_ = gaussian(c_.param, 1, 1.0);
   Tensor exp_avg_ = filled(DType::kF32, 0.0f);
@@ -108,12 +108,13 @@ TEST_P(Adam, BoundRefusesAParameterThatDidNotMove) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Adam,
-                         ::testing::Values(Case{"f32", DType::kF32, DType::kF32, false, true, 0.0f},
-                                           Case{"f32_decoupled", DType::kF32, DType::kBF16, false, true, 0.1f},
-                                           Case{"f32_coupled", DType::kF32, DType::kF32, false, false, 0.1f},
-                                           Case{"bf16", DType::kBF16, DType::kBF16, false, true, 0.1f},
-                                           Case{"bf16_master", DType::kBF16, DType::kBF16, true, true, 0.1f},
-                                           Case{"bf16_master_coupled", DType::kBF16, DType::kF32, true, false, 0.1f}),
+                         ::testing::Values(AdamCase{"f32", DType::kF32, DType::kF32, false, true, 0.0f},
+                                           AdamCase{"f32_decoupled", DType::kF32, DType::kBF16, false, true, 0.1f},
+                                           AdamCase{"f32_coupled", DType::kF32, DType::kF32, false, false, 0.1f},
+                                           AdamCase{"bf16", DType::kBF16, DType::kBF16, false, true, 0.1f},
+                                           AdamCase{"bf16_master", DType::kBF16, DType::kBF16, true, true, 0.1f},
+                                           AdamCase{"bf16_master_coupled", DType::kBF16, DType::kF32, true, false,
+                                                    0.1f}),
                          [](const auto& instance) { return std::string(instance.param.label); });
 
 class AdamEdges : public ::testing::Test {

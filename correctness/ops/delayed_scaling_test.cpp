@@ -14,8 +14,8 @@
 namespace fp8lab {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
-const float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+const float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 
 class DelayedScalingTest : public ::testing::Test {
  protected:
@@ -82,15 +82,17 @@ TEST_F(DelayedScalingTest, MarginDividesTheScaleByTwoEachTime) {
 }
 
 TEST_F(DelayedScalingTest, InfFreezesMaxUntilItLeavesTheWindow) {
-  EXPECT_EQ(scales_after({.history_length = 3}, {2, kInf, 4, 4, 4}), (std::vector<float>{224, 224, 224, 224, 112}));
-  EXPECT_EQ(scales_after({.history_length = 3, .algorithm = AmaxAlgorithm::kMostRecent}, {2, kInf, 4}),
+  EXPECT_EQ(scales_after({.history_length = 3}, {2, kInfinity, 4, 4, 4}),
+            (std::vector<float>{224, 224, 224, 224, 112}));
+  EXPECT_EQ(scales_after({.history_length = 3, .algorithm = AmaxAlgorithm::kMostRecent}, {2, kInfinity, 4}),
             (std::vector<float>{224, 224, 112}));
 }
 
 TEST_F(DelayedScalingTest, NanIsIgnoredByMaxAndKeepsTheScaleOfMostRecent) {
-  EXPECT_EQ(scales_after({.history_length = 3}, {2, kNan, 1, 1, 1}), (std::vector<float>{224, 224, 224, 448, 448}));
-  EXPECT_EQ(scales_after({.history_length = 3}, {kNan, kNan}), (std::vector<float>{1, 1}));
-  EXPECT_EQ(scales_after({.history_length = 3, .algorithm = AmaxAlgorithm::kMostRecent}, {2, kNan, 1}),
+  EXPECT_EQ(scales_after({.history_length = 3}, {2, kNotANumber, 1, 1, 1}),
+            (std::vector<float>{224, 224, 224, 448, 448}));
+  EXPECT_EQ(scales_after({.history_length = 3}, {kNotANumber, kNotANumber}), (std::vector<float>{1, 1}));
+  EXPECT_EQ(scales_after({.history_length = 3, .algorithm = AmaxAlgorithm::kMostRecent}, {2, kNotANumber, 1}),
             (std::vector<float>{224, 224, 448}));
 }
 
@@ -130,8 +132,8 @@ TEST_F(DelayedScalingTest, FollowsTheWindowOverLongSequences) {
             float amax = static_cast<float>(std::ldexp(reference::uniform(7, index), static_cast<int>(index % 5)));
             const std::uint64_t kind = reference::scramble(index) % 100;
             if (kind < 10) amax = 0.0f;
-            if (kind == 10) amax = kInf;
-            if (kind == 11) amax = kNan;
+            if (kind == 10) amax = kInfinity;
+            if (kind == 11) amax = kNotANumber;
             if (kind == 12) amax = 1e6f;  // a spike
             if (kind == 13) amax = 0x1p-148f;
             set_live(scales, tensor, amax);

@@ -57,12 +57,12 @@ class MeasuredResults : public support::DenseTest {
 
 // Rows that a GPU's kernels keep in registers, that they read element by element, and that fill a block unevenly; more
 // rows than blocks.
-constexpr std::pair<std::int64_t, std::int64_t> kShapes[] = {{19, 256}, {7, 264},    {3, 34},     {0, 256},
-                                                             {5, 5120}, {700, 1024}, {131, 28672}};
+constexpr std::pair<std::int64_t, std::int64_t> kMeasuredShapes[] = {{19, 256}, {7, 264},    {3, 34},     {0, 256},
+                                                                     {5, 5120}, {700, 1024}, {131, 28672}};
 
 TEST_F(MeasuredResults, AreUnchangedAndHaveTheAmaxOfTheStoredValues) {
   for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF16})
-    for (const auto& [rows, cols] : kShapes)
+    for (const auto& [rows, cols] : kMeasuredShapes)
       for (const auto& [name, make] : makers(gaussian({rows, cols}, dtype), gaussian({rows, cols}, dtype, 2))) {
         const std::string what =
             name + " " + std::string(fp8lab::name(dtype)) + " " + std::to_string(rows) + "x" + std::to_string(cols);

@@ -18,7 +18,7 @@ using support::read;
 
 constexpr float kEpsilon = 1e-5f;
 
-struct Case {
+struct NormCase {
   NormKind kind;
   DType dtype;
   DType parameters;
@@ -27,8 +27,8 @@ struct Case {
   double offset;  ///< the rows' mean, in standard deviations
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
-  const Case& c = instance.param;
+std::string norm_name(const ::testing::TestParamInfo<NormCase>& instance) {
+  const NormCase& c = instance.param;
   return std::string(c.kind == NormKind::kLayerNorm ? "layer" : "rms") + "_" + std::string(name(c.dtype)) + "_" +
          std::string(name(c.parameters)) + "_" + std::to_string(c.rows) + "x" + std::to_string(c.cols) +
          (c.offset == 0.0 ? "" : "_offset");
@@ -40,7 +40,7 @@ std::vector<float> shifted_gaussian(std::int64_t count, std::uint64_t seed, doub
   return values;
 }
 
-class Norm : public ::testing::TestWithParam<Case> {
+class Norm : public ::testing::TestWithParam<NormCase> {
  protected:
   Norm()
       : x_(tensor(c_.rows, c_.cols, c_.dtype, shifted_gaussian(c_.rows * c_.cols, 1, c_.offset))),
@@ -63,7 +63,7 @@ class Norm : public ::testing::TestWithParam<Case> {
     return norm_forward(*device_, {.kind = c_.kind, .x = x_, .gamma = gamma_, .beta = beta_, .epsilon = kEpsilon});
   }
 
-  const Case c_ = GetParam();
+  const NormCase c_ = GetParam();
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Tensor x_, grad_y_, gamma_, beta_;
 };
@@ -110,18 +110,18 @@ TEST_P(Norm, BackwardEqualsTheDerivative) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Norm,
-                         ::testing::Values(Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
-                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
-                                           Case{NormKind::kLayerNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
-                                           Case{NormKind::kLayerNorm, DType::kBF16, DType::kF32, 7, 33, 1.0},
-                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 33, 257, 0.0},
-                                           Case{NormKind::kLayerNorm, DType::kF32, DType::kF32, 2, 1, 0.0},
-                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
-                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
-                                           Case{NormKind::kRmsNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
-                                           Case{NormKind::kRmsNorm, DType::kF16, DType::kF32, 7, 33, 1.0},
-                                           Case{NormKind::kRmsNorm, DType::kF32, DType::kF32, 33, 257, 0.0}),
-                         case_name);
+                         ::testing::Values(NormCase{NormKind::kLayerNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
+                                           NormCase{NormKind::kLayerNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
+                                           NormCase{NormKind::kLayerNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
+                                           NormCase{NormKind::kLayerNorm, DType::kBF16, DType::kF32, 7, 33, 1.0},
+                                           NormCase{NormKind::kLayerNorm, DType::kF32, DType::kF32, 33, 257, 0.0},
+                                           NormCase{NormKind::kLayerNorm, DType::kF32, DType::kF32, 2, 1, 0.0},
+                                           NormCase{NormKind::kRmsNorm, DType::kF32, DType::kF32, 3, 17, 0.0},
+                                           NormCase{NormKind::kRmsNorm, DType::kF32, DType::kF32, 5, 64, 8.0},
+                                           NormCase{NormKind::kRmsNorm, DType::kBF16, DType::kBF16, 5, 64, 0.0},
+                                           NormCase{NormKind::kRmsNorm, DType::kF16, DType::kF32, 7, 33, 1.0},
+                                           NormCase{NormKind::kRmsNorm, DType::kF32, DType::kF32, 33, 257, 0.0}),
+                         norm_name);
 
 class NormEdges : public ::testing::Test {
  protected:

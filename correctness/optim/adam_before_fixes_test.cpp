@@ -23,7 +23,7 @@ using reference::bitwise_equal;
 
 constexpr Behaviors kKeepsScale{.measure_scale_in_adam = false};
 constexpr Behaviors kIgnoresBlocks{.cast_blocks_in_adam = false};
-constexpr int kSteps = 10;
+constexpr int kStepsOfAdam = 10;
 
 /// What Adam leaves on one rank.
 struct Stepped {
@@ -58,7 +58,7 @@ std::vector<Stepped> grow(const Behaviors& behaviors, const std::vector<std::int
     std::vector<float> gradient(signs.size());
     for (std::size_t i = 0; i < signs.size(); ++i) gradient[i] = signs[i] < 0.0f ? 1.0f : -1.0f;
     Adam adam({&still.unsharded, &weight.unsharded}, {.learning_rate = 0.15, .master = MasterWeights::kF32});
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = 0; step < kStepsOfAdam; ++step) {
       shard.grad = support::make_tensor(*device, shard.spec.shape, DType::kBF16, gradient);
       adam.step(runtime);
     }

@@ -14,7 +14,7 @@ namespace {
 
 using Values = std::vector<double>;
 constexpr std::int64_t kElements = 48;
-constexpr int kSteps = 2000;
+constexpr int kStepsOfMoments = 2000;
 constexpr double kUnit = 0x1p-24;
 constexpr double kEpsilon = 0x1p-60;
 
@@ -41,7 +41,7 @@ std::vector<float> gradient_of(int step) {
   std::vector<float> gradient = reference::gaussian_values(kElements, static_cast<std::uint64_t>(step));
   for (std::size_t i = 0; i < gradient.size(); ++i) {
     if (i % 4 == 0) gradient[i] = 1.0f;
-    if (i % 4 == 1) gradient[i] *= std::pow(10.0f, 8.0f * static_cast<float>(step) / kSteps - 4.0f);
+    if (i % 4 == 1) gradient[i] *= std::pow(10.0f, 8.0f * static_cast<float>(step) / kStepsOfMoments - 4.0f);
     if (i % 4 == 2 && step % 7 != 1) gradient[i] = 0.0f;
   }
   return gradient;
@@ -60,7 +60,7 @@ class Moments : public ::testing::TestWithParam<Betas> {
   template <class Optimizer>
   void run(Optimizer& optimizer, const Check& check) {
     parameter_->grad = device_->allocate({Shape{kElements}, DType::kF32}, support::anyone(*device_));
-    for (int step = 1; step <= kSteps; ++step) {
+    for (int step = 1; step <= kStepsOfMoments; ++step) {
       const std::vector<float> gradient = gradient_of(step);
       device_->write(parameter_->grad, gradient);
       for (std::size_t i = 0; i < gradient.size(); ++i) {

@@ -17,7 +17,6 @@ namespace {
 
 using fsdp_test::bytes_of;
 using fsdp_test::ModelRun;
-using fsdp_test::on_ranks;
 using fsdp_test::RunConfig;
 
 RunConfig uneven(std::string_view recipe) {
@@ -33,12 +32,12 @@ RunConfig uneven(std::string_view recipe) {
   return config;
 }
 
-using Case = std::tuple<const char*, int>;
-class PaddingOfShards : public ::testing::TestWithParam<Case> {};
+using PaddedCase = std::tuple<const char*, int>;
+class PaddingOfShards : public ::testing::TestWithParam<PaddedCase> {};
 
 TEST_P(PaddingOfShards, ReachesNeitherAdamNorTheGradientNorm) {
   const auto& [recipe, ranks] = GetParam();
-  on_ranks(ranks, [&, recipe = recipe, ranks = ranks](ProcessGroup& world) {
+  fsdp_test::on_ranks(ranks, [&, recipe = recipe, ranks = ranks](ProcessGroup& world) {
     ModelRun clean(uneven(recipe), world, {.replicas = 1, .shards = ranks}),
         poisoned(uneven(recipe), world, {.replicas = 1, .shards = ranks});
     const auto options = [](ModelRun& run) {
@@ -74,7 +73,7 @@ TEST_P(PaddingOfShards, ReachesNeitherAdamNorTheGradientNorm) {
 
 TEST_P(PaddingOfShards, ReachesNeitherListOperationsNorAverages) {
   const auto& [recipe, ranks] = GetParam();
-  on_ranks(ranks, [&, recipe = recipe, ranks = ranks](ProcessGroup& world) {
+  fsdp_test::on_ranks(ranks, [&, recipe = recipe, ranks = ranks](ProcessGroup& world) {
     ModelRun clean(uneven(recipe), world, {.replicas = 1, .shards = ranks}),
         poisoned(uneven(recipe), world, {.replicas = 1, .shards = ranks});
     ForeachAdam clean_adam(clean.model().parameters(), {.learning_rate = 1e-2}),

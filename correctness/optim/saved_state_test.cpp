@@ -42,20 +42,22 @@ TEST_P(Resumed, EqualsTheUninterruptedRun) {
   EXPECT_EQ(after.weights(), uninterrupted.weights());
 }
 
-constexpr MasterWeights kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
 INSTANTIATE_TEST_SUITE_P(
     Recipes, Resumed,
-    ::testing::Values(ResumeCase{"delayed", "delayed", true, {.learning_rate = 1e-2, .master = kF32}},
-                      ResumeCase{"current", "current", true, {.learning_rate = 1e-2, .master = kF32}},
-                      ResumeCase{"block", "block", true, {.learning_rate = 1e-2, .master = kF32}},
-                      ResumeCase{"mxfp8", "mxfp8", true, {.learning_rate = 1e-2, .master = kF32}},
+    ::testing::Values(ResumeCase{"delayed", "delayed", true, {.learning_rate = 1e-2, .master = MasterWeights::kF32}},
+                      ResumeCase{"current", "current", true, {.learning_rate = 1e-2, .master = MasterWeights::kF32}},
+                      ResumeCase{"block", "block", true, {.learning_rate = 1e-2, .master = MasterWeights::kF32}},
+                      ResumeCase{"mxfp8", "mxfp8", true, {.learning_rate = 1e-2, .master = MasterWeights::kF32}},
                       ResumeCase{"delayed_16_bit", "delayed", false, {.learning_rate = 1e-2}},
-                      ResumeCase{"remainders", "bf16", false, {.learning_rate = 1e-2, .master = kRest}},
                       ResumeCase{
-                          "small_moments",
-                          "current",
-                          true,
-                          {.learning_rate = 1e-2, .master = kF32, .exp_avg = DType::kE4M3, .exp_avg_sq = DType::kF16}}),
+                          "remainders", "bf16", false, {.learning_rate = 1e-2, .master = MasterWeights::kRemainder}},
+                      ResumeCase{"small_moments",
+                                 "current",
+                                 true,
+                                 {.learning_rate = 1e-2,
+                                  .master = MasterWeights::kF32,
+                                  .exp_avg = DType::kE4M3,
+                                  .exp_avg_sq = DType::kF16}}),
     [](const auto& test) { return std::string(test.param.name); });
 
 class OtherRanks : public ::testing::TestWithParam<const char*> {};

@@ -21,7 +21,6 @@ namespace fp8lab {
 namespace {
 
 using fsdp_test::ModelRun;
-using fsdp_test::on_ranks;
 using fsdp_test::RunConfig;
 
 constexpr int kStepsBefore = 2, kStepsAfter = 3;
@@ -77,7 +76,7 @@ template <class ResultOf>
 auto of_all_ranks(const RunConfig& config, int ranks, const ResultOf& result_of) {
   std::optional<decltype(result_of(std::declval<Training&>()))> common;
   std::mutex mutex;
-  on_ranks(ranks, [&](ProcessGroup& world) {
+  fsdp_test::on_ranks(ranks, [&](ProcessGroup& world) {
     Training training(config, world);
     auto own = result_of(training);
     const std::scoped_lock lock(mutex);
@@ -124,14 +123,14 @@ TEST(SavedAmaxes, AreTheLargestOfAllRanks) {
   config.config = fsdp_test::small_block(128);
   for (const int with_nan : {0, 1}) {
     const sample::TemporaryDirectory folder;
-    on_ranks(2, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(2, [&](ProcessGroup& world) {
       Training training(config, world);
       training.train(1);
       const auto rank = static_cast<float>(world.rank());
       training.set_live_amaxes({world.rank() == with_nan ? std::nanf("") : 2.0f, 5.0f - rank});
       training.save(folder.string());
     });
-    on_ranks(1, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(1, [&](ProcessGroup& world) {
       Training training(config, world);
       training.load(folder.string());
       const std::vector<float> amaxes = training.live_amaxes();
@@ -190,18 +189,18 @@ TEST(SplitBlocksOfAModel, AreRestoredUnchanged) {
   for (const MasterWeights master : {MasterWeights::kF32, MasterWeights::kRemainder}) {
     const sample::TemporaryDirectory folder;
     std::vector<float> expected;
-    on_ranks(1, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(1, [&](ProcessGroup& world) {
       Training training(config, world, master);
       training.train(kStepsBefore);
       training.save(folder.string());
       expected = training.train(kStepsAfter);
     });
-    on_ranks(2, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(2, [&](ProcessGroup& world) {
       Training training(config, world, master);
       training.load(folder.string());
       training.save(folder.string());
     });
-    on_ranks(1, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(1, [&](ProcessGroup& world) {
       Training training(config, world, master);
       training.load(folder.string());
       EXPECT_EQ(training.train(kStepsAfter), expected);
@@ -214,12 +213,12 @@ TEST(SplitBlocksOfAModel, NeedASavedMaster) {
   config.layer = "linear";
   for (const int saved_on : {1, 2}) {
     const sample::TemporaryDirectory folder;
-    on_ranks(saved_on, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(saved_on, [&](ProcessGroup& world) {
       Training training(config, world);
       training.train(kStepsBefore);
       training.save(folder.string(), false);
     });
-    on_ranks(3 - saved_on, [&](ProcessGroup& world) {
+    fsdp_test::on_ranks(3 - saved_on, [&](ProcessGroup& world) {
       Training training(config, world), untouched(config, world);
       training.train(1);
       untouched.train(1);
@@ -237,13 +236,13 @@ TEST(SplitBlocksOfAModel, AreCastWithoutAnOptimizer) {
   config.layer = "linear";
   const sample::TemporaryDirectory folder;
   float expected = 0.0f;
-  on_ranks(1, [&](ProcessGroup& world) {
+  fsdp_test::on_ranks(1, [&](ProcessGroup& world) {
     Training training(config, world);
     training.train(kStepsBefore);
     training.save(folder.string());
     expected = training.train(1).front();
   });
-  on_ranks(2, [&](ProcessGroup& world) {
+  fsdp_test::on_ranks(2, [&](ProcessGroup& world) {
     Training training(config, world);
     training.load(folder.string(), false);
     EXPECT_EQ(training.train(1).front(), expected);

@@ -272,11 +272,11 @@ TEST(GradientsOfShards, MustHaveTheShardsShape) {
 
 // Rows that end inside a block have its scale, in shards and in the gathered parameter.
 TEST(GatheredShards, MayEndInsideABlock) {
-  struct Case {
+  struct Ends {
     const char* recipe;
     Shape shape;
   };
-  for (const Case& c : {Case{"block", {255, 128}}, {"mxfp8", {63, 64}}, {"mxfp8", {129, 32}}}) {
+  for (const Ends& c : {Ends{"block", {255, 128}}, {"mxfp8", {63, 64}}, {"mxfp8", {129, 32}}}) {
     run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& group) {
       const std::unique_ptr<Device> device = open_host();
       Runtime runtime{.device = *device, .behaviors = {}};

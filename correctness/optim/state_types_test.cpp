@@ -19,7 +19,7 @@ using reference::Expected;
 using reference::Values;
 using namespace optim_test;
 
-struct Case {
+struct StateCase {
   const char* name;
   DType param;
   MasterWeights master;
@@ -52,9 +52,9 @@ Expected stored_as(DType dtype, Expected moment) {
   return moment;
 }
 
-class StateTypes : public ::testing::TestWithParam<Case> {
+class StateTypes : public ::testing::TestWithParam<StateCase> {
  protected:
-  const Case c_ = GetParam();
+  const StateCase c_ = GetParam();
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
   Runtime runtime_{.device = *device_, .behaviors = {}};
   // Numbers that f32 represents, so that the reference and the kernel start from the same values.
@@ -218,13 +218,14 @@ constexpr DType F32 = DType::kF32, BF16 = DType::kBF16, F16 = DType::kF16, E4M3 
 constexpr MasterWeights kNone = MasterWeights::kNone, kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
 INSTANTIATE_TEST_SUITE_P(
     Types, StateTypes,
-    ::testing::Values(Case{"f32", F32, kNone, F32, F32}, Case{"f32_master", F32, kF32, F32, F32},
-                      Case{"bf16", BF16, kNone, F32, F32}, Case{"bf16_master", BF16, kF32, F32, F32},
-                      Case{"f16_master", F16, kF32, F32, F32}, Case{"f16_remainder", F16, kRest, F32, F32},
-                      Case{"bf16_remainder", BF16, kRest, F32, F32}, Case{"bf16_moments", BF16, kF32, BF16, BF16},
-                      Case{"f16_moments", BF16, kF32, F16, F16}, Case{"e4m3_moments", BF16, kF32, E4M3, E4M3},
-                      Case{"e4m3_f16_remainder", BF16, kRest, E4M3, F16},
-                      Case{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
+    ::testing::Values(StateCase{"f32", F32, kNone, F32, F32}, StateCase{"f32_master", F32, kF32, F32, F32},
+                      StateCase{"bf16", BF16, kNone, F32, F32}, StateCase{"bf16_master", BF16, kF32, F32, F32},
+                      StateCase{"f16_master", F16, kF32, F32, F32}, StateCase{"f16_remainder", F16, kRest, F32, F32},
+                      StateCase{"bf16_remainder", BF16, kRest, F32, F32},
+                      StateCase{"bf16_moments", BF16, kF32, BF16, BF16}, StateCase{"f16_moments", BF16, kF32, F16, F16},
+                      StateCase{"e4m3_moments", BF16, kF32, E4M3, E4M3},
+                      StateCase{"e4m3_f16_remainder", BF16, kRest, E4M3, F16},
+                      StateCase{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // Parameter and remainder together are the f32 master: a run with them ends where a run with the copy does.

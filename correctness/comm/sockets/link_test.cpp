@@ -35,24 +35,24 @@ std::vector<std::byte> test_bytes(std::size_t count) {
   return comm_test::test_bytes(count, 0, static_cast<std::int64_t>(count));
 }
 
-constexpr std::uint64_t kData = processes::Tag{.context = 3, .data = true}.number();
-constexpr std::uint64_t kShutdown = processes::Tag{}.number();
-constexpr std::size_t kLarge = std::size_t{24} << 20;  // more than sockets and queues hold at once
+constexpr std::uint64_t kDataTag = processes::Tag{.context = 3, .data = true}.number();
+constexpr std::uint64_t kShutdownTag = processes::Tag{}.number();
+constexpr std::size_t kLargeMessage = std::size_t{24} << 20;  // more than sockets and queues hold at once
 
 TEST(Link, CarriesMessagesOfEverySizeInBothDirectionsInOrder) {
   Pair pair;
   std::vector<std::vector<std::byte>> sent, to_left, to_right;
-  for (const std::size_t count :
-       {std::size_t{1}, std::size_t{0}, std::size_t{256}, std::size_t{257}, kChunkBytes, kChunkBytes + 1, kLarge})
+  for (const std::size_t count : {std::size_t{1}, std::size_t{0}, std::size_t{256}, std::size_t{257}, kChunkBytes,
+                                  kChunkBytes + 1, kLargeMessage})
     sent.push_back(test_bytes(count));
   for (const std::vector<std::byte>& message : sent) {
     const auto count = static_cast<std::int64_t>(message.size());
     to_right.emplace_back(message.size());
     to_left.emplace_back(message.size());
-    pair.left().send(message.data(), count, kData);
-    pair.right().send(message.data(), count, kData);
-    pair.left().receive(to_left.back().data(), count, kData);
-    pair.right().receive(to_right.back().data(), count, kData);
+    pair.left().send(message.data(), count, kDataTag);
+    pair.right().send(message.data(), count, kDataTag);
+    pair.left().receive(to_left.back().data(), count, kDataTag);
+    pair.right().receive(to_right.back().data(), count, kDataTag);
   }
   EXPECT_FALSE(pair.left().finished());
   EXPECT_TRUE(pair.settle([&] { return pair.left().finished() && pair.right().finished(); }));
@@ -63,17 +63,17 @@ TEST(Link, CarriesMessagesOfEverySizeInBothDirectionsInOrder) {
 TEST(Link, AbortedMessageIsNeverCompleteAndLaterOnesArrive) {
   Pair pair;
   {
-    const std::vector<std::byte> message(kLarge, std::byte{7});
-    std::vector<std::byte> received(kLarge);
-    const auto bytes = static_cast<std::int64_t>(kLarge);
-    pair.left().send(message.data(), bytes, kData);
-    pair.right().receive(received.data(), bytes, kData);
+    const std::vector<std::byte> message(kLargeMessage, std::byte{7});
+    std::vector<std::byte> received(kLargeMessage);
+    const auto bytes = static_cast<std::int64_t>(kLargeMessage);
+    pair.left().send(message.data(), bytes, kDataTag);
+    pair.right().receive(received.data(), bytes, kDataTag);
     pair.left().progress();  // sends as much as the socket accepts
     EXPECT_FALSE(pair.left().finished());
     pair.left().abandon();
     EXPECT_TRUE(pair.left().finished());
     const ShutdownBytes shutdown{};
-    pair.left().send(shutdown.data(), sizeof shutdown, kShutdown);
+    pair.left().send(shutdown.data(), sizeof shutdown, kShutdownTag);
     EXPECT_TRUE(pair.settle([&] { return pair.right().inbox().shutdown_came(); }));
     EXPECT_FALSE(pair.right().finished());
     pair.right().abandon();
@@ -81,8 +81,8 @@ TEST(Link, AbortedMessageIsNeverCompleteAndLaterOnesArrive) {
   pair.right().inbox().expect_shutdown(pair.to_right.get());
   const std::vector<std::byte> message = test_bytes(5000);
   std::vector<std::byte> received(5000);
-  pair.left().send(message.data(), 5000, kData);
-  pair.right().receive(received.data(), 5000, kData);
+  pair.left().send(message.data(), 5000, kDataTag);
+  pair.right().receive(received.data(), 5000, kDataTag);
   EXPECT_TRUE(pair.settle([&] { return pair.right().finished(); }));
   EXPECT_EQ(received, message);
 }
@@ -94,7 +94,7 @@ TEST(Link, DropsAPeerWhoseShutdownMessageIsTooLong) {
     Link& hostile = listens ? pair.left() : pair.right();
     Link& own = listens ? pair.right() : pair.left();
     const std::vector<std::byte> message(std::size_t{1} << 20, std::byte{'x'});
-    hostile.send(message.data(), 1 << 20, kShutdown);
+    hostile.send(message.data(), 1 << 20, kShutdownTag);
     EXPECT_TRUE(pair.settle([&] { return !own.lost().empty(); }));
     EXPECT_EQ(own.lost(), "it sent a shutdown message of 1048576 bytes, which has 2064");
     EXPECT_FALSE(own.inbox().shutdown_came());
@@ -110,7 +110,7 @@ TEST(Link, NoticesTheEndOfThePeerAfterItsLastMessage) {
     Link& own = listens ? pair.right() : pair.left();
     const std::vector<std::byte> message = test_bytes(3 * kChunkBytes);
     std::vector<std::byte> received(message.size());
-    leaving.send(message.data(), static_cast<std::int64_t>(message.size()), kData);
+    leaving.send(message.data(), static_cast<std::int64_t>(message.size()), kDataTag);
     leaving.progress();
     EXPECT_TRUE(leaving.finished());
     {
@@ -123,7 +123,7 @@ TEST(Link, NoticesTheEndOfThePeerAfterItsLastMessage) {
       own.check_connection();
     }
     EXPECT_EQ(own.lost(), "");
-    own.receive(received.data(), static_cast<std::int64_t>(received.size()), kData);
+    own.receive(received.data(), static_cast<std::int64_t>(received.size()), kDataTag);
     const WaitLimit enough = wait_limit(10);
     while (own.lost().empty() && !enough.over()) {
       own.progress();

@@ -17,13 +17,11 @@ using sample::Ended;
 using sample::run;
 using sample::Scenarios;
 
-Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
-
 TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   const Scenarios scenarios({"one", "two"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
   const std::string file = scenarios.file("baseline.json").string();
-  Json baseline = results_of(scenarios);
+  Json baseline = Json::parse(scenarios.results());
   sample::write(file, baseline.dump());
   const Ended same = run({"compare", file, scenarios.out()});
   EXPECT_EQ(same.code, 0) << same.output << same.errors;
@@ -39,7 +37,7 @@ TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   EXPECT_TRUE(contains(run({"compare", file, scenarios.out(), "--markdown"}).output, "| two | after memory.retained"));
   const Json json = Json::parse(run({"compare", file, scenarios.out(), "--json"}).output);
   EXPECT_EQ(json["changes"][0]["id"], "two");
-  EXPECT_EQ(json["changes"][0]["line"], results_of(scenarios)["cells"][1]["gates"][1]["line"]);
+  EXPECT_EQ(json["changes"][0]["line"], Json::parse(scenarios.results())["cells"][1]["gates"][1]["line"]);
   EXPECT_EQ(run({"compare", file, scenarios.out(), "--allow", "^two$"}).code, 0);
   EXPECT_EQ(run({"compare", file, scenarios.out(), "--allow", "^one$"}).code, 1);
 }
@@ -65,7 +63,7 @@ TEST(Compare, BadUsageExitsTwo) {
 TEST(Results, GatesAndCellsNameTheirLines) {
   const Scenarios scenarios({"one"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
-  const Json cell = results_of(scenarios)["cells"][0];
+  const Json cell = Json::parse(scenarios.results())["cells"][0];
   std::istringstream lines(sample::read(scenarios.file("one.yaml")));
   std::vector<std::string> text(1);
   for (std::string line; std::getline(lines, line);) text.push_back(line);
@@ -88,7 +86,8 @@ TEST(Plan, ShowsPredictionsOfEveryArmAndRunsNothing) {
   ASSERT_EQ(run(scenarios.run_arguments({"-f", "one"})).code, 0);
   for (const auto& [arm, planned] : json[0]["arms"].items())
     for (const auto& [metric, value] : planned["predicted"].items())
-      EXPECT_EQ(value, results_of(scenarios)["cells"][0]["arms"][arm]["metrics"][metric]["predicted"]) << arm << metric;
+      EXPECT_EQ(value, Json::parse(scenarios.results())["cells"][0]["arms"][arm]["metrics"][metric]["predicted"])
+          << arm << metric;
 }
 
 TEST(Plan, SampleIsFixedAndHasCellsOfEveryScenarioAndDevice) {

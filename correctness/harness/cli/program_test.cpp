@@ -19,8 +19,6 @@ using sample::run;
 using sample::Scenarios;
 using sample::TemporaryDirectory;
 
-Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
-
 TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   const Scenarios scenarios({"one", "two"});
   const Ended ended = run(scenarios.run_arguments());
@@ -32,8 +30,8 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_TRUE(contains(ended.output, "exit 0: all good\n"));
   EXPECT_FALSE(contains(ended.output, "\033")) << "colours belong on terminals";
   EXPECT_EQ(scenarios.violations(), std::vector<std::string>{});
-  EXPECT_EQ(results_of(scenarios)["complete"], true);
-  EXPECT_EQ(Json::parse(scenarios.read("environment.json")), results_of(scenarios)["environment"]);
+  EXPECT_EQ(Json::parse(scenarios.results())["complete"], true);
+  EXPECT_EQ(Json::parse(scenarios.read("environment.json")), Json::parse(scenarios.results())["environment"]);
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 2 confirmed"));
   EXPECT_TRUE(contains(scenarios.read("junit.xml"), "<testcase classname=\"one\""));
   EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");
@@ -60,7 +58,7 @@ TEST(Program, IsolatedArmsRunInProcessesOfTheirOwn) {
     if (isolate) arguments.emplace_back("--isolate");
     EXPECT_EQ(run(scenarios.run_arguments(arguments)).code, 0);
     std::set<Json> processes;
-    const Json results = results_of(scenarios);
+    const Json results = Json::parse(scenarios.results());
     for (const Json& cell : results["cells"]) processes.insert(cell["arms"]["after"]["retained_by_holder"][0]["bytes"]);
     EXPECT_EQ(processes.size(), isolate ? 3u : 1u);
   }
@@ -216,7 +214,7 @@ TEST(Program, DryRunShowsEveryCellAndRunsNothing) {
 TEST(Program, JsonGoesToStandardOutputAndProgressToStandardError) {
   const Scenarios scenarios({"one"});
   const Ended ended = run(scenarios.run_arguments({"--json"}));
-  EXPECT_EQ(Json::parse(ended.output), results_of(scenarios));
+  EXPECT_EQ(Json::parse(ended.output), Json::parse(scenarios.results()));
   EXPECT_TRUE(contains(ended.errors, "[1/1] confirmed"));
 }
 
@@ -291,23 +289,23 @@ TEST(Program, ResumeOfAnotherSelectionSaysWhatItLeavesOut) {
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
   const Ended resumed = run(scenarios.run_arguments({"--resume", "-f", "one"}));
   EXPECT_TRUE(contains(resumed.output, "outside of this selection: 1 cell of an earlier run")) << resumed.output;
-  EXPECT_EQ(results_of(scenarios)["cells"].size(), 1u);
+  EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 1u);
   EXPECT_FALSE(contains(run(scenarios.run_arguments({"--resume"})).output, "outside of this selection"));
-  EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
+  EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 2u);
 }
 
 TEST(Program, ResumeFindsACellWhoseScenarioFileMoved) {
   Scenarios scenarios({"one"});
   EXPECT_EQ(run(scenarios.run_arguments({})).code, 0);
-  const int line = results_of(scenarios)["cells"][0]["line"],
-            gate_line = results_of(scenarios)["cells"][0]["gates"][0]["line"];
+  const int line = Json::parse(scenarios.results())["cells"][0]["line"],
+            gate_line = Json::parse(scenarios.results())["cells"][0]["gates"][0]["line"];
   const std::string was = sample::read(scenarios.file("one.yaml"));
   std::string moved = "# a line above\n" + was;
   const std::size_t title = moved.find("title: ");
   moved.replace(title, moved.find('\n', title) - title, "title: Another title");
   sample::write(scenarios.file("one.yaml"), moved);
   EXPECT_TRUE(contains(run(scenarios.run_arguments({"--resume"})).output, "1 of 1 cells are finished already"));
-  const Json cell = results_of(scenarios)["cells"][0];
+  const Json cell = Json::parse(scenarios.results())["cells"][0];
   EXPECT_EQ(cell["title"], "Another title");
   EXPECT_EQ(cell["line"], line + 1);
   EXPECT_EQ(cell["gates"][0]["line"], gate_line + 1);
@@ -336,7 +334,7 @@ expect:
   EXPECT_TRUE(contains(resumed.output, "1 of 3 cells are finished already")) << resumed.output;
   EXPECT_TRUE(contains(resumed.output, "/2] crashed        before_kill")) << resumed.output;
   EXPECT_TRUE(contains(resumed.output, "/2] crashed        after_oom")) << resumed.output;
-  const Json cells = results_of(scenarios)["cells"];
+  const Json cells = Json::parse(scenarios.results())["cells"];
   ASSERT_EQ(cells.size(), 3u);
   for (const Json& cell : cells) EXPECT_EQ(cell["verdict"], cell["id"] == "before_segv" ? "confirmed" : "crashed");
 }
@@ -375,20 +373,20 @@ TEST(Program, Resume_RunsOnlyTheCellsThatAreLeft) {
   EXPECT_TRUE(contains(resumed.output, "1 of 2 cells are finished already")) << resumed.output;
   EXPECT_FALSE(contains(resumed.output, "confirmed      one"));
   EXPECT_TRUE(scenarios.read("results.jsonl").starts_with(first_line));
-  EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
+  EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 2u);
 
   std::string changed = sample::read(scenarios.file("one.yaml"));
   changed.replace(changed.find("layers: 3"), 9, "layers: 4");
   sample::write(scenarios.file("one.yaml"), changed);
   EXPECT_TRUE(contains(run(scenarios.run_arguments({"--resume"})).output, "confirmed      one"))
       << "a changed cell runs again";
-  EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
+  EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 2u);
 
   std::filesystem::resize_file(scenarios.file("out/results.jsonl"), scenarios.read("results.jsonl").size() - 20);
   const Ended truncated = run(scenarios.run_arguments({"--resume"}));
   EXPECT_EQ(truncated.code, 0) << truncated.errors;
   EXPECT_TRUE(contains(truncated.output, "cut short")) << truncated.output;
-  EXPECT_EQ(results_of(scenarios)["cells"].size(), 2u);
+  EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 2u);
 }
 
 TEST(Program, DefaultOutputDirectoryIsOut) {

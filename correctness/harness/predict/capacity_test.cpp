@@ -25,7 +25,7 @@ CellConfig cell_of(const std::string& device, std::string_view recipe, int ranks
   return cell;
 }
 
-double value(const ArmResult& result, const std::string& metric) {
+double value_of(const ArmResult& result, const std::string& metric) {
   const auto found = result.metrics.find(metric);
   EXPECT_TRUE(found != result.metrics.end() && found->second.value) << metric << " is absent; " << result.reason;
   return found == result.metrics.end() ? -1.0 : found->second.value.value_or(-1.0);
@@ -49,18 +49,18 @@ void for_each_cell(Visit visit) {
 
 TEST(Capacity, OfTheReservedPeak_ChangesNothing) {
   for_each_cell([](CellConfig cell, const ArmResult& unbounded) {
-    cell.capacity = static_cast<std::int64_t>(value(unbounded, "memory.reserved_peak_bytes"));
+    cell.capacity = static_cast<std::int64_t>(value_of(unbounded, "memory.reserved_peak_bytes"));
     const ArmResult bounded = measure_arm(cell, Arm::kAfter);
     EXPECT_EQ(bounded.status, "ok") << bounded.reason;
     EXPECT_EQ(bounded.sequence_hash, unbounded.sequence_hash);
-    for (const auto& [name, metric] : unbounded.metrics) EXPECT_EQ(value(bounded, name), metric.value) << name;
+    for (const auto& [name, metric] : unbounded.metrics) EXPECT_EQ(value_of(bounded, name), metric.value) << name;
   });
 }
 
 // Blocks that are in use at one moment take at least their own bytes.
 TEST(Capacity, OneByteBelowThePeak_IsOutOfMemory) {
   for_each_cell([](CellConfig cell, const ArmResult& unbounded) {
-    cell.capacity = static_cast<std::int64_t>(value(unbounded, "memory.peak_bytes")) - 1;
+    cell.capacity = static_cast<std::int64_t>(value_of(unbounded, "memory.peak_bytes")) - 1;
     try {
       measure_arm(cell, Arm::kAfter);
       ADD_FAILURE() << "the peak fitted into one byte less";
@@ -85,11 +85,11 @@ TEST(Capacity, DoesNotBoundTheRunsThatAnArmIsComparedWith) {
   cell.training.optimizer = "adam";
   cell.measure = {"memory", "parity", "twin"};
   const ArmResult unbounded = measure_arm(cell, Arm::kAfter);
-  cell.capacity = static_cast<std::int64_t>(value(unbounded, "memory.reserved_peak_bytes"));
+  cell.capacity = static_cast<std::int64_t>(value_of(unbounded, "memory.reserved_peak_bytes"));
   const ArmResult bounded = measure_arm(cell, Arm::kAfter);
   EXPECT_EQ(bounded.status, "ok") << bounded.reason;
   EXPECT_EQ(bounded.values_hash, unbounded.values_hash);
-  EXPECT_EQ(value(bounded, "twin.losses_equal"), 1.0);
+  EXPECT_EQ(value_of(bounded, "twin.losses_equal"), 1.0);
 }
 
 // The closed forms do not know of capacities: they say what a run needs.

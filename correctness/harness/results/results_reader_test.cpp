@@ -107,7 +107,7 @@ void change_one(Json& json, sample::Random& random) {
     *at = odd_value(random);
 }
 
-const std::vector<std::string> kTokens{
+const std::vector<std::string> kJsonTokens{
     "null",    "true", "1e999", "-", "1e308",   "99999999999999999999", "\"\\u001b\"", "\"\\ud800\"", "[[[[",
     "{\"a\":", "]",    "}",     ",", "\"id\":", "\"value\":",           "NaN",         "\x1b",        "\xFF",
     "\n"};
@@ -140,7 +140,7 @@ TEST(ResultsReader, MutatedResults_AreReadOrRefusedByPath) {
       change_one(changed, random);
       text = changed.dump(-1, ' ', false, Json::error_handler_t::replace);
     } else {
-      text = sample::mutated(good_results(), kTokens, random);
+      text = sample::mutated(good_results(), kJsonTokens, random);
     }
     const std::string error = refusal(
         [&] {
@@ -178,8 +178,8 @@ TEST(ResultsReader, MutatedLinesOfAnEarlierRun_AreReadOrRefusedByFileAndLine) {
   for (int i = 0; i < sample::mutations(600); ++i) {
     const bool lines = i % 2 == 0;
     // A file that does not start as a cell belongs to no run; another test covers that.
-    sample::write(file, lines ? good.substr(0, 7) + sample::mutated(good.substr(7), kTokens, random) : good);
-    sample::write(environment, lines ? kEnvironment : sample::mutated(kEnvironment, kTokens, random));
+    sample::write(file, lines ? good.substr(0, 7) + sample::mutated(good.substr(7), kJsonTokens, random) : good);
+    sample::write(environment, lines ? kEnvironment : sample::mutated(kEnvironment, kJsonTokens, random));
     const std::string text = sample::read(file) + sample::read(environment);
     const std::string error = refusal(
         [&] {

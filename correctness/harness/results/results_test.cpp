@@ -18,6 +18,8 @@
 namespace fp8lab {
 namespace {
 
+using Json = nlohmann::json;
+
 using sample::record_named;
 using sample::TemporaryDirectory;
 
@@ -294,7 +296,6 @@ TEST(Timeline, ContainsEveryEvent) {
     block.rename(slot);
     ledger.mark("here");
   }
-  using Json = nlohmann::json;
   const Json json = Json::parse(timeline_json(ledger));
   EXPECT_EQ(json["events"], Json::array({{100, 100, 100, flight, "forward", 2},
                                          {0, 100, 100, slot, "forward", 2, flight},

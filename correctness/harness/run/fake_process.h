@@ -127,6 +127,7 @@ class Scenarios {
   std::string out() const { return (directory_ / "out").string(); }
   std::filesystem::path file(const std::string& name) const { return directory_ / name; }
   std::string read(const std::string& name) const { return sample::read(directory_ / "out" / name); }
+  std::string results() const { return read("results.json"); }
   /// The places where results.json breaks its schema.
   std::vector<std::string> violations() const {
     return schema_violations(sample::read(std::string(paths::kSchemas) + "/results.schema.json"), read("results.json"));

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "harness/run/fake_cells.h"
+#include "harness/run/fake_command.h"
 #include "harness/run/runner.h"
-#include "support/paths.h"
 
 // Arms are divided among GPUs by what runs on each and by the memory that they need.
 namespace fp8lab {
@@ -73,7 +73,7 @@ TEST(GpuLoad, ProcessesSeeTheGpuOfTheirFirstRankFirst) {
   for (Term& device : vocabulary.devices) device.gpu_memory = [] { return std::vector{10 * kGiB, 10 * kGiB}; };
   RunnerOptions options;
   options.jobs = 4;
-  options.command = {paths::kFakeProgram, {"__arm"}};
+  options.command = sample::fake_command();
   std::vector<PlannedCell> cells;
   for (const char* name : {"after_gpus#1", "after_gpus#2", "after_gpus#3", "after_gpus#4"})
     cells.push_back(sample::fake_cell(name));

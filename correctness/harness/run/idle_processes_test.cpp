@@ -11,14 +11,12 @@
 #include <vector>
 
 #include "harness/run/fake_cells.h"
+#include "harness/run/fake_command.h"
 #include "harness/run/runner.h"
-#include "support/paths.h"
 
 // Processes of arms are used again for other arms; an arm that fails ends its process and affects no other.
 namespace fp8lab {
 namespace {
-
-const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 struct Ran {
   std::vector<std::string> order;
@@ -44,7 +42,7 @@ Ran run(const std::vector<PlannedCell>& cells, const Given& given) {
   options.jobs = given.jobs;
   options.isolate = given.isolate;
   options.timeout_s = given.timeout_s;
-  options.command = kFake;
+  options.command = sample::fake_command();
   if (given.memory_gib > 0)
     options.predict = [gib = given.memory_gib](const CellConfig&, Arm) {
       return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}};
@@ -134,7 +132,7 @@ TEST(IdleProcesses, TimeAndResultsBelongToTheArm) {
   EXPECT_EQ(ran.records.at("after_big").arms.at(Arm::kAfter).timeline_json.size(), std::size_t{8} << 20);
   EXPECT_EQ(ran.records.at("after_pid").arms.at(Arm::kAfter).timeline_json, "{\"events\": []}");
   const auto begin = Clock::now();
-  ArmProcess process(kFake);
+  ArmProcess process(sample::fake_command());
   EXPECT_TRUE(process.ready());
   ::poll(nullptr, 0, 300);
   run_and_stay(process);
@@ -147,12 +145,12 @@ TEST(IdleProcesses, TimeAndResultsBelongToTheArm) {
 }
 
 TEST(IdleProcesses, DeadProcessIsNotUsed) {
-  auto process = std::make_unique<ArmProcess>(kFake);
+  auto process = std::make_unique<ArmProcess>(sample::fake_command());
   ::kill(run_and_stay(*process), SIGKILL);
   while (process->ready()) ::poll(nullptr, 0, 1);
   IdleProcesses idle;
   idle.put("meta", 0, std::move(process));
-  idle.put("cpu", 0, std::make_unique<ArmProcess>(kFake));
+  idle.put("cpu", 0, std::make_unique<ArmProcess>(sample::fake_command()));
   EXPECT_EQ(idle.count("meta"), 1u);
   EXPECT_EQ(idle.take("meta", 0), nullptr);
   EXPECT_FALSE(idle.drop("meta"));

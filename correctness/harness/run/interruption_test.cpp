@@ -19,8 +19,6 @@ using sample::Scenarios;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-Json results_of(const Scenarios& scenarios) { return Json::parse(scenarios.read("results.json")); }
-
 /// Ids of the processes whose parent is `parent`.
 std::vector<pid_t> children_of(pid_t parent) {
   std::ifstream in("/proc/" + std::to_string(parent) + "/task/" + std::to_string(parent) + "/children");
@@ -71,7 +69,7 @@ struct HangingRun {
 };
 
 void expect_valid_rest(const HangingRun& run) {
-  const Json results = results_of(run.scenarios);
+  const Json results = Json::parse(run.scenarios.results());
   EXPECT_EQ(results["complete"], false);
   ASSERT_EQ(results["cells"].size(), 1u);
   EXPECT_EQ(results["cells"][0]["id"], "good");
@@ -107,7 +105,7 @@ TEST(Interruption, IgnoredSignals_StayIgnored) {
     const int status = std::system(command.c_str());
     ASSERT_TRUE(WIFEXITED(status)) << signal;
     EXPECT_EQ(WEXITSTATUS(status), 124) << signal << ": the cell that hangs was to be waited for";
-    EXPECT_EQ(results_of(scenarios)["complete"], true);
+    EXPECT_EQ(Json::parse(scenarios.results())["complete"], true);
     std::filesystem::remove_all(scenarios.out());
   }
 }
@@ -169,7 +167,7 @@ TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
   EXPECT_FALSE(std::filesystem::exists(run.scenarios.out() + "/results.json"));
   const Ended resumed = sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"}));
   EXPECT_EQ(resumed.code, 0) << resumed.errors;
-  EXPECT_EQ(results_of(run.scenarios)["cells"].size(), 1u);
+  EXPECT_EQ(Json::parse(run.scenarios.results())["cells"].size(), 1u);
 }
 
 TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
@@ -178,7 +176,7 @@ TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {
       std::string(paths::kFakeProgram) + " run " + scenarios.path() + " -o " + scenarios.out() + " | true";
   EXPECT_EQ(std::system(command.c_str()), 0);
   ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(scenarios.out() + "/summary.md"); }));
-  EXPECT_EQ(results_of(scenarios)["complete"], true);
+  EXPECT_EQ(Json::parse(scenarios.results())["complete"], true);
 }
 
 }  // namespace

@@ -7,15 +7,13 @@
 #include <vector>
 
 #include "harness/run/fake_cells.h"
+#include "harness/run/fake_command.h"
 #include "harness/run/runner.h"
 #include "harness/scenario/sample.h"
-#include "support/paths.h"
 
 // Cells on a GPU of which there is not enough memory for all at once.
 namespace fp8lab {
 namespace {
-
-const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 Vocabulary with_a_gpu_of_ten_gibibytes() {
   Vocabulary vocabulary = sample::vocabulary();
@@ -31,7 +29,7 @@ TEST(RunnerOnGpus, CellsShareTheMemoryOfTheirDevice) {
     RunnerOptions options;
     options.jobs = 4;
     options.timeout_s = 2.0;
-    options.command = kFake;
+    options.command = sample::fake_command();
     options.predict = [gib](const CellConfig&, Arm) {
       return std::map<std::string, double>{{"memory.peak_bytes", gib * (1 << 30)}};
     };
@@ -57,7 +55,7 @@ TEST(RunnerOnGpus, SmallCellsGoAheadOfOneThatWaitsForMemory) {
   RunnerOptions options;
   options.jobs = 4;
   options.timeout_s = 2.0;
-  options.command = kFake;
+  options.command = sample::fake_command();
   options.predict = [](const CellConfig& cell, Arm) {
     const bool large = cell.id != "quick#small" && cell.id != "quick#timed";
     return std::map<std::string, double>{{"memory.peak_bytes", (large ? 6.0 : 1.0) * (1 << 30)}};
@@ -78,7 +76,7 @@ TEST(RunnerOnGpus, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
   const Vocabulary vocabulary = with_a_gpu_of_ten_gibibytes();
   double gibibytes = 9.3125;  // less than the device has, and more with what an allocator reserves over it
   RunnerOptions options;
-  options.command = kFake;
+  options.command = sample::fake_command();
   options.predict = [&](const CellConfig&, Arm arm) {
     return std::map<std::string, double>{{"memory.peak_bytes", arm == Arm::kBefore ? gibibytes * (1 << 30) : 1.0}};
   };

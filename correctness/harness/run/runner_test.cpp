@@ -13,14 +13,12 @@
 #include "harness/results/json_codec.h"
 #include "harness/run/arm_process.h"
 #include "harness/run/fake_arms.h"
+#include "harness/run/fake_command.h"
 #include "harness/scenario/sample.h"
-#include "support/paths.h"
 
 // Arms in real processes, which crash, hang and are killed.
 namespace fp8lab {
 namespace {
-
-const ArmCommand kFake{paths::kFakeProgram, {"__arm"}};
 
 PlannedCell cell_named(const std::string& name) {
   const Vocabulary vocabulary = sample::vocabulary();
@@ -35,7 +33,7 @@ expect:
 
 /// Runs one arm to its end.
 ArmResult run_arm(const std::string& scenario, Arm arm) {
-  ArmProcess process(kFake, cell_named(scenario).config, arm);
+  ArmProcess process(sample::fake_command(), cell_named(scenario).config, arm);
   while (!process.ended()) {
     pollfd fd{process.output_fd(), POLLIN, 0};
     ::poll(&fd, 1, 5);
@@ -49,7 +47,7 @@ std::vector<CellRecord> run_all(const std::vector<PlannedCell>& cells, int jobs,
   RunnerOptions options;
   options.jobs = jobs;
   options.timeout_s = timeout_s;
-  options.command = kFake;
+  options.command = sample::fake_command();
   options.predict = sample::fake_prediction;
   RunnerEvents events;
   events.finished = [&](CellRecord&& record) { records.push_back(std::move(record)); };
@@ -157,7 +155,7 @@ TEST(ArmProcess, MissingProgramIsACrashThatNamesIt) {
 }
 
 TEST(ArmProcess, DestructionEndsTheProcess) {
-  auto process = std::make_unique<ArmProcess>(kFake, cell_named("before_deaf").config, Arm::kBefore);
+  auto process = std::make_unique<ArmProcess>(sample::fake_command(), cell_named("before_deaf").config, Arm::kBefore);
   const auto start = Clock::now();
   process.reset();
   EXPECT_LT(Clock::now() - start, std::chrono::seconds(10));
@@ -250,7 +248,7 @@ TEST(Runner, ArmWithoutEnoughMemory_HasTheFigureThatItNeeded) {
 
 TEST(Runner, FailedPredictionIsAnErrorOfItsCellOnly) {
   RunnerOptions options;
-  options.command = kFake;
+  options.command = sample::fake_command();
   options.predict = [](const CellConfig& cell, Arm) -> std::map<std::string, double> {
     if (cell.scenario == "bad") fail("no closed form for this");
     return {{"memory.retained_bytes", 100}};
@@ -307,7 +305,7 @@ TEST(Runner, CommandLineTimeoutPrecedesTheScenarios) {
 TEST(Runner, FailingSinkStopsTheRunAndEveryChild) {
   RunnerOptions options;
   options.jobs = 2;
-  options.command = kFake;
+  options.command = sample::fake_command();
   RunnerEvents events;
   events.finished = [](CellRecord&&) { fail("disk full"); };
   const auto start = Clock::now();

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "harness/run/fake_cells.h"
+#include "harness/run/fake_command.h"
 #include "harness/run/runner.h"
-#include "support/paths.h"
 
 // An arm that several cells need runs once, unless it fails.
 namespace fp8lab {
@@ -108,7 +108,7 @@ std::map<std::string, CellRecord> run_all(const std::vector<std::string>& names,
   RunnerOptions options;
   options.jobs = jobs;
   options.timeout_s = 2.0;
-  options.command = {paths::kFakeProgram, {"__arm"}};
+  options.command = sample::fake_command();
   options.task = task;
   std::map<std::string, CellRecord> records;
   RunnerEvents events;

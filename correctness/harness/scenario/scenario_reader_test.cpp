@@ -60,28 +60,28 @@ skip_if:
 timeout: 60
 )";
 
-const std::vector<std::string> kTokens{"&a ",        "\n, a",
-                                       "*a",         "<<: ",
-                                       "- ",         "? ",
-                                       ": ",         "{",
-                                       "}",          "[",
-                                       "]",          "\"",
-                                       "'",          "|\n",
-                                       ">-\n",       "!!int ",
-                                       "!x ",        "---\n",
-                                       "# ",         "\t",
-                                       "\x1b",       "\a",
-                                       "\"\\e\"",    "\"\\0\"",
-                                       "\xC0\xAF",   "\xED\xA0\x80",
-                                       "\xC2\x9B",   "..",
-                                       "0x10",       "1e999",
-                                       "-1",         "99999999999999999999",
-                                       ".nan",       "~",
-                                       "true",       "null",
-                                       "model:",     "matrix: {",
-                                       "expect:\n",  "when: {",
-                                       "device: ",   "\r",
-                                       "[[[[[[[[[[", "when"};
+const std::vector<std::string> kYamlTokens{"&a ",        "\n, a",
+                                           "*a",         "<<: ",
+                                           "- ",         "? ",
+                                           ": ",         "{",
+                                           "}",          "[",
+                                           "]",          "\"",
+                                           "'",          "|\n",
+                                           ">-\n",       "!!int ",
+                                           "!x ",        "---\n",
+                                           "# ",         "\t",
+                                           "\x1b",       "\a",
+                                           "\"\\e\"",    "\"\\0\"",
+                                           "\xC0\xAF",   "\xED\xA0\x80",
+                                           "\xC2\x9B",   "..",
+                                           "0x10",       "1e999",
+                                           "-1",         "99999999999999999999",
+                                           ".nan",       "~",
+                                           "true",       "null",
+                                           "model:",     "matrix: {",
+                                           "expect:\n",  "when: {",
+                                           "device: ",   "\r",
+                                           "[[[[[[[[[[", "when"};
 
 const std::string kPlain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, heads: 1, seq: 1}\nmeasure: [memory]\n";
 
@@ -144,7 +144,7 @@ TEST(ScenarioReader, MutatedScenarios_AreReadOrRefusedByPlace) {
   sample::Random random(3);
   int refused = 0, read = 0;
   for (int i = 0; i < sample::mutations(2000); ++i) {
-    const std::string text = sample::mutated(i % 2 == 0 ? kScenario : random.one_of(seeds), kTokens, random);
+    const std::string text = sample::mutated(i % 2 == 0 ? kScenario : random.one_of(seeds), kYamlTokens, random);
     const bool few = text.size() < 4000;  // showing thousands of cells would take too long
     (refusal(text, few ? show : std::function<void(const std::vector<PlannedCell>&)>()).empty() ? read : refused) += 1;
     if (HasFailure()) {

@@ -97,18 +97,18 @@ void expect_mutations_refused(const Expected& expected, double scale, DType dtyp
   EXPECT_FALSE(are_data_of(next, expected, scale, dtype));
 }
 
-struct Case {
+struct GemmQuantizeCase {
   Kind a;
   Kind b;
   DType dtype = DType::kE4M3;
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
-  const Case& c = instance.param;
+std::string gemm_quantize_name(const ::testing::TestParamInfo<GemmQuantizeCase>& instance) {
+  const GemmQuantizeCase& c = instance.param;
   return std::string(name_of(c.a)) + "_" + name_of(c.b) + "_to_" + std::string(name(c.dtype));
 }
 
-class GemmQuantize : public ::testing::TestWithParam<Case> {
+class GemmQuantize : public ::testing::TestWithParam<GemmQuantizeCase> {
  protected:
   Operand operand(bool first, std::int64_t rows, std::int64_t cols) {
     const Kind kind = first ? GetParam().a : GetParam().b;
@@ -178,16 +178,21 @@ TEST_P(GemmQuantize, EqualsTheCastOfTheFp32Product) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Kinds, GemmQuantize,
-    ::testing::Values(
-        Case{Kind::kF32, Kind::kF32}, Case{Kind::kBF16, Kind::kBF16}, Case{Kind::kF16, Kind::kF16, DType::kE5M2},
-        Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, DType::kE5M2},
-        Case{Kind::kE5M2PerTensor, Kind::kPerTensor}, Case{Kind::kE5M2PerTensor, Kind::kPerTensor, DType::kE5M2},
-        Case{Kind::kPerTensor, Kind::kE5M2PerTensor}, Case{Kind::kPerTensor, Kind::kE5M2PerTensor, DType::kE5M2},
-        Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, DType::kE5M2},
-        Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
-    case_name);
+INSTANTIATE_TEST_SUITE_P(Kinds, GemmQuantize,
+                         ::testing::Values(GemmQuantizeCase{Kind::kF32, Kind::kF32},
+                                           GemmQuantizeCase{Kind::kBF16, Kind::kBF16},
+                                           GemmQuantizeCase{Kind::kF16, Kind::kF16, DType::kE5M2},
+                                           GemmQuantizeCase{Kind::kPerTensor, Kind::kPerTensor},
+                                           GemmQuantizeCase{Kind::kPerTensor, Kind::kPerTensor, DType::kE5M2},
+                                           GemmQuantizeCase{Kind::kE5M2PerTensor, Kind::kPerTensor},
+                                           GemmQuantizeCase{Kind::kE5M2PerTensor, Kind::kPerTensor, DType::kE5M2},
+                                           GemmQuantizeCase{Kind::kPerTensor, Kind::kE5M2PerTensor},
+                                           GemmQuantizeCase{Kind::kPerTensor, Kind::kE5M2PerTensor, DType::kE5M2},
+                                           GemmQuantizeCase{Kind::kRowBlocks, Kind::kSquareBlocks},
+                                           GemmQuantizeCase{Kind::kRowBlocks, Kind::kRowBlocks, DType::kE5M2},
+                                           GemmQuantizeCase{Kind::kMxfp8, Kind::kMxfp8},
+                                           GemmQuantizeCase{Kind::kMxfp8, Kind::kMxfp8, DType::kE5M2}),
+                         gemm_quantize_name);
 
 /// Products of quantized data that the test writes down value by value.
 class GemmQuantizeValues : public support::DenseTest {

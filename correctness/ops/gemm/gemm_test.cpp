@@ -18,7 +18,7 @@ using support::make_tensor;
 using support::read;
 using namespace gemm_test;
 
-struct Case {
+struct GemmCase {
   Kind a;
   Kind b;
   Path path = Path::kDirect;
@@ -26,21 +26,22 @@ struct Case {
   DType out = DType::kF32;
 };
 
-std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
-  const Case& c = instance.param;
+std::string gemm_name(const ::testing::TestParamInfo<GemmCase>& instance) {
+  const GemmCase& c = instance.param;
   constexpr const char* kPaths[] = {"direct", "transposed", "columnwise"};
   return std::string(name_of(c.a)) + "_" + name_of(c.b) + "_" + kPaths[static_cast<int>(c.path)] + "_" + c.arch + "_" +
          std::string(name(c.out));
 }
 
-class Gemm : public ::testing::TestWithParam<Case> {};
+class Gemm : public ::testing::TestWithParam<GemmCase> {};
 
 TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
-  constexpr std::int64_t kSizes[][3] = {{1, 1, 1},     {1, 9, 3},      {17, 1, 33},    {33, 31, 32},   {64, 48, 128},
-                                        {5, 130, 129}, {127, 129, 65}, {257, 129, 65}, {130, 140, 300}};
-  const Case c = GetParam();
+  constexpr std::int64_t kReductions[][3] = {{1, 1, 1},      {1, 9, 3},      {17, 1, 33},
+                                             {33, 31, 32},   {64, 48, 128},  {5, 130, 129},
+                                             {127, 129, 65}, {257, 129, 65}, {130, 140, 300}};
+  const GemmCase c = GetParam();
   const std::unique_ptr<Device> device = support::open_poisoned_device(c.arch);
-  for (const auto& [m, n, k] : kSizes) {
+  for (const auto& [m, n, k] : kReductions) {
     SCOPED_TRACE(testing::Message() << m << " x " << n << " x " << k);
     const Operand a = make_operand(*device, {.kind = c.a, .path = c.path, .rows = m, .cols = k, .seed = 1});
     const Operand b = make_operand(*device, {.kind = c.b, .path = c.path, .rows = n, .cols = k, .seed = 2});
@@ -59,25 +60,27 @@ TEST_P(Gemm, IsWithinTheBoundOfItsReductionAtEverySize) {
 
 INSTANTIATE_TEST_SUITE_P(
     Plain, Gemm,
-    ::testing::Values(Case{Kind::kF32, Kind::kF32}, Case{Kind::kF32, Kind::kF32, Path::kTransposedView},
-                      Case{Kind::kBF16, Kind::kBF16, Path::kDirect, "hopper", DType::kBF16},
-                      Case{Kind::kBF16, Kind::kBF16, Path::kTransposedView, "hopper", DType::kBF16},
-                      Case{Kind::kBF16, Kind::kF32, Path::kDirect, "blackwell", DType::kF16},
-                      Case{Kind::kF16, Kind::kF16, Path::kTransposedView}),
-    case_name);
+    ::testing::Values(GemmCase{Kind::kF32, Kind::kF32}, GemmCase{Kind::kF32, Kind::kF32, Path::kTransposedView},
+                      GemmCase{Kind::kBF16, Kind::kBF16, Path::kDirect, "hopper", DType::kBF16},
+                      GemmCase{Kind::kBF16, Kind::kBF16, Path::kTransposedView, "hopper", DType::kBF16},
+                      GemmCase{Kind::kBF16, Kind::kF32, Path::kDirect, "blackwell", DType::kF16},
+                      GemmCase{Kind::kF16, Kind::kF16, Path::kTransposedView}),
+    gemm_name);
 
 INSTANTIATE_TEST_SUITE_P(
     Quantized, Gemm,
-    ::testing::Values(
-        Case{Kind::kPerTensor, Kind::kPerTensor}, Case{Kind::kPerTensor, Kind::kPerTensor, Path::kColumnwise},
-        Case{Kind::kE5M2PerTensor, Kind::kPerTensor, Path::kColumnwise, "hopper", DType::kBF16},
-        Case{Kind::kPerTensor, Kind::kPerTensor, Path::kTransposedView, "blackwell"},
-        Case{Kind::kRowBlocks, Kind::kSquareBlocks}, Case{Kind::kRowBlocks, Kind::kRowBlocks, Path::kColumnwise},
-        Case{Kind::kRowBlocks, Kind::kSquareBlocks, Path::kColumnwise, "blackwell", DType::kBF16},
-        Case{Kind::kSquareBlocks, Kind::kSquareBlocks, Path::kTransposedView, "blackwell"},
-        Case{Kind::kMxfp8, Kind::kMxfp8}, Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "blackwell"},
-        Case{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "hopper", DType::kBF16}),
-    case_name);
+    ::testing::Values(GemmCase{Kind::kPerTensor, Kind::kPerTensor},
+                      GemmCase{Kind::kPerTensor, Kind::kPerTensor, Path::kColumnwise},
+                      GemmCase{Kind::kE5M2PerTensor, Kind::kPerTensor, Path::kColumnwise, "hopper", DType::kBF16},
+                      GemmCase{Kind::kPerTensor, Kind::kPerTensor, Path::kTransposedView, "blackwell"},
+                      GemmCase{Kind::kRowBlocks, Kind::kSquareBlocks},
+                      GemmCase{Kind::kRowBlocks, Kind::kRowBlocks, Path::kColumnwise},
+                      GemmCase{Kind::kRowBlocks, Kind::kSquareBlocks, Path::kColumnwise, "blackwell", DType::kBF16},
+                      GemmCase{Kind::kSquareBlocks, Kind::kSquareBlocks, Path::kTransposedView, "blackwell"},
+                      GemmCase{Kind::kMxfp8, Kind::kMxfp8},
+                      GemmCase{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "blackwell"},
+                      GemmCase{Kind::kMxfp8, Kind::kMxfp8, Path::kColumnwise, "hopper", DType::kBF16}),
+    gemm_name);
 
 class GemmEdges : public ::testing::Test {
  protected:

@@ -24,7 +24,7 @@ namespace {
 using reference::MatrixUnit;
 using reference::sum_on;
 
-constexpr MatrixUnit kUnit, kFastUnit{.promoted_every = reference::kNeverPromoted};
+constexpr MatrixUnit kTensorCore, kFastTensorCore{.promoted_every = reference::kNeverPromoted};
 
 /// Values of E4M3 with magnitudes over all its binades.
 std::vector<float> e4m3_values(std::int64_t count, std::uint64_t seed) {
@@ -61,14 +61,14 @@ std::vector<double> products(const std::vector<float>& a, const std::vector<floa
   return out;
 }
 
-struct Problem {
+struct SummedProblem {
   std::int64_t m, n, k;
 };
 
 TEST(TensorCoreSums, HaveTheBitsOfTheDefinitionUnderEveryInstructionSet) {
   for (const std::string_view name : cpu_instruction_sets()) {
     const support::SelectedSet selected(name);
-    for (const auto& [m, n, k] : {Problem{1, 1, 1},
+    for (const auto& [m, n, k] : {SummedProblem{1, 1, 1},
                                   {3, 5, 31},
                                   {7, 33, 32},
                                   {13, 65, 33},
@@ -85,7 +85,7 @@ TEST(TensorCoreSums, HaveTheBitsOfTheDefinitionUnderEveryInstructionSet) {
         for (std::int64_t i = 0; i < m; ++i)
           for (std::int64_t j = 0; j < n; ++j) {
             const auto at = static_cast<std::size_t>(i * n + j);
-            ASSERT_EQ(c[at], static_cast<float>(sum_on(fast ? kFastUnit : kUnit, products(a, b, i, j, k))))
+            ASSERT_EQ(c[at], static_cast<float>(sum_on(fast ? kFastTensorCore : kTensorCore, products(a, b, i, j, k))))
                 << name << ": " << m << " x " << n << " x " << k << ", element " << i << ", " << j << ", fast " << fast;
             unlike_f32 += c[at] != f32[at];
           }

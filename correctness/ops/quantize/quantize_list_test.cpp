@@ -16,7 +16,7 @@ using support::Placement;
 using support::scalar;
 
 // Empty, odd, one tile of the GPU, several with uneven ends, rows that are no multiple of 16 bytes.
-const Shape kShapes[] = {{0, 64}, {1, 1}, {5, 811}, {64, 64}, {272, 512}, {60, 100}, {1028, 4}};
+const Shape kListShapes[] = {{0, 64}, {1, 1}, {5, 811}, {64, 64}, {272, 512}, {60, 100}, {1028, 4}};
 
 /// The orientations of a tensor, allocated but not filled.
 QuantizedTensor empty_orientations(Device& device, const QuantFormat& format, const Shape& shape,
@@ -59,7 +59,7 @@ TEST_P(QuantizeList, EqualsRoundingAndQuantizingOneByOne) {
         std::vector<QuantizedTensor> made;
         std::vector<ListCast> list;
         const Tensor scale = scalar(*device_, 24.0f);
-        for (const Shape& shape : kShapes) {
+        for (const Shape& shape : kListShapes) {
           xs.push_back(support::place(*device_, shape, DType::kF32, values(++index, shape), placement));
           amaxes.push_back(scalar(*device_, 0.5f));
           measured.push_back(scalar(*device_, 0.0f));

@@ -22,8 +22,8 @@ using support::matrix_of;
 using support::NamedFormat;
 using support::Placement;
 
-const Shape kShapes[] = {{1, 1},  {1, 31}, {33, 32},   {31, 33},  {127, 129},
-                         {0, 32}, {32, 0}, {128, 256}, {5, 4096}, {2, 3, 4, 8}};
+const Shape kCastShapes[] = {{1, 1},  {1, 31}, {33, 32},   {31, 33},  {127, 129},
+                             {0, 32}, {32, 0}, {128, 256}, {5, 4096}, {2, 3, 4, 8}};
 
 ::testing::AssertionResult orientation_equals(Device& device, const QuantizedOrientation& orientation,
                                               const reference::Quantized& expected) {
@@ -46,7 +46,7 @@ class EveryFormat : public ::testing::TestWithParam<std::tuple<NamedFormat, DTyp
 };
 
 TEST_P(EveryFormat, QuantizesToItsDefinition) {
-  for (const Shape& shape : kShapes)
+  for (const Shape& shape : kCastShapes)
     for (const Placement placement : support::kPlacements) {
       SCOPED_TRACE(to_string(shape) + " " + support::name_of(placement));
       const Tensor x = input(shape, placement);
@@ -70,7 +70,7 @@ TEST_P(EveryFormat, QuantizesToItsDefinition) {
 }
 
 TEST_P(EveryFormat, DequantizesToItsDefinition) {
-  for (const Shape& shape : kShapes) {
+  for (const Shape& shape : kCastShapes) {
     SCOPED_TRACE(to_string(shape));
     const Tensor x = input(shape, Placement::kContiguous);
     const reference::Matrix matrix = matrix_of(*device_, x);
