@@ -284,15 +284,16 @@ TEST(KilledSaves, KeepACheckpointThatLoads) {
   for (int round = 0; round < 8; ++round) {
     Training reader("mxfp8", options, true, "linear", open_host());
     load_training_state(reader.runtime, path_of(folder), reader.state());
+    fs::remove(path_of(folder) / "manifest.tmp");  // left by the round before
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);  // the child ends with a test that is itself killed
-      for (;;) save_training_state(reader.runtime, path_of(folder), reader.state());
+      [&]() noexcept {                   // an error ends it here: beyond, it would remove the folder as its own
+        for (;;) save_training_state(reader.runtime, path_of(folder), reader.state());
+      }();
     }
-    fs::remove(path_of(folder) / "manifest.tmp");  // left by the round before
-    while (!is_saving(path_of(folder))) {
-    }
+    while (!is_saving(path_of(folder))) ASSERT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "a save failed";
     kill(child, SIGKILL);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
