@@ -86,7 +86,7 @@ function(fp8lab_test_entries entry shards timeout labels environment)
 endfunction()
 
 # fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
-#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>] [SEPARATE])
+#             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
 # GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
@@ -98,15 +98,14 @@ endfunction()
 # optimising takes longer than they run.
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
 # lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
-# SEPARATE: as of modules.
 function(fp8lab_test name)
-  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED;SEPARATE" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
+  cmake_parse_arguments(ARG "GPU;GPUS;NUMERIC;OPTIMIZED" "TIMEOUT;SHARDS;GPU_SHARDS" "SOURCES;MODULES;LIBRARIES;LABELS;UNSANITIZED"
     ${ARGN})
   if(backend IN_LIST ARG_MODULES OR harness IN_LIST ARG_MODULES)
     list(APPEND ARG_LIBRARIES test_instruction_set)
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  if(FP8LAB_UNITY STREQUAL "tests" AND NOT ARG_SEPARATE)
+  if(FP8LAB_UNITY STREQUAL "tests")
     set_target_properties(${name} PROPERTIES UNITY_BUILD ON)
   endif()
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/correctness)

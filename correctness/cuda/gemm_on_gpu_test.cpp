@@ -1,13 +1,12 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string>
 #include <vector>
 
 #include "backend/cuda/gemm/gemm_plan.h"
-#include "cuda/large_operands.h"
+#include "cuda/large_products.h"
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
@@ -28,14 +27,6 @@ struct Options {
   bool fast = false;
 };
 
-/// Small integers, exact in every type.
-std::vector<float> integers(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(reference::scramble(seed + i) % 9) - 4.0f;
-  return values;
-}
-
 Tensor multiply(Device& device, const LargeOperand& a, const LargeOperand& b, const Options& options) {
   const LargeOperand::OnDevice on_a = a.put_on(device), on_b = b.put_on(device);
   const std::int64_t m = a.spec().rows, n = b.spec().rows;
@@ -51,39 +42,6 @@ Tensor multiply(Device& device, const LargeOperand& a, const LargeOperand& b, co
                                              .fast_accumulation = options.fast});
   device.synchronize();
   return out;
-}
-
-std::unique_ptr<Device> open(std::string_view name) {
-  return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
-}
-
-struct Kinds {
-  Kind a;
-  Kind b;
-  bool transposed_a = false;
-  bool transposed_b = false;
-};
-
-std::string name_of_kinds(const Kinds& kinds) {
-  return std::string(name_of(kinds.a)) + (kinds.transposed_a ? "_transposed_" : "_") + name_of(kinds.b) +
-         (kinds.transposed_b ? "_transposed" : "");
-}
-std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) { return name_of_kinds(instance.param); }
-
-LargeOperand make(const Kinds& kinds, bool first, std::int64_t rows, std::int64_t k, Draw draw) {
-  return LargeOperand({.kind = first ? kinds.a : kinds.b,
-                       .rows = rows,
-                       .cols = k,
-                       .seed = first ? 1u : 2u,
-                       .draw = draw,
-                       .transposed = first ? kinds.transposed_a : kinds.transposed_b});
-}
-
-bool summed_in_eight_bits(const Kinds& kinds) { return format_of(kinds.a).has_value() && kinds.a != Kind::kMxfp8; }
-
-bool scaled_per_tensor(const Kinds& kinds) {
-  const std::optional<QuantFormat> format = format_of(kinds.a);
-  return format.has_value() && format->per_tensor();
 }
 
 constexpr auto kEveryKind = std::array{Kinds{Kind::kF32, Kind::kF32},
@@ -105,11 +63,6 @@ class GemmOnGpu : public ::testing::TestWithParam<Kinds> {
  protected:
   std::unique_ptr<Device> gpu_ = open("cuda");
 };
-
-/// Entries spread over the result, corners included.
-std::vector<std::int64_t> sampled(std::int64_t size) {
-  return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, std::max<std::int64_t>(0, size - 129), size - 2, size - 1};
-}
 
 struct Sampled {
   std::vector<double> made;
@@ -151,8 +104,8 @@ TEST_P(GemmOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   static constexpr MatrixUnit kUnit13, kFast{.promoted_every = reference::kNeverPromoted};
   for (const auto& [m, n, k] : kShapes) {
     SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k);
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal),
-                       b = make(GetParam(), false, n, k, Draw::kNormal);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal),
+                       b = operand(GetParam(), false, n, k, Draw::kNormal);
     for (const bool fast : {false, true}) {
       if (fast && !scaled_per_tensor(GetParam())) continue;
       const MatrixUnit* const unit = summed_in_eight_bits(GetParam()) ? (fast ? &kFast : &kUnit13) : nullptr;
@@ -174,8 +127,8 @@ TEST_P(GemmOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
                                          {130, 1, 128},   {72, 48, 200},   {512, 2048, 256}, {16, 16, 768}};
   const std::unique_ptr<Device> cpu = open("cpu");
   for (const auto& [m, n, k] : kShapes) {
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kIntegers),
-                       b = make(GetParam(), false, n, k, Draw::kIntegers);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kIntegers),
+                       b = operand(GetParam(), false, n, k, Draw::kIntegers);
     for (const DType out : {DType::kF32, DType::kBF16, DType::kF16})
       for (const std::optional<DType> bias :
            {std::optional<DType>(), std::optional(DType::kF32), std::optional(DType::kBF16)})
@@ -192,8 +145,8 @@ TEST_P(GemmOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
 TEST_P(GemmOnGpu, HasTheSameBitsEveryTime) {
   const std::unique_ptr<Device> other = open("cuda");
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
-    const LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal),
-                       b = make(GetParam(), false, n, k, Draw::kNormal);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal),
+                       b = operand(GetParam(), false, n, k, Draw::kNormal);
     for (const DType out : {DType::kF32, DType::kBF16}) {
       const Options options{.out = out, .fast = true};
       const std::vector<std::byte> first = gpu_->read_bytes(multiply(*gpu_, a, b, options));
@@ -205,8 +158,8 @@ TEST_P(GemmOnGpu, HasTheSameBitsEveryTime) {
 
 TEST_P(GemmOnGpu, NanReachesItsRowOnly) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{256, 128, 512}, {65, 33, 77}}) {
-    LargeOperand a = make(GetParam(), true, m, k, Draw::kNormal);
-    const LargeOperand b = make(GetParam(), false, n, k, Draw::kNormal);
+    LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal);
+    const LargeOperand b = operand(GetParam(), false, n, k, Draw::kNormal);
     a.put_nan(5, k - 1);
     const std::vector<float> made = gpu_->read(multiply(*gpu_, a, b, {}));
     for (std::int64_t i = 0; i < m; ++i)
@@ -270,8 +223,8 @@ TEST(GemmEmulation, DequantizesEveryByteExactlyUnlessItsScaleIsTiny) {
 TEST(GemmAccumulation, FastSumsFailTheBoundOfPromotedOnes) {
   const std::unique_ptr<Device> gpu = open("cuda");
   const Kinds kinds{Kind::kPerTensor, Kind::kPerTensor};
-  const LargeOperand a = make(kinds, true, 512, 14336, Draw::kPositive),
-                     b = make(kinds, false, 512, 14336, Draw::kPositive);
+  const LargeOperand a = operand(kinds, true, 512, 14336, Draw::kPositive),
+                     b = operand(kinds, false, 512, 14336, Draw::kPositive);
   static constexpr MatrixUnit kUnits;
   const auto within = [&](bool fast) {
     Sampled entries = sample(*gpu, a, b, {.out = DType::kF32, .fast = fast}, nullptr);

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cuda/gemm/gemm_plan.h"
-#include "cuda/large_operands.h"
+#include "cuda/large_products.h"
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
@@ -23,15 +23,6 @@ namespace {
 using reference::kUnit;
 using reference::MatrixUnit;
 using namespace gemm_test;
-
-struct Kinds {
-  Kind a;
-  Kind b;
-};
-
-std::string kinds_name(const ::testing::TestParamInfo<Kinds>& instance) {
-  return std::string(name_of(instance.param.a)) + "_" + name_of(instance.param.b);
-}
 
 struct Wanted {
   DType dtype = DType::kE4M3;
@@ -51,14 +42,7 @@ struct Made {
   float amax = 0.0f;
 };
 
-std::vector<float> integers(std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i)
-    values[i] = static_cast<float>(reference::scramble(seed + i) % 9) - 4.0f;
-  return values;
-}
-
-Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, const Wanted& wanted) {
+Made multiply_to_quantized(Device& device, const LargeOperand& a, const LargeOperand& b, const Wanted& wanted) {
   const LargeOperand::OnDevice on_a = a.put_on(device), on_b = b.put_on(device);
   const std::int64_t m = a.spec().rows, n = b.spec().rows;
   const HolderId holder = support::anyone(device);
@@ -97,21 +81,8 @@ Made multiply(Device& device, const LargeOperand& a, const LargeOperand& b, cons
   return made;
 }
 
-std::unique_ptr<Device> open(std::string_view name) {
-  return open_device(name, {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
-}
-
-bool scaled_per_tensor(const Kinds& kinds) {
-  const std::optional<QuantFormat> format = format_of(kinds.a);
-  return format.has_value() && format->per_tensor();
-}
-
 class GemmQuantizeOnGpu : public ::testing::TestWithParam<Kinds> {
  protected:
-  LargeOperand operand(bool first, std::int64_t rows, std::int64_t k, Draw draw) const {
-    const Kind kind = first ? GetParam().a : GetParam().b;
-    return LargeOperand({.kind = kind, .rows = rows, .cols = k, .seed = first ? 1u : 2u, .draw = draw});
-  }
   std::unique_ptr<Device> gpu_ = open("cuda");
 };
 
@@ -121,7 +92,8 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   const std::unique_ptr<Device> cpu = open("cpu");
   std::int64_t by_library = 0;
   for (const auto& [m, n, k] : kShapes) {
-    const LargeOperand a = operand(true, m, k, Draw::kIntegers), b = operand(false, n, k, Draw::kIntegers);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kIntegers),
+                       b = operand(GetParam(), false, n, k, Draw::kIntegers);
     for (const DType dtype : {DType::kE4M3, DType::kE5M2})
       for (const std::optional<DType> bias : {std::optional<DType>(), std::optional(DType::kF32),
                                               std::optional(DType::kBF16), std::optional(DType::kF16)})
@@ -137,7 +109,8 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
                               .rowwise = rowwise,
                               .columnwise = columnwise,
                               .bias = bias};
-          const Made made = multiply(*gpu_, a, b, wanted), expected = multiply(*cpu, a, b, wanted);
+          const Made made = multiply_to_quantized(*gpu_, a, b, wanted),
+                     expected = multiply_to_quantized(*cpu, a, b, wanted);
           SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << " -> " << name(dtype)
                                             << (bias ? std::string(" plus ") + std::string(name(*bias)) : ""));
           EXPECT_EQ(made.rowwise, expected.rowwise);
@@ -154,25 +127,20 @@ TEST_P(GemmQuantizeOnGpu, SmallIntegersHaveTheBitsOfTheCpu) {
   EXPECT_EQ(cuda::gemm_routes(gpu_->context()).declined, 0);
 }
 
-/// Entries spread over the result, corners included.
-std::vector<std::int64_t> sampled(std::int64_t size) {
-  return {0, 1, size / 3, size / 2 + 1, 2 * size / 3, size > 128 ? size - 129 : 0, size - 2, size - 1};
-}
-
 TEST_P(GemmQuantizeOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
   constexpr std::int64_t kShapes[][3] = {{2048, 6144, 4096}, {2048, 4096, 14336}, {1040, 4112, 272}, {8, 16, 14336}};
   static constexpr MatrixUnit kUnits, kFast{.promoted_every = reference::kNeverPromoted};
   const reference::SmallFloat& format = decoder(DType::kE4M3);
-  const bool summed_in_eight_bits = format_of(GetParam().a).has_value() && GetParam().a != Kind::kMxfp8;
   for (const auto& [m, n, k] : kShapes) {
-    const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal),
+                       b = operand(GetParam(), false, n, k, Draw::kNormal);
     for (const bool fast : {false, true}) {
       if (fast && !scaled_per_tensor(GetParam())) continue;
       SCOPED_TRACE(::testing::Message() << m << " x " << n << " x " << k << (fast ? ", fast" : ""));
       Wanted wanted{.amax = 0.0f, .fast = fast};
       // A first product gives the amax for the scale, as a step of delayed scaling does.
-      wanted.scale = 448.0f / multiply(*gpu_, a, b, wanted).amax;
-      const Made made = multiply(*gpu_, a, b, wanted);
+      wanted.scale = 448.0f / multiply_to_quantized(*gpu_, a, b, wanted).amax;
+      const Made made = multiply_to_quantized(*gpu_, a, b, wanted);
       std::vector<double> products(static_cast<std::size_t>(k));
       int shortened_outside = 0;
       for (const std::int64_t i : sampled(m))
@@ -185,7 +153,7 @@ TEST_P(GemmQuantizeOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
             magnitude += std::fabs(products[static_cast<std::size_t>(l)]);
           }
           double error = static_cast<double>(k + 4) * kUnit * magnitude + 2.0 * kUnit * std::fabs(sum);
-          if (summed_in_eight_bits) error += reference::likely_error_on(fast ? kFast : kUnits, products);
+          if (summed_in_eight_bits(GetParam())) error += reference::likely_error_on(fast ? kFast : kUnits, products);
           const double scale = wanted.scale;
           const double code =
               format.decode(static_cast<std::uint8_t>(made.rowwise[static_cast<std::size_t>(i * n + j)]));
@@ -207,11 +175,12 @@ TEST_P(GemmQuantizeOnGpu, IsWithinItsBoundAtTheShapesOfLlama3Of8Billion) {
 TEST_P(GemmQuantizeOnGpu, HasTheSameBitsEveryTime) {
   const std::unique_ptr<Device> other = open("cuda");
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{1024, 1040, 4096}, {64, 48, 14336}, {77, 130, 999}}) {
-    const LargeOperand a = operand(true, m, k, Draw::kNormal), b = operand(false, n, k, Draw::kNormal);
+    const LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal),
+                       b = operand(GetParam(), false, n, k, Draw::kNormal);
     const Wanted wanted{.columnwise = true, .bias = DType::kBF16, .fast = true};
-    const Made first = multiply(*gpu_, a, b, wanted);
+    const Made first = multiply_to_quantized(*gpu_, a, b, wanted);
     for (Device* const device : {gpu_.get(), gpu_.get(), other.get()}) {
-      const Made again = multiply(*device, a, b, wanted);
+      const Made again = multiply_to_quantized(*device, a, b, wanted);
       EXPECT_EQ(again.rowwise, first.rowwise);
       EXPECT_EQ(again.columnwise, first.columnwise);
       EXPECT_EQ(again.amax, first.amax);
@@ -225,10 +194,10 @@ TEST_P(GemmQuantizeOnGpu, NanReachesItsRowAndTheAmax) {
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 4096, 512}, {256, 128, 8192}, {65, 33, 77}})
     for (const std::int64_t row : {std::int64_t{5}, m - 1})
       for (const bool columnwise : {false, true}) {
-        LargeOperand a = operand(true, m, k, Draw::kNormal);
-        const LargeOperand b = operand(false, n, k, Draw::kNormal);
+        LargeOperand a = operand(GetParam(), true, m, k, Draw::kNormal);
+        const LargeOperand b = operand(GetParam(), false, n, k, Draw::kNormal);
         a.put_nan(row, k - 1);
-        const Made made = multiply(*gpu_, a, b, {.scale = 0.01f, .columnwise = columnwise});
+        const Made made = multiply_to_quantized(*gpu_, a, b, {.scale = 0.01f, .columnwise = columnwise});
         EXPECT_TRUE(std::isnan(made.amax));
         std::int64_t elsewhere = 0;
         for (std::int64_t i = 0; i < m; ++i)
@@ -236,12 +205,13 @@ TEST_P(GemmQuantizeOnGpu, NanReachesItsRowAndTheAmax) {
             elsewhere += (made.rowwise[static_cast<std::size_t>(i * n + j)] == std::byte{kFloat8Nan}) != (i == row);
         EXPECT_EQ(elsewhere, 0) << m << " x " << n << " x " << k;
       }
-  const LargeOperand a = operand(true, 256, 512, Draw::kNormal), b = operand(false, 128, 512, Draw::kNormal);
-  EXPECT_TRUE(std::isnan(multiply(*gpu_, a, b, {.amax = std::numeric_limits<float>::quiet_NaN()}).amax));
-  EXPECT_EQ(multiply(*gpu_, a, b, {.amax = 1e30f}).amax, 1e30f);
-  const float own = multiply(*gpu_, a, b, {.amax = 0.0f}).amax;
+  const LargeOperand a = operand(GetParam(), true, 256, 512, Draw::kNormal),
+                     b = operand(GetParam(), false, 128, 512, Draw::kNormal);
+  EXPECT_TRUE(std::isnan(multiply_to_quantized(*gpu_, a, b, {.amax = std::numeric_limits<float>::quiet_NaN()}).amax));
+  EXPECT_EQ(multiply_to_quantized(*gpu_, a, b, {.amax = 1e30f}).amax, 1e30f);
+  const float own = multiply_to_quantized(*gpu_, a, b, {.amax = 0.0f}).amax;
   EXPECT_GT(own, 1.0f);
-  EXPECT_EQ(multiply(*gpu_, a, b, {.amax = own / 2.0f}).amax, own);
+  EXPECT_EQ(multiply_to_quantized(*gpu_, a, b, {.amax = own / 2.0f}).amax, own);
 }
 
 INSTANTIATE_TEST_SUITE_P(
