@@ -211,8 +211,8 @@ class Loader:
     def _file(self, label: str, path: pathlib.Path) -> None:
         text = self._text(path)
         if text is None:
-            return
-        if '"benchmarks"' in text and SCHEMA not in text[:200]:
+            self._lines_beside(label or path.resolve().parent.name, path)
+        elif '"benchmarks"' in text and SCHEMA not in text[:200]:
             self.bench_files.append((label or path.resolve().parent.name, path))
         else:
             self._results(label or path.resolve().parent.name, path, text)
@@ -254,8 +254,7 @@ class Loader:
             text = self._text(path)
         lines = path.parent / "results.jsonl"
         if text is None:
-            if path.name == "results.json" and lines.is_file():
-                self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
+            self._lines_beside(label, path)
             return
         try:
             document = parsed(text)
@@ -272,6 +271,11 @@ class Loader:
             named = [(f"cell {number}", record) for number, record in enumerate(document["cells"], 1)]
             environment = self._usable(path, document.get("environment"))
             self._add(label, path, path.parent, named, environment, document.get("complete"))
+
+    def _lines_beside(self, label: str, path: pathlib.Path) -> None:
+        lines = path.parent / "results.jsonl"
+        if path.name in ("results.json", "results.json.gz") and lines.is_file():
+            self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
 
     def _known_schema(self, path: pathlib.Path, schema: str) -> bool:
         name, _, version = schema.rpartition("/")
@@ -331,25 +335,16 @@ class Loader:
         environment: dict[str, Any] | None,
         complete: Any,
     ) -> None:
-        results = ResultSet(
-            self._free_label(label),
-            printable(str(path)),
-            len(self.sets),
-            root,
-            environment,
-            complete if isinstance(complete, bool) else None,
-        )
+        results = ResultSet(self._free_label(label), printable(str(path)), len(self.sets), root, environment)
+        results.complete = complete if isinstance(complete, bool) else None
         seen: dict[str, str] = {}
         for name, record in named:
             fault = fault_of(record)
             if fault:
                 self._problem(path, _named(name, record), fault + RUN_AGAIN)
             elif record["id"] in seen:
-                self._problem(
-                    path,
-                    _named(name, record),
-                    f"is the same cell as {seen[record['id']]}: results of two runs are mixed; " "the first is shown",
-                )
+                same = f"is the same cell as {seen[record['id']]}: results of two runs are mixed; the first is shown"
+                self._problem(path, _named(name, record), same)
             else:
                 seen[record["id"]] = name
                 results.cells.append(Cell(record, results))

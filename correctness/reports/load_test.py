@@ -106,6 +106,18 @@ class Loading(sample.Case):
         packed.write_bytes(packed.read_bytes()[:-20])
         self.assertIn("results.json.gz: cannot be read", self.only_problem(self.loaded()))
 
+    def test_a_truncated_compressed_file_is_replaced_by_its_lines(self) -> None:
+        sample.write_set(self.directory)
+        plain, packed = self.directory / "results.json", self.directory / "results.json.gz"
+        packed.write_bytes(gzip.compress(plain.read_bytes())[:-20])
+        plain.unlink()
+        (self.directory / "results.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in sample.cells()))
+        for argument in (self.directory, packed):
+            loader = self.loaded(str(argument))
+            self.assertIn("results.json.gz: cannot be read", self.only_problem(loader))
+            self.assertEqual([len(results.cells) for results in loader.sets], [len(sample.cells())])
+            self.assertEqual(loader.sets[0].complete, False)
+
     def test_a_set_without_cells_says_so(self) -> None:
         sample.write_set(self.directory, [])
         self.assertIn("holds no cell that can be shown", self.only_problem(self.loaded()))
