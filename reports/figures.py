@@ -314,10 +314,12 @@ def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
     out = []
     for results in sets:
         for scenario, cells in by_scenario(results.cells).items():
-            curves, seen = [], set()
+            curves: list[tuple[str, str, list[float]]] = []
+            shown: dict[str, str] = {}
             for cell in cells:
-                if cell.recipe in seen:
+                if cell.recipe in shown:
                     continue
+                found = len(curves)
                 for arm in ("before", "after"):
                     samples = [
                         v
@@ -325,21 +327,18 @@ def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
                         if v is not None
                     ]
                     if samples:
-                        seen.add(cell.recipe)
                         curves.append((cell.recipe, arm, samples))
+                if len(curves) > found:
+                    shown[cell.recipe] = cell.point
             if curves:
-                out.append(
-                    Plot(
-                        f"host-{results.index}-{slug(scenario)}",
-                        "host",
-                        "host",
-                        f"{scenario}: {cells[0].record['title']}",
-                        "Host time from entering a sharded layer to its first kernel, collectives left out: the share of "
-                        "layers that took at most so long. The tick on each curve is its median.",
-                        HostData(curves),
-                        [results.label],
-                    )
+                caption = (
+                    "Host time from entering a sharded layer to its first kernel, collectives left out: the share of layers "
+                    "that took at most so long. The tick on each curve is its median. Shown: "
+                    + "; ".join(f"{recipe}: {point}" for recipe, point in shown.items())
                 )
+                title = f"{scenario}: {cells[0].record['title']}"
+                name = f"host-{results.index}-{slug(scenario)}"
+                out.append(Plot(name, "host", "host", title, caption + ".", HostData(curves), [results.label]))
     return out[:most]
 
 

@@ -203,16 +203,18 @@ def paint_host(data: HostData) -> Figure:
     figure = Figure(figsize=(11, 4), layout="constrained")
     axes = figure.subplots()
     recipes = list(dict.fromkeys(recipe for recipe, _, _ in data.curves))
+    one_arm = len({arm for _, arm, _ in data.curves}) == 1
     for recipe, arm, samples in data.curves:
         shares = [(i + 1) / len(samples) for i in range(len(samples))]
-        style = DASHES[recipes.index(recipe) % len(DASHES)]
-        axes.step(samples, shares, where="post", color=SIDES[arm], linestyle=style, linewidth=1.5, label=f"{recipe}, {arm}")
+        number = recipes.index(recipe)
+        style, colour = DASHES[number % len(DASHES)], SERIES[number % len(SERIES)] if one_arm else SIDES[arm]
+        axes.step(samples, shares, where="post", color=colour, linestyle=style, linewidth=1.5, label=f"{recipe}, {arm}")
         middle = (
             samples[len(samples) // 2]
             if len(samples) % 2
             else (samples[len(samples) // 2 - 1] + samples[len(samples) // 2]) / 2
         )
-        axes.plot([middle], [0.5], marker="|", color=SIDES[arm], markersize=13, markeredgewidth=2.2)
+        axes.plot([middle], [0.5], marker="|", color=colour, markersize=13, markeredgewidth=2.2)
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(FuncFormatter(_nanoseconds))
     axes.xaxis.set_minor_formatter(FuncFormatter(_some_nanoseconds))

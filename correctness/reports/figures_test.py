@@ -310,6 +310,16 @@ class Tables(unittest.TestCase):
             look = "" if cell.verdict == "skipped" else "good" if cell.verdict in good else "bad"
             self.assertEqual((tables.counts([cell]).look, tables.verdict_text(cell.verdict).look), (look, look), cell.verdict)
 
+    def test_curves_of_the_host_name_their_cells_and_differ_by_colour(self) -> None:
+        def painted(*cells: dict[str, Any]) -> tuple[figures.Plot, list[str]]:
+            (made,) = figures.host_plots([result_set(*cells)])
+            return made, [line.get_color() for line in plot.paint_host(made.data).axes[0].lines[::2]]
+
+        made, colours = painted(*(sample.cell("host", recipe, None) for recipe in ("delayed", "mxfp8")))
+        self.assertIn("Shown: delayed: device=meta,recipe=delayed; mxfp8: device=meta,recipe=mxfp8.", made.caption)
+        self.assertEqual(len({*colours}), 2)
+        self.assertEqual(painted(sample.cell("host"))[1], [style.SIDES["before"], style.SIDES["after"]])
+
 
 class Units(unittest.TestCase):
     def test_bytes_of_either_sign_are_reported_in_powers_of_1024(self) -> None:
