@@ -2,14 +2,15 @@
 found, in a sentence."""
 
 import dataclasses
+import re
 from collections.abc import Iterable
 
 import units
-from figures import by_scenario, headlines
+from figures import NEVER_HEADLINES, by_scenario, headlines
 from load import Cell, Problem, ResultSet
-from records import GOOD_VERDICTS, VERDICTS
+from records import VERDICTS
 from set_tables import differences
-from tables import Table, Text, counts, named, scenario_link, shown
+from tables import Table, Text, bits_differ, cell_link, counts, named, scenario_link, shown, sides, skipped_text
 
 # Verdicts that gates decided.
 JUDGED = frozenset(VERDICTS) - {"inconclusive", "skipped", "crashed", "timeout"}
@@ -28,21 +29,23 @@ def _plural(number: int, word: str) -> str:
 
 def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
     cells = [cell for results in sets for cell in results.cells]
-    ran = [cell for cell in cells if cell.verdict != "skipped"]
-    good = sum(cell.verdict in GOOD_VERDICTS for cell in ran)
+    skipped = [cell for cell in cells if cell.verdict == "skipped"]
+    undecided = sum(cell.is_undecided for cell in cells)
+    ran = [cell for cell in cells if cell.verdict != "skipped" and not cell.is_undecided]
+    bad = [cell for cell in ran if cell.is_bad]
     cut = [results.label for results in sets if results.complete is False]
     fixes = {cell.fix for cell in ran if cell.fix}
     shown = {cell.fix for cell in ran if cell.verdict == "confirmed"}
-    broken = {cell.fix for cell in ran if cell.fix and cell.verdict not in GOOD_VERDICTS}
+    broken = {cell.fix for cell in bad}
     gates = [gate["pass"] for cell in ran for gate in cell.record["gates"]]
     figures = [
-        ("cells as expected", f"{good:,} of {len(ran):,}"),
+        ("cells as expected", f"{len(ran) - len(bad):,} of {len(ran):,}"),
         (
             ("defects found before their fix, and gone after", f"{len(shown - broken)} of {len(fixes)}")
             if fixes
             else ("gates that hold", f"{gates.count(True):,} of {len(gates):,}")
         ),
-        ("cells that did not run", f"{len(cells) - len(ran):,}"),
+        ("cells that did not run", skipped_text(skipped)),
     ]
     missing = []
     if cut:
@@ -51,11 +54,12 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
         missing.append(f"{_plural(len(problems), 'thing')} could not be read")
     if not ran:
         return Answer("incomplete", "; ".join(["No cell ran", *missing]) + ".", figures)
-    if good < len(ran):
-        worst = min((cell for cell in ran if cell.verdict not in GOOD_VERDICTS), key=_urgency)
-        line = f"{_plural(len(ran) - good, 'cell')} not as expected, first {worst.scenario} ({worst.verdict}): {cause(worst)}"
+    if bad:
+        worst = min(bad, key=_urgency)
+        line = f"{_plural(len(bad), 'cell')} not as expected, first {worst.scenario} ({worst.verdict}): {cause(worst)}"
         return Answer("bad", "; ".join([line, *missing]) + ".", figures)
     line = f"All {_plural(len(ran), 'cell')} that ran came out as their scenarios expect"
+    line += f"; {_plural(undecided, 'control')} undecided" if undecided else ""
     return Answer("incomplete" if missing else "good", "; ".join([line, *missing, *_change(sets)]) + ".", figures)
 
 
@@ -87,10 +91,10 @@ def _change(sets: list[ResultSet]) -> list[str]:
             is_time = now.unit in ("ms", "ns")
             if is_time and one.spread < 1 - 1 / _LARGE:
                 continue
-            old, new = (shown(one.metric, figure).text for figure in (was[1], now))
+            old, new = (text.text for text in sides(one.metric, was[1], now))
             ratio = f", {now.value / was[1].value:.2f} times" if was[1].value and now.value else ""
             text = f"{cell.scenario}, {one.arm}: {one.metric} is {new} and was {old}{ratio}"
-            found.append((cell.verdict in GOOD_VERDICTS, is_time, -one.spread, text))
+            found.append((not cell.is_bad, is_time, -one.spread, text))
     if not found:
         return []
     more = f" (and {len(found) - 1:,} more under Side by side)" if len(found) > 1 else ""
@@ -103,7 +107,7 @@ _URGENT = ("regressed", "not_fixed", "fail", "crashed", "timeout", "not_reproduc
 
 def _urgency(cell: Cell) -> tuple[int, int]:
     verdict = _URGENT.index(cell.verdict) if cell.verdict in _URGENT else len(_URGENT)
-    return (0 if cell.verdict not in GOOD_VERDICTS else 1, verdict)
+    return (0 if cell.is_bad else 2 if cell.verdict == "skipped" else 1, verdict)
 
 
 # --- one sentence for each scenario --------------------------------------------------------------------------------------
@@ -113,19 +117,16 @@ _SHOWN = ("memory.peak_bytes", "memory.retained_bytes", "traffic.all_gather_byte
 
 def _measure_of(metric: str) -> str:
     name = metric.partition(".")[2].removeprefix("by_holder.")
-    return name.removesuffix("_bytes").removesuffix("_ms").removesuffix("_ns").replace("_", " ")
+    return re.sub("_(bytes|ms|ns|db)$", "", name).replace("_", " ").replace("sqnr", "SQNR")
 
 
-def _differences(cells: list[Cell]) -> list[str]:
-    out = []
-    for headline in headlines(cells):
-        before, after = (headline.cell.figure(arm, headline.metric) for arm in ("before", "after"))
-        text = f"{_measure_of(headline.metric)}: {shown(headline.metric, before).text} before, "
-        text += f"{shown(headline.metric, after).text} after"
-        if before.predicted is not None and before.predicted == before.value and after.predicted == after.value:
-            text += ", both as predicted"
-        out.append(text)
-    return out
+def _difference(cell: Cell, metric: str) -> str:
+    before, after = cell.figure("before", metric), cell.figure("after", metric)
+    texts = sides(metric, before, after)
+    text = f"{_measure_of(metric)}: {texts[0].text} before, {texts[1].text} after"
+    if before.predicted is not None and before.predicted == before.value and after.predicted == after.value:
+        text += ", both as predicted"
+    return text
 
 
 def _ratios(cell: Cell) -> list[str]:
@@ -142,36 +143,55 @@ def _ratios(cell: Cell) -> list[str]:
     return out
 
 
-def _ends(cells: list[Cell]) -> list[str]:
-    broken = next((cell for cell in cells if cell.ending("before") and not cell.ending("after")), None)
-    return [f"{broken.ending('before')} before, works after"] if broken else []
+def _is_mended(cell: Cell) -> bool:
+    return bool(cell.ending("before")) and not cell.ending("after")
+
+
+def _ends(cell: Cell) -> str:
+    return f"{cell.ending('before')} before, works after"
+
+
+_EXPECTED = 3  # figures with a gate of a cell's finding
+_FIGURES = 4
 
 
 def _values(cell: Cell) -> list[str]:
+    """The figures that the cell's gates on `after` are about, those with a bound first; then others that most cells
+    have."""
+    against_itself = ("parity.loss_gap",) if cell.recipe == "bf16" else ()
+    expected: dict[str, str] = {}
+    for gate in sorted(cell.record["gates"], key=lambda gate: " equals " in gate["text"]):
+        metric = gate["metric"]
+        if gate["arm"] == "after" and metric and gate["pass"] and metric not in (*NEVER_HEADLINES, *against_itself):
+            words = gate["text"].removeprefix(f"after {metric} is ")
+            words = "as predicted" if "equals predicted" in words else "as expected" if " equals " in words else words
+            expected.setdefault(metric, f" ({words})")
     out = []
-    for metric in _SHOWN:
+    for metric in [*list(expected)[:_EXPECTED], *(metric for metric in _SHOWN if metric not in expected)]:
         figure = cell.figure("after", metric)
-        if figure.value is not None:
-            out.append(f"{_measure_of(metric)} {shown(metric, figure).text}")
-    return out[:3]
+        if figure.value is not None and metric not in against_itself:
+            out.append(f"{_measure_of(metric)} {shown(metric, figure).text}{expected.get(metric, '')}")
+    return out[:_FIGURES]
 
 
 def shows_most(cells: list[Cell]) -> Cell:
     """The cell that a scenario's row links to: the one that needs attention most, else the one with the finding, else
     a cell with quantized weights where others have none, of these one as the defaults shard it, with the largest peak."""
-    bad = [cell for cell in cells if cell.verdict not in GOOD_VERDICTS]
+    bad = [cell for cell in cells if cell.is_bad]
     if bad:
         return min(bad, key=_urgency)
     found = headlines(cells)
     if found:
         return found[0].cell
-    return max(cells, key=_subject)
+    return max([*filter(_is_mended, cells)] or [*filter(bits_differ, cells)] or cells, key=_subject)
 
 
-def _subject(cell: Cell) -> tuple[bool, bool, bool, float]:
-    """Ranks cells of a scenario without a fix by how much they show of FP8, which most titles are about."""
+def _subject(cell: Cell) -> tuple[bool, bool, bool, bool, bool, float]:
+    """Ranks cells of a scenario without a difference by how much they show of FP8, which most titles are about."""
     config = cell.record["config"]
     return (
+        cell.verdict != "skipped",
+        not cell.is_control,
         config.get("training.quantized_weights") is True and cell.recipe != "bf16",
         cell.recipe != "bf16",
         config.get("reshard_after_forward") is not False,
@@ -179,12 +199,23 @@ def _subject(cell: Cell) -> tuple[bool, bool, bool, float]:
     )
 
 
-def finding(cells: list[Cell]) -> str:
+def finding(cells: list[Cell]) -> list[Text]:
+    """What the cell of shows_most() found, and what only other cells show, each with its cell."""
     cell = shows_most(cells)
-    if cell.verdict not in GOOD_VERDICTS or all(one.verdict == "skipped" for one in cells):
-        return cause(cell)
-    parts = _ratios(cell) + _ends(cells) + _differences(cells)
-    return "; ".join(parts or _values(cell)) or "every gate holds"
+    if cell.is_bad or cell.verdict == "skipped":
+        return [Text(cause(cell))]
+    of_all = headlines(cells)
+    own = [*dict.fromkeys(one.metric for one in [*(one for one in of_all if one.cell is cell), *headlines([cell])])]
+    parts = _ratios(cell) + ([_ends(cell)] if _is_mended(cell) else []) + [_difference(cell, metric) for metric in own[:2]]
+    if not parts and bits_differ(cell):
+        parts = ["before's bits differ from after's"]
+    others = [(one.cell, _difference(one.cell, one.metric)) for one in of_all if one.metric not in own]
+    if not _is_mended(cell):
+        others += [(one, _ends(one)) for one in [*filter(_is_mended, cells)][:1]]
+    out = [Text("; ".join(parts or _values(cell)) or "every gate holds")]
+    for other, text in others:
+        out += [Text(f"; {text} (in "), cell_link(other), Text(")")]
+    return out
 
 
 def scenarios_of(results: ResultSet) -> Iterable[list[Cell]]:
@@ -199,19 +230,20 @@ def findings_table(sets: list[ResultSet]) -> Table:
         for cells in scenarios_of(results):
             cell = shows_most(cells)
             fixes = ", ".join(sorted({one.fix for one in cells if one.fix}))
-            bad = cell.verdict not in GOOD_VERDICTS
+            parts = finding(cells)
+            found = Text("".join(part.text for part in parts), look="bad" if cell.is_bad else "prose", parts=parts)
             rows.append(
                 [
                     counts(cells),
                     Text(cell.record["title"], look="prose"),
-                    Text(finding(cells), look="bad" if bad else "prose"),
+                    found,
                     scenario_link(cell),
                     named(fixes),
                     Text(", ".join(sorted({one.device for one in cells}))),
                     Text(results.label),
                 ]
             )
-    return Table("findings", ["verdicts", "claim", "found", "shown by", "fix", "devices", "set"], rows)
+    return Table("findings", ["verdicts", "claim", "found", "shown by", "fix", "devices", "set"], rows, written=True)
 
 
 def controls_table(sets: list[ResultSet]) -> Table:
@@ -224,14 +256,16 @@ def controls_table(sets: list[ResultSet]) -> Table:
         ):
             cells = [cell for cell in results.cells if cell.record["config"].get("control") == kind]
             ran = [cell for cell in cells if cell.verdict in JUDGED]
-            if ran:
-                failed = sum(cell.verdict not in GOOD_VERDICTS for cell in ran)
+            undecided = sum(cell.verdict == "inconclusive" for cell in cells)
+            if ran or undecided:
+                failed = sum(cell.is_bad for cell in ran)
                 rows.append(
                     [
                         Text(results.label),
                         Text(what),
                         Text(f"{len(ran):,}", len(ran), look="number"),
                         Text(f"{failed} {wrong} of {len(ran)}", failed, look="bad" if failed else "good"),
+                        Text(f"{undecided:,}", undecided, look="number"),
                     ]
                 )
-    return Table("controls", ["set", "control", "cells", "outcome"], rows)
+    return Table("controls", ["set", "control", "decided", "outcome", "undecided"], rows)

@@ -49,7 +49,9 @@ class Headline:
 
 
 def headlines(cells: list[Cell]) -> list[Headline]:
-    """At most two metrics of one scenario's cells: metrics of its gates that differ between before and after."""
+    """At most two metrics of one scenario's cells: metrics of its gates that differ between before and after. The
+    differences of `fp8lab run --controls` were planted."""
+    cells = [cell for cell in cells if not cell.is_control]
     names = dict.fromkeys(
         gate["metric"]
         for cell in cells

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from documents import Malformed, cleaned, integer, one_line, parsed, printable, short
-from records import fault_of, usable_environment
+from records import GOOD_VERDICTS, fault_of, usable_environment
 
 SCHEMA = "fp8lab.results/"
 SCHEMA_VERSION = 1
@@ -63,6 +63,20 @@ class Cell:
     @property
     def verdict(self) -> str:
         return self.record["verdict"]
+
+    @property
+    def is_control(self) -> bool:
+        """Added by `fp8lab run --controls`."""
+        return self.id.endswith(("/control=same", "/control=planted"))
+
+    @property
+    def is_undecided(self) -> bool:
+        """A control that the machine is too noisy to decide: it is counted, and fails nothing."""
+        return self.is_control and self.verdict == "inconclusive"
+
+    @property
+    def is_bad(self) -> bool:
+        return self.verdict not in GOOD_VERDICTS and not self.is_undecided
 
     @property
     def device(self) -> str:

@@ -56,7 +56,7 @@ def retained_table(sets: list[ResultSet]) -> Table:
     rows = []
     for results in sets:
         for cell, arm in _retaining(results):
-            head = [verdict_text(cell.verdict), cell_link(cell, cell.id), Text(results.label), Text(arm)]
+            head = [verdict_text(cell), cell_link(cell, cell.id), Text(results.label), Text(arm)]
             holders, others, rest = largest_holders(_retained(cell, arm))
             rows += [[*head, Text(holder, look="code"), number(size, "B")] for holder, size in holders]
             if others:

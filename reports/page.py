@@ -23,14 +23,14 @@ import tables
 import units
 from figures import Plot, why_no_holders, why_no_noise, why_no_retained, why_no_timelines
 from load import Problem, ResultSet
-from records import ARMS, GOOD_VERDICTS
+from records import ARMS
 from tables import Table, Text
 
 MARK = "made by fp8lab report"  # in the first lines of report.html and report.md; files without it are not replaced
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 MOST_NOISE_ROWS = 400
 MOST_NOTES = 12  # of a cell
-MOST_WRITTEN_ROWS = 80  # of a table in the page itself; longer ones are drawn when they are seen
+MOST_WRITTEN_ROWS = 80  # of a table in the page itself; others are drawn when they are seen
 
 ABSENCES = {
     "timelines": why_no_timelines,
@@ -83,7 +83,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "attention",
             "Needs attention",
-            "Cells that did not come out as their scenarios expect, and skipped ones.",
+            "Cells that did not come out as their scenarios expect.",
             [tables.attention_table(sets), tables.gates_table(sets)],
             absent="Every cell came out as its scenario expects.",
         ),
@@ -94,6 +94,13 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             [answers.findings_table(sets)],
             absent="no cell could be read",
             markdown="A row for every scenario, what needs attention first. `shown by` names the cell that shows most.",
+        ),
+        Section(
+            "skipped",
+            "Did not run",
+            "A row for every scenario and reason to skip its cells; reasons that differ by numbers alone are one.",
+            [tables.skipped_table(sets)],
+            absent="no cell was skipped",
         ),
         Section(
             "fixes",
@@ -232,12 +239,16 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
 
 
 def _line(sets: list[ResultSet]) -> str:
-    verdicts = [cell.verdict for results in sets for cell in results.cells]
-    skipped = verdicts.count("skipped")  # neither as expected nor a failure
-    good = sum(verdict in GOOD_VERDICTS for verdict in verdicts) - skipped
+    cells = [cell for results in sets for cell in results.cells]
+    bad = sum(cell.is_bad for cell in cells)
+    beside = {  # neither as expected nor a failure
+        "skipped": sum(cell.verdict == "skipped" for cell in cells),
+        "undecided": sum(cell.is_undecided for cell in cells),
+    }
+    good = len(cells) - bad - sum(beside.values())
     of_sets = f"{len(sets)} result set{'s' * (len(sets) != 1)}"
-    line = f"{len(verdicts):,} cell{'s' * (len(verdicts) != 1)} of {of_sets}; {good:,} as expected, {len(verdicts) - good - skipped:,} not"
-    return line + (f", {skipped:,} skipped." if skipped else ".")
+    line = f"{len(cells):,} cell{'s' * (len(cells) != 1)} of {of_sets}; {good:,} as expected, {bad:,} not"
+    return line + "".join(f", {count:,} {what}" for what, count in beside.items() if count) + "."
 
 
 def details(sets: list[ResultSet]) -> dict[str, Any]:
@@ -306,9 +317,13 @@ def _entry(entry: Text) -> list[Any]:
     return out
 
 
+def _is_written(table: Table) -> bool:
+    return table.written or len(table.rows) <= MOST_WRITTEN_ROWS
+
+
 def bulk(report: Report, svgs: dict[str, str]) -> str:
     """What the page draws when it is needed, figures, long tables and the figures of cells: JSON, as gzip in base64."""
-    long = [table for section in report.sections for table in section.tables if len(table.rows) > MOST_WRITTEN_ROWS]
+    long = [table for section in report.sections for table in section.tables if not _is_written(table)]
     document = {
         "figures": svgs,
         "tables": {
@@ -346,7 +361,7 @@ def html(report: Report, svgs: dict[str, str]) -> str:
         report=report,
         mark=MARK,
         proportions={name: _proportions(svg) for name, svg in svgs.items()},
-        most_written_rows=MOST_WRITTEN_ROWS,
+        is_written=_is_written,
         bulk=bulk(report, svgs),
         style=(TEMPLATES / "style.css").read_text(encoding="utf-8"),
         script=(TEMPLATES / "report.js").read_text(encoding="utf-8"),

@@ -1,13 +1,16 @@
 """The type of tables, and the tables of verdicts. A figure has its unit, its exact value and the reason if it is
 absent."""
 
+import collections
 import dataclasses
+import re
 from typing import Any
 
 import units
+from documents import short
 from figures import by_scenario_and_fix, headlines
 from load import Cell, Figure, ResultSet
-from records import ARMS, GOOD_VERDICTS, VERDICTS
+from records import ARMS, VERDICTS
 
 
 @dataclasses.dataclass
@@ -20,6 +23,7 @@ class Text:
     link: str = ""
     look: str = ""  # good, bad, absent, number, code, prose
     markdown: str = ""  # instead of `text` in Markdown, where nobody can follow the link
+    parts: list["Text"] = dataclasses.field(default_factory=list)  # instead of `text` in a `written` table of the page
 
 
 @dataclasses.dataclass
@@ -31,6 +35,7 @@ class Table:
     caption: str = ""
     search: bool = False
     facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
+    written: bool = False  # into the page itself, however many rows there are
     notes_of: str = ""  # a column whose tooltips are the column `claim` in Markdown; the page has no room for it
 
     def for_markdown(self) -> "Table":
@@ -66,19 +71,27 @@ def shown(metric: str, figure: Figure) -> Text:
     return number(figure.value, figure.unit, figure.reason)
 
 
+def sides(metric: str, first: Figure, second: Figure) -> tuple[Text, Text]:
+    """Two figures beside each other, exact ones if they differ and their rounded texts do not."""
+    one, other = shown(metric, first), shown(metric, second)
+    if one.text == other.text and first.value != second.value:
+        return dataclasses.replace(one, text=one.note), dataclasses.replace(other, text=other.note)
+    return one, other
+
+
 def named(name: str) -> Text:
     """A name as code writes it; a dash if it is empty."""
     return Text(name, look="code") if name else Text(units.ABSENT, look="absent")
 
 
-def _look(verdicts: list[str]) -> str:
-    """Skipped cells are neither good nor bad."""
-    ran = [verdict for verdict in verdicts if verdict != "skipped"]
-    return "" if not ran else "good" if all(verdict in GOOD_VERDICTS for verdict in ran) else "bad"
+def _look(cells: list[Cell]) -> str:
+    """Skipped cells and undecided controls are neither good nor bad."""
+    decided = [cell for cell in cells if cell.verdict != "skipped" and not cell.is_undecided]
+    return "" if not decided else "bad" if any(cell.is_bad for cell in decided) else "good"
 
 
-def verdict_text(verdict: str) -> Text:
-    return Text(verdict, VERDICTS.index(verdict), look=_look([verdict]))
+def verdict_text(cell: Cell) -> Text:
+    return Text(cell.verdict, VERDICTS.index(cell.verdict), look=_look([cell]))
 
 
 def cell_link(cell: Cell, text: str = "") -> Text:
@@ -92,11 +105,8 @@ def scenario_link(cell: Cell) -> Text:
 
 def counts(cells: list[Cell]) -> Text:
     found = {verdict: sum(cell.verdict == verdict for cell in cells) for verdict in VERDICTS}
-    return Text(
-        ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count),
-        len(cells),
-        look=_look([cell.verdict for cell in cells]),
-    )
+    text = ", ".join(f"{count} {verdict}" for verdict, count in found.items() if count)
+    return Text(text, len(cells), look=_look(cells))
 
 
 def claimed(cells: list[Cell], metric: str, of: str | None = None) -> Text:
@@ -120,6 +130,29 @@ def _upstream(cell: Cell) -> Text:
     return Text(f"{references} (counterfactual)", note="no upstream release was ever without this fix")
 
 
+_BITS = "parity.bitwise_equal"
+
+
+def bits_differ(cell: Cell) -> bool:
+    """Whether a fix shows in the bits of the arms."""
+    return cell.verdict == "confirmed" and cell.figure("before", _BITS).value == 0
+
+
+def _without_headline(cells: list[Cell]) -> list[Text]:
+    """The columns from `metric` on, where no metric of a gate differs between the sides."""
+    ran = [cell for cell in cells if cell.verdict != "skipped"]
+    cell = next(filter(bits_differ, ran), (ran or cells)[0])
+    gap = Text(units.ABSENT, None, "no metric differs between the sides", look="absent")
+    what, before = Text("no difference"), gap
+    if not ran:
+        what = Text("did not run", note=cell.record["reason"] or "")
+        before = gap = Text(units.ABSENT, None, what.note or "skipped", look="absent")
+    elif bits_differ(cell):
+        gap = Text(units.ABSENT, None, "before's bits differ from after's", look="absent")
+        what, before = Text(_BITS, look="code"), shown(_BITS, cell.figure("before", _BITS))
+    return [what, before, gap, gap, gap, gap, Text(cell.device), cell_link(cell)]
+
+
 def fixes_table(sets: list[ResultSet]) -> Table:
     """A row for each scenario, fix and headline metric, with the cell in which the metric differs most."""
     rows = []
@@ -136,13 +169,13 @@ def fixes_table(sets: list[ResultSet]) -> Table:
             for headline in found:
                 cell, metric = headline.cell, headline.metric
                 before, after = cell.figure("before", metric), cell.figure("after", metric)
+                texts = sides(metric, before, after)
                 rows.append(
                     head
                     + [
                         counts(cells),
                         Text(metric, look="code"),
-                        shown(metric, before),
-                        shown(metric, after),
+                        *texts,
                         number(before.predicted, before.unit, "no closed form"),
                         number(after.predicted, after.unit, "no closed form"),
                         claimed(cells, metric),
@@ -167,11 +200,7 @@ def fixes_table(sets: list[ResultSet]) -> Table:
                     ]
                 )
             elif not found:
-                gap = Text(units.ABSENT, None, "no metric differs between the sides", look="absent")
-                rows.append(
-                    head
-                    + [counts(cells), Text("no difference"), gap, gap, gap, gap, gap, Text(first.device), cell_link(first)]
-                )
+                rows.append([*head, counts(cells), *_without_headline(cells)])
     return Table(
         "fixes",
         [
@@ -229,17 +258,55 @@ def claims_table(sets: list[ResultSet]) -> Table:
 def attention_table(sets: list[ResultSet]) -> Table:
     rows = [
         [
-            verdict_text(cell.verdict),
+            verdict_text(cell),
             cell_link(cell, cell.id),
             Text(results.label),
             Text(cell.record["reason"] or "", look="prose"),
         ]
-        for is_skipped in (False, True)
         for results in sets
         for cell in results.cells
-        if (cell.verdict == "skipped" if is_skipped else cell.verdict not in GOOD_VERDICTS)
+        if cell.is_bad
     ]
     return Table("attention", ["verdict", "cell", "set", "why"], rows)
+
+
+def _folded(reason: str) -> str:
+    return re.sub(r"\b[0-9][0-9.,]*\b", "…", reason)
+
+
+def _beginning(cell: Cell) -> str:
+    """The reason up to its first pause, without versions: `transformer_engine is not installed`."""
+    begin = re.split(r"[:;(]|, ", cell.record["reason"] or "")[0].strip()
+    begin = _folded(re.sub(r" [0-9]+\.[0-9]+\.[0-9]+\b", "", begin))
+    return short(begin) or "no reason is recorded"
+
+
+def skipped_text(cells: list[Cell]) -> str:
+    """How many cells, and the reason that most of them have: `148 skipped (138: transformer_engine is not installed)`."""
+    if not cells:
+        return "0"
+    ((reason, most),) = collections.Counter(map(_beginning, cells)).most_common(1)
+    return f"{len(cells):,} skipped ({f'{most:,}: ' if most < len(cells) else ''}{reason})"
+
+
+def skipped_table(sets: list[ResultSet]) -> Table:
+    """A row for each scenario and reason."""
+    found: dict[tuple[int, str, str], list[Cell]] = {}
+    for results in sets:
+        for cell in results.cells:
+            if cell.verdict == "skipped":
+                found.setdefault((results.index, cell.scenario, _folded(cell.record["reason"] or "")), []).append(cell)
+    rows = [
+        [
+            Text(cells[0].scenario, look="code"),
+            Text(cells[0].results.label),
+            Text(f"{len(cells):,}", len(cells), look="number"),
+            cell_link(cells[0]),
+            Text(cells[0].record["reason"] or "", look="prose"),
+        ]
+        for cells in found.values()
+    ]
+    return Table("skipped", ["scenario", "set", "cells", "example", "reason of the example"], rows)
 
 
 def _gate_figure(cell: Cell, gate: dict[str, Any], value: float | None) -> Text:
@@ -266,7 +333,7 @@ def gates_table(sets: list[ResultSet]) -> Table:
         for results in sets
         for cell in results.cells
         for gate in cell.record["gates"]
-        if cell.verdict not in GOOD_VERDICTS and gate["pass"] is not True
+        if cell.is_bad and gate["pass"] is not True
     ]
     columns = ["cell", "set", "gate", "holds", "observed", "limit", "note"]
     return Table("gates", columns, rows, caption="Gates of these cells that fail or are undecided.")
@@ -296,7 +363,7 @@ def cells_table(sets: list[ResultSet]) -> Table:
             point = ", ".join(f"{axis}={axes[axis]}" for axis in varied.get(cell.scenario, []) if axis in axes)
             rows.append(
                 [
-                    verdict_text(cell.verdict),
+                    verdict_text(cell),
                     Text(cell.scenario, note=cell.id, link="#" + cell.anchor, look="code"),
                     named(point),
                     Text(cell.device),

@@ -301,14 +301,16 @@ class Tables(unittest.TestCase):
         table = tables.cells_table([result_set(record)])
         self.assertEqual(table.rows[0][table.columns.index("gates that hold")].text, "1 of 3")
 
-    def test_skipped_and_failed_cells_are_pointed_out(self) -> None:
+    def test_failed_cells_need_attention_and_skipped_ones_have_a_table(self) -> None:
         found = result_set(*(sample.cell(verdict) | {"verdict": verdict} for verdict in records.VERDICTS))
         good = ("confirmed", "unaffected", "pass", "skipped")
         shown = [row[0].text for row in tables.attention_table([found]).rows]
-        self.assertEqual(shown, [verdict for verdict in records.VERDICTS if verdict not in good] + ["skipped"])
+        self.assertEqual(shown, [verdict for verdict in records.VERDICTS if verdict not in good])
+        (row,) = tables.skipped_table([found]).rows
+        self.assertEqual([entry.text for entry in row[:1] + row[2:4]], ["skipped", "1", "device=meta,recipe=delayed"])
         for cell in found.cells:
             look = "" if cell.verdict == "skipped" else "good" if cell.verdict in good else "bad"
-            self.assertEqual((tables.counts([cell]).look, tables.verdict_text(cell.verdict).look), (look, look), cell.verdict)
+            self.assertEqual((tables.counts([cell]).look, tables.verdict_text(cell).look), (look, look), cell.verdict)
 
     def test_curves_of_the_host_name_their_cells_and_differ_by_colour(self) -> None:
         def painted(*cells: dict[str, Any]) -> tuple[figures.Plot, list[str]]:

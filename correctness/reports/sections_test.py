@@ -184,6 +184,39 @@ class Gates(unittest.TestCase):
         self.assertEqual(tables.gates_table([result_set(record)]).rows, [])
 
 
+class Sections(unittest.TestCase):
+    def test_the_readme_lists_the_sections_in_their_order(self) -> None:
+        text = (sample.ROOT / "reports" / "README.md").read_text(encoding="utf-8")
+        rows = re.findall(r"(?m)^\| ([^|`]+) \|", text)[1:]
+        listed = [title for row in rows for title in row.split(", ")]
+        made = page.make("", [result_set(sample.cell())], bench.Bench(), [], [load.Problem("a", "b", "c")])
+        self.assertEqual(listed, [*(section.title for section in made.sections), "Not in these results"])
+
+    def test_all_findings_are_in_the_page_itself_with_links_to_their_cells(self) -> None:
+        found = [sample.cell(f"scenario-{number}") for number in range(page.MOST_WRITTEN_ROWS + 1)]
+        second = sample.cell("scenario-0", "mxfp8")
+        second["gates"].append(second["gates"][0] | {"metric": "parity.loss_gap"})
+        second["arms"]["before"]["metrics"]["parity.loss_gap"]["value"] = 0.5
+        second["arms"]["before"]["metrics"]["memory.retained_bytes"]["value"] = 1
+        html = page.html(report(*found, second), {})
+        section = html.split('<section id="findings">')[1].split("</section>")[0]
+        self.assertEqual(section.count("<tr"), len(found) + 1)
+        self.assertNotIn("data-rows", section)
+        self.assertIn('(in <a href="#cell/0/scenario-0/device=meta,recipe=mxfp8">device=meta,recipe=mxfp8</a>)', section)
+
+
+class Rows(unittest.TestCase):
+    def test_skipped_cells_of_one_reason_are_one_row(self) -> None:
+        def later(scenario: str, reason: str, number: int) -> dict[str, Any]:
+            return sample.cell(scenario) | {"verdict": "skipped", "reason": reason, "id": f"{scenario}/n={number}"}
+
+        reasons = ("needs 84.2 GiB (90,423 B)", "needs 78.9 GiB (84,728 B)", "no GPU")
+        found = result_set(*(later(name, why, n) for name in ("a", "b") for n, why in enumerate(reasons)))
+        rows = [[row[0].text, *(entry.text for entry in row[2:])] for row in tables.skipped_table([found]).rows]
+        self.assertEqual(rows[:2], [["a", "2", "n=0", reasons[0]], ["a", "1", "n=2", "no GPU"]])
+        self.assertEqual(len(rows), 4)
+
+
 class Words(unittest.TestCase):
     def test_markdown_has_no_words_about_links_and_choosing(self) -> None:
         made = report(*sample.cells())
