@@ -114,6 +114,58 @@ def wire_table(sets: list[ResultSet]) -> Table:
     )
 
 
+TIMES = ("time.step_ms", "time.forward_ms", "time.backward_ms", "time.optimizer_ms")
+
+
+def _ratio(cell: Cell, to: str) -> Text:
+    """The after arm's step time relative to that of arm `to`."""
+    own, other = cell.figure("after", TIMES[0]), cell.figure(to, TIMES[0])
+    if not own.value or not other.value:
+        return number(None, "1", own.reason or other.reason)
+    return Text(f"{own.value / other.value:.2f}", own.value / other.value, look="number")
+
+
+def _judged(cell: Cell, arm: str) -> Text:
+    gates = [gate for gate in cell.record["gates"] if gate["arm"] == arm and (gate["metric"] or "").startswith("time.")]
+    words = {True: "holds", False: "fails", None: "is undecided"}
+    return Text("; ".join(f"{gate['text']}: {words[gate['pass']]}" for gate in gates) or "no")
+
+
+def times_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    ratios: dict[str, list[float]] = {}
+    for cell, arm, figures in _arms(sets, ARMS, TIMES):
+        if figures[0].value is None:
+            continue
+        beside = [number(None, "1", "the after arm's row has it")] * 2
+        if arm == "after":
+            beside = [_ratio(cell, other) for other in ("bf16", "before")]
+        emulated = (cell.arm(arm) or {}).get("emulated") or ""
+        recipe = cell.recipe + (" (emulated)" if emulated else "")
+        if isinstance(beside[0].sort, float):
+            ratios.setdefault(recipe, []).append(beside[0].sort)
+        rows.append(
+            [
+                cell_link(cell, cell.scenario),
+                Text(recipe, note=emulated),
+                Text(cell.device),
+                Text(arm),
+                Text(cell.results.label),
+                *(number(figure.value, figure.unit, figure.reason) for figure in figures),
+                *beside,
+                _judged(cell, arm),
+                Text(cell.point, look="code"),
+            ]
+        )
+    ranges = [
+        f"{recipe} {min(found):.2f} to {max(found):.2f} ({len(found):,} cell{'s' * (len(found) != 1)})"
+        for recipe, found in ratios.items()
+    ]
+    caption = f"After's step time relative to BF16's, below 1 is faster: {'; '.join(ranges)}." if ranges else ""
+    columns = ["scenario", "recipe", "device", "arm", "set", "step", "forward", "backward", "optimizer"]
+    return Table("times", [*columns, "step : BF16's", "step : before's", "judged", "cell"], rows, caption=caption, search=True)
+
+
 HOST = ("host.pre_forward_ns", "host.pre_forward_allocations", "host.pre_forward_quantizer_copies")
 
 

@@ -141,6 +141,15 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             absent="no cell measured the bytes of an all-gather",
         ),
         Section(
+            "times",
+            "Step time",
+            "Is it faster? Wall time of a training step and of its phases: the median over the steps without the first, on one "
+            "rank, with the device synchronised after each phase. Cells that measure time run alone, after all others. Times "
+            "differ from run to run, so they are not judged, unless a gate names them.",
+            [measure_tables.times_table(sets)],
+            absent="no cell measured time",
+        ),
+        Section(
             "host",
             "Time before forward",
             "What the host does before a sharded layer's first kernel.",

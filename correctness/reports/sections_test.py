@@ -216,6 +216,22 @@ class Rows(unittest.TestCase):
         self.assertEqual(rows[:2], [["a", "2", "n=0", reasons[0]], ["a", "1", "n=2", "no GPU"]])
         self.assertEqual(len(rows), 4)
 
+    def test_step_times_are_relative_to_bf16_and_to_before(self) -> None:
+        record = sample.cell()
+        record["gates"][0] |= {"arm": "after", "metric": "time.step_ms", "text": "after time.step_ms is at most 1.05 of before's"}
+        for arm, value in (("before", 4.0), ("after", 3.0), ("bf16", 6.0)):
+            record["arms"][arm]["metrics"]["time.step_ms"] = sample.metric(value, unit="ms")
+        table = measure_tables.times_table([result_set(record, sample.cell("no times"))])
+        found = [dict(zip(table.columns, (entry.text for entry in row))) for row in table.rows]
+        self.assertEqual([row["step"] for row in found], ["4 ms", "3 ms", "6 ms"])
+        self.assertEqual([row["step : BF16's"] for row in found], ["–", "0.50", "–"])
+        self.assertEqual([row["step : before's"] for row in found], ["–", "0.75", "–"])
+        judged = "after time.step_ms is at most 1.05 of before's: holds"
+        self.assertEqual([row["judged"] for row in found], ["no", judged, "no"])
+        self.assertIn("delayed 0.50 to 0.50 (1 cell)", table.caption)
+        record["arms"]["after"]["emulated"] = "no FP8 products"
+        self.assertIn("delayed (emulated) 0.50", measure_tables.times_table([result_set(record)]).caption)
+
 
 class Words(unittest.TestCase):
     def test_markdown_has_no_words_about_links_and_choosing(self) -> None:
