@@ -11,7 +11,8 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
 # Every step of the file that runs a command, in order.
-STEPS = re.findall(r"(?m)^ +run: '(.*)'$", (ROOT / "ci/action.yml").read_text(encoding="utf-8"))
+ACTION = (ROOT / "ci/action.yml").read_text(encoding="utf-8")
+STEPS = re.findall(r"(?m)^ +run: '(.*)'$", ACTION)
 
 
 class Action(unittest.TestCase):
@@ -31,8 +32,10 @@ class Action(unittest.TestCase):
         for arguments in (("init", "-q"), ("add", "."), (*author, "commit", "-qm", "one"),
                           ("update-ref", "refs/remotes/origin/main", "HEAD"), (*author, "commit", "-qm", "two", "--allow-empty")):
             subprocess.run(["git", *arguments], cwd=self.folder, check=True)
-        self.base = subprocess.run(["git", "rev-parse", "HEAD~1"], cwd=self.folder, check=True, capture_output=True,
-                                   text=True).stdout.strip()
+        self.base, self.head = self.git("rev-parse", "HEAD~1"), self.git("rev-parse", "HEAD")
+
+    def git(self, *arguments):
+        return subprocess.run(["git", *arguments], cwd=self.folder, check=True, capture_output=True, text=True).stdout.strip()
 
     def step(self, word, code=0, **environment):
         command, = [step for step in STEPS if f'/action" {word}' in step]
@@ -41,9 +44,54 @@ class Action(unittest.TestCase):
         self.assertEqual(code, done.returncode, done.stdout + done.stderr)
         return done.stdout
 
+    def outputs(self, **environment):
+        (self.folder / "output").unlink(missing_ok=True)
+        self.step("baseline", **environment)
+        return dict(line.split("=", 1) for line in (self.folder / "output").read_text().splitlines())
+
+    def test_a_push_is_compared_with_the_commit_before_it(self):
+        self.git("update-ref", "refs/remotes/origin/main", "HEAD")
+        none = "0" * 40
+        for before in ("", none):
+            self.assertEqual(self.base, self.outputs(BEFORE=before)["commit"])
+        tree = self.git("rev-parse", "HEAD^{tree}")
+        other = self.git("-c", "user.name=A", "-c", "user.email=a@example.com", "commit-tree", tree, "-m", "other")
+        self.assertEqual(other, self.outputs(BEFORE=other)["commit"], "a push may hold several commits")
+        self.git("checkout", "-q", self.base)
+        self.git("update-ref", "refs/remotes/origin/main", "HEAD")
+        self.assertEqual("", self.outputs(BEFORE=none)["commit"], "the first commit has none before it")
+
+    def test_a_shallow_clone_has_no_merge_base_and_is_compared_with_the_newest_results(self):
+        (self.folder / ".git/shallow").write_text(self.head + "\n")
+        for ref in (self.head, self.base):
+            self.git("update-ref", "refs/remotes/origin/main", ref)
+            self.assertEqual("", self.outputs(BEFORE="0" * 40)["commit"])
+        self.step("run", COMMIT="")
+        self.step("keep", GITHUB_SHA=self.base)
+        self.assertIn("::warning title=fp8lab::the merge base is not in this clone", self.step("run", COMMIT=""))
+
+    def test_uses_in_one_workflow_have_names_and_keys_of_their_own(self):
+        used = re.findall(r"(?m)^ +(?:key|restore-keys|name): (.*)$", ACTION)
+        self.assertEqual(4, len(used))
+        for value in used:  # actions/cache refuses a comma, and a second artifact of one name is refused
+            self.assertNotIn("inputs.", value)
+            self.assertIn("steps.baseline.outputs.", value)
+        found = [self.outputs(DEVICES=devices, SCENARIOS=scenarios) for devices in ("cpu,meta", "meta")
+                 for scenarios in ("scenarios", "some/more, of them")]
+        for name in ("key", "slug"):
+            self.assertEqual(4, len({one[name] for one in found}))
+            for one in found:
+                self.assertRegex(one[name], r"\A[\w-]+\Z")
+        self.assertTrue(found[0]["key"].startswith("fp8lab-baseline-cpu-meta-"), found[0])
+
+    def test_a_second_use_in_a_job_starts_without_the_files_of_the_first(self):
+        self.step("run", COMMIT=self.base)
+        self.step("keep", GITHUB_SHA=self.base)
+        self.outputs()
+        self.assertFalse((self.folder / ".fp8lab").exists())
+
     def test_a_run_is_compared_with_the_merge_base(self):
-        self.step("baseline")
-        self.assertEqual(f"commit={self.base}\n", (self.folder / "output").read_text())
+        self.assertEqual(self.base, self.outputs()["commit"])
         self.assertIn("this run is compared with nothing", self.step("run", COMMIT=self.base))
         self.step("keep", GITHUB_SHA=self.base)
         self.assertNotIn("::warning", self.step("run", COMMIT=self.base))
