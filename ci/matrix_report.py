@@ -20,6 +20,7 @@ RESULTS = {"cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT
 COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
               "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
 GOOD = ("confirmed", "unaffected", "pass", "skipped")
+CONTROLS = ("/control=same", "/control=planted")  # how their cells' ids end
 # GitHub drops a step's full summary above this size, and annotations above this number.
 SUMMARY_BYTES = 1024 * 1024
 ANNOTATIONS = 10
@@ -76,6 +77,11 @@ def on_github():
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
+def is_good(cell):
+    """Also of a control that the machine is too noisy to decide, which fails nothing."""
+    return cell["verdict"] in GOOD or (cell["verdict"] == "inconclusive" and cell["id"].endswith(CONTROLS))
+
+
 def failing_line(cell):
     return next((gate["line"] for gate in cell["gates"] if gate["pass"] is not True and "line" in gate),
                 cell.get("line", 0))
@@ -89,7 +95,7 @@ def findings(report):
         places.setdefault((relative(report, file), line, title), []).append(f"{cell}: {text}")
 
     for cell in report.cells():
-        if cell["verdict"] not in GOOD:
+        if not is_good(cell):
             add(cell["file"], failing_line(cell), cell["verdict"], cell["id"], cell["reason"] or "")
     for change in report.regressions():
         add(change["file"], change["line"], "regression", change["id"], change["text"])
@@ -177,7 +183,7 @@ def scenarios_text(report):
         by_scenario.setdefault(cell["scenario"], []).append(cell)
     if not by_scenario:
         return ""
-    good_last = sorted(by_scenario.items(), key=lambda item: all(cell["verdict"] in GOOD for cell in item[1]))
+    good_last = sorted(by_scenario.items(), key=lambda item: all(map(is_good, item[1])))
     rows = [[escape.markdown(name), len(cells), escape.markdown(verdicts(cells)),
              f"{sum(cell['seconds'] for cell in cells):.1f}"] for name, cells in good_last]
     return "## Scenarios\n\n" + table(["scenario", "cells", "verdicts", "seconds"], rows)

@@ -144,6 +144,14 @@ class Reports(unittest.TestCase):
         return {"id": f"s/{number}", "scenario": f"s{number}", "file": f"{number}.yaml", "line": 2, "verdict": "fail",
                 "reason": "too much " + "x" * 200, "gates": [], "seconds": 1.0}
 
+    def test_an_undecided_control_is_no_finding(self):
+        cells = [self.cell(number) | {"id": f"s/{end}", "verdict": "inconclusive"}
+                 for number, end in enumerate(("control=same", "control=planted", "model.batch=1"))]
+        found = matrix_report.findings(self.report(cells, "/nowhere"))
+        self.assertEqual(["2.yaml"], [one.file for one in found])
+        failed = matrix_report.findings(self.report([cells[0] | {"verdict": "fail"}], "/nowhere"))
+        self.assertEqual(1, len(failed), "a false alarm is one")
+
     def test_a_summary_is_limited_in_size_and_lists_failures_first(self):
         with tempfile.TemporaryDirectory() as folder:
             sections = "".join(f"## s{number}\n\n{'é' * 3000}\n\n" for number in range(300))
