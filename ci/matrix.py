@@ -172,6 +172,8 @@ def check_comparison(program, baseline, allow):
 def keep_baseline(baseline, out):
     """Where the baseline lies once the run has written to `out`: a run must not replace what it is compared with."""
     file = baseline / "results.json" if baseline.is_dir() else baseline
+    if not file.exists():
+        return file.with_name("results.json.gz")  # which no run writes
     if file.resolve() != (out / "results.json").resolve():
         return baseline
     kept = out / "baseline.json"
@@ -299,8 +301,11 @@ def run_tier(arguments):
     results, fault = matrix_report.read(out / "results.json", matrix_report.RESULTS)
     errors += [fault] if fault else []
     run_code = 2 if fault else run_code
-    comparison, compared_code = None, 0
-    if baseline and results:
+    comparison, compared_code, taken = None, 0, []
+    if baseline and results and not results["complete"]:
+        errors.append(f"the run was stopped before its last cell, so it is not compared with {baseline}")
+        say(errors[-1])
+    elif baseline and results:
         comparison, compared_code, compare_errors = compare(program, baseline, out, arguments.allow)
         errors += compare_errors
         if comparison:

@@ -14,7 +14,8 @@ from documents import (COUNT, FLAG, FLAG_OR_NULL, NUMBER, TEXT, TEXT_OR_NULL, Ma
                        one_line, parsed)
 
 # What is read of the documents that the program wrote.
-RESULTS = {"cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT, "verdict": TEXT,
+RESULTS = {"complete": FLAG,
+           "cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT, "verdict": TEXT,
                       "reason": TEXT_OR_NULL, "seconds": NUMBER,
                       "gates": [{"pass": FLAG_OR_NULL, "line?": COUNT}]}]}
 COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
@@ -41,12 +42,17 @@ class Report:
     comparison: dict | None  # comparison.json
     baseline: pathlib.Path | None
     errors: list[str]
+    accepted: list = dataclasses.field(default_factory=list)  # regressions, each with its accepted.Entry
 
     def cells(self):
         return self.results["cells"] if self.results else []
 
     def regressions(self):
-        return [change for change in self.comparison["changes"] if change["regression"]] if self.comparison else []
+        return [change for change in self.changes() if change["regression"]]
+
+    def changes(self, kind=None):
+        changes = self.comparison["changes"] if self.comparison else []
+        return [change for change in changes if kind in (None, change["kind"])]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +152,7 @@ def print_findings(report):
 
 def table(head, rows):
     """Of Markdown."""
+    rows = list(rows)
     lines = [head, ["---"] * len(head), *rows[:ROWS]]
     text = "".join("| " + " | ".join(map(str, line)) + " |\n" for line in lines)
     return text + (f"\n… and {len(rows) - ROWS} more.\n" if len(rows) > ROWS else "") + "\n"
@@ -163,17 +170,32 @@ def headline(report):
     return text + "".join(f"- {escape.markdown(error)}\n" for error in report.errors) + ("\n" if report.errors else "")
 
 
+def other_scenarios(report):
+    """What a change of the scenarios takes from the comparison, or an empty text."""
+    redefined, gates = len(report.changes("redefined")), len(report.changes("gates"))
+    return f"{redefined} cells redefined and not compared, {gates} with other gates" if redefined or gates else ""
+
+
 def comparison_text(report):
     comparison = report.comparison
     if not comparison:
         return ""
+
+    def row(change):
+        return [escape.markdown_code(change["id"]), escape.markdown(change["text"])]
+
     text = f"## Against the baseline: {comparison['regressions']} regressions\n\n"
-    appeared = sum(change["kind"] == "appeared" for change in comparison["changes"])
-    text += (f"{comparison['cells_compared']} cells compared; {comparison['better']} figures better, {appeared} cells new."
-             f" Timings are not judged.\n\n")
+    text += (f"{comparison['cells_compared']} cells compared; {comparison['better']} figures better, "
+             f"{len(report.changes('appeared'))} cells new. Timings are not judged.\n\n")
     if report.regressions():
-        text += table(["cell", "worse"], [[escape.markdown_code(change["id"]), escape.markdown(change["text"])]
-                                          for change in report.regressions()])
+        text += table(["cell", "worse"], map(row, report.regressions()))
+    if report.accepted:
+        text += f"{len(report.accepted)} regressions accepted.\n\n"
+        text += table(["cell", "accepted", "until", "why"],
+                      [[*row(change), entry.expires, escape.markdown(entry.why)] for change, entry in report.accepted])
+    if other_scenarios(report):
+        text += f"{other_scenarios(report)}.\n\n"
+        text += table(["cell", "redefined or other gates"], map(row, [*report.changes("redefined"), *report.changes("gates")]))
     return text
 
 
@@ -307,6 +329,8 @@ def write_junit(report):
 def publish(report):
     write_junit(report)
     print_findings(report)
+    if text := other_scenarios(report):
+        warn(f"against the baseline: {text}")
     if report.seconds > report.limit_s:
         warn(f"tier {report.tier} took {report.seconds:.0f} s and should take {report.limit_s} s at most")
     write_step_summary(report)

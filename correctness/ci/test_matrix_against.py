@@ -1,5 +1,6 @@
 """ci/matrix --against: a run compared with the results of another."""
 
+import gzip
 import json
 import unittest
 
@@ -26,6 +27,57 @@ class Against(Workspace):
         self.assertTrue((self.out / "results.json").exists())
         self.assert_totals(self.junit())
         self.assertIn("Against the baseline: 0 regressions", self.summary_text())
+
+    def test_a_packed_baseline_where_the_run_writes_is_compared_with(self):
+        packed = self.folder / "packed"
+        packed.mkdir()
+        (packed / "results.json.gz").write_bytes(gzip.compress(self.less_by_a_byte().read_bytes()))
+        for _ in range(2):
+            done = self.matrix("tiny", "--against", str(packed), "--out", str(packed))
+            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
+            self.assertIn("after memory.peak_bytes: ", done.stdout)
+            (packed / "results.json").unlink()
+
+    def test_cells_that_are_not_compared_are_counted_and_listed(self):
+        def mutate(cells):
+            cells[0]["config"]["model.seq"] = 16
+
+        done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        text = "1 cells redefined and not compared, 0 with other gates"
+        self.assertIn(f"::warning title=ci/matrix::against the baseline: {text}", done.stdout)
+        self.assertRegex(self.summary_text(), rf"{text}\.\n\n.*\n.*\n\| `plain/.*` \| the scenario was model\.seq=16")
+        baseline = self.baseline(lambda cells: None)
+        self.add("plain", "at_least: 0")
+        done = self.matrix("tiny", "--against", str(baseline))
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("0 cells redefined and not compared, 2 with other gates", self.summary_text())
+        self.assertEqual(2, self.summary_text().count("its gates changed; was: "))
+
+    def test_a_run_that_was_stopped_is_not_compared(self):
+        baseline = self.baseline(lambda cells: None)
+        program = self.folder / "fp8lab"
+        program.write_text(f"""#!/bin/sh
+{PROGRAM} "$@" || exit
+if [ "$1" = run ]; then
+  sed -i 's/"complete": true/"complete": false/' {self.out}/results.json
+  exit 143
+fi
+""")
+        program.chmod(0o755)
+        done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+        self.assertEqual(143, done.returncode, done.stdout + done.stderr)
+        text = f"the run was stopped before its last cell, so it is not compared with {baseline}"
+        self.assertIn(f"ci/matrix: {text}", done.stdout)
+        self.assertIn(text, self.summary_text())
+        self.assertFalse((self.out / "comparison.json").exists())
+
+    def less_by_a_byte(self):
+        """A baseline whose second cell has a byte less."""
+        def mutate(cells):
+            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
+
+        return self.baseline(mutate)
 
     def expect_regression(self, mutate, text):
         done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
