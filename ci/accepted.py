@@ -1,4 +1,4 @@
-"""The reviewed file of increases that a comparison accepts, each for a time and a reason.
+"""The reviewed file of regressions that a comparison accepts, each for a time and a reason.
 
 [[accept]]
 cells = "attention.*device=cpu"   # regular expression on the ids of cells
@@ -6,6 +6,12 @@ metric = "memory.peak_bytes"
 at_most = 1048576                 # of the newer run, in the metric's unit; at_least where more is better
 expires = 2027-03-31              # the last day on which it counts
 why = "#123: the cache is kept over two steps"
+
+[[accept]]
+cells = "^old_scenario/"
+kind = "vanished"                 # in place of a metric and its limit: any regression of this kind; KINDS lists them
+expires = 2027-03-31
+why = "#124: the scenario is removed"
 """
 
 import dataclasses
@@ -14,7 +20,10 @@ import math
 import re
 import tomllib
 
-KEYS = {"cells": str, "metric": str, "at_most": (int, float), "at_least": (int, float), "expires": datetime.date, "why": str}
+KEYS = {"cells": str, "metric": str, "at_most": (int, float), "at_least": (int, float), "kind": str, "expires": datetime.date,
+        "why": str}
+# Of the changes that `fp8lab compare --json` reports, those that have no limit.
+KINDS = ("vanished", "verdict", "arm", "no_figure")
 
 
 class AcceptError(Exception):
@@ -25,7 +34,8 @@ class AcceptError(Exception):
 class Entry:
     place: str
     cells: re.Pattern
-    metric: str
+    kind: str
+    metric: str | None  # where `kind` is "figure"
     low: float
     high: float
     expires: datetime.date
@@ -33,10 +43,11 @@ class Entry:
     used: bool = False
 
     def covers(self, change):
+        if change["kind"] != self.kind or self.cells.search(change["id"]) is None:
+            return False
         value = change.get("is")
-        return (change["kind"] == "figure" and change.get("metric") == self.metric
-                and isinstance(value, (int, float)) and self.low <= value <= self.high
-                and self.cells.search(change["id"]) is not None)
+        return self.metric is None or (change.get("metric") == self.metric and isinstance(value, (int, float))
+                                       and self.low <= value <= self.high)
 
 
 def entry_of(row, place):
@@ -49,17 +60,24 @@ def entry_of(row, place):
         number = isinstance(value, (int, float))
         if not isinstance(value, kind) or isinstance(value, (bool, datetime.datetime)) or (number and not math.isfinite(value)):
             raise AcceptError(f"{place}: `{key}` cannot be {value!r}; ci/accepted.py shows an entry")
-    for key in ("cells", "metric", "expires", "why"):
+    for key in ("cells", "expires", "why"):
         if key not in row or row[key] == "":
             raise AcceptError(f"{place}: `{key}` is missing")
-    if ("at_most" in row) == ("at_least" in row):
+    if ("metric" in row) == ("kind" in row) or row.get("metric") == "":
+        raise AcceptError(f"{place}: give one of `metric` and `kind`")
+    limits = [key for key in ("at_most", "at_least") if key in row]
+    if "kind" in row and row["kind"] not in KINDS:
+        raise AcceptError(f"{place}: `kind` cannot be {row['kind']!r}; there are {', '.join(KINDS)}")
+    if "kind" in row and limits:
+        raise AcceptError(f"{place}: `{limits[0]}` belongs to a `metric`")
+    if "kind" not in row and len(limits) != 1:
         raise AcceptError(f"{place}: give one of `at_most` and `at_least`")
     try:
         cells = re.compile(row["cells"])
     except re.error as error:
         raise AcceptError(f"{place}: `cells` is no regular expression: {error}") from error
-    return Entry(place, cells, row["metric"], row.get("at_least", -math.inf), row.get("at_most", math.inf),
-                 row["expires"], row["why"])
+    return Entry(place, cells, row.get("kind", "figure"), row.get("metric"), row.get("at_least", -math.inf),
+                 row.get("at_most", math.inf), row["expires"], row["why"])
 
 
 def read(path):
@@ -77,18 +95,17 @@ def read(path):
 
 
 def apply(entries, comparison, today):
-    """Takes accepted regressions out of the comparison; returns what was accepted and what is wrong with entries."""
+    """Takes accepted regressions out of the comparison; returns each with its entry, and what is wrong with entries."""
     accepted, warnings = [], []
+    valid = [entry for entry in entries if today <= entry.expires]
     for change in comparison["changes"]:
-        entry = next((entry for entry in entries if change["regression"] and entry.covers(change)), None)
+        entry = next((entry for entry in valid if change["regression"] and entry.covers(change)), None)
         if entry is None:
             continue
         entry.used = True
-        if today > entry.expires:
-            continue
         change["regression"] = False
         comparison["regressions"] -= 1
-        accepted.append(f"{change['id']}: {change['text']}; accepted until {entry.expires}: {entry.why}")
+        accepted.append((change, entry))
     for entry in entries:
         if today > entry.expires:
             warnings.append(f"{entry.place}: expired on {entry.expires} and accepts nothing; renew or remove it")

@@ -93,7 +93,7 @@ def parse_arguments():
                         help="an earlier run: its directory or its results.json; regressions fail")
     parser.add_argument("--allow", metavar="REGEX", help="cells whose id matches may get worse or vanish")
     parser.add_argument("--accept", metavar="FILE", type=pathlib.Path,
-                        help="a reviewed table of increases that are accepted, each until a date; see ci/accepted.py")
+                        help="a reviewed table of regressions that are accepted, each until a date; see ci/accepted.py")
     parser.add_argument("-d", "--device", metavar="DEVICE,...", help="only these of the tier's devices")
     parser.add_argument("-o", "--out", metavar="OUT", type=pathlib.Path,
                         help="directory for results; default: out/TIER below the repository's root")
@@ -218,14 +218,14 @@ def compare(program, baseline, out, allow):
 
 
 def accept(entries, comparison, code):
-    """The exit code of the comparison without the regressions that are accepted, which are reported."""
+    """The regressions that are accepted, each with its entry, and the comparison's exit code without them."""
     before = comparison["regressions"]
     taken, warnings = accepted.apply(entries, comparison, datetime.date.today())
-    for text in taken:
-        say(text)
+    for change, entry in taken:
+        say(f"{change['id']}: {change['text']}; accepted until {entry.expires}: {entry.why}")
     for text in warnings:
         matrix_report.warn(text)
-    return 0 if code == 1 and before > 0 and comparison["regressions"] == 0 else code
+    return taken, 0 if code == 1 and before > 0 and comparison["regressions"] == 0 else code
 
 
 def overall(run_code, compared_code):
@@ -309,12 +309,12 @@ def run_tier(arguments):
         comparison, compared_code, compare_errors = compare(program, baseline, out, arguments.allow)
         errors += compare_errors
         if comparison:
-            compared_code = accept(entries, comparison, compared_code)
+            taken, compared_code = accept(entries, comparison, compared_code)
     code = overall(run_code, compared_code)
     report = matrix_report.Report(
         tier=arguments.tier, code=code, meaning=meaning_of(code, run_code, baseline), seconds=seconds,
         limit_s=tier["limit_s"], out=out, root=ROOT, results=results, comparison=comparison, baseline=baseline,
-        errors=[nothing_ran(results, errors)] if run_code == 5 else errors)
+        errors=[nothing_ran(results, errors)] if run_code == 5 else errors, accepted=taken)
     matrix_report.publish(report)
     say(f"exit {code}: {report.meaning}" + (f": {report.errors[0]}" if (code == 2 or run_code == 5) and report.errors else ""))
     return code

@@ -106,15 +106,12 @@ fi
 
     def accept(self, expires="2999-12-31", **changes):
         """Writes a table that accepts the peak of batch 2, with changes, and compares with a baseline of a byte less."""
-        def mutate(cells):
-            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
-
         peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
         entry = {"cells": '"batch=2"', "metric": '"memory.peak_bytes"', "at_most": str(int(peak)), "expires": expires,
                  "why": '"#1: a byte more"'} | changes
         file = self.folder / "accepted.toml"
         file.write_text("[[accept]]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items() if value))
-        return self.matrix("tiny", "--against", str(self.baseline(mutate)), "--accept", str(file))
+        return self.matrix("tiny", "--against", str(self.less_by_a_byte()), "--accept", str(file))
 
     def test_an_accepted_increase_passes_and_is_reported(self):
         done = self.accept()
@@ -129,6 +126,33 @@ fi
             self.assertEqual(1, done.returncode, done.stdout + done.stderr)
             self.assertIn("entry 1: accepts no regression of this comparison", done.stderr)
 
+    def test_accepted_regressions_are_in_the_summary(self):
+        self.accept()
+        self.assertIn("1 regressions accepted.\n\n| cell | accepted | until | why |", self.summary_text())
+        self.assertRegex(self.summary_text(), r"(?m)^\| `plain/.*batch=2` \| after memory.* \| 2999-12-31 \| .*a byte more \|$")
+
+    def test_an_expired_entry_does_not_hide_a_later_one(self):
+        self.accept()
+        file = self.folder / "accepted.toml"
+        file.write_text(file.read_text().replace("2999-12-31", "2020-01-01") + file.read_text())
+        done = self.matrix("tiny", "--against", str(self.folder / "baseline.json"), "--accept", str(file))
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
+        self.assertIn("entry 1: expired on 2020-01-01", done.stderr)
+        self.assertNotIn("entry 2", done.stderr)
+
+    def test_a_cell_may_vanish_or_change_its_verdict_where_an_entry_accepts_that_kind(self):
+        baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
+        file = self.folder / "accepted.toml"
+        for kind, code in (("vanished", 0), ("verdict", 1)):
+            file.write_text(f'[[accept]]\ncells = "=9"\nkind = "{kind}"\nexpires = 2999-12-31\nwhy = "#2: removed"\n')
+            done = self.matrix("tiny", "--against", str(baseline), "--accept", str(file))
+            self.assertEqual(code, done.returncode, done.stdout + done.stderr)
+        self.add("plain", "at_most: 1")
+        file.write_text(file.read_text().replace("=9", "."))
+        self.summary.unlink()
+        self.matrix("tiny", "--against", str(self.baseline(lambda cells: None)), "--accept", str(file))
+        self.assertIn("Against the baseline: 0 regressions", self.summary_text())
+
     def test_an_expired_entry_accepts_nothing_and_is_reported(self):
         done = self.accept(expires="2020-01-01")
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
@@ -139,6 +163,10 @@ fi
                                  ({"expires": '"soon"'}, "entry 1: `expires` cannot be 'soon'"),
                                  ({"at_most": "nan"}, "entry 1: `at_most` cannot be nan"),
                                  ({"at_most": ""}, "entry 1: give one of `at_most` and `at_least`"),
+                                 ({"metric": ""}, "entry 1: give one of `metric` and `kind`"),
+                                 ({"kind": '"vanished"'}, "entry 1: give one of `metric` and `kind`"),
+                                 ({"kind": '"appeared"', "metric": ""}, "entry 1: `kind` cannot be 'appeared'; there are vanished,"),
+                                 ({"kind": '"vanished"', "metric": ""}, "entry 1: `at_most` belongs to a `metric`"),
                                  ({"cells": '"("'}, "entry 1: `cells` is no regular expression"),
                                  ({"cell": '"x"'}, "entry 1: `cell` is not known")):
             done = self.accept(**changes)
