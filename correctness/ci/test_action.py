@@ -1,4 +1,4 @@
-"""The shell steps of ci/action.yml, in a repository that has nothing but a scenario."""
+"""The shell steps of ci/action.yml, in a repository that has nothing but a scenario, and the baseline of .gitlab-ci.yml."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import pathlib
 import re
 import subprocess
 import tempfile
+import textwrap
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -107,6 +108,22 @@ class Action(unittest.TestCase):
 
     def test_every_step_is_known(self):
         self.assertEqual(["baseline", "run", "keep"], [re.search(r'/action" (\w+)', step)[1] for step in STEPS])
+
+
+class GitLab(unittest.TestCase):
+    def test_a_job_uses_what_there_is_and_warns_without_a_baseline(self):
+        text = (ROOT / ".gitlab-ci.yml").read_text(encoding="utf-8")
+        self.assertEqual(1, text.count("- *against\n"), "both jobs use it")
+        script = textwrap.dedent(re.search(r"- &against \|\n((?: {6}.*\n)+)", text)[1]) + 'echo "arguments: $*"\n'
+        with tempfile.TemporaryDirectory() as name:
+            for file, words in ((None, ""), ("ci/accepted.toml", ""), ("baseline/results.json", " --accept ci/accepted.toml")):
+                if file:
+                    (pathlib.Path(name) / file).parent.mkdir()
+                    (pathlib.Path(name) / file).touch()
+                done = subprocess.run(["sh", "-eu", "-c", script], cwd=name, check=True, capture_output=True, text=True)
+                against = "--against baseline/results.json" if words else ""
+                self.assertIn(f"arguments: {against}{words}\n", done.stdout)
+                self.assertEqual(not words, "warning: there are no results of the default branch" in done.stdout)
 
 
 if __name__ == "__main__":
