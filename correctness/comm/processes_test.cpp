@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -37,17 +38,30 @@ class SilentPeer final : public Transport {
       std::memcpy(call_, from, static_cast<std::size_t>(bytes));
     }
   }
-  bool finished() override { return !stalled_; }
+  bool finished() override {
+    calls_after_abandon += abandoned;
+    if (stalled_ && no_memory) throw std::bad_alloc();
+    return !stalled_;
+  }
   std::vector<int> unfinished_ranks() override { return stalled_ ? std::vector{1} : std::vector<int>{}; }
-  bool abandon() override {
+  bool abandon(const std::vector<bool>&) override {
     stalled_ = false;
-    return true;
+    abandoned = true;
+    return abandons_clean;
   }
   void pause() override {
     if (std::chrono::steady_clock::now() > give_up_) throw std::runtime_error("it waits for ever");
   }
   void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) override { messages_ = std::move(messages); }
-  bool shutdown_received(int) override { return shutdown_received_; }
+  bool shutdown_received(int) override {
+    calls_after_abandon += abandoned;
+    return shutdown_received_;
+  }
+
+  bool no_memory = false;      ///< for what it would send
+  bool abandons_clean = true;  ///< false: a message goes on using its memory
+  bool abandoned = false;
+  int calls_after_abandon = 0;
 
  private:
   ShutdownBytes shutdown_;
@@ -58,9 +72,8 @@ class SilentPeer final : public Transport {
   std::chrono::steady_clock::time_point give_up_ = std::chrono::steady_clock::now() + std::chrono::seconds(20);
 };
 
-/// The error of a run in which the other rank calls an all-gather, sends nothing, and ends with `shutdown`.
-std::string error_beside(const ShutdownBytes& shutdown) {
-  SilentPeer peer(shutdown);
+/// The error of a run in which the other rank calls an all-gather and sends nothing.
+std::string error_beside(SilentPeer& peer) {
   return error_of([&] {
     run_rank(peer, {.ranks = 2, .timeout = std::chrono::milliseconds(50)}, [](ProcessGroup& group) {
       std::vector<std::byte> own(8), gathered(16);
@@ -69,6 +82,12 @@ std::string error_beside(const ShutdownBytes& shutdown) {
       group.all_gather({&part, 1}, "w");
     });
   });
+}
+
+/// The same, where the other rank ends with `shutdown`.
+std::string error_beside(const ShutdownBytes& shutdown) {
+  SilentPeer peer(shutdown);
+  return error_beside(peer);
 }
 
 TEST(SilentPeer, IsAwaitedUntilTheTimeout) {
@@ -81,6 +100,26 @@ TEST(SilentPeer, IsAwaitedUntilTheTimeout) {
 TEST(SilentPeer, DeathIsReportedAsTheCauseOfTheWait) {
   EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})),
             "rank 1: no disk left");
+}
+
+// What is under way is abandoned before its memory is freed, also where the transport throws.
+TEST(SilentPeer, IsAbandonedWhereTheTransportHasNoMemory) {
+  SilentPeer peer(write(Shutdown{}));
+  peer.no_memory = true;
+  error_beside(peer);
+  EXPECT_TRUE(peer.abandoned);
+  EXPECT_FALSE(peer.broken());
+}
+
+// A message that cannot be abandoned uses memory which is freed by then; so the transport is not called again.
+TEST(SilentPeer, IsNotCalledAgainWhereAMessageCannotBeAbandoned) {
+  SilentPeer peer(write(Shutdown{}));
+  peer.abandons_clean = false;
+  const std::string error = error_beside(peer);
+  EXPECT_TRUE(peer.broken());
+  EXPECT_EQ(peer.calls_after_abandon, 0);
+  EXPECT_NE(error.find("can no longer be used in this process: rank 1 came to all_gather 'w' (#1"), std::string::npos)
+      << error;
 }
 
 constexpr std::uint64_t kLargestContext = 1000;

@@ -87,6 +87,26 @@ TEST(Link, AbortedMessageIsNeverCompleteAndLaterOnesArrive) {
   EXPECT_EQ(received, message);
 }
 
+// Data behind a large message that is dropped would be taken for that message; calls are still due.
+TEST(Link, DataBehindAnAbandonedMessageIsDroppedToo) {
+  Pair pair;
+  const std::vector<std::byte> large(kLargeMessage, std::byte{7}), small(4, std::byte{8}), call(16, std::byte{9});
+  std::vector<std::byte> received(kLargeMessage), received_call(16);
+  pair.left().send(large.data(), static_cast<std::int64_t>(large.size()), kDataTag);
+  pair.left().send(small.data(), 4, kDataTag);
+  pair.left().send(call.data(), 16, kDataTag - 1);
+  pair.left().abandon();
+  pair.right().receive(received_call.data(), 16, kDataTag - 1);
+  EXPECT_TRUE(pair.settle([&] { return pair.right().finished(); }));
+  EXPECT_EQ(received_call, call);
+  pair.right().receive(received.data(), static_cast<std::int64_t>(received.size()), kDataTag);
+  const ShutdownBytes shutdown{};
+  pair.left().send(shutdown.data(), sizeof shutdown, kShutdownTag);
+  EXPECT_TRUE(pair.settle([&] { return pair.right().inbox().shutdown_came(); }));
+  EXPECT_FALSE(pair.right().finished());
+  EXPECT_EQ(pair.right().lost(), "");
+}
+
 // A process that is a rank and sends an impossible message loses its connection; nothing else is affected.
 TEST(Link, DropsAPeerWhoseShutdownMessageIsTooLong) {
   for (const bool listens : {false, true}) {

@@ -71,7 +71,7 @@ void Session::must(int code, const char* function) {
 void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
-    peers_.push_back({from_rank, true});
+    peers_.push_back({from_rank, true, tag.data});
     must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, static_cast<int>(tag.number()), comm_,
                    &requests_.emplace_back(MPI_REQUEST_NULL)),
          "MPI_Irecv");
@@ -81,7 +81,7 @@ void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processe
 void Session::send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
-    peers_.push_back({to_rank, false});
+    peers_.push_back({to_rank, false, tag.data});
     must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, static_cast<int>(tag.number()), comm_,
                    &requests_.emplace_back(MPI_REQUEST_NULL)),
          "MPI_Isend");
@@ -109,7 +109,7 @@ std::vector<int> Session::unfinished_ranks() {
   return ranks;
 }
 
-bool Session::abandon() {
+bool Session::abandon(const std::vector<bool>& left) {
   bool clean = true;
   for (std::size_t i = 0; i < requests_.size(); ++i) {
     int done = 0;
@@ -121,6 +121,7 @@ bool Session::abandon() {
       clean = clean && done != 0;
     } else {
       must(MPI_Request_free(&requests_[i]), "MPI_Request_free");
+      clean = clean && (!peers_[i].data || left[static_cast<std::size_t>(peers_[i].rank)]);
     }
   }
   requests_.clear();

@@ -26,9 +26,9 @@ class Session final : public processes::Transport {
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
   bool finished() override;
   std::vector<int> unfinished_ranks() override;
-  /// Cancels receives. Sends remain; this is harmless if no receive is ever posted for them. False if a receive had
-  /// begun.
-  bool abandon() override;
+  /// Cancels receives. Sends remain. False if a receive had begun, or if a send of data remains whose receiver is late:
+  /// once that goes on, the caller's memory is read. A call is sent as soon as it is begun.
+  bool abandon(const std::vector<bool>& left) override;
   void pause() override { std::this_thread::yield(); }
 
   void expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) override;
@@ -43,6 +43,7 @@ class Session final : public processes::Transport {
   struct Peer {
     int rank;
     bool receiving;
+    bool data;
   };
   explicit Session(const World& world);
   ~Session() override;

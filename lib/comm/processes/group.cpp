@@ -265,18 +265,19 @@ class Group final : public ProcessGroup {
   template <class Hopeless>
   void await(const Signature& call, const Hopeless& hopeless) {
     const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
-    for (int tests = 1; !transport_.finished(); ++tests) {
-      if (tests % kTestsPerCheck != 0) continue;
-      transport_.pause();
-      world_.listen();
-      // Messages that a rank sent before its shutdown message arrive before it, so this test finds them finished.
-      if (transport_.finished()) return;
-      if (!hopeless(std::chrono::steady_clock::now() >= deadline)) continue;
-      if (!transport_.abandon()) {
-        transport_.keep_forever(memory_);
-        transport_.break_off(world_.reason());
+    try {
+      for (int tests = 1; !transport_.finished(); ++tests) {
+        if (tests % kTestsPerCheck != 0) continue;
+        transport_.pause();
+        world_.listen();
+        // Messages that a rank sent before its shutdown message arrive before it, so this test finds them finished.
+        if (transport_.finished()) return;
+        if (hopeless(std::chrono::steady_clock::now() >= deadline)) throw_aborted(call, name(), world_.reason());
       }
-      throw_aborted(call, name(), world_.reason());
+    } catch (...) {
+      // The caller's memory is freed next, also where a transport has no memory for a frame.
+      world_.abandon_messages(memory_);
+      throw;
     }
   }
 

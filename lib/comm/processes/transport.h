@@ -21,6 +21,7 @@ struct Tag {
   bool data = true;  ///< true: bytes of a collective; false: the call itself
 
   constexpr std::uint64_t number() const { return 2 * context + (data ? 1 : 0); }
+  static constexpr bool is_collective_data(std::uint64_t number) { return number > 1 && number % 2 == 1; }
 };
 
 /// Messages between this process and those of the other ranks, for the life of the process. This interface is all that
@@ -47,9 +48,9 @@ class Transport {
   virtual bool finished() = 0;
   /// The ranks of unfinished messages, in order, once each.
   virtual std::vector<int> unfinished_ranks() = 0;
-  /// Forgets all unfinished messages. The other side never treats an abandoned message as complete. False if memory of
-  /// the caller may still be written.
-  virtual bool abandon() = 0;
+  /// Forgets all unfinished messages. The other side never treats an abandoned message as complete. `left`, by rank:
+  /// its function has ended, so it receives nothing more. False if memory of the caller may still be used.
+  virtual bool abandon(const std::vector<bool>& left) = 0;
   /// Yields the processor, for a moment or until a message arrives.
   virtual void pause() = 0;
 

@@ -42,7 +42,15 @@ void World::listen() {
   if (stop_.stop_requested()) abort(std::string(kStoppedFromOutside));
 }
 
+void World::abandon_messages(std::shared_ptr<void> memory) {
+  if (transport_.broken() || transport_.abandon(ended_)) return;
+  if (memory) transport_.keep_forever(std::move(memory));
+  transport_.break_off(aborted() ? reason() : "a message that had begun could not be abandoned");
+}
+
 void World::conclude(const std::optional<Failure>& failure) {
+  if (failure) abandon_messages({});
+  transport_.check_usable();  // a transport that is broken off may still use memory that is freed by now
   listen();
   transport_.await_only_shutdowns();
   if (failure && !failure->echo && !cause_)

@@ -30,6 +30,9 @@ class World {
   /// The cause of the end, once aborted().
   const std::string& reason() const { return cause_->reason; }
 
+  /// Forgets unfinished messages, whose memory is about to be freed. Where one may still use it, `memory` is kept for
+  /// ever and the transport is broken off.
+  void abandon_messages(std::shared_ptr<void> memory);
   /// Reads shutdown messages that have arrived, and checks for a stop from outside.
   void listen();
   /// True if the function of another rank has ended, well or not, or a process is lost.

@@ -92,10 +92,11 @@ void Link::receive(std::byte* to, std::int64_t bytes, std::uint64_t tag) {
 
 void Link::abandon() {
   inbox_.abandon();
-  // Small messages are still sent. The other side notices an abandoned message by the next frame.
+  // Calls and a shutdown message are still sent. Data behind data that is dropped would be taken for it. The other side
+  // notices an abandoned message by the next frame.
   std::size_t kept = first_outgoing_;
   for (std::size_t i = first_outgoing_; i < outgoing_.size(); ++i) {
-    if (outgoing_[i].from != nullptr) continue;
+    if (processes::Tag::is_collective_data(outgoing_[i].tag)) continue;
     if (kept != i) outgoing_[kept] = outgoing_[i];
     ++kept;
   }

@@ -56,7 +56,7 @@ std::vector<int> Session::unfinished_ranks() {
   return ranks;
 }
 
-bool Session::abandon() {
+bool Session::abandon(const std::vector<bool>&) {
   for_others([](Link& link, int) { link.abandon(); });
   return true;
 }

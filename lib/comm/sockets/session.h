@@ -21,7 +21,7 @@ class Session final : public processes::Transport {
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
   bool finished() override;
   std::vector<int> unfinished_ranks() override;
-  bool abandon() override;
+  bool abandon(const std::vector<bool>& left) override;
   /// Waits until a message can move, but only for some milliseconds, because a stop from outside must be noticed too.
   void pause() override;
 
