@@ -56,6 +56,17 @@ ArmResults run(const PlannedCell& cell, int asked, const After& after,
 
 std::size_t rounds_of(const ArmResults& results) { return results.at(Arm::kAfter).by_process.at(kStep).size(); }
 
+TEST(Rounds, FigureThatIsNanInEveryProcessDiffersInNone) {
+  Rounds rounds(timed_cell(), kBoth, {.fewest = 2, .most = 2});
+  ArmResults results;
+  for (const double second : {std::nan(""), 1.0}) {
+    results.clear();
+    rounds.add(Arm::kAfter, took(10, std::nan("")), results);
+    rounds.add(Arm::kAfter, took(10, second), results);
+    EXPECT_EQ(results.at(Arm::kAfter).notes.empty(), std::isnan(second));
+  }
+}
+
 TEST(Rounds, OneProcessRunsAnArmWhoseTimeIsNotGated) {
   const ArmResults results = run(timed_cell(false), 0, [](int) { return 11.0; });
   EXPECT_TRUE(results.at(Arm::kAfter).by_process.empty());

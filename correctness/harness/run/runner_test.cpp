@@ -69,6 +69,15 @@ TEST(ArmProcess, ReturnsTheArmsResult) {
   EXPECT_GT(result.seconds, 0);
 }
 
+TEST(ArmProcess, ThatWritesWithoutEndIsReadInParts) {
+  ArmProcess process({"/bin/sh", {"-c", "yes"}}, cell_named("sample").config, Arm::kAfter);
+  for (int reads = 0; reads < 100; ++reads) process.drain();
+  EXPECT_FALSE(process.ended());
+  process.time_out(1);
+  while (!process.ended()) process.drain();
+  EXPECT_EQ(process.result().status, "timeout");
+}
+
 TEST(ArmProcess, SegmentationFaultIsACrashWithItsSignal) {
   const ArmResult result = run_arm("before_segv", Arm::kBefore);
   EXPECT_EQ(result.status, "crashed");

@@ -236,7 +236,7 @@ bool ArmProcess::ready() { return !running_ && then_ == Then::kStay && !reaped()
 
 void ArmProcess::drain() {
   char buffer[16384];
-  for (;;) {
+  for (int reads = 0; reads < 64; ++reads) {
     const ssize_t n = ::read(output_fd_, buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n == 0) output_open_ = false;

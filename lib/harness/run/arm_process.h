@@ -57,7 +57,7 @@ class ArmProcess {
   /// poll() ignores, if nothing more can come.
   int output_fd() const { return output_open_ ? output_fd_ : -1; }
   int answer_fd() const { return then_ == Then::kStay && running_ ? control_fd_ : -1; }
-  /// Reads the output so far.
+  /// Reads the output so far, at most a mebibyte: an arm may write as fast as it is read.
   void drain();
   /// True once the arm has ended, and with it the process unless that stays. Then result() may be called.
   bool ended();

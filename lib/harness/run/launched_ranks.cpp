@@ -10,6 +10,7 @@
 #include "comm/process_groups.h"
 #include "core/check.h"
 #include "core/fnv1a.h"
+#include "harness/run/limits.h"
 
 namespace fp8lab {
 std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& variable) {
@@ -17,7 +18,11 @@ std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& va
   if (launch.size == 1) return std::nullopt;  // for example in a shell that srun opened with one task
   ProcessGroupChoice choice = choose_process_group(launch, variable, process_group_row("mpi").unavailable_reason());
   Rendezvous rendezvous;
-  if (choice.row == "sockets") rendezvous = discover_rendezvous(launch, variable);
+  if (choice.row == "sockets") {
+    rendezvous = discover_rendezvous(launch, variable);
+    constexpr long kOfTheRun = 20, kOfALink = 6;  // its socket, their mailboxes, and rank 0's connection at the start
+    need_descriptors(kOfTheRun + kOfALink * launch.size, "start fewer ranks");
+  }
   return LaunchedRanks(launch, std::move(choice), std::move(rendezvous));
 }
 

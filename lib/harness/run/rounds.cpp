@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "core/fnv1a.h"
@@ -19,6 +21,10 @@ constexpr int kMostTimesAsMany = 3;
 bool is_timed(std::string_view metric) {
   const Metric* row = find_metric(metric);
   return row != nullptr && !row->exact;
+}
+
+bool same(const std::optional<double>& a, const std::optional<double>& b) {
+  return a == b || (a && b && std::isnan(*a) && std::isnan(*b));
 }
 
 bool undecided(const PlannedCell& cell, const ArmResults& results) {
@@ -72,7 +78,7 @@ void Rounds::add(Arm arm, ArmResult result, ArmResults& results) const {
       std::vector<double>& figures = all.by_process[metric];
       figures.push_back(*figure.value);
       first.value = median(figures);
-    } else if (first.value != figure.value) {
+    } else if (!same(first.value, figure.value)) {
       all.notes.push_back(fmt::format("{} differs between processes of this arm: {} in the first, {} in a later one",
                                       metric, first.value.value_or(0), figure.value.value_or(0)));
     }
