@@ -125,6 +125,15 @@ TEST(Compare, WorseVerdictIsARegression) {
   EXPECT_EQ(compare_runs(run_of({cell("a", Verdict::kNotFixed)}), run_of({cell("a", Verdict::kFail)})).exit_code(), 0);
 }
 
+TEST(Compare, ControlThatNoiseLeavesUndecidedIsNoRegression) {
+  for (const char* const id : {"a/control=same", "a/control=planted"}) {
+    const StoredRun decided = run_of({cell(id, Verdict::kPass)}),
+                    undecided = run_of({cell(id, Verdict::kInconclusive)});
+    EXPECT_EQ(compare_runs(decided, undecided).exit_code(), 0) << id;
+    EXPECT_EQ(compare_runs(undecided, run_of({cell(id, Verdict::kFail)})).exit_code(), 1) << id;
+  }
+}
+
 TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
   const StoredRun one = run_of({cell("a")}), two = run_of({cell("a"), cell("b")});
   EXPECT_EQ(compare_runs(two, one).exit_code(), 1);

@@ -42,15 +42,18 @@ TEST(Gates, ShowFiguresWithTheirUnits) {
 }
 
 TEST(JUnit, CountsAndPlacesEveryVerdict) {
-  std::vector<CellRecord> records{
-      record("a/x=1", Verdict::kConfirmed),         record("a/x=2", Verdict::kNotFixed, "leaks <1>"),
-      record("a/x=3", Verdict::kSkipped, "no GPU"), record("b", Verdict::kCrashed, "SIGSEGV"),
-      record("c", Verdict::kTimeout, "slow"),       record("d", Verdict::kInconclusive, "absent")};
+  std::vector<CellRecord> records{record("a/x=1", Verdict::kConfirmed),
+                                  record("a/x=2", Verdict::kNotFixed, "leaks <1>"),
+                                  record("a/x=3", Verdict::kSkipped, "no GPU"),
+                                  record("b", Verdict::kCrashed, "SIGSEGV"),
+                                  record("c", Verdict::kTimeout, "slow"),
+                                  record("d", Verdict::kInconclusive, "absent"),
+                                  record("e/control=same", Verdict::kInconclusive, "too noisy")};
   records[1].gates = {{"after x equals 0", Side::kAfter, "memory.peak_bytes", false, 5, 0, ""}};
   records[3].arms[Arm::kBefore].output_tail = "last ]]> words";
   const std::string xml = junit_xml(
-      records, {.date = "2026-01-02T03:04:05Z", .environment = "", .complete = true, .planned = 6, .seconds = 0});
-  EXPECT_TRUE(contains(xml, R"(<testsuites name="fp8lab" tests="6" failures="2" errors="2" skipped="1" time="3.000">)"))
+      records, {.date = "2026-01-02T03:04:05Z", .environment = "", .complete = true, .planned = 7, .seconds = 0});
+  EXPECT_TRUE(contains(xml, R"(<testsuites name="fp8lab" tests="7" failures="2" errors="2" skipped="2" time="3.500">)"))
       << xml;
   EXPECT_TRUE(contains(
       xml,
@@ -62,6 +65,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
   EXPECT_TRUE(contains(xml, R"(<error message="SIGSEGV" type="crashed">)"));
   EXPECT_TRUE(contains(xml, "last ]]&gt; words"));
   EXPECT_TRUE(contains(xml, R"(<failure message="absent" type="inconclusive">)"));
+  EXPECT_TRUE(contains(xml, R"(<skipped message="too noisy"/>)"));
 }
 
 TEST(Summary, StartsWithCellsThatNeedAttentionAndShowsEveryFigure) {

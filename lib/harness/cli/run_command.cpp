@@ -175,8 +175,7 @@ class Run {
     RunOutcome out = outcome_;
     out.verdicts.clear();
     for (std::size_t i = 0; i < ids.size(); ++i)
-      if (outcome_.verdicts[i] != Verdict::kInconclusive || !is_control(ids[i]))
-        out.verdicts.push_back(outcome_.verdicts[i]);
+      if (!is_undecided_control(ids[i], outcome_.verdicts[i])) out.verdicts.push_back(outcome_.verdicts[i]);
     return out.verdicts.empty() ? outcome_ : out;
   }
 

@@ -14,8 +14,9 @@ namespace fp8lab {
 namespace {
 
 /// The distance of a verdict from good. Skipped cells do not come here: they are vanished or appeared.
-int distance_from_good(Verdict verdict) {
-  switch (verdict) {
+int distance_from_good(const CellRecord& cell) {
+  if (is_undecided_control(cell.config.id, cell.verdict)) return 0;
+  switch (cell.verdict) {
     case Verdict::kConfirmed:
     case Verdict::kUnaffected:
     case Verdict::kPass:
@@ -155,7 +156,7 @@ class Comparer {
   void verdict(const CellRecord& was, const CellRecord& is, bool same_gates) {
     if (was.verdict == is.verdict) return;
     Change out = change(ChangeKind::kVerdict, is);
-    out.direction = direction_of(distance_from_good(is.verdict) - distance_from_good(was.verdict));
+    out.direction = direction_of(distance_from_good(is) - distance_from_good(was));
     if (!same_gates && out.direction == Direction::kBetter) out.direction = Direction::kNeutral;
     out.line = line_of_failure(is);
     out.reason = is.reason;

@@ -131,7 +131,7 @@ std::string timings_text(const RunComparison& comparison) {
   std::string out;
   for (auto& [what, values] : ratios) {
     std::sort(values.begin(), values.end());
-    if (out.empty()) out = "Timings, which are not judged:\n";
+    if (out.empty()) out = "Figures that differ from run to run, which are not judged:\n";
     out += fmt::format("  {}: {}, {:.2f} to {:.2f} times what it was, median {:.2f}\n", what,
                        counted(values.size(), "cell"), values.front(), values.back(), median(values));
   }

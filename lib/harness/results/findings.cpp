@@ -6,6 +6,8 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
@@ -232,18 +234,20 @@ std::string commit_of(const StoredRun& run) {
 RunComparison compare_series(const std::vector<StoredRun>& runs,
                              const std::function<bool(const std::string& id)>& allowed) {
   RunComparison out = compare_runs(runs.front(), runs.back(), allowed);
+  const auto key = [](const Finding& finding) {
+    return std::tuple(finding.id, finding.metric, finding.arm, finding.direction);
+  };
+  std::map<std::size_t, std::set<std::tuple<std::string, std::string, std::string, Direction>>> earlier;  // by run
+  const auto found_in = [&](std::size_t run, const Finding& finding) {
+    const auto [it, added] = earlier.try_emplace(run);
+    if (added)
+      for (const Finding& other : compare_runs(runs.front(), runs[run], {}).findings) it->second.insert(key(other));
+    return it->second.contains(key(finding));
+  };
   for (Finding& finding : out.findings) {
     // The first run from which on every run differs from the baseline as the last one does.
     std::size_t since = runs.size() - 1;
-    while (since > 1) {
-      const RunComparison earlier = compare_runs(runs.front(), runs[since - 1], {});
-      const bool changed = std::any_of(earlier.findings.begin(), earlier.findings.end(), [&](const Finding& other) {
-        return other.id == finding.id && other.metric == finding.metric && other.arm == finding.arm &&
-               other.direction == finding.direction;
-      });
-      if (!changed) break;
-      --since;
-    }
+    while (since > 1 && found_in(since - 1, finding)) --since;
     const std::string commit = commit_of(runs[since]), before = commit_of(runs[since - 1]);
     if (runs.size() > 2) finding.since = fmt::format("run {}", since + 1);
     if (!commit.empty() && commit != before)

@@ -14,8 +14,9 @@ std::string attribute(const std::string& text) { return for_xml(printable(text))
 
 enum class Outcome { kPassed, kFailure, kError, kSkipped };
 
-Outcome outcome_of(Verdict verdict) {
-  switch (verdict) {
+Outcome outcome_of(const RecordList::Head& cell) {
+  if (cell.undecided_control) return Outcome::kSkipped;
+  switch (cell.verdict) {
     case Verdict::kConfirmed:
     case Verdict::kUnaffected:
     case Verdict::kPass: return Outcome::kPassed;
@@ -44,7 +45,7 @@ std::string test_case(const CellRecord& record) {
   std::string out = fmt::format(R"(    <testcase classname="{}" name="{}" time="{:.3f}" file="{}")",
                                 attribute(record.config.scenario), attribute(record.config.id), record.seconds,
                                 attribute(record.file));
-  const Outcome outcome = outcome_of(record.verdict);
+  const Outcome outcome = outcome_of(head_of(record));
   if (outcome == Outcome::kPassed) return out + "/>\n";
   if (outcome == Outcome::kSkipped)
     return out + fmt::format(">\n      <skipped message=\"{}\"/>\n    </testcase>\n", attribute(record.reason));
@@ -58,7 +59,7 @@ struct Counts {
   double seconds = 0;
 
   void add(const RecordList::Head& cell) {
-    const Outcome outcome = outcome_of(cell.verdict);
+    const Outcome outcome = outcome_of(cell);
     ++tests;
     failures += outcome == Outcome::kFailure;
     errors += outcome == Outcome::kError;

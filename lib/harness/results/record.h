@@ -51,6 +51,7 @@ struct RecordList {
     std::string fix;
     Verdict verdict = Verdict::kInconclusive;
     double seconds = 0;
+    bool undecided_control = false;
   };
   std::vector<Head> heads;
   std::function<CellRecord(std::size_t)> read;  ///< the record of heads[i]
@@ -59,7 +60,8 @@ struct RecordList {
 };
 
 inline RecordList::Head head_of(const CellRecord& record) {
-  return {record.config.scenario, record.config.fix, record.verdict, record.seconds};
+  return {record.config.scenario, record.config.fix, record.verdict, record.seconds,
+          is_undecided_control(record.config.id, record.verdict)};
 }
 
 inline std::vector<Verdict> verdicts_of(const RecordList& records) {

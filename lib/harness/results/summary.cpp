@@ -85,7 +85,7 @@ std::string gate_lines(const CellRecord& record) {
 void write_attention(const RecordList& records, const TextSink& sink) {
   bool first = true;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    if (is_good(records.heads[i].verdict)) continue;
+    if (is_good(records.heads[i].verdict) || records.heads[i].undecided_control) continue;
     const CellRecord record = records.read(i);
     std::string out = std::exchange(first, false) ? "## Needs attention\n\n" : "";
     out += fmt::format("### {}: {}\n\n{}\n\n{}", name(record.verdict), for_markdown_code(record.config.id),

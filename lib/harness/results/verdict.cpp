@@ -9,6 +9,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
+#include "harness/scenario/controls.h"
 
 namespace fp8lab {
 namespace {
@@ -298,6 +299,10 @@ bool needs_more_processes(const Expectation& expectation, const Gate& gate) {
 bool is_good(Verdict verdict) {
   return verdict == Verdict::kConfirmed || verdict == Verdict::kUnaffected || verdict == Verdict::kPass ||
          verdict == Verdict::kSkipped;
+}
+
+bool is_undecided_control(std::string_view id, Verdict verdict) {
+  return verdict == Verdict::kInconclusive && is_control(id);
 }
 
 Figure measured(const ArmResults& arms, Side side, const std::string& metric) {

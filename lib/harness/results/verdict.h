@@ -37,6 +37,8 @@ std::string_view name(Verdict verdict);
 std::optional<Verdict> parse_verdict(std::string_view text);
 /// True for confirmed, unaffected, pass and skipped, which need no attention.
 bool is_good(Verdict verdict);
+/// True for a control cell that the machine was too noisy to decide: it is counted, and nothing failed.
+bool is_undecided_control(std::string_view id, Verdict verdict);
 
 /// An expectation with the observed figure.
 struct Gate {
