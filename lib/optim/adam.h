@@ -66,8 +66,8 @@ struct AdamState {
 /// with w = 1 - beta and c = 1 - (1 - w)^step from moment_rule.h; L2 adds weight_decay p to g first. p, m and v are
 /// used as computed, and rounded to their types afterwards. In one step only the rounding of the sums m + ... and v +
 /// ... has the size of the moment's last bit, so after t steps v / c2 is within about min(t, 1 / w2) half units of the
-/// exact average of squares. A v that overflows is NaN from the next step on, and so is the parameter. State is made at
-/// the first step.
+/// exact average of squares. A v that overflows is NaN from the next step on, and so is the parameter, unless moments
+/// are in E4M3, which saturates. State is made at the first step.
 ///
 /// Of a sharded parameter Adam updates the local shard, which may be empty.
 ///

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <limits>
 #include <string>
 #include <vector>
@@ -70,12 +71,12 @@ inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nu
 /// Throws Error on every rank if `problem` is not empty on some rank: on that rank with `problem`, on the others with
 /// the number of that rank.
 void fail_on_every_rank(ProcessGroup* group, const std::string& problem, std::string_view doing);
-/// The message of the Error that `work` throws, or empty.
+/// The message of the exception that `work` throws, or empty.
 template <class Work>
 std::string problem_of(const Work& work) {
   try {
     work();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // want of host memory too: the other ranks are in a collective
     return error.what();
   }
   return {};

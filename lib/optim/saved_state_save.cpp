@@ -26,6 +26,15 @@ std::int64_t save_number_of(const std::string& name) {
   return number;
 }
 
+/// The files of saves in the folder, as far as it can be read.
+std::vector<fs::path> files_of_saves(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> files;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error))
+    if (save_number_of(entry->path().filename().string()) != 0) files.push_back(entry->path());
+  return files;
+}
+
 /// A number that no file in the folder has, including files of saves that were killed.
 std::int64_t next_save_number(const fs::path& folder) {
   std::error_code error;
@@ -33,8 +42,9 @@ std::int64_t next_save_number(const fs::path& folder) {
   if (error || !fs::is_directory(folder))
     fail(fmt::format("saved state: {}: this folder cannot be made: {}", folder.string(), error.message()));
   std::int64_t last = 0;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    last = std::max(last, save_number_of(entry.path().filename().string()));
+  for (const fs::path& file : files_of_saves(folder, error))
+    last = std::max(last, save_number_of(file.filename().string()));
+  if (error) fail(fmt::format("saved state: {}: this folder cannot be read: {}", folder.string(), error.message()));
   return last + 1;
 }
 
@@ -109,10 +119,8 @@ bool is_in_place(const fs::path& folder, std::int64_t save_number) {
 /// Removes files of saves that the present manifest does not name.
 void remove_others(const fs::path& folder, std::int64_t save_number) {
   std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
-    const std::int64_t number = save_number_of(entry.path().filename().string());
-    if (number != 0 && number != save_number) fs::remove(entry.path(), ignored);
-  }
+  for (const fs::path& file : files_of_saves(folder, ignored))
+    if (save_number_of(file.filename().string()) != save_number) fs::remove(file, ignored);
 }
 
 /// Makes the optimizer's state for a save before the first step, and drops it afterwards.
