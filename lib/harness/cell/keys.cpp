@@ -160,7 +160,11 @@ constexpr double kMostExact = 9007199254740992.0;  // 2^53: JSON readers keep in
 std::vector<Key> make_keys() {
   return {
       word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
-      word("arch", rows_of<&V::archs>, "architecture profile", At<&C::arch>{}),
+      word("arch", rows_of<&V::archs>,
+           "which FP8 products the GPU has; hopper: both operands along the summed axis, so weights keep a transpose, "
+           "and "
+           "MXFP8 is emulated; blackwell: any orientation, MXFP8 too; cuda skips cells of another than its own",
+           At<&C::arch>{}),
       word("subject", subject_names(), "what trains: this program's runtime, or a library that a worker process drives",
            At<&C::subject>{}),
       integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
@@ -286,7 +290,8 @@ std::vector<Key> make_keys() {
                   "layers at the end that the recipe leaves as they are (as first_layers_bf16)",
                   kTraining<&T::last_layers_bf16>),
       toggle("training.quantized_weights",
-             "weights of matrix products are stored in FP8 (Transformer Engine's fp8_model_init); bf16 ignores it",
+             "weights of matrix products are stored in FP8 (Transformer Engine's quantized_model_init, formerly "
+             "fp8_model_init); bf16 ignores it",
              kTraining<&T::quantized_weights>),
       toggle("training.deferred_init",
              "true: each rank initialises only the rows that it keeps; true in sharded cells when left out",

@@ -136,6 +136,11 @@ bool belongs(std::string_view name, std::string_view row) {
 
 }  // namespace
 
+bool Metric::is_predicted() const {
+  if (group() != "memory" && group() != "traffic") return false;
+  return exact && !is_family() && name != "memory.reserved_peak_bytes" && name != "memory.unexplained_bytes";
+}
+
 std::span<const Metric> metrics() { return kMetrics; }
 
 const Metric* find_metric(std::string_view name) {

@@ -28,7 +28,7 @@ struct Metric {
   bool is_family() const { return name.ends_with('*'); }
   bool has_slack() const { return slack_abs > 0 || slack_rel > 0; }
   /// False where no cell has a closed form of the metric.
-  bool is_predicted() const { return group() == "memory" || group() == "traffic"; }
+  bool is_predicted() const;
 };
 
 std::span<const Metric> metrics();

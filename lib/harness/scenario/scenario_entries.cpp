@@ -192,9 +192,10 @@ void read_limit(const NodeReader& reader, const YamlEntry& entry, const EntryCon
   if (entry.value.is_scalar() && !entry.value.quoted && entry.value.text == "predicted") {
     const Metric* const metric = find_metric(out.metric);
     if (metric && !metric->is_predicted())
-      reader.refuse(entry.value.place, fmt::format("`{}`: {} has no closed form, which memory and traffic have; give a "
-                                                   "number, or an arm to compare with (`1.05 of before`)",
-                                                   where, out.metric));
+      reader.refuse(entry.value.place,
+                    fmt::format("`{}`: {} has no closed form (`fp8lab metrics` names those that have); "
+                                "give a number, or an arm to compare with (`1.05 of before`)",
+                                where, out.metric));
     out.predicted = true;
     return;
   }
