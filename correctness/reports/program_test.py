@@ -113,7 +113,7 @@ class Program(sample.Case):
         self.assertEqual(self.run_program("run", str(self.directory / "mine.yaml"), "-o", str(out)).returncode, 0)
         (out / "results.jsonl").unlink()
         self.assertEqual(self.report(str(out)).returncode, 0)
-        self.assertRegex(self.markdown(), r"\| 1 pass \| My own \| peak [0-9.]+ KiB; retained 0 B")
+        self.assertRegex(self.markdown(), r"\| 1 pass \| My own \| retained 0 B \(as expected\); peak [0-9.]+ KiB")
         self.assertRegex(self.markdown(), r"### My own: mine\n")
         self.assertIn("figures/timeline-0-mine.png", self.markdown())
         alone = self.report(str(out / "results.json"), "--snapshots", "--cells=absent")
