@@ -19,7 +19,7 @@ __global__ void prepare_scales_kernel(const __grid_constant__ Roles roles) {
   for (int i = 0; i < roles.count; ++i) {
     const RoleScalars& role = roles.all[i];
     *role.inverse = role.factor / *role.scale;
-    if (role.applied != nullptr) *role.applied = fminf(*role.scale / role.factor, kFloatMax);  // zeros stay zeros
+    if (role.applied != nullptr) *role.applied = *role.scale / role.factor;
   }
 }
 
