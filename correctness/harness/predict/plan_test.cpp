@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <vector>
 
 #include "core/check.h"
+#include "harness/cell/metrics.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/predict/own_program.h"
@@ -104,6 +107,17 @@ TEST(Estimate, CountsTheWeightsWhoseBlocksShardsWouldCut) {
   EXPECT_EQ(refused("block", 64), 8);
   EXPECT_EQ(refused("delayed", 3), 0);
   EXPECT_EQ(estimate(cell, Arm::kBf16).fp8_weights, 0);
+}
+
+TEST(Estimate, HasEveryMetricThatIsPredictedAndNoOther) {
+  CellConfig cell = find_model("llama3-8b").cell();
+  cell.ranks = 8;
+  std::vector<std::string> predicted, estimated;
+  for (const Metric& metric : metrics())
+    if (metric.is_predicted()) predicted.emplace_back(metric.name);
+  for (const auto& [name, value] : estimate(cell, Arm::kAfter).figures) estimated.push_back(name);
+  std::ranges::sort(predicted);
+  EXPECT_EQ(predicted, estimated);
 }
 
 TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {

@@ -162,8 +162,7 @@ std::vector<Key> make_keys() {
       word("device", rows_of<&V::devices>, "device that runs the cell", At<&C::device>{}),
       word("arch", rows_of<&V::archs>,
            "which FP8 products the GPU has; hopper: both operands along the summed axis, so weights keep a transpose, "
-           "and "
-           "MXFP8 is emulated; blackwell: any orientation, MXFP8 too; cuda skips cells of another than its own",
+           "and MXFP8 is emulated; blackwell: any orientation, MXFP8 too; cuda skips cells of another than its own",
            At<&C::arch>{}),
       word("subject", subject_names(), "what trains: this program's runtime, or a library that a worker process drives",
            At<&C::subject>{}),
