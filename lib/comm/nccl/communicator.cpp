@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "backend/cuda/cuda_check.h"
 #include "comm/nccl/nccl_library.h"
@@ -31,12 +32,71 @@ bool is_on_gpu(const void* at) {
   return known && attributes.type == cudaMemoryTypeDevice;
 }
 
+std::string error_text(ncclResult_t status, std::string_view call) {
+  const std::string_view last = api().last_error(nullptr);
+  return fmt::format("{}: {}{}{}", call, api().error_string(status), last.empty() ? "" : ": ", last);
+}
+
+std::string late_text(std::string_view call, std::string_view group, std::chrono::nanoseconds timeout) {
+  return fmt::format("{} did not return on this rank within {:g} s in group '{}': a rank that came to it died or hangs",
+                     call, std::chrono::duration<double>(timeout).count(), group);
+}
+
+/// ncclCommInitRankConfig(), in a thread of its own: it waits for every rank of the group, and nothing ends it before
+/// it has returned the communicator. If it is late, the thread is left behind and destroys what it still gets.
+class Opening {
+ public:
+  static ncclComm_t open(const Communicator::Args& args, int ordinal) {
+    const auto opening = std::make_shared<Opening>();
+    try {
+      std::thread([opening, id = args.id, rank = args.rank, ranks = args.ranks, ordinal] {
+        opening->call(id, rank, ranks, ordinal);
+      }).detach();
+    } catch (const std::system_error& error) {
+      fail(fmt::format("no thread can be started for {}: {}", kCall, error.what()));
+    }
+    return opening->await(args);
+  }
+
+ private:
+  static constexpr std::string_view kCall = "ncclCommInitRankConfig";
+
+  void call(const ncclUniqueId& id, int rank, int ranks, int ordinal) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclComm_t comm = nullptr;
+    cudaSetDevice(ordinal);
+    const ncclResult_t status = api().comm_init(&comm, ranks, id, rank, &config);
+    const std::lock_guard lock(mutex_);
+    if (status != ncclSuccess)
+      error_ = error_text(status, kCall);
+    else if (left_)
+      api().comm_abort(comm);
+    else
+      comm_ = comm;
+    returned_ = true;
+    changed_.notify_all();
+  }
+
+  ncclComm_t await(const Communicator::Args& args) {
+    std::unique_lock lock(mutex_);
+    left_ = !changed_.wait_for(lock, args.timeout, [&] { return returned_; });
+    if (left_) fail(late_text(kCall, args.group, args.timeout));
+    if (!error_.empty()) fail(error_);
+    return comm_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool returned_ = false;
+  bool left_ = false;
+  std::string error_;
+  ncclComm_t comm_ = nullptr;
+};
+
 }  // namespace
 
 void nccl_check(ncclResult_t status, std::string_view call) {
-  if (status == ncclSuccess) return;
-  const std::string_view last = api().last_error(nullptr);
-  fail(fmt::format("{}: {}{}{}", call, api().error_string(status), last.empty() ? "" : ": ", last));
+  if (status != ncclSuccess) fail(error_text(status, call));
 }
 
 void Trouble::set(const std::string& cause) {
@@ -56,9 +116,8 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& gpu)
       group_(args.group),
       timeout_(args.timeout),
       trouble_(args.trouble),
-      abort_flag_(args.abort_flag) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  nccl_check(api().comm_init(&comm_, args.ranks, args.id, args.rank, &config), "ncclCommInitRankConfig");
+      abort_flag_(args.abort_flag),
+      comm_(Opening::open(args, gpu.ordinal())) {
   for (PendingOnStream& pending : pending_)
     for (Pending& collective : pending.ring) collective.finished = cuda::make_event();
   watch_ = std::jthread([this](const std::stop_token& ended) { watch_loop(ended); });
@@ -82,7 +141,10 @@ Communicator::~Communicator() {
 
 std::vector<std::byte*> Communicator::add_window(void* memory, std::size_t bytes) {
   ncclWindow_t window = nullptr;
-  nccl_check(api().window_register(comm_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC), "ncclCommWindowRegister");
+  {
+    const Use use(*this, "ncclCommWindowRegister");
+    use.check(api().window_register(comm_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC), "ncclCommWindowRegister");
+  }
   const std::lock_guard lock(mutex_);
   windows_[memory] = window;
   WindowHead head;
@@ -103,6 +165,25 @@ void Communicator::drop_window(void* memory) noexcept {
   if (found == windows_.end()) return;
   if (!aborted_ && found->second != nullptr) api().window_deregister(comm_, found->second);
   windows_.erase(found);
+}
+
+Communicator::Use::Use(Communicator& over, const char* function) : over_(over) {
+  const std::lock_guard lock(over.mutex_);
+  if (over.aborted_)
+    fail(fmt::format("{} in group '{}': its collectives were ended{}{}", function, over.group_,
+                     over.trouble_->cause().empty() ? "" : ": ", over.trouble_->cause()));
+  over.in_use_ = {.function = function, .deadline = Clock::now() + over.timeout_};
+}
+
+Communicator::Use::~Use() {
+  const std::lock_guard lock(over_.mutex_);
+  over_.in_use_.reset();
+}
+
+void Communicator::Use::check(ncclResult_t status, std::string_view call) const {
+  if (status == ncclSuccess) return;
+  const std::string cause = over_.trouble_->cause();
+  fail(cause.empty() ? error_text(status, call) : cause);
 }
 
 void Communicator::watch(const Signature& call, cudaStream_t stream) {
@@ -172,7 +253,10 @@ void Communicator::watch_loop(const std::stop_token& ended) {
         trouble_->set(
             fmt::format("{} did not finish on this rank's GPU within {:g} s: a rank that came to it died or hangs",
                         describe(pending.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
-    if (!trouble_->cause().empty()) return end_all();
+    if (in_use_too_long()) trouble_->set(late_text(in_use_->function, group_, timeout_));
+    // A call that another rank keeps waiting returns once the communicator is aborted. Any other call must not find it
+    // freed.
+    if (!trouble_->cause().empty() && (!in_use_ || in_use_too_long())) return end_all();
     never_notified_.wait_for(lock, ended, kWatchInterval, [] { return false; });
   }
 }

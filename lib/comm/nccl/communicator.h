@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -37,7 +38,8 @@ class Trouble {
 };
 
 /// One rank's NCCL communicator of one group, with a thread that watches its collectives. If a collective does not
-/// finish in time, or NCCL reports an error, the thread calls ncclCommAbort(), which frees the GPU's stream.
+/// finish in time, or NCCL reports an error, the thread calls ncclCommAbort(), which frees the GPU's stream. The rank's
+/// own thread is not kept waiting longer either, by other ranks that do not come to the same call.
 class Communicator {
  public:
   struct Args {
@@ -49,14 +51,29 @@ class Communicator {
     std::shared_ptr<Trouble> trouble;
     std::shared_ptr<AbortFlag> abort_flag;  ///< set at the first abort
   };
-  /// A collective. Uses the calling thread's current GPU.
+  /// A collective. Throws Error if the other ranks do not come to it in time.
   explicit Communicator(const Args& args, cuda::CudaContext& gpu);
   /// Waits for collectives that are running, unless abort() was called.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  ncclComm_t get() const { return comm_; }
+  /// What the rank's own thread calls NCCL with this communicator for, which may block until other ranks come. The
+  /// watching thread leaves the communicator alone meanwhile, unless the call outlasts the timeout.
+  class Use {
+   public:
+    /// `function`: NCCL's, for the error. Throws Error with the trouble's cause if the communicator was aborted.
+    Use(Communicator& over, const char* function);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ncclComm_t comm() const { return over_.comm_; }
+    /// Throws Error unless `status` is success: with the trouble's cause, or else with NCCL's error text.
+    void check(ncclResult_t status, std::string_view call) const;
+
+   private:
+    Communicator& over_;
+  };
   /// Watches `call`, which was launched on `stream`. A communicator uses at most two streams.
   void watch(const Signature& call, cudaStream_t stream);
   /// Ends collectives that are running, whatever the other ranks do.
@@ -70,6 +87,10 @@ class Communicator {
 
  private:
   using Clock = std::chrono::steady_clock;
+  struct InUse {
+    const char* function;
+    Clock::time_point deadline;
+  };
   struct Pending {
     cuda::Event finished;
     Signature call;
@@ -90,10 +111,10 @@ class Communicator {
   PendingOnStream& pending_on(cudaStream_t stream);
   void drop_finished();
   bool all_finished() const;
+  bool in_use_too_long() const { return in_use_ && Clock::now() >= in_use_->deadline; }
   void watch_loop(const std::stop_token& ended);
   void end_all() noexcept;
 
-  ncclComm_t comm_ = nullptr;
   int rank_;
   int ranks_;
   int ordinal_;
@@ -101,9 +122,11 @@ class Communicator {
   std::chrono::nanoseconds timeout_;
   std::shared_ptr<Trouble> trouble_;
   std::shared_ptr<AbortFlag> abort_flag_;
+  ncclComm_t comm_;
 
   std::mutex mutex_;  ///< guards all members below
   bool aborted_ = false;
+  std::optional<InUse> in_use_;
   std::map<void*, ncclWindow_t> windows_;
   std::array<PendingOnStream, 2> pending_;
   std::condition_variable_any never_notified_;

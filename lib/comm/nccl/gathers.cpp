@@ -5,8 +5,6 @@
 #include <algorithm>
 
 #include "comm/gather_writes.h"
-#include "comm/nccl/calls.h"
-#include "comm/nccl/nccl_library.h"
 
 namespace fp8lab::nccl {
 namespace {
@@ -86,32 +84,26 @@ void Gathers::write(std::span<const GatherPart> parts, const cuda::CollectiveStr
 
 void Gathers::gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream) {
   copies_.clear();
-  Launch launch;
+  Launch launch(over, stream);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (paths_[i] != Path::kKernels) continue;
     if (is_even(parts[i].offsets_bytes))
-      gather_evenly(over, parts[i], stream);
+      launch.all_gather(parts[i].from, parts[i].to, parts[i].offsets_bytes[1]);
     else
-      gather_piecewise(over, parts[i], stream);
+      gather_piecewise(launch, parts[i]);
   }
   launch.go();
   cuda::launch_copies(copies_, PeerCopyPath::kProcessors, stream);
 }
 
-void Gathers::gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const {
-  if (const std::int64_t each = part.offsets_bytes[1]; each > 0)
-    nccl_check(api().all_gather(part.from, part.to, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
-               "ncclAllGather");
-}
-
-void Gathers::gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream) {
+void Gathers::gather_piecewise(Launch& launch, const GatherPart& part) {
   const auto place = [&](int rank) { return part.offsets_bytes[static_cast<std::size_t>(rank)]; };
   const int own_rank = options_.rank;
   const std::int64_t own = place(own_rank + 1) - place(own_rank);
   for (int other = 0; other < options_.ranks; ++other) {
     if (other == own_rank) continue;
-    send(over, part.from, own, other, stream);
-    receive(over, part.to + place(other), place(other + 1) - place(other), other, stream);
+    launch.send(part.from, own, other);
+    launch.receive(part.to + place(other), place(other + 1) - place(other), other);
   }
   copies_.push_back({.from = part.from, .to = part.to + place(own_rank), .bytes = own});
 }

@@ -7,6 +7,7 @@
 
 #include "backend/cuda/context.h"
 #include "backend/cuda/peer/peer_access.h"
+#include "comm/nccl/calls.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/windows.h"
 #include "comm/process_group.h"
@@ -47,9 +48,8 @@ class Gathers {
   void write(std::span<const GatherPart> parts, const cuda::CollectiveStream& over_stream);
   /// NCCL's gathers of the parts that use its kernels.
   void gather(Communicator& over, std::span<const GatherPart> parts, cudaStream_t stream);
-  void gather_evenly(Communicator& over, const GatherPart& part, cudaStream_t stream) const;
   /// Adds the copy of this rank's own bytes to copies_.
-  void gather_piecewise(Communicator& over, const GatherPart& part, cudaStream_t stream);
+  void gather_piecewise(Launch& launch, const GatherPart& part);
 
   Options options_;
   Windows& windows_;

@@ -111,7 +111,7 @@ class NcclGroup final : public ProcessGroup {
     const cudaStream_t stream = begin(false);
     for (std::int64_t round = 0; round < staging.rounds; ++round) {
       begin_reductions(parts.size());
-      Launch launch;
+      Launch launch(over, stream);
       std::byte* at = staging.memory;
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const DType dtype = parts[i].dtype;
@@ -122,8 +122,8 @@ class NcclGroup final : public ProcessGroup {
             continue;
           }
           const Slice theirs = cut(slice_of_part(i, other), round, staging.rounds);
-          send(over, source_of(parts[i]) + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other, stream);
-          receive(over, at, bytes_of(own.elems, dtype), other, stream);
+          launch.send(source_of(parts[i]) + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other);
+          launch.receive(at, bytes_of(own.elems, dtype), other);
           sources_.push_back(at);
           at += round_up(bytes_of(own.elems, dtype), kLineBytes);
         }
@@ -160,16 +160,15 @@ class NcclGroup final : public ProcessGroup {
     enter(call);
     exchange(call, parts, slice_of_part, target, staging);
     Communicator& over = communicator();
-    Launch launch;
+    Launch launch(over, gpu_.stream());
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const DType dtype = parts[i].dtype;
       const Slice own = slice_of(parts[i], i, rank(), size());
       for (int other = 0; other < size(); ++other) {
         if (other == rank()) continue;
         const Slice theirs = slice_of(parts[i], i, other, size());
-        send(over, parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other, gpu_.stream());
-        receive(over, parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other,
-                gpu_.stream());
+        launch.send(parts[i].data + bytes_of(own.first, dtype), bytes_of(own.elems, dtype), other);
+        launch.receive(parts[i].data + bytes_of(theirs.first, dtype), bytes_of(theirs.elems, dtype), other);
       }
     }
     launch.go();
@@ -184,12 +183,10 @@ class NcclGroup final : public ProcessGroup {
     Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
     begin_reductions(parts.size());
-    Launch launch;
+    Launch launch(over, stream);
     for (const ReducePart& part : parts) {
       const std::int64_t each = bytes_of(part.elems, part.dtype);
-      if (each > 0)
-        nccl_check(api().all_gather(part.data, at, static_cast<std::size_t>(each), ncclUint8, over.get(), stream),
-                   "ncclAllGather");
+      launch.all_gather(part.data, at, each);
       for (int other = 0; other < size(); ++other) sources_.push_back(at + other * each);
       targets_.push_back(part.data);
       add_reduction({.dtype = part.dtype, .maximum = call.op == ReduceOp::kMax, .elems = part.elems});
@@ -204,12 +201,8 @@ class NcclGroup final : public ProcessGroup {
     enter(call);
     Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
-    Launch launch;
-    for (const BroadcastPart& part : parts)
-      if (part.bytes > 0)
-        nccl_check(api().broadcast(part.data, part.data, static_cast<std::size_t>(part.bytes), ncclUint8, call.root,
-                                   over.get(), stream),
-                   "ncclBroadcast");
+    Launch launch(over, stream);
+    for (const BroadcastPart& part : parts) launch.broadcast(part.data, part.bytes, call.root);
     launch.go();
     over.watch(call, stream);
   }
@@ -218,10 +211,10 @@ class NcclGroup final : public ProcessGroup {
     enter(call);
     Communicator& over = communicator();
     const cudaStream_t stream = begin(false);
-    Launch launch;
+    Launch launch(over, stream);
     for (const ExchangePart& part : parts) {
-      send(over, part.from, part.bytes, receiver(call), stream);
-      receive(over, part.to, part.bytes, sender(call), stream);
+      launch.send(part.from, part.bytes, receiver(call));
+      launch.receive(part.to, part.bytes, sender(call));
     }
     launch.go();
     over.watch(call, stream);

@@ -1,0 +1,174 @@
+// An NCCL communicator whose other ranks do not come: no call keeps the rank's own thread waiting for ever, and none
+// finds the communicator freed. Needs two GPUs.
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "backend/cuda/context.h"
+#include "backend/device.h"
+#include "comm/nccl/calls.h"
+#include "comm/nccl/communicator.h"
+#include "comm/nccl/nccl_library.h"
+#include "core/check.h"
+
+namespace fp8lab::nccl {
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr auto kTimeout = std::chrono::seconds(1);
+constexpr auto kMuchLonger = std::chrono::seconds(20);
+constexpr std::size_t kBytes = std::size_t{4} << 20;
+
+std::string error_of(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::string late(const std::string& call) {
+  return call + " did not return on this rank within 1 s in group 'world': a rank that came to it died or hangs";
+}
+
+/// A rank's GPU and what its communicator is made of.
+struct Rank {
+  Rank(const ncclUniqueId& unique_id, int rank_number, int rank_count)
+      : id(unique_id),
+        number(rank_number),
+        ranks(rank_count),
+        device(open_device("cuda", {.rank = rank_number, .memory = {}})) {}
+
+  cuda::CudaContext& gpu() const { return cuda::cuda_context(device->context()); }
+  std::unique_ptr<Communicator> connect() const {
+    return std::make_unique<Communicator>(Communicator::Args{.id = id,
+                                                             .rank = number,
+                                                             .ranks = ranks,
+                                                             .group = "world",
+                                                             .timeout = kTimeout,
+                                                             .trouble = trouble,
+                                                             .abort_flag = abort_flag},
+                                          gpu());
+  }
+  bool aborted() const { return std::atomic_ref(*const_cast<std::uint32_t*>(abort_flag->word())).load() != 0; }
+
+  ncclUniqueId id;
+  int number;
+  int ranks;
+  std::unique_ptr<Device> device;
+  std::shared_ptr<Trouble> trouble = std::make_shared<Trouble>();
+  std::shared_ptr<AbortFlag> abort_flag = std::make_shared<AbortFlag>();
+};
+
+class CommunicatorOnGpus : public testing::Test {
+ protected:
+  void SetUp() override {
+    int gpus = 0;
+    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < 2) GTEST_SKIP() << "two GPUs are needed";
+    ASSERT_EQ(api().get_unique_id(&id_), ncclSuccess);
+  }
+
+  /// Both ranks connect, and rank 0 calls `alone`, to which rank 1 does not come.
+  void on_rank_0(const std::function<void(const Rank&, Communicator&)>& alone) const {
+    std::atomic<bool> ended = false;
+    std::jthread other([&] {
+      const Rank rank(id_, 1, 2);
+      const std::unique_ptr<Communicator> communicator = rank.connect();
+      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      communicator->abort();
+    });
+    try {
+      const Rank rank(id_, 0, 2);
+      const std::unique_ptr<Communicator> communicator = rank.connect();
+      alone(rank, *communicator);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    ended = true;
+  }
+
+  ncclUniqueId id_{};
+};
+
+TEST_F(CommunicatorOnGpus, RankThatDoesNotConnectIsNotWaitedForWithoutEnd) {
+  const Rank rank(id_, 0, 2);
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(error_of([&] { rank.connect(); }), late("ncclCommInitRankConfig"));
+  EXPECT_LT(steady_clock::now() - begin, kMuchLonger);
+}
+
+// Whoever comes after the others left does not wait for ever either.
+TEST_F(CommunicatorOnGpus, RankThatConnectsLateFailsToo) {
+  const Rank early(id_, 0, 2), after(id_, 1, 2);
+  EXPECT_EQ(error_of([&] { early.connect(); }), late("ncclCommInitRankConfig"));
+  const auto begin = steady_clock::now();
+  error_of([&] {
+    const std::unique_ptr<Communicator> communicator = after.connect();
+    communicator->abort();
+  });
+  EXPECT_LT(steady_clock::now() - begin, kMuchLonger);
+}
+
+TEST_F(CommunicatorOnGpus, RankThatRegistersNoWindowIsNotWaitedForWithoutEnd) {
+  on_rank_0([](const Rank&, Communicator& communicator) {
+    void* memory = nullptr;
+    ASSERT_EQ(api().mem_alloc(&memory, kBytes), ncclSuccess);
+    const auto begin = steady_clock::now();
+    EXPECT_EQ(error_of([&] { communicator.add_window(memory, kBytes); }), late("ncclCommWindowRegister"));
+    EXPECT_LT(steady_clock::now() - begin, kMuchLonger);
+    EXPECT_EQ(api().mem_free(memory), ncclSuccess);
+  });
+}
+
+// The first launch connects the ranks, for which NCCL blocks; or it is launched and does not finish.
+TEST_F(CommunicatorOnGpus, RankThatLaunchesNothingIsNotWaitedForWithoutEnd) {
+  on_rank_0([](const Rank& rank, Communicator& communicator) {
+    const cudaStream_t stream = rank.gpu().stream();
+    const cuda::DeviceBytes data = rank.gpu().allocate(2 * kBytes);
+    const auto begin = steady_clock::now();
+    const std::string error = error_of([&] {
+      Launch launch(communicator, stream);
+      launch.all_gather(data.get(), data.get(), kBytes);
+      launch.go();
+      communicator.watch({}, stream);
+    });
+    if (error.empty()) {
+      EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      EXPECT_NE(rank.trouble->cause(), "");
+    } else {
+      EXPECT_EQ(error, late("ncclGroupEnd"));
+    }
+    EXPECT_LT(steady_clock::now() - begin, kMuchLonger);
+    EXPECT_TRUE(rank.aborted());
+  });
+}
+
+TEST_F(CommunicatorOnGpus, TroubleLeavesACommunicatorInUseAlone) {
+  const Rank rank(id_, 0, 1);
+  const std::unique_ptr<Communicator> communicator = rank.connect();
+  {
+    const Communicator::Use use(*communicator, "ncclGroupEnd");
+    rank.trouble->set("rank 3 is gone");
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // ten looks of the watching thread
+    EXPECT_FALSE(rank.aborted());
+    EXPECT_EQ(error_of([&] { use.check(ncclSystemError, "ncclSend"); }), "rank 3 is gone");
+  }
+  for (const auto begin = steady_clock::now(); !rank.aborted() && steady_clock::now() - begin < kMuchLonger;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(rank.aborted());
+  EXPECT_EQ(error_of([&] { const Launch launch(*communicator, rank.gpu().stream()); }),
+            "ncclGroupEnd in group 'world': its collectives were ended: rank 3 is gone");
+}
+
+}  // namespace
+}  // namespace fp8lab::nccl
