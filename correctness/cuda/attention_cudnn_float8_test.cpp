@@ -225,6 +225,27 @@ TEST_F(CudnnFloat8BackwardTest, RaisesAmaxesAndKeepsNan) {
   EXPECT_TRUE(std::isnan(device_.read(poisoned)[0]));
 }
 
+// The scale of tensors with hardly a value is FLT_MAX. cuDNN gets that of dS divided by softmax_scale, which must not
+// make zeros NaN.
+TEST_F(CudnnFloat8BackwardTest, ZerosStayZerosUnderTheLargestScale) {
+  if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
+  const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
+  Step step = make_step(shape);
+  const std::vector<float> zeros(static_cast<std::size_t>(tokens(shape) * query_cols(shape)));
+  step.grad_o = make_quantized(device_, query_cols(shape), DType::kE5M2, zeros, 1.0f);
+  const Tensor largest = make_scalar(device_, std::numeric_limits<float>::max()), amax_s = make_scalar(device_, 0.0f),
+               amax_p = make_scalar(device_, 0.0f), amax_grad = make_scalar(device_, 0.0f);
+  const Gradients actual = backward(cuda::attention_cudnn_float8_backward, shape,
+                                    {step.qkv, step.o, step.grad_o, step.lse, role(DType::kE4M3, scale_s_, amax_s),
+                                     role(DType::kE5M2, largest, amax_p), role(DType::kE5M2, scale_grad_, amax_grad)},
+                                    DType::kBF16);
+  EXPECT_EQ(actual.q, zeros);
+  EXPECT_EQ(actual.k, zeros);
+  EXPECT_EQ(actual.v, zeros);
+  EXPECT_EQ(device_.read(amax_p)[0], 0.0f);
+  EXPECT_EQ(device_.read(amax_grad)[0], 0.0f);
+}
+
 // Through the operation: cuDNN is used where bits may differ and the gradients' cast is known, and only there.
 TEST_F(CudnnFloat8BackwardTest, IsChosenOnlyIfTheGradientsAreCastNext) {
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});

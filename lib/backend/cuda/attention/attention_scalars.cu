@@ -9,6 +9,8 @@
 namespace fp8lab::cuda {
 namespace {
 
+constexpr float kLargestApplied = 0x1p127f;
+
 struct Roles {
   static constexpr int kMost = 8;
   RoleScalars all[kMost];
@@ -18,8 +20,12 @@ struct Roles {
 __global__ void prepare_scales_kernel(const __grid_constant__ Roles roles) {
   for (int i = 0; i < roles.count; ++i) {
     const RoleScalars& role = roles.all[i];
-    *role.inverse = role.factor / *role.scale;
-    if (role.applied != nullptr) *role.applied = *role.scale / role.factor;
+    // A scale may be FLT_MAX, that of tensors with hardly a value. Divided by a factor below 1 it would be infinite,
+    // and zeros would become NaN.
+    const float largest = role.applied != nullptr ? kLargestApplied * role.factor : kFloatMax;
+    const float scale = *role.scale > largest ? largest : *role.scale;
+    *role.inverse = role.factor / scale;
+    if (role.applied != nullptr) *role.applied = scale / role.factor;
   }
 }
 
