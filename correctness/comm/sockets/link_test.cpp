@@ -31,6 +31,28 @@ struct Pair {
                                  to_right = std::make_unique<ShutdownBytes>();
 };
 
+/// A TCP socket of the loopback interface.
+class Descriptor {
+ public:
+  Descriptor() : number_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  ~Descriptor() { ::close(number_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  /// Returns once libzmq has answered.
+  bool connect(int port) const {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    char first = 0;
+    return ::connect(number_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+           ::recv(number_, &first, 1, 0) == 1;
+  }
+
+ private:
+  int number_;
+};
+
 std::vector<std::byte> test_bytes(std::size_t count) {
   return comm_test::test_bytes(count, 0, static_cast<std::int64_t>(count));
 }
@@ -152,6 +174,24 @@ TEST(Link, NoticesTheEndOfThePeerAfterItsLastMessage) {
     EXPECT_EQ(own.lost(), "its process has ended, or closed the connection");
     EXPECT_TRUE(received == message);
   }
+}
+
+// A stranger that connects as soon as the rank has gone gets the descriptor of the rank's connection.
+TEST(Link, NoticesTheEndOfThePeerThoughItsDescriptorIsInUseAgain) {
+  Pair pair;
+  std::vector<Descriptor> strangers(32);  // made before, so that they take no descriptor that becomes free
+  {
+    const Mesh gone = std::move(pair.outcomes[1].mesh);
+  }
+  std::array<zmq_pollitem_t, 1> event_of_connection = {pair.left().opening()[1]};
+  wait(event_of_connection, std::chrono::seconds(10));
+  for (const Descriptor& stranger : strangers) EXPECT_TRUE(stranger.connect(pair.left().port()));
+  const WaitLimit enough = wait_limit(5);  // less than libzmq waits for a stranger to say who it is
+  while (pair.left().lost().empty() && !enough.over()) {
+    pair.left().progress();
+    pair.left().check_connection();
+  }
+  EXPECT_EQ(pair.left().lost(), "its process has ended, or closed the connection");
 }
 
 }  // namespace

@@ -59,13 +59,13 @@ std::unique_ptr<Link> Link::connect(const Context& context, const Security& secu
 
 bool Link::open() {
   connections_.process_events();
-  while (descriptor_ < 0) {
+  while (!connection_) {
     std::optional<Router::Received> received = socket_.receive_from();
     if (!received) return false;
     if (received->id.text() == id_ && is_open_frame(received->message.bytes())) {
-      descriptor_ = received->message.descriptor();
       connections_.process_events();
-      connections_.expect_end(descriptor_);
+      connection_ = connections_.number_of(received->message.descriptor());
+      connections_.expect_end(*connection_);
       if (complaints_ != nullptr) socket_.send_to(id_, open_frame());
     } else if (complaints_ != nullptr) {
       complaints_->add(peer_of(received->message.descriptor()), "it is no rank of this run");
@@ -160,7 +160,7 @@ void Link::read() {
 void Link::check_connection() {
   if (!usable() || (inbox_.shutdown_came() && unsent() == 0)) return;
   connections_.process_events();
-  if (connections_.is_open(descriptor_) || held_) return;
+  if (connections_.is_open(*connection_) || held_) return;
   // The last frames may still be on their way from libzmq's thread. The second call is sure.
   if (std::exchange(ended_, true)) lose("its process has ended, or closed the connection");
 }

@@ -68,7 +68,7 @@ class Link {
   Connections connections_;
   Complaints* complaints_;  ///< null for the connecting side; the listening side may see connections of others
   std::string id_;
-  int descriptor_ = -1;  ///< of the connection, once it is open
+  std::optional<std::uint64_t> connection_;  ///< its number, once it is open
   bool ended_ = false;
   bool hung_up_ = false;
   std::string lost_;

@@ -120,7 +120,7 @@ class RankConnector {
         wait_for({gate.events(ZMQ_POLLIN), connections.events()});
       connections.process_events();
       while (std::optional<Router::Received> received = gate.receive_from()) {
-        connections.expect_end(received->message.descriptor());
+        connections.expect_end(connections.number_of(received->message.descriptor()));
         answer_handshake(gate, *received, remotes);
       }
     }

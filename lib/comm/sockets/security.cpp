@@ -140,7 +140,7 @@ void Connections::process_events() {
     switch (event->what) {
       case ZMQ_EVENT_ACCEPTED:
       case ZMQ_EVENT_CONNECTED:
-        open_.push_back({.descriptor = event->value, .peer = peer_of(event->value)});
+        open_.push_back({.number = ++last_number_, .descriptor = event->value, .peer = peer_of(event->value)});
         failure_.clear();
         break;
       case ZMQ_EVENT_DISCONNECTED: end(event->value); break;
@@ -149,13 +149,19 @@ void Connections::process_events() {
   }
 }
 
-bool Connections::is_open(int descriptor) const {
-  return std::any_of(open_.begin(), open_.end(), [&](const Open& open) { return open.descriptor == descriptor; });
+std::uint64_t Connections::number_of(int descriptor) const {
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [&](const Open& open) { return open.descriptor == descriptor; });
+  return found == open_.end() ? kEnded : found->number;
 }
 
-void Connections::expect_end(int descriptor) {
+bool Connections::is_open(std::uint64_t number) const {
+  return std::any_of(open_.begin(), open_.end(), [&](const Open& open) { return open.number == number; });
+}
+
+void Connections::expect_end(std::uint64_t number) {
   for (Open& open : open_)
-    if (open.descriptor == descriptor) open.may_end = true;
+    if (open.number == number) open.may_end = true;
 }
 
 void Connections::end(int descriptor) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <functional>
 #include <set>
 #include <string>
@@ -87,14 +88,19 @@ class Connections {
   /// The events for which wait() should wait. Then process_events() runs soon enough to read the address of a short
   /// connection.
   zmq_pollitem_t events() const { return monitor_.events(); }
-  bool is_open(int descriptor) const;
+  /// The number of the open connection with that descriptor; kEnded if there is none. The number stays the
+  /// connection's own, while the descriptor is given again to the next connection.
+  std::uint64_t number_of(int descriptor) const;
+  bool is_open(std::uint64_t number) const;
   /// From now on that connection may end without a complaint.
-  void expect_end(int descriptor);
+  void expect_end(std::uint64_t number);
+  static constexpr std::uint64_t kEnded = 0;
   /// Why the last connection failed; empty if none did.
   const std::string& last_failure() const { return last_failure_; }
 
  private:
   struct Open {
+    std::uint64_t number;
     int descriptor;
     std::string peer;
     bool may_end = false;
@@ -104,6 +110,7 @@ class Connections {
   Monitor monitor_;
   Complaints* complaints_;
   std::vector<Open> open_;
+  std::uint64_t last_number_ = kEnded;
   std::string failure_;  ///< of the connection whose end comes next
   std::string last_failure_;
 };
