@@ -1,7 +1,6 @@
 // An NCCL communicator whose other ranks do not come: no call keeps the rank's own thread waiting for ever, and none
 // finds the communicator freed. Needs two GPUs.
 
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -9,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <semaphore>
 #include <string>
 #include <thread>
 
@@ -41,6 +41,12 @@ std::string late(const std::string& call) {
   return call + " did not return on this rank within 1 s in group 'world': a rank that came to it died or hangs";
 }
 
+ncclUniqueId new_id() {
+  ncclUniqueId id{};
+  nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
+  return id;
+}
+
 /// A rank's GPU and what its communicator is made of.
 struct Rank {
   Rank(const ncclUniqueId& unique_id, int rank_number, int rank_count)
@@ -61,6 +67,11 @@ struct Rank {
                                           gpu());
   }
   bool aborted() const { return std::atomic_ref(*const_cast<std::uint32_t*>(abort_flag->word())).load() != 0; }
+  bool is_aborted_in_time() const {
+    const auto begin = steady_clock::now();
+    while (!aborted() && steady_clock::now() - begin < kMuchLonger) std::this_thread::yield();
+    return aborted();
+  }
 
   ncclUniqueId id;
   int number;
@@ -73,18 +84,17 @@ struct Rank {
 class CommunicatorOnGpus : public testing::Test {
  protected:
   void SetUp() override {
-    int gpus = 0;
-    if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < 2) GTEST_SKIP() << "two GPUs are needed";
-    ASSERT_EQ(api().get_unique_id(&id_), ncclSuccess);
+    if (count_gpus("cuda") < 2) GTEST_SKIP() << "two GPUs are needed";
+    id_ = new_id();
   }
 
   /// Both ranks connect, and rank 0 calls `alone`, to which rank 1 does not come.
   void on_rank_0(const std::function<void(const Rank&, Communicator&)>& alone) const {
-    std::atomic<bool> ended = false;
+    std::binary_semaphore ended(0);
     std::jthread other([&] {
       const Rank rank(id_, 1, 2);
       const std::unique_ptr<Communicator> communicator = rank.connect();
-      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ended.acquire();
       communicator->abort();
     });
     try {
@@ -94,7 +104,7 @@ class CommunicatorOnGpus : public testing::Test {
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
     }
-    ended = true;
+    ended.release();
   }
 
   ncclUniqueId id_{};
@@ -143,7 +153,7 @@ TEST_F(CommunicatorOnGpus, RankThatLaunchesNothingIsNotWaitedForWithoutEnd) {
       communicator.watch({}, stream);
     });
     if (error.empty()) {
-      EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+      rank.gpu().synchronize();
       EXPECT_NE(rank.trouble->cause(), "");
     } else {
       EXPECT_EQ(error, late("ncclGroupEnd"));
@@ -153,19 +163,22 @@ TEST_F(CommunicatorOnGpus, RankThatLaunchesNothingIsNotWaitedForWithoutEnd) {
   });
 }
 
+// The rank has another communicator, whose thread finds the same trouble. By the time that it is connected and aborted,
+// the first one's thread has found the trouble too.
 TEST_F(CommunicatorOnGpus, TroubleLeavesACommunicatorInUseAlone) {
   const Rank rank(id_, 0, 1);
   const std::unique_ptr<Communicator> communicator = rank.connect();
   {
     const Communicator::Use use(*communicator, "ncclGroupEnd");
     rank.trouble->set("rank 3 is gone");
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // ten looks of the watching thread
+    Rank other(new_id(), 0, 1);
+    other.trouble = rank.trouble;
+    const std::unique_ptr<Communicator> idle = other.connect();
+    EXPECT_TRUE(other.is_aborted_in_time());
     EXPECT_FALSE(rank.aborted());
     EXPECT_EQ(error_of([&] { use.check(ncclSystemError, "ncclSend"); }), "rank 3 is gone");
   }
-  for (const auto begin = steady_clock::now(); !rank.aborted() && steady_clock::now() - begin < kMuchLonger;)
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_TRUE(rank.aborted());
+  EXPECT_TRUE(rank.is_aborted_in_time());
   EXPECT_EQ(error_of([&] { const Launch launch(*communicator, rank.gpu().stream()); }),
             "ncclGroupEnd in group 'world': its collectives were ended: rank 3 is gone");
 }
