@@ -20,12 +20,15 @@ struct Roles {
 __global__ void prepare_scales_kernel(const __grid_constant__ Roles roles) {
   for (int i = 0; i < roles.count; ++i) {
     const RoleScalars& role = roles.all[i];
-    // A scale may be FLT_MAX, that of tensors with hardly a value. Divided by a factor below 1 it would be infinite,
-    // and zeros would become NaN.
-    const float largest = role.applied != nullptr ? kLargestApplied * role.factor : kFloatMax;
-    const float scale = *role.scale > largest ? largest : *role.scale;
+    float scale = *role.scale;
+    if (role.applied != nullptr) {
+      // Tensors of next to nothing have a scale of FLT_MAX. Divided by a factor below 1 it would be infinite, and zeros
+      // would become NaN.
+      const float largest = kLargestApplied * role.factor;
+      if (scale > largest) scale = largest;
+      *role.applied = scale / role.factor;
+    }
     *role.inverse = role.factor / scale;
-    if (role.applied != nullptr) *role.applied = scale / role.factor;
   }
 }
 
