@@ -41,6 +41,12 @@ std::string late(const std::string& call) {
   return call + " did not return on this rank within 1 s in group 'world': a rank that came to it died or hangs";
 }
 
+bool holds_in_time(const std::function<bool()>& condition) {
+  const auto begin = steady_clock::now();
+  while (!condition() && steady_clock::now() - begin < kMuchLonger) std::this_thread::yield();
+  return condition();
+}
+
 ncclUniqueId new_id() {
   ncclUniqueId id{};
   nccl_check(api().get_unique_id(&id), "ncclGetUniqueId");
@@ -57,20 +63,21 @@ struct Rank {
 
   cuda::CudaContext& gpu() const { return cuda::cuda_context(device->context()); }
   std::unique_ptr<Communicator> connect() const {
-    return std::make_unique<Communicator>(Communicator::Args{.id = id,
-                                                             .rank = number,
-                                                             .ranks = ranks,
-                                                             .group = "world",
-                                                             .timeout = kTimeout,
-                                                             .trouble = trouble,
-                                                             .abort_flag = abort_flag},
-                                          gpu());
+    return std::make_unique<Communicator>(
+        Communicator::Args{.id = id,
+                           .rank = number,
+                           .ranks = ranks,
+                           .group = "world",
+                           .timeout = kTimeout,
+                           .trouble = trouble,
+                           .abort_flag = abort_flag,
+                           .one_process = one_process,
+                           .notify = [this](const std::string& line) { *notified = line; }},
+        gpu());
   }
   bool aborted() const { return std::atomic_ref(*const_cast<std::uint32_t*>(abort_flag->word())).load() != 0; }
   bool is_aborted_in_time() const {
-    const auto begin = steady_clock::now();
-    while (!aborted() && steady_clock::now() - begin < kMuchLonger) std::this_thread::yield();
-    return aborted();
+    return holds_in_time([this] { return aborted(); });
   }
 
   ncclUniqueId id;
@@ -79,6 +86,8 @@ struct Rank {
   std::unique_ptr<Device> device;
   std::shared_ptr<Trouble> trouble = std::make_shared<Trouble>();
   std::shared_ptr<AbortFlag> abort_flag = std::make_shared<AbortFlag>();
+  bool one_process = true;
+  std::shared_ptr<std::string> notified = std::make_shared<std::string>();  ///< written before abort_flag is set
 };
 
 class CommunicatorOnGpus : public testing::Test {
@@ -163,24 +172,43 @@ TEST_F(CommunicatorOnGpus, RankThatLaunchesNothingIsNotWaitedForWithoutEnd) {
   });
 }
 
-// The rank has another communicator, whose thread finds the same trouble. By the time that it is connected and aborted,
-// the first one's thread has found the trouble too.
+/// Returns once the threads of the rank's communicators have seen its trouble: another one is connected and aborted.
+void let_trouble_spread(const Rank& rank) {
+  Rank other(new_id(), 0, 1);
+  other.trouble = rank.trouble;
+  const std::unique_ptr<Communicator> idle = other.connect();
+  EXPECT_TRUE(other.is_aborted_in_time());
+}
+
 TEST_F(CommunicatorOnGpus, TroubleLeavesACommunicatorInUseAlone) {
-  const Rank rank(id_, 0, 1);
+  Rank rank(id_, 0, 1);
+  rank.one_process = false;
   const std::unique_ptr<Communicator> communicator = rank.connect();
   {
     const Communicator::Use use(*communicator, "ncclGroupEnd");
     rank.trouble->set("rank 3 is gone");
-    Rank other(new_id(), 0, 1);
-    other.trouble = rank.trouble;
-    const std::unique_ptr<Communicator> idle = other.connect();
-    EXPECT_TRUE(other.is_aborted_in_time());
+    let_trouble_spread(rank);
     EXPECT_FALSE(rank.aborted());
     EXPECT_EQ(error_of([&] { use.check(ncclSystemError, "ncclSend"); }), "rank 3 is gone");
   }
   EXPECT_TRUE(rank.is_aborted_in_time());
   EXPECT_EQ(error_of([&] { const Launch launch(*communicator, rank.gpu().stream()); }),
             "ncclGroupEnd in group 'world': its collectives were ended: rank 3 is gone");
+}
+
+// Where ranks are processes, an abort would free the communicator under the call.
+TEST_F(CommunicatorOnGpus, CallThatDoesNotReturnIsReportedAndLeftAlone) {
+  Rank rank(id_, 0, 1);
+  rank.one_process = false;
+  const std::unique_ptr<Communicator> communicator = rank.connect();
+  {
+    const Communicator::Use use(*communicator, "ncclGroupEnd");
+    EXPECT_TRUE(holds_in_time([&] { return rank.trouble->cause() == late("ncclGroupEnd"); }));
+    let_trouble_spread(rank);
+    EXPECT_FALSE(rank.aborted());
+  }
+  EXPECT_TRUE(rank.is_aborted_in_time());
+  EXPECT_EQ(*rank.notified, "rank 0: " + late("ncclGroupEnd"));
 }
 
 }  // namespace

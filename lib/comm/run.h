@@ -45,8 +45,9 @@ struct RunOptions {
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   /// Where the processes of `sockets` connect, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
-  /// Receives one line about each event that is no error, such as a dropped connection that was no rank's. Called on
-  /// the thread that runs the ranks.
+  /// Receives one line about each event that ends no rank by itself, such as a dropped connection that was no rank's,
+  /// or a call of NCCL that does not return. Called on the thread that runs the ranks, and by `nccl` on threads of its
+  /// own, several at a time.
   std::function<void(const std::string&)> notify = {};
   /// Ends the run from outside: its collectives throw GroupAborted, and run_ranks() throws Error.
   std::stop_token stop = {};

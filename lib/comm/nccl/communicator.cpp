@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <system_error>
+#include <utility>
 
 #include "backend/cuda/cuda_check.h"
 #include "comm/nccl/nccl_library.h"
@@ -42,19 +43,24 @@ std::string late_text(std::string_view call, std::string_view group, std::chrono
                      call, std::chrono::duration<double>(timeout).count(), group);
 }
 
+template <class Thread, class Function>
+Thread start_thread(Function&& function) {
+  try {
+    return Thread(std::forward<Function>(function));
+  } catch (const std::system_error& error) {
+    fail(fmt::format("no thread can be started for an NCCL communicator: {}", error.what()));
+  }
+}
+
 /// ncclCommInitRankConfig(), in a thread of its own: it waits for every rank of the group, and nothing ends it before
 /// it has returned the communicator. If it is late, the thread is left behind and destroys what it still gets.
 class Opening {
  public:
   static ncclComm_t open(const Communicator::Args& args, int ordinal) {
     const auto opening = std::make_shared<Opening>();
-    try {
-      std::thread([opening, id = args.id, rank = args.rank, ranks = args.ranks, ordinal] {
-        opening->call(id, rank, ranks, ordinal);
-      }).detach();
-    } catch (const std::system_error& error) {
-      fail(fmt::format("no thread can be started for {}: {}", kCall, error.what()));
-    }
+    start_thread<std::thread>([opening, id = args.id, rank = args.rank, ranks = args.ranks, ordinal] {
+      opening->call(id, rank, ranks, ordinal);
+    }).detach();
     return opening->await(args);
   }
 
@@ -117,10 +123,17 @@ Communicator::Communicator(const Args& args, cuda::CudaContext& gpu)
       timeout_(args.timeout),
       trouble_(args.trouble),
       abort_flag_(args.abort_flag),
-      comm_(Opening::open(args, gpu.ordinal())) {
+      one_process_(args.one_process),
+      notify_(args.notify) {
   for (PendingOnStream& pending : pending_)
     for (Pending& collective : pending.ring) collective.finished = cuda::make_event();
-  watch_ = std::jthread([this](const std::stop_token& ended) { watch_loop(ended); });
+  comm_ = Opening::open(args, ordinal_);
+  try {
+    watch_ = start_thread<std::jthread>([this](const std::stop_token& ended) { watch_loop(ended); });
+  } catch (...) {
+    api().comm_abort(comm_);
+    throw;
+  }
 }
 
 Communicator::~Communicator() {
@@ -145,8 +158,10 @@ std::vector<std::byte*> Communicator::add_window(void* memory, std::size_t bytes
     const Use use(*this, "ncclCommWindowRegister");
     use.check(api().window_register(comm_, memory, bytes, &window, NCCL_WIN_COLL_SYMMETRIC), "ncclCommWindowRegister");
   }
-  const std::lock_guard lock(mutex_);
-  windows_[memory] = window;
+  {
+    const std::lock_guard lock(mutex_);
+    windows_[memory] = window;
+  }
   WindowHead head;
   if (!is_on_gpu(window) || cudaMemcpy(&head, window, sizeof head, cudaMemcpyDefault) != cudaSuccess) return {};
   if (head.rank_here != rank_) return {};
@@ -187,12 +202,18 @@ void Communicator::Use::check(ncclResult_t status, std::string_view call) const 
 }
 
 void Communicator::watch(const Signature& call, cudaStream_t stream) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (aborted_) return;
-  Pending& collective = pending_on(stream).next();
+  PendingOnStream& pending = pending_on(stream);
+  Pending& collective = pending.next();
+  // A GPU that waits for another one may have no room for more work, so this call may block until the watching thread
+  // ends what runs.
+  lock.unlock();
   cuda_check(cudaEventRecord(collective.finished.get(), stream), "cudaEventRecord");
+  lock.lock();
   collective.call = call;
   collective.deadline = Clock::now() + timeout_;
+  pending.add(collective);
 }
 
 void Communicator::abort() noexcept {
@@ -218,8 +239,14 @@ Communicator::PendingOnStream& Communicator::pending_on(cudaStream_t stream) {
 
 Communicator::Pending& Communicator::PendingOnStream::next() {
   if (count == ring.size()) drop_finished();
-  if (count < ring.size()) ++count;
-  return ring[(first + count - 1) % ring.size()];
+  return ring[(first + std::min(count, ring.size() - 1)) % ring.size()];
+}
+
+/// Meanwhile the watching thread may have dropped all of them, also the newest that is replaced.
+void Communicator::PendingOnStream::add(const Pending& next) {
+  const auto place = static_cast<std::size_t>(&next - ring.data());
+  if (count == 0) first = place;
+  count = std::max(count, (place + ring.size() - first) % ring.size() + 1);
 }
 
 /// An event with an error counts as finished: its GPU reports the error itself.
@@ -239,6 +266,13 @@ bool Communicator::all_finished() const {
                      [](const PendingOnStream& pending) { return pending.count == 0; });
 }
 
+void Communicator::report_use() {
+  if (!in_use_too_long() || std::exchange(in_use_->reported, true)) return;
+  const std::string text = late_text(in_use_->function, group_, timeout_);
+  trouble_->set(text);
+  if (notify_) notify_(fmt::format("rank {}: {}", rank_, text));
+}
+
 void Communicator::watch_loop(const std::stop_token& ended) {
   cudaSetDevice(ordinal_);
   std::unique_lock lock(mutex_);
@@ -253,10 +287,9 @@ void Communicator::watch_loop(const std::stop_token& ended) {
         trouble_->set(
             fmt::format("{} did not finish on this rank's GPU within {:g} s: a rank that came to it died or hangs",
                         describe(pending.oldest().call, group_), std::chrono::duration<double>(timeout_).count()));
-    if (in_use_too_long()) trouble_->set(late_text(in_use_->function, group_, timeout_));
-    // A call that another rank keeps waiting returns once the communicator is aborted. Any other call must not find it
-    // freed.
-    if (!trouble_->cause().empty() && (!in_use_ || in_use_too_long())) return end_all();
+    report_use();
+    const bool may_abort = !in_use_ || (one_process_ && in_use_too_long());
+    if (!trouble_->cause().empty() && may_abort) return end_all();
     never_notified_.wait_for(lock, ended, kWatchInterval, [] { return false; });
   }
 }

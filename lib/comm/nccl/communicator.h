@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,8 +39,12 @@ class Trouble {
 };
 
 /// One rank's NCCL communicator of one group, with a thread that watches its collectives. If a collective does not
-/// finish in time, or NCCL reports an error, the thread calls ncclCommAbort(), which frees the GPU's stream. The rank's
-/// own thread is not kept waiting longer either, by other ranks that do not come to the same call.
+/// finish in time, or NCCL reports an error, the thread calls ncclCommAbort(), which frees the GPU's stream.
+///
+/// A call into NCCL that does not return in time, because another rank does not come to it, is reported. Hazard:
+/// ncclCommAbort() would end the call, but frees the communicator before the call has returned, unless ranks of the
+/// same process still hold theirs. So it ends the call where all ranks are threads of one process; elsewhere the rank
+/// waits until its process is ended.
 class Communicator {
  public:
   struct Args {
@@ -50,6 +55,9 @@ class Communicator {
     std::chrono::nanoseconds timeout;
     std::shared_ptr<Trouble> trouble;
     std::shared_ptr<AbortFlag> abort_flag;  ///< set at the first abort
+    bool one_process = false;               ///< all ranks are threads of this process
+    /// Gets the report of a call that does not return, on the watching thread; may be empty.
+    std::function<void(const std::string&)> notify;
   };
   /// A collective. Throws Error if the other ranks do not come to it in time.
   explicit Communicator(const Args& args, cuda::CudaContext& gpu);
@@ -58,8 +66,8 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// What the rank's own thread calls NCCL with this communicator for, which may block until other ranks come. The
-  /// watching thread leaves the communicator alone meanwhile, unless the call outlasts the timeout.
+  /// A stretch in which the rank's own thread calls NCCL with this communicator; calls may block until other ranks
+  /// come. The watching thread does not free the communicator meanwhile, but for the exception above. Not nested.
   class Use {
    public:
     /// `function`: NCCL's, for the error. Throws Error with the trouble's cause if the communicator was aborted.
@@ -90,14 +98,15 @@ class Communicator {
   struct InUse {
     const char* function;
     Clock::time_point deadline;
+    bool reported = false;
   };
   struct Pending {
     cuda::Event finished;
     Signature call;
     Clock::time_point deadline;
   };
-  /// Collectives launched on one stream, oldest first. If the ring is full, the next collective replaces the newest
-  /// one, which finishes before it.
+  /// Collectives launched on one stream, oldest first, in consecutive places of the ring. If it is full, the next
+  /// collective replaces the newest one, which finishes before it.
   struct PendingOnStream {
     cudaStream_t stream = nullptr;
     std::array<Pending, 16> ring;
@@ -105,13 +114,16 @@ class Communicator {
     std::size_t count = 0;
 
     Pending& oldest() { return ring[first]; }
+    /// The place of the next collective, which add() makes pending.
     Pending& next();
+    void add(const Pending& next);
     void drop_finished();
   };
   PendingOnStream& pending_on(cudaStream_t stream);
   void drop_finished();
   bool all_finished() const;
   bool in_use_too_long() const { return in_use_ && Clock::now() >= in_use_->deadline; }
+  void report_use();
   void watch_loop(const std::stop_token& ended);
   void end_all() noexcept;
 
@@ -122,7 +134,9 @@ class Communicator {
   std::chrono::nanoseconds timeout_;
   std::shared_ptr<Trouble> trouble_;
   std::shared_ptr<AbortFlag> abort_flag_;
-  ncclComm_t comm_;
+  bool one_process_;
+  std::function<void(const std::string&)> notify_;
+  ncclComm_t comm_ = nullptr;
 
   std::mutex mutex_;  ///< guards all members below
   bool aborted_ = false;

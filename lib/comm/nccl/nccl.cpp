@@ -85,7 +85,9 @@ void run_nccl(const RunOptions& options, const RankFunction& rank_function) {
                                        .writes_from_bytes = options.writes_from_bytes,
                                        .peer_copies = options.peer_copies,
                                        .gather_windows = options.gather_windows,
-                                       .trouble = std::make_shared<nccl::Trouble>()};
+                                       .trouble = std::make_shared<nccl::Trouble>(),
+                                       .one_process = options.over == "in_process",
+                                       .notify = options.notify};
     HostGroup world(host, gpu_options);
     rank_function(world);
     // An error of GPU work that did not finish after the last barrier.

@@ -267,7 +267,9 @@ class NcclGroup final : public ProcessGroup {
                                                                       .group = name(),
                                                                       .timeout = options_.timeout,
                                                                       .trouble = options_.trouble,
-                                                                      .abort_flag = abort_flag_},
+                                                                      .abort_flag = abort_flag_,
+                                                                      .one_process = options_.one_process,
+                                                                      .notify = options_.notify},
                                                    gpu_);
     return *communicator_;
   }

@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "backend/device.h"
 #include "backend/peer_access.h"
@@ -18,6 +20,8 @@ struct NcclGroupOptions {
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
   bool gather_windows = true;  ///< false: no gather_source()
   std::shared_ptr<Trouble> trouble;
+  bool one_process = false;  ///< as in Communicator::Args
+  std::function<void(const std::string&)> notify;
 };
 
 /// The ranks of `host` for buffers in the memory of `device`, a GPU that no other rank uses. Both outlive the new

@@ -127,9 +127,8 @@ CublasLt::CublasLt(CudaContext& context) : context_(context) {
 }
 
 CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const LibraryBuffers& buffers) {
-  const auto [at, added] = prepared_.try_emplace(problem);
-  Prepared& prepared = at->second;
-  if (!added) return prepared;
+  if (const auto known = prepared_.find(problem); known != prepared_.end()) return known->second;
+  Prepared prepared;  // kept once it is complete: a call below may fail for want of memory, and succeed next time
   prepared.product = make_product(problem);
   // The heuristic reads a bias's alignment off its address, so it gets an address with the alignment that every later
   // bias has.
@@ -145,10 +144,9 @@ CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const Libr
   const cublasStatus_t status = cublaslt().heuristic(handle_.get(), prepared.product.get(), prepared.a.get(),
                                                      prepared.b.get(), prepared.addend.get(), prepared.out.get(),
                                                      make_preference(problem).get(), 1, &result, &results);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return prepared;
-  cublaslt_check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED) cublaslt_check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (results > 0 && result.state == CUBLAS_STATUS_SUCCESS) prepared.algorithm = result.algo;
-  return prepared;
+  return prepared_.emplace(problem, std::move(prepared)).first->second;
 }
 
 bool CublasLt::multiply(const LibraryProblem& problem, const LibraryBuffers& buffers) {
