@@ -71,7 +71,7 @@ QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const Quan
 /// Copies `from` into the orientations that `to` has; shapes must be equal. Copies bytes if formats are equal and
 /// `from` has every orientation that `to` has; otherwise dequantizes and casts again with `quantizer` (which is unused,
 /// and may be null, where bytes are copied). Returns true if bytes were copied. Casting again is not equivalent: if
-/// scales are powers of two other than the OCP floor, some blocks get other bytes (3.5 % of Gaussian ones when
+/// scales are powers of two other than the OCP floor, some blocks get other bytes (3.5 % of unit Gaussian ones when
 /// microscales are rounded up).
 bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& from, QuantizedTensor& to,
                const Quantizer* quantizer);

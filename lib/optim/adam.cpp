@@ -76,7 +76,11 @@ Adam::Adam(std::vector<Parameter*> parameters, const AdamOptions& options)
   of_list_.reserve(parameters_.size());
 }
 
-Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
+bool Adam::keeps_remainder(const Parameter& shard) const {
+  return options_.master == MasterWeights::kRemainder && !shard.in_eight_bits() && shard.value.dtype() == DType::kBF16;
+}
+
+Tensor Adam::new_master(Runtime& runtime, const Parameter& shard, const Shape& state_shape) const {
   Device& device = runtime.device;
   const HolderId holder = device.holder(HolderKind::kOptimizerState, shard.name, "master");
   if (shard.in_eight_bits()) {
@@ -87,8 +91,7 @@ Tensor Adam::new_master(Runtime& runtime, const Parameter& shard) const {
   }
   const DType dtype = shard.value.dtype();
   if (options_.master == MasterWeights::kNone || dtype == DType::kF32) return {};
-  if (options_.master == MasterWeights::kRemainder && dtype == DType::kBF16)
-    return zeros(device, {shard.value.shape(), DType::kI16}, holder);
+  if (keeps_remainder(shard)) return zeros(device, {state_shape, DType::kI16}, holder);
   return cast(device, shard.value, DType::kF32, holder);
 }
 
@@ -101,8 +104,8 @@ AdamState Adam::new_state(Runtime& runtime, const Parameter& parameter) const {
   Shape shape = shape_of(shard);
   if (parameter.local != nullptr && !runtime.behaviors.shard_optimizer_state) {
     // Reverted behaviour: a sharded parameter answers with its unsharded shape. Kernels use the first elements of the
-    // state; a copy of a sharded master weight into such state is refused.
-    if (options_.master != MasterWeights::kNone)
+    // state; a copy of a sharded master weight into such state is refused. Nothing is copied into remainders.
+    if (options_.master != MasterWeights::kNone && !keeps_remainder(shard))
       fail(fmt::format(
           "Adam: the master weight of '{}' is sharded, and its state is made at the unsharded shape, because "
           "shard_optimizer_state is reverted; keep that fix, or train without master weights",
@@ -114,7 +117,7 @@ AdamState Adam::new_state(Runtime& runtime, const Parameter& parameter) const {
   state.exp_avg_sq = zeros(device, {shape, options_.exp_avg_sq}, holder("exp_avg_sq"));
   if (moment_limit(options_.exp_avg) > 0.0f) state.exp_avg_scale = one(device, holder("exp_avg"));
   if (moment_limit(options_.exp_avg_sq) > 0.0f) state.exp_avg_sq_scale = one(device, holder("exp_avg_sq"));
-  state.master = new_master(runtime, shard);
+  state.master = new_master(runtime, shard, shape);
   return state;
 }
 
@@ -133,7 +136,7 @@ void Adam::make_state(Runtime& runtime) {
                           .grad = {},
                           .exp_avg = moment_view(state.exp_avg, shape),
                           .exp_avg_sq = moment_view(state.exp_avg_sq, shape),
-                          .master = state.master ? state.master.view() : MatrixView{},
+                          .master = state.master ? moment_view(state.master, shape) : MatrixView{},
                           .exp_avg_scale = state.exp_avg_scale.data<float>(),
                           .exp_avg_sq_scale = state.exp_avg_sq_scale.data<float>(),
                           .stream = stream_of("rounding of " + parameters_[i]->name),

@@ -113,7 +113,9 @@ class Adam {
 
  private:
   AdamState new_state(Runtime& runtime, const Parameter& parameter) const;
-  Tensor new_master(Runtime& runtime, const Parameter& shard) const;
+  /// Whether the master of `shard` is the low 16 bits of its value in FP32, which are 0 at first.
+  bool keeps_remainder(const Parameter& shard) const;
+  Tensor new_master(Runtime& runtime, const Parameter& shard, const Shape& state_shape) const;
   void clip(Runtime& runtime);
   void widen_moments(Runtime& runtime);
   void narrow_moments(Runtime& runtime);

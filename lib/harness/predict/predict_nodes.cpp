@@ -255,7 +255,8 @@ Node cast_attention(const CellNumbers& cell) {
   node.backward = (exchanges ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
                   grad_qkv.schedule() + rounded(plain_qkv, comes_cast) +
                   release((comes_cast ? 0 : grad_qkv.both) + grad_o.both);
-  set_recorded(node, cell.decisions.attention_shells, qkv.both, 0,
+  const bool has_shells = numbers.has_shells && !comes_cast;
+  set_recorded(node, has_shells ? cell.decisions.attention_shells : Shells::kEmpty, qkv.both, 0,
                [&](Run run) { return (run == Run::kRecorded ? begun : Schedule{}) + recorded; });
   return node;
 }

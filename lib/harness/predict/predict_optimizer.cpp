@@ -67,7 +67,8 @@ class OptimizerSchedule {
       // lives until the masters are made. Eight bits are dequantized into the masters themselves.
       const bool copies = parameter.eight_bits && training_.masters_from != MastersFrom::kEightBits;
       const Bytes initial = copies ? parameter.shard : 0;
-      return made + allocate(initial) + allocate(parameter.shard_elems * each) + release(initial);
+      return made + allocate(initial) + allocate((parameter.eight_bits ? parameter.shard_elems : elems) * each) +
+             release(initial);
     };
     const auto state_of_all = [&](const std::vector<ParameterNumbers>& parameters) {
       Schedule state;
@@ -163,12 +164,15 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   if (t.optimizer == Optimizer::kNone) return true;
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
-  // A master weight cannot be copied into a state of another shape: the first step ends in an error.
-  if (cell.sharding.sharded && !cell.decisions.shard_optimizer_state && t.master_weights != Master::kNone) return false;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
     for (const ParameterNumbers& parameter : layer.parameters) eight_bits = eight_bits || parameter.eight_bits;
   });
+  // A master weight cannot be copied into a state of another shape: the first step ends in an error. Remainders are not
+  // copied.
+  const bool copies = t.master_weights == Master::kF32 || eight_bits || cell.element != 2;
+  if (cell.sharding.sharded && !cell.decisions.shard_optimizer_state && t.master_weights != Master::kNone && copies)
+    return false;
   return t.master_weights != Master::kNone || !eight_bits;
 }
 

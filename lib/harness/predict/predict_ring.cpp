@@ -123,7 +123,7 @@ Node cast_ring_attention(const CellNumbers& cell) {
   node.backward = grad_o.schedule() + release(plain_o) + ring.backward() + allocate(plain_qkv) +
                   release(ring.grad_q + ring.grad_kv) + grad_qkv.schedule() + rounded(plain_qkv) +
                   release(grad_qkv.both + grad_o.both);
-  set_recorded(node, cell.decisions.attention_shells, shelled, 0,
+  set_recorded(node, numbers.has_shells ? cell.decisions.attention_shells : Shells::kEmpty, shelled, 0,
                [&](Run run) { return (run == Run::kRecorded ? begun : Schedule{}) + recorded; });
   return node;
 }

@@ -43,7 +43,7 @@ constexpr RecipeNumbers kRecipes[] = {
      .weight_scales = one_scale,
      .per_tensor = true,
      .histories = true,
-     .attention = {.casts = true, .casts_output = true, .histories = 3}},
+     .attention = {.casts = true, .casts_output = true, .has_shells = true, .histories = 3}},
     {.name = "current",
      .activation_scales = one_scale,
      .weight_scales = one_scale,

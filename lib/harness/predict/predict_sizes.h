@@ -27,6 +27,7 @@ using ScaleBytes = Bytes (*)(std::int64_t rows, std::int64_t cols);
 struct AttentionNumbers {
   bool casts = false;
   bool casts_output = false;      ///< also quantizes O, which is saved quantized, and dQKV before it leaves
+  bool has_shells = false;        ///< Q, K and V that it casts are saved as storage, which has shells
   std::int64_t histories = 0;     ///< amax histories in each direction
   std::int64_t history_rows = 0;  ///< 0: as many rows as the recipe's
 };

@@ -235,6 +235,9 @@ Broken broken_sums_rule(const CellConfig& cell) {
 Broken broken_cache_rule(const CellConfig& cell) {
   if (is_sharded(cell) && cell.training.cache_weights)
     return BrokenRule{"training.cache_weights", "layers of a sharded model cache no weights; remove one of the two"};
+  if (cell.model.layer == "grouped_linear" && cell.training.cache_weights)
+    return BrokenRule{"training.cache_weights",
+                      "grouped_linear quantizes its weights in every forward; remove it, or choose another layer"};
   return std::nullopt;
 }
 

@@ -68,6 +68,13 @@ class AttentionCore final : public Module {
   Variable with_plain_backward(Runtime& runtime, const Variable& qkv, const AttentionShape& shape, Tensor o,
                                const Tensor& lse);
   AttentionShape shape_at(const Runtime& runtime) const;
+  /// How a node whose backward reads eight bits keeps the shells of Q, K and V. `casts`: attention itself casts them,
+  /// not the product before it. Only what it cast under delayed scaling did Transformer Engine save as storage, which
+  /// has shells; all else it saved as tensors.
+  ShellPolicy shells_of(const Behaviors& behaviors, bool casts) const {
+    return casts && formats_->qkv.amax_source == AmaxSource::kHistory ? behaviors.attention_shells
+                                                                      : ShellPolicy::kMoveOut;
+  }
 
   std::string name_;
   LayerConfig config_;

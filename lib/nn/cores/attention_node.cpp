@@ -31,7 +31,7 @@ std::vector<Tensor> AttentionNode::backward(Tensor grad) {
 
 QuantizedAttentionNode::QuantizedAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
                                                AttentionCore& core, const AttentionShape& shape, bool returns_quantized)
-    : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells),
+    : Node(runtime, std::move(name), {std::move(input)}, core.shells_of(runtime.behaviors, !returns_quantized)),
       core_(core),
       shape_(shape),
       returns_quantized_(returns_quantized) {}

@@ -45,7 +45,7 @@ std::vector<Tensor> RingAttentionNode::backward(Tensor grad) {
 
 QuantizedRingAttentionNode::QuantizedRingAttentionNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
                                                        AttentionCore& core, const AttentionShape& shape)
-    : Node(runtime, std::move(name), {std::move(input)}, runtime.behaviors.attention_shells),
+    : Node(runtime, std::move(name), {std::move(input)}, core.shells_of(runtime.behaviors, true)),
       core_(core),
       shape_(shape) {}
 
