@@ -59,6 +59,8 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
         line = f"{_plural(len(bad), 'cell')} not as expected, first {worst.scenario} ({worst.verdict}): {cause(worst)}"
         return Answer("bad", "; ".join([line, *missing]) + ".", figures)
     line = f"All {_plural(len(ran), 'cell')} that ran came out as their scenarios expect"
+    if not gates and all(cell.verdict == "pass" for cell in ran):
+        line = f"All {_plural(len(ran), 'cell')} ran to their end; their scenarios expect nothing of them"
     line += f"; {_plural(undecided, 'control')} undecided" if undecided else ""
     return Answer("incomplete" if missing else "good", "; ".join([line, *missing, *_change(sets)]) + ".", figures)
 

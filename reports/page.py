@@ -90,10 +90,10 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
         Section(
             "findings",
             "Findings",
-            "A row for every scenario, what needs attention first. The link leads to the cell that shows most.",
+            "A row for every scenario, what needs attention first. The link leads to the cell whose figures these are.",
             [answers.findings_table(sets)],
             absent="no cell could be read",
-            markdown="A row for every scenario, what needs attention first. `shown by` names the cell that shows most.",
+            markdown="A row for every scenario, what needs attention first. `shown by` names the cell whose figures these are.",
         ),
         Section(
             "skipped",
@@ -168,7 +168,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "What one key changes",
             "",
             [ablations.ablations_table(sets)],
-            absent="no scenario has cells, of no fix, that differ by one key from a cell without it",
+            absent="no scenario has cells, of no fix, that set one axis of its matrix more than another cell, as `include` makes them",
         ),
         Section(
             "noise",

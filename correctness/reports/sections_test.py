@@ -241,7 +241,7 @@ class Words(unittest.TestCase):
         for words in ("The link leads to", "Choose a cell", "its address"):
             self.assertIn(words, html)
             self.assertNotIn(words, markdown)
-        self.assertIn("`shown by` names the cell that shows most.", section_of(markdown, "Findings"))
+        self.assertIn("`shown by` names the cell whose figures these are.", section_of(markdown, "Findings"))
         self.assertIn("report.html has the gates, notes and all figures of each.", section_of(markdown, "All cells"))
 
     def test_markdown_names_the_cell_where_the_page_has_a_link(self) -> None:

@@ -189,9 +189,15 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
                     "training.checkpoint: "));
   EXPECT_TRUE(names(reason([](CellConfig& cell) {
                       cell.ranks = 2;
+                      cell.training.recipe = "delayed";
                       cell.training.quantized_weights = true;
                     }),
                     "training.quantized_weights: "));
+  EXPECT_EQ(reason([](CellConfig& cell) {
+              cell.ranks = 2;
+              cell.training.quantized_weights = true;  // which bf16 ignores
+            }),
+            "");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile is of hopper");
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "training.loss: "));
   EXPECT_TRUE(

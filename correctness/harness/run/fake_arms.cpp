@@ -111,6 +111,8 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   if (what == "big") out.timeline_json.assign(std::size_t{8} << 20, 'x');
   if (what == "nan") out.metrics["memory.retained_bytes"].value = std::nan("");
   if (what == "absent") out.metrics["memory.retained_bytes"] = {std::nullopt, std::nullopt, "B", "the ledger was off"};
+  if (what == "mebibytes") out.metrics["memory.peak_bytes"] = {1.5, std::nullopt, "MiB", ""};
+  if (what == "unknown") out.metrics["memory.own_bytes"] = {1.0, std::nullopt, "B", ""};
   if (what == "broken") out.metrics["memory.retained_bytes"].value = 100;
   if (what == "unharmed") out.metrics["memory.retained_bytes"].value = 0;
   if (what == "worse") out.metrics["memory.retained_bytes"].value = 200;

@@ -94,7 +94,12 @@ TEST(ArmProcess, AbortAndKillAreDistinguished) {
 
 TEST(ArmProcess, EndingWithoutAResultIsACrash) {
   EXPECT_EQ(run_arm("before_exit", Arm::kBefore).reason, "exited without a result");
-  EXPECT_EQ(run_arm("before_garbage", Arm::kBefore).reason, "exited with a result that cannot be read");
+  const std::string unread = "exited with a result that cannot be read: ";
+  EXPECT_TRUE(run_arm("before_garbage", Arm::kBefore).reason.starts_with(unread));
+  EXPECT_EQ(run_arm("before_mebibytes", Arm::kBefore).reason,
+            unread + "memory.peak_bytes is in 'MiB'; its unit is 'B'");
+  EXPECT_EQ(run_arm("before_unknown", Arm::kBefore).reason,
+            unread + "there is no metric 'memory.own_bytes'; `fp8lab metrics` lists them");
   const ArmResult status = run_arm("after_exit3", Arm::kAfter);
   EXPECT_EQ(status.status, "crashed");
   EXPECT_EQ(status.reason, "exited with status 3: the last words");

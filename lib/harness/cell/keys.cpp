@@ -251,7 +251,9 @@ std::vector<Key> make_keys() {
                   kTraining<&T::decay_steps>),
       number("training.beta1", {0, 0.9999999}, "decay of the optimizer's mean of gradients", kTraining<&T::beta1>),
       number("training.beta2", {0, 0.9999999}, "decay of the optimizer's mean of their squares", kTraining<&T::beta2>),
-      choice("training.master_weights", "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack",
+      choice("training.master_weights",
+             "what the optimizer updates; remainder: the 16 bits that bf16 parameters lack, and f32 of those in eight "
+             "bits",
              kTraining<&T::master_weights>),
       choice("training.moments", "type of the optimizer's moments", kTraining<&T::moments>),
       choice("training.weight_rounding",
@@ -322,7 +324,7 @@ std::vector<Key> make_keys() {
       toggle(
           "training.cache_weights",
           "true: a module keeps the FP8 copy of its BF16 weight for all micro-batches of a step (Transformer Engine's "
-          "is_first_microbatch)",
+          "is_first_microbatch); weights that live in FP8 and the fused chain of op_fuser have no such copy",
           kTraining<&T::cache_weights>),
       choice("training.checkpoint", "full: recompute every layer in backward", kTraining<&T::checkpoint>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),

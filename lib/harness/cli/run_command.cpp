@@ -286,10 +286,7 @@ bool add_time_gate(std::vector<PlannedCell>& cells, double percent, const Vocabu
   for (PlannedCell& cell : cells) {
     if (std::ranges::find(cell.config.measure, find_metric(gate.metric)->group()) == cell.config.measure.end())
       continue;
-    if (cell.config.control != Control::kNone) {  // it gates its time already
-      any = any || is_control(cell.config.id);
-      continue;
-    }
+    if (cell.config.control != Control::kNone) continue;  // it gates its time already
     const std::vector<Arm> arms = arms_of(cell, vocabulary);
     if (std::ranges::find(arms, Arm::kBefore) == arms.end()) continue;
     cell.expect.push_back(gate);

@@ -61,8 +61,12 @@ class LayerRules {
     return broken_layer_rule(layer_row(model.layer), model_options(cell).config, recipe_);
   }
 
-  static void mend(const Size& size, ModelConfig& model) {
-    model.*size.member = rounded_up(model.*size.member, size.step(model));
+  /// The least value of `size` with which a layer fits and every multiple of which does: of a sequence, the part that a
+  /// rank has.
+  std::int64_t step(const Size& size, const ModelConfig& model) const { return share(size) * size.step(model); }
+  std::int64_t share(const Size& size) const { return size.member == &ModelConfig::seq ? cell_.context_parallel : 1; }
+  void mend(const Size& size, ModelConfig& model) const {
+    model.*size.member = rounded_up(model.*size.member, step(size, model));
   }
 
   /// The model with one head and `value` for `size`, and with sizes that fit for all others.
@@ -87,14 +91,15 @@ class LayerRules {
     const std::string_view last = size.key.substr(0, size.key.find(' '));
     const std::string name(last.substr(last.rfind('.') + 1));
     for (const std::int64_t power : {2, 4, 8, 16, 32, 64}) {
-      const std::int64_t step = size.member == &ModelConfig::hidden ? std::lcm(power, cell_.model.heads) : power;
+      const std::int64_t step =
+          size.member == &ModelConfig::hidden ? std::lcm(power, cell_.model.heads) : power * share(size);
       const std::int64_t below = value / step * step, above = below + step;
       const auto fits = [&](std::int64_t other) { return broken_by(with_others_mended(size, other)).empty(); };
       if (!fits(above) || (below > 0 && !fits(below))) continue;
       return below == 0 ? fmt::format("write `{}: {}`", name, above)
                         : fmt::format("write `{}: {}` or `{}: {}`", name, below, name, above);
     }
-    return fmt::format("write `{}: {}`", name, rounded_up(value, size.step(cell_.model)));
+    return fmt::format("write `{}: {}`", name, rounded_up(value, step(size, cell_.model)));
   }
 
   const CellConfig& cell_;

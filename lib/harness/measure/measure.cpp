@@ -92,7 +92,9 @@ void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
 std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
   const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
   if (!microscaled || arch.mxfp8_gemm) return {};
-  return fmt::format("'{}' has no MXFP8 products: they are made from exactly dequantized operands", arch.name);
+  return fmt::format(
+      "'{}' has no MXFP8 products: they are made from exactly dequantized operands, which no figure of memory counts",
+      arch.name);
 }
 
 /// At most `most` of the values, at evenly spaced positions, the first and the last among them.

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/cell/metrics.h"
 #include "harness/results/json_codec.h"
 #include "harness/run/limits.h"
 
@@ -24,6 +25,16 @@ namespace {
 
 constexpr std::size_t kTailBytes = 4096;
 constexpr char kGo = 1;
+
+/// Gates compare numbers, so a figure in another unit would pass or fail for nothing. Throws Error.
+void check_units(const std::map<std::string, MetricValue>& metrics) {
+  for (const auto& [name, figure] : metrics) {
+    const Metric* const known = find_metric(name);
+    if (known == nullptr) fail(fmt::format("there is no metric '{}'; `fp8lab metrics` lists them", name));
+    if (figure.unit != known->unit)
+      fail(fmt::format("{} is in '{}'; its unit is '{}'", name, figure.unit, known->unit));
+  }
+}
 
 [[noreturn]] void fail_with_errno(const char* what) { fail(fmt::format("{}: {}", what, std::strerror(errno))); }
 
@@ -314,8 +325,9 @@ ArmResult ArmProcess::result() const {
     const std::string text = read_all(exchange_fd_);
     try {
       out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
-    } catch (const Error&) {
-      out = crashed("exited with a result that cannot be read");
+      check_units(out.metrics);
+    } catch (const Error& error) {
+      out = crashed(fmt::format("exited with a result that cannot be read: {}", error.what()));
     }
   } else if (limit_s_ > 0) {
     out.status = "timeout";

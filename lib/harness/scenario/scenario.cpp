@@ -1,6 +1,7 @@
 #include "harness/scenario/scenario.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -142,9 +143,13 @@ class ScenarioParser {
 
   void read_measure(const YamlNode& root) {
     std::vector<std::string> groups;
-    if (const YamlEntry* entry = root.find("measure")) out_.places["measure"] = entry->place;
     for (const MetricGroup& group : metric_groups()) groups.emplace_back(group.name);
-    for (const YamlNode& item : reader_.as_list(reader_.required(root, "measure", ""), "measure")) {
+    const YamlEntry* entry = root.find("measure");
+    if (entry == nullptr)
+      reader_.refuse(root.place, fmt::format("`measure` is missing; every scenario needs a list of some of {}",
+                                             fmt::join(groups, ", ")));
+    out_.places["measure"] = entry->place;
+    for (const YamlNode& item : reader_.as_list(*entry, "measure")) {
       const std::string group = reader_.one_of(item, "measure", groups);
       auto& measure = out_.base.measure;
       if (std::find(measure.begin(), measure.end(), group) != measure.end())

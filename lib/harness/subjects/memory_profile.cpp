@@ -88,9 +88,15 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
   return std::ranges::find(kModelled, key.path) != kModelled.end();
 }
 
+/// BF16 ignores the key.
+bool has_quantized_weights(const CellConfig& cell, Arm arm) {
+  return arm != Arm::kBf16 && cell.training.recipe != "bf16" && cell.training.quantized_weights;
+}
+
 /// The key of a sharded cell of which profiles say nothing, and why.
-std::string uncovered_when_sharded(const CellConfig& cell) {
-  if (cell.training.quantized_weights) return "training.quantized_weights: profiles say nothing of sharded FP8 weights";
+std::string uncovered_when_sharded(const CellConfig& cell, Arm arm) {
+  if (has_quantized_weights(cell, arm))
+    return "training.quantized_weights: profiles say nothing of sharded FP8 weights";
   if (cell.training.checkpoint != Recompute::kNone)
     return "training.checkpoint: profiles say nothing of recomputation around sharded layers";
   const Sizes sizes(cell.model);
@@ -117,7 +123,7 @@ std::string uncovered(const CellConfig& cell, Arm arm, const std::string& arch) 
                            ? std::string(reason->text)
                            : fmt::format("{}; profiles are of cells that leave it out", to_text(value)));
   }
-  return is_sharded(cell) ? uncovered_when_sharded(cell) : "";
+  return is_sharded(cell) ? uncovered_when_sharded(cell, arm) : "";
 }
 
 /// Bytes of Adam's state for an element.
@@ -220,7 +226,7 @@ ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
 const ProfileRow& MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
   const bool bf16 = arm == Arm::kBf16;
   const std::string recipe = bf16 ? "bf16" : cell.training.recipe;
-  const bool quantized = !bf16 && cell.training.quantized_weights;
+  const bool quantized = has_quantized_weights(cell, arm);
   const auto found = std::ranges::find_if(rows_, [&](const ProfileRow& row) {
     return row.layer == cell.model.layer && row.form == cell.model.form && row.recipe == recipe &&
            row.quantized_weights == quantized;

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import stat
 import sys
 
 from . import cells, parity, protocol, rank, ranks, subjects
@@ -66,10 +67,13 @@ def main(words):
         print(json.dumps(subjects.machine(words[1])))
     elif words[:1] == ["--describe"] and len(words) == 2:
         print(json.dumps(subjects.describe(words[1])))
-    elif not words:
+    elif not words and stat.S_ISSOCK(os.fstat(protocol.CONTROL).st_mode):
         protocol.serve(answer)
     else:
-        sys.exit("usage: python -m fp8lab_subjects.worker [--check | --machine SUBJECT | --describe SUBJECT]")
+        sys.exit(
+            "usage: python -m fp8lab_subjects.worker [--check | --machine SUBJECT | --describe SUBJECT]\n"
+            "Without an option it serves `fp8lab run`, which starts it with a socket as descriptor 0."
+        )
 
 
 if __name__ == "__main__":
