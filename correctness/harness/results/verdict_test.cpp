@@ -42,11 +42,13 @@ Expectation equals_predicted(Side side) {
   return out;
 }
 
-Expectation at_most_bf16(Side side) {
-  Expectation out = expect(side, Comparison::kAtMost, 0);
-  out.of = Arm::kBf16;
+Expectation compared(Side side, Comparison comparison, Arm of) {
+  Expectation out = expect(side, comparison, 0);
+  out.of = of;
   return out;
 }
+
+Expectation at_most_bf16(Side side) { return compared(side, Comparison::kAtMost, Arm::kBf16); }
 
 Expectation ends(Side side, const std::string& status, const std::string& signal = "") {
   Expectation out;
@@ -136,6 +138,11 @@ std::vector<Case> fix_cases() {
       {"difference_speaks_of_both",
        {{Arm::kBefore, arm(130)}, {Arm::kAfter, arm(30)}},
        {equals(Side::kDifference, 100)},
+       Verdict::kConfirmed,
+       ""},
+      {"before_beside_after_speaks_of_both",
+       {{Arm::kBefore, arm(130)}, {Arm::kAfter, arm(30)}},
+       {compared(Side::kBefore, Comparison::kAtLeast, Arm::kAfter)},
        Verdict::kConfirmed,
        ""},
       {"difference_too_small",

@@ -338,7 +338,7 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
       gate.detail = fmt::format("{} of `subject: {}` has no closed form; compare with a number or with bf16", e.metric,
                                 cell.subject);
     before_covered = before_covered || speaks_of(e.side, Side::kBefore) || e.of == Arm::kBefore;
-    after_covered = after_covered || speaks_of(e.side, Side::kAfter);
+    after_covered = after_covered || speaks_of(e.side, Side::kAfter) || e.of == Arm::kAfter;
     const bool of_before = is_timed_ratio(e) && e.of == Arm::kBefore;
     std::string& slot = !gate.pass               ? undecided
                         : of_before              ? slower
