@@ -150,6 +150,27 @@ TEST(Fits, TheCheapestChangeComesFirstAndNoneContainsAnother) {
   EXPECT_TRUE(cheapest_fits(cell, std::int64_t{1} << 50, [](const CellConfig&) { return false; }).fits.empty());
 }
 
+// The search asks whether the most halvings fit, and tries fewer only if they do.
+TEST(Fits, EachHalvingAndEachSplitNeedsLessMemory) {
+  for (const char* recipe : {"bf16", "delayed", "block", "mxfp8"})
+    for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull}) {
+      CellConfig cell = find_model("llama3-8b").cell();
+      cell.ranks = 8;
+      cell.training.recipe = recipe;
+      cell.training.checkpoint = checkpoint;
+      cell.model.batch = 8;
+      cell.training.micro_batches = 2;
+      double before = estimate(cell, Arm::kAfter).figures.at("memory.peak_bytes");
+      for (int doublings = 0; doublings < 6; ++doublings) {
+        doublings < 3 ? cell.model.batch /= 2 : cell.context_parallel *= 2;
+        cell.training.micro_batches *= 2;
+        const double peak = estimate(cell, Arm::kAfter).figures.at("memory.peak_bytes");
+        EXPECT_LE(peak, before) << recipe << ", " << doublings;
+        before = peak;
+      }
+    }
+}
+
 PlanRequest over(const char* gpu, std::vector<int> ranks, std::vector<std::string> settings = {}) {
   PlanRequest request;
   request.model = "llama3-70b";

@@ -81,8 +81,103 @@ TEST(AnswerOfAModel, AChangeOfTwoKeysIsTwoChanges) {
   ASSERT_EQ(fits[0]["changes"].size(), 2u) << fits.dump(2);
   EXPECT_EQ(fits[0]["changes"][0]["key"], "model.batch");
   EXPECT_EQ(fits[0]["changes"][0]["value"], "1");
+  EXPECT_EQ(fits[0]["changes"][0]["cost"], "half a micro-batch");
   EXPECT_EQ(fits[0]["changes"][1]["key"], "training.micro_batches");
   EXPECT_EQ(fits[0]["changes"][1]["value"], "2");
+  EXPECT_EQ(fits[0]["changes"][1]["cost"], "twice as many: twice the gathers");
+}
+
+Json after_arm(const PlanRequest& request) { return json_of(request)[0]["arms"]["after"]; }
+
+/// Each fit as the settings that make it: {"model.batch=1", "training.micro_batches=2"}.
+std::vector<std::vector<std::string>> fits_of_arm(const Json& arm) {
+  std::vector<std::vector<std::string>> out;
+  for (const Json& fit : arm["fits_with"]) {
+    out.emplace_back();
+    for (const Json& change : fit["changes"])
+      out.back().push_back(change["key"].get<std::string>() + "=" + change["value"].get<std::string>());
+  }
+  return out;
+}
+
+std::int64_t peak_of(const Json& arm) {
+  return arm["capacity"].get<std::int64_t>() - arm["spare_bytes"].get<std::int64_t>();
+}
+
+using Settings = std::vector<std::string>;
+
+PlanRequest with(PlanRequest request, const Settings& more) {
+  request.settings.insert(request.settings.end(), more.begin(), more.end());
+  return request;
+}
+
+/// A sequence of 131072 tokens a rank with full recomputation, in delayed scaling.
+PlanRequest long_sequence(const Settings& more = {}) {
+  PlanRequest out = with(of_model("h100", 64, {"seq=131072", "training.checkpoint=full"}, {"delayed"}), more);
+  out.model = "llama3-70b";
+  return out;
+}
+
+TEST(RepeatedChanges, HalveMicroBatchesUntilTheyFit) {
+  for (const int batch : {16, 64}) {
+    const std::string number = std::to_string(batch);
+    const PlanRequest request = of_model("h100", 8, {"batch=" + number}, {"delayed"});
+    const Json arm = after_arm(request);
+    const auto fits = fits_of_arm(arm);
+    ASSERT_FALSE(fits.empty()) << arm.dump(2);
+    EXPECT_EQ(fits[0], (Settings{"model.batch=1", "training.micro_batches=" + number}));
+    EXPECT_EQ(arm["fits_with"][0]["changes"][1]["cost"], number + " times as many: " + number + " times the gathers");
+    const Json changed = after_arm(with(request, fits[0]));
+    EXPECT_EQ(changed["fits"], true);
+    EXPECT_EQ(peak_of(changed), arm["fits_with"][0]["peak_bytes"]);
+    const Settings less{"model.batch=2", "training.micro_batches=" + std::to_string(batch / 2)};
+    EXPECT_EQ(after_arm(with(request, less))["fits"], false) << "the first that fits is reported";
+  }
+}
+
+TEST(RepeatedChanges, SplitSequencesUntilTheyFit) {
+  const Json arm = after_arm(long_sequence());
+  const auto fits = fits_of_arm(arm);
+  ASSERT_FALSE(fits.empty()) << arm.dump(2);
+  EXPECT_EQ(fits[0], (Settings{"context_parallel=8", "training.micro_batches=8"}));
+  EXPECT_EQ(arm["fits_with"][0]["changes"][0]["cost"],
+            "8 ranks split every sequence: keys and values travel around them");
+  const Json changed = after_arm(long_sequence(fits[0]));
+  EXPECT_EQ(changed["fits"], true);
+  EXPECT_EQ(peak_of(changed), arm["fits_with"][0]["peak_bytes"]);
+  EXPECT_EQ(after_arm(long_sequence({"context_parallel=4", "micro_batches=4"}))["fits"], false);
+  // Two changes of one key are one, and micro-batches are halved first.
+  const auto both = fits_of_arm(after_arm(long_sequence({"batch=4"})));
+  ASSERT_FALSE(both.empty());
+  EXPECT_EQ(both[0], (Settings{"model.batch=1", "training.micro_batches=32", "context_parallel=8"}));
+}
+
+TEST(RepeatedChanges, ThatBreakARuleAreNotOffered) {
+  const auto splits = [](const PlanRequest& request) { return contains(printed(request).text, "context_parallel="); };
+  ASSERT_TRUE(splits(long_sequence()));
+  EXPECT_FALSE(splits(long_sequence({"dropout=0.1"}))) << "masks do not follow tokens to other ranks";
+  const auto tried = [](int ranks, const Settings& settings, const char* recipe = "delayed") {
+    PlanRequest request = of_model("", ranks, settings, {recipe});
+    request.capacity = "1MiB";
+    return printed(request).text;
+  };
+  // Not beyond the ranks, nor beyond two chunks of a sequence for each of them.
+  EXPECT_TRUE(contains(tried(12, {}), " context_parallel=4, ")) << tried(12, {});
+  EXPECT_TRUE(contains(tried(64, {"seq=2064"}, "bf16"), " context_parallel=8, ")) << tried(64, {"seq=2064"}, "bf16");
+  EXPECT_FALSE(contains(tried(64, {"seq=2047"}, "bf16"), "context_parallel="));
+  // FP8 products need a multiple of 8 tokens, and a step has at most 65536 micro-batches.
+  EXPECT_TRUE(contains(tried(64, {"seq=2064"}), " context_parallel=2, ")) << tried(64, {"seq=2064"});
+  const std::string small = tried(64, {"seq=4", "batch=8"});
+  EXPECT_TRUE(contains(small, " model.batch=2, ")) << small;
+  EXPECT_FALSE(contains(small, "context_parallel=")) << small;
+  const std::string many = tried(8, {"batch=16", "micro_batches=32768"});
+  EXPECT_TRUE(contains(many, " model.batch=8, ")) << many;
+  EXPECT_FALSE(contains(many, "context_parallel=")) << many;
+  // A linear layer could be run so, but has no keys and values to exchange.
+  TemporaryDirectory folder;
+  PlanRequest linear = of_file(folder, "ranks: 4\n");
+  linear.capacity = "1MiB";
+  EXPECT_FALSE(splits(linear)) << printed(linear).text;
 }
 
 TEST(FitsOfAMesh, AreFewerReplicasAndMoreShards) {
@@ -107,7 +202,7 @@ TEST(FitsOfAMesh, WhatWasTriedIsNamedWhereNothingFits) {
   const std::string text = printed(request).text;
   EXPECT_TRUE(contains(text,
                        "nothing that was tried makes it fit: mesh=64, training.moments=bf16, "
-                       "training.checkpoint=full, up to 4096 ranks\n"))
+                       "training.checkpoint=full, context_parallel=64, up to 4096 ranks\n"))
       << text;
   TemporaryDirectory folder;
   request = of_file(folder, "");

@@ -25,13 +25,17 @@ struct Fit {
 
 struct FitSearch {
   std::vector<Fit> fits;  ///< the cheapest first; none contains another
-  std::vector<std::string>
-      tried;  ///< every change of a cell that could run: "training.moments=bf16", "up to 512 ranks"
+  /// Every change of a cell that could run, as far as it goes: "training.moments=bf16", "model.batch=1", "up to 512
+  /// ranks".
+  std::vector<std::string> tried;
 };
 
 /// Searches for combinations of changes with which the peak of `config` is at most `capacity` bytes, until `most` of
 /// them are found. Tried are: resharding after forward, one replica in place of several, moments in BF16, FP8 weights,
-/// a smaller micro-batch, recomputation, and more ranks. `allowed` is false for a cell that cannot be run.
+/// a smaller micro-batch, recomputation, sequences split over ranks, and more ranks. Micro-batches and the tokens of a
+/// rank are halved as often as is needed, with so many more micro-batches that a step has as many tokens on as many
+/// ranks. `allowed` is false for a cell that cannot be run, or that means nothing, as one that splits the sequences of
+/// a layer without attention.
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
                         const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);
 

@@ -48,6 +48,14 @@ void judge_expectations(Planned& plan) {
         ++plan.open;
 }
 
+FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, const Vocabulary& vocabulary) {
+  // Without attention, ranks that split sequences are ranks with smaller micro-batches.
+  const bool splits = vocabulary.attends && vocabulary.attends(cell.model.layer);
+  return cheapest_fits(cell, capacity, [&](const CellConfig& changed) {
+    return (splits || changed.context_parallel == cell.context_parallel) && broken_rules(changed, vocabulary).empty();
+  });
+}
+
 }  // namespace
 
 bool Planned::fails(bool fits) const {
@@ -97,9 +105,7 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
     if (plan.capacity > 0 && peak != figures.end()) out.spare = plan.capacity - static_cast<std::int64_t>(peak->second);
     if (arm == Arm::kAfter && program.estimate && program.finds_fits && out.spare && *out.spare < 0 &&
         out.cannot_run.empty())
-      out.search = cheapest_fits(lasting, plan.capacity, [&](const CellConfig& changed) {
-        return broken_rules(changed, program.vocabulary()).empty();
-      });
+      out.search = fits_of(lasting, plan.capacity, program.vocabulary());
     plan.arms.push_back(std::move(out));
   }
   judge_expectations(plan);
