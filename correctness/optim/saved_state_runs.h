@@ -30,10 +30,14 @@ struct Training {
 
   Training(const char* recipe, const AdamOptions& options, bool eight_bits = true, const char* layer = "layernorm_mlp",
            std::unique_ptr<Device> on = support::open_poisoned_device())
+      : Training(make_recipe(recipe), options,
+                 {.layer = layer, .layers = 2, .config = small_layer(recipe), .eight_bit_weights = eight_bits},
+                 std::move(on)) {}
+  Training(const Recipe& recipe, const AdamOptions& options, const ModelOptions& of_model,
+           std::unique_ptr<Device> on = support::open_poisoned_device())
       : device(std::move(on)),
-        config(small_layer(recipe)),
-        model(runtime, make_recipe(recipe),
-              {.layer = layer, .layers = 2, .config = config, .eight_bit_weights = eight_bits}),
+        config(of_model.config),
+        model(runtime, recipe, of_model),
         adam(model.parameters(), options) {}
 
   TrainingState state() {

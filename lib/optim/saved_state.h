@@ -25,9 +25,10 @@ struct TrainingState {
 // state. Afterwards the previous files are removed.
 //
 // Contents. Each entry has the parameter's global name, the rows of the unsharded parameter that it covers, type, bytes
-// and a checksum. Everything is saved byte by byte: values, masters, moments, amax histories, and for parameters in
-// eight bits the data and scales of both orientations (FP32 scales as FP32). If as many ranks load it with the same
-// rows each, training continues with the bits of training that never stopped.
+// and a checksum. Amax histories and their scales have the name of their module and pass, and the types that the scales
+// are for. Everything is saved byte by byte: values, masters, moments, amax histories, and for parameters in eight bits
+// the data and scales of both orientations (FP32 scales as FP32). If as many ranks load it with the same rows each,
+// training continues with the bits of training that never stopped.
 //
 // Other ranks. If another number of ranks loads it, or ranks have other rows (empty shards included):
 //   - values, masters and moments are cut anew along dim 0;
@@ -44,10 +45,14 @@ struct TrainingState {
 // master. Any other weight without a saved master is an Error. So is a weight in another form under the same cut,
 // because it belongs to another model.
 //
-// Errors name file, entry and remedy, on every rank: the failed rank reports its problem, the others name that rank. A
-// failed call changes neither memory nor the readable state on the disk, with two exceptions: if only the last sync of
-// the folder fails, the new state is already the readable one; and if the device's memory ends while weights of shards
-// that were cut anew are cast, the model is loaded in part, and the ranks end.
+// Another model. Recipe state, masters and parameters that are in the files and not in the model are an Error, and so
+// are scales for other types. Only what an optimizer keeps may be left out, by loading without one.
+//
+// Errors name file, entry and remedy, on every rank: the failed rank throws its own, the others one of the same type
+// (OutOfMemory or Error) with the number of that rank and its message. A failed call changes neither memory nor the
+// readable state on the disk, with two exceptions: if only the last sync of the folder fails, the new state is already
+// the readable one; and if the device's memory ends while weights of shards that were cut anew are cast, the model is
+// loaded in part, and the ranks end.
 
 /// `group` is the ranks over which the parameters are sharded, all of which must call this; null: this rank alone.
 /// Under HSDP one replica saves.

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "fsdp/row_split.h"
 
@@ -48,19 +50,25 @@ void SavedEntries::check_bytes(const RankFile& file, std::string_view entry, std
                 fmt::format("{} B where the model has {} B; load it into the model that was saved", actual, expected));
 }
 
-const RankFile* SavedEntries::exact(const EntryRequest& request, int rank) const {
+const RankFile* SavedEntries::own_file(const EntryRequest& request) const {
+  const auto shard = [&](int rank) {
+    return std::pair(cuts_.first(request.parameter, rank), cuts_.rows(request.parameter, rank));
+  };
+  std::map<std::pair<std::int64_t, std::int64_t>, const RankFile*> saved;  // by first row and rows
   for (const RankFile& file : files_) {
     const SavedEntry& entry = entry_in(file, request);
-    if (entry.first_row == cuts_.first(request.parameter, rank) && entry.rows == cuts_.rows(request.parameter, rank))
-      return &file;
+    saved.try_emplace({entry.first_row, entry.rows}, &file);
   }
-  return nullptr;
+  for (int rank = 0; rank < cuts_.ranks(); ++rank)
+    if (!saved.contains(shard(rank))) return nullptr;
+  return saved.at(shard(rank_));
 }
 
-bool SavedEntries::cut_as_before(const EntryRequest& request) const {
-  for (int rank = 0; rank < cuts_.ranks(); ++rank)
-    if (exact(request, rank) == nullptr) return false;
-  return true;
+const SavedEntry& SavedEntries::own_entry(const RankFile& file, const EntryRequest& request) const {
+  const SavedEntry& entry = entry_in(file, request);
+  if (entry.first_row != cuts_.first(request.parameter, rank_) || entry.rows != cuts_.rows(request.parameter, rank_))
+    file.refuse(request.name, "it has other rows than the rest of its parameter; the file is damaged");
+  return entry;
 }
 
 void SavedEntries::for_rows(const EntryRequest& request,
@@ -69,12 +77,15 @@ void SavedEntries::for_rows(const EntryRequest& request,
   const std::int64_t end = next + cuts_.rows(request.parameter, rank_);
   const std::int64_t row_bytes = row_elems(state_.parameters[request.parameter]->spec.shape) *
                                  static_cast<std::int64_t>(size_bytes(request.dtype));
+  const auto has_next = [&](const RankFile& file) {
+    const SavedEntry& entry = entry_in(file, request);
+    return entry.first_row <= next && next < entry.first_row + entry.rows;
+  };
+  auto file = files_.begin();
   while (next < end) {
-    const auto has_next = [&](const RankFile& file) {
-      const SavedEntry& entry = entry_in(file, request);
-      return entry.first_row <= next && next < entry.first_row + entry.rows;
-    };
-    const auto file = std::find_if(files_.begin(), files_.end(), has_next);
+    // Ranks have their rows in order, so what comes next is hardly ever before the file of the rows before.
+    file = std::find_if(file, files_.end(), has_next);
+    if (file == files_.end()) file = std::find_if(files_.begin(), files_.end(), has_next);
     if (file == files_.end()) files_.front().refuse(request.name, fmt::format("row {} is in no rank's file", next));
     const SavedEntry& entry = entry_in(*file, request);
     check_bytes(*file, request.name, entry.bytes, entry.rows * row_bytes);

@@ -39,11 +39,11 @@ class SavedEntries {
   const SavedEntry& entry_in(const RankFile& file, const EntryRequest& request) const;
   static void check_bytes(const RankFile& file, std::string_view entry, std::int64_t actual, std::int64_t expected);
 
-  /// True if every rank's shard is an entry of one file. The answer is the same on every rank, so collective calls may
-  /// depend on it.
-  bool cut_as_before(const EntryRequest& request) const;
-  /// The file that has this rank's shard as one entry. Only where cut_as_before().
-  const RankFile& own_file(const EntryRequest& request) const { return *exact(request, rank_); }
+  /// The file that has this rank's shard as one entry, if every rank's shard is an entry of one file; otherwise null,
+  /// on every rank alike, so that collective calls may depend on it. Reads every file's entry: once per parameter.
+  const RankFile* own_file(const EntryRequest& request) const;
+  /// The entry of this rank's shard in the own_file() of its parameter.
+  const SavedEntry& own_entry(const RankFile& file, const EntryRequest& request) const;
 
   /// Calls use(file, bytes) for the part of this rank's rows that each file has, in the order of rows.
   void for_rows(const EntryRequest& request,
@@ -52,9 +52,6 @@ class SavedEntries {
   std::vector<std::byte> rows_of(const EntryRequest& request) const;
 
  private:
-  /// The file whose entry covers exactly the rows of `rank`'s shard, or null.
-  const RankFile* exact(const EntryRequest& request, int rank) const;
-
   const TrainingState& state_;
   const RowCuts& cuts_;
   int rank_;

@@ -15,10 +15,10 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kVersion = 2;
-/// Suffixes of the names of entries with quantized data: of the present version, and of version 1, which can be read.
-constexpr std::string_view kDataSuffix = "-wise data";
-constexpr std::string_view kFormerDataSuffix = "-wise codes";
+/// Versions 1 and 2 list the scales of a recipe by number, without their modules and types, so that scales of another
+/// model cannot be recognized.
+constexpr std::int64_t kVersion = 3;
+constexpr std::string_view kNoRoles = "-";
 constexpr std::int64_t kFirstLine = 64;
 constexpr std::string_view kMagic = "fp8lab checkpoint";
 constexpr std::string_view kRemedy = "load another save, or save again if the training still runs";
@@ -45,28 +45,33 @@ void check_version(const std::filesystem::path& file, std::string_view text) {
   if (!(words >> project >> what >> version) || project + " " + what != kMagic || version < 1)
     fail_damaged(file, "it does not begin as saved state does");
   if (version > kVersion)
-    fail(fmt::format("saved state: {}: written in version {}; this program reads up to version {}: use a newer one",
+    fail(fmt::format("saved state: {}: written in version {}; this program reads version {}: use a newer one",
                      file.string(), version, kVersion));
+  if (version < kVersion)
+    fail(fmt::format(
+        "saved state: {}: written in version {}, in which scales lack the names of their modules; this program reads "
+        "version {}: load it with the program that saved it",
+        file.string(), version, kVersion));
 }
 
 std::string line_of(const SavedEntry& entry) {
-  return fmt::format("{} {} {} {} {} {} {:x} {}\n", name(entry.dtype), entry.global_rows, entry.first_row, entry.rows,
-                     entry.bytes, entry.offset, entry.sum, entry.name);
+  return fmt::format("{} {} {} {} {} {} {:x} {} {}\n", name(entry.dtype), entry.global_rows, entry.first_row,
+                     entry.rows, entry.bytes, entry.offset, entry.sum, entry.roles.empty() ? kNoRoles : entry.roles,
+                     entry.name);
 }
 
-SavedEntry entry_of(const std::filesystem::path& file, const std::string& line, std::int64_t version) {
+SavedEntry entry_of(const std::filesystem::path& file, const std::string& line) {
   std::istringstream words(line);
   SavedEntry entry;
   std::string dtype;
   words >> dtype >> entry.global_rows >> entry.first_row >> entry.rows >> entry.bytes >> entry.offset >> std::hex >>
-      entry.sum;
+      entry.sum >> entry.roles;
   words.get();
   std::getline(words, entry.name);
   const std::optional<DType> parsed = parse_dtype(dtype);
   if (!words || !parsed) fail_damaged(file, "a line of its header cannot be read");
   entry.dtype = *parsed;
-  if (version == 1 && entry.name.ends_with(kFormerDataSuffix))
-    entry.name.replace(entry.name.size() - kFormerDataSuffix.size(), kFormerDataSuffix.size(), kDataSuffix);
+  if (entry.roles == kNoRoles) entry.roles.clear();
   return entry;
 }
 
@@ -119,7 +124,6 @@ void write_manifest(const std::filesystem::path& folder, const Manifest& manifes
                                  manifest.save_number, manifest.step, manifest.optimizer_steps, manifest.files.size());
   for (const RankFileRow& row : manifest.files)
     text += fmt::format("{} {:x} {}\n", row.bytes, row.header_sum, row.name);
-  // After what former programs read.
   if (!manifest.group_steps.empty()) {
     text += fmt::format("group_steps {}", manifest.group_steps.size());
     for (const std::int64_t steps : manifest.group_steps) text += fmt::format(" {}", steps);
@@ -180,18 +184,19 @@ RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) 
     fail_damaged(path_, "its first line does not match the manifest");
   const std::string header = read_text(path_, kFirstLine, header_bytes);
   if (checksum(bytes_of(header)) != sum) fail_damaged(path_, "the checksum of its header does not match");
+  places_.reserve(static_cast<std::size_t>(std::ranges::count(header, '\n')));
   std::istringstream lines(header);
   for (std::string line; std::getline(lines, line);) {
-    SavedEntry& entry = entries_.emplace_back(entry_of(path_, line, version));
+    SavedEntry& entry = entries_.emplace_back(entry_of(path_, line));
     entry.offset += kFirstLine + header_bytes;
     if (entry.offset + entry.bytes > bytes) refuse(entry.name, "it ends beyond the file");
+    if (!places_.emplace(entry.name, entries_.size() - 1).second) refuse(entry.name, "the file has two of this name");
   }
 }
 
 const SavedEntry* RankFile::find(std::string_view name) const {
-  for (const SavedEntry& entry : entries_)
-    if (entry.name == name) return &entry;
-  return nullptr;
+  const auto place = places_.find(name);
+  return place == places_.end() ? nullptr : &entries_[place->second];
 }
 
 std::vector<std::byte> RankFile::read(const SavedEntry& entry) const {

@@ -3,10 +3,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/dtype.h"
@@ -30,6 +32,8 @@ struct SavedEntry {
   std::int64_t bytes = 0;
   std::int64_t offset = 0;  ///< in the file
   std::uint64_t sum = 0;
+  /// Of recipe state: the types that its scales are for, role by role ("e4m3,e4m3"). Empty for state of parameters.
+  std::string roles{};
 };
 
 /// The manifest's row about one rank's file.
@@ -43,7 +47,7 @@ struct Manifest {
   std::int64_t save_number = 0;  ///< of the saves into this folder, from 1 on; part of the name of every rank's file
   std::int64_t step = 0;
   std::int64_t optimizer_steps = 0;
-  std::vector<std::int64_t> group_steps;  ///< the optimizer's by parameter group; empty in files of former programs
+  std::vector<std::int64_t> group_steps;  ///< the optimizer's by parameter group; empty without an optimizer
   std::vector<RankFileRow> files;         ///< by rank
 };
 
@@ -59,7 +63,7 @@ RankFileRow write_rank_file(const std::filesystem::path& folder, const std::stri
                             std::vector<EntryToWrite>& entries);
 void write_manifest(const std::filesystem::path& folder, const Manifest& manifest);
 
-/// Throws Error if the manifest is absent, damaged or of a newer version.
+/// Throws Error if the manifest is absent, damaged or of another version.
 Manifest read_manifest(const std::filesystem::path& folder);
 
 /// A rank's file whose header has been read and checked.
@@ -77,8 +81,15 @@ class RankFile {
   [[noreturn]] void refuse(std::string_view entry, const std::string& problem) const;
 
  private:
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+
   std::filesystem::path path_;
   std::vector<SavedEntry> entries_;
+  /// Places in entries_. Every rank asks every file for every tensor, so a search through them all would be quadratic.
+  std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;
 };
 
 }  // namespace fp8lab

@@ -3,7 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <set>
 
+#include "comm/run.h"
 #include "fsdp/row_split.h"
 #include "optim/shards.h"
 
@@ -40,6 +43,10 @@ class Collector {
     add(fmt::format("{} data", what), kind, orientation.data);
     add(fmt::format("{} scale_inv", what), kind, orientation.scale_inv);
   }
+  void add_recipe(std::string_view what, const Tensor& tensor, std::string roles) {
+    add(what, Kind::kRecipe, tensor);
+    items_.back().roles = std::move(roles);
+  }
   void add_moment(std::string_view what, const Tensor& elements, const Tensor& scale) {
     add(what, scale ? Kind::kMoment : Kind::kRows, elements);
     if (elements) items_.back().scale = scale;
@@ -53,18 +60,57 @@ class Collector {
   bool replicated_ = false;
 };
 
-void add_recipe_state(Collector& collector, std::string_view pass, std::span<RoleScales* const> all) {
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (!all[i]->delayed()) continue;
-    collector.of(fmt::format("{} scales {}", pass, i), SavedItem::kNoParameter);
-    collector.add("amax history", Kind::kRecipe, all[i]->delayed()->history());
-    collector.add("scale", Kind::kRecipe, all[i]->delayed()->scales());
+/// The types that scales are for, in the order of the scales. Formats with a history differ in nothing else that a
+/// scale depends on.
+std::string roles_of(const RoleScales& scales) {
+  std::string roles;
+  for (const QuantFormat& format : scales.roles())
+    if (format.amax_source == AmaxSource::kHistory)
+      roles += fmt::format("{}{}", roles.empty() ? "" : ",", name(format.dtype));
+  return roles;
+}
+
+/// Adds recipe state under the name that its module has in the ledger, which includes the pass. Positions in the lists
+/// would not do: another model may have as many scales, of other layers.
+void add_recipe_state(Collector& collector, const Ledger& ledger, const TrainingState& state) {
+  std::set<std::string> names;
+  for (const auto& all : {state.forward_scales, state.backward_scales})
+    for (const RoleScales* scales : all) {
+      if (!scales->delayed()) continue;
+      const std::string& owner = ledger.holder(scales->delayed()->history().holder()).owner;
+      if (!names.insert(owner).second)
+        fail(fmt::format("saved state: two modules have scales called '{}'; give each a name of its own", owner));
+      collector.of(owner, SavedItem::kNoParameter);
+      collector.add_recipe("amax history", scales->delayed()->history(), roles_of(*scales));
+      collector.add_recipe("scale", scales->delayed()->scales(), roles_of(*scales));
+    }
+}
+
+/// What a rank reports of its failure to the others.
+struct FailureReport {
+  bool out_of_memory = false;
+  std::array<char, 4095> message{};  ///< ends with a zero
+};
+
+FailureReport report_of(const std::exception_ptr& problem) {
+  Failure failure;
+  try {
+    std::rethrow_exception(problem);
+  } catch (...) {
+    failure = current_failure();
   }
+  FailureReport report{.out_of_memory = failure.out_of_memory};
+  constexpr std::string_view kCut = " ...";
+  if (failure.reason.size() >= report.message.size())
+    failure.reason.replace(report.message.size() - 1 - kCut.size(), std::string::npos, kCut);
+  failure.reason.copy(report.message.data(), report.message.size() - 1);
+  return report;
 }
 
 }  // namespace
 
-std::vector<SavedItem> saved_items(const TrainingState& state, const Behaviors& behaviors) {
+std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& state) {
+  const Behaviors& behaviors = runtime.behaviors;
   std::vector<SavedItem> items;
   Collector collector(items);
   if (state.optimizer != nullptr && !std::ranges::equal(state.optimizer->parameters(), state.parameters))
@@ -89,8 +135,7 @@ std::vector<SavedItem> saved_items(const TrainingState& state, const Behaviors& 
     collector.add_moment("exp_avg_sq", adam.exp_avg_sq, adam.exp_avg_sq_scale);
     collector.add("master", Kind::kRows, adam.master);
   }
-  add_recipe_state(collector, "forward", state.forward_scales);
-  add_recipe_state(collector, "backward", state.backward_scales);
+  add_recipe_state(collector, runtime.device.ledger(), state);
   return items;
 }
 
@@ -161,17 +206,27 @@ std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, cons
   return writers;
 }
 
-void fail_on_every_rank(ProcessGroup* group, const std::string& problem, std::string_view doing) {
-  float failed = 0.0f;  // the rank that failed, counted from 1
-  if (group != nullptr) {
-    failed = problem.empty() ? 0.0f : static_cast<float>(group->rank() + 1);
-    const ReducePart part{.data = reinterpret_cast<std::byte*>(&failed), .elems = 1};
-    group->all_reduce(ReduceOp::kMax, {&part, 1}, "saved state");
+void fail_on_every_rank(ProcessGroup* group, const std::exception_ptr& problem, std::string_view doing) {
+  if (group == nullptr) {
+    if (problem) std::rethrow_exception(problem);
+    return;
   }
-  if (!problem.empty()) fail(problem);
-  if (failed > 0.0f)
-    fail(fmt::format("saved state: rank {} could not {}; its own error says why",
-                     group->world_rank(static_cast<int>(failed) - 1), doing));
+  // The rank that failed, counted from 1: after the reduction the same number on every rank.
+  float failed = problem ? static_cast<float>(group->rank() + 1) : 0.0f;
+  const ReducePart number{.data = reinterpret_cast<std::byte*>(&failed), .elems = 1};
+  group->all_reduce(ReduceOp::kMax, {&number, 1}, "saved state");
+  if (failed > 0.0f) {
+    const int root = static_cast<int>(failed) - 1;
+    FailureReport report = problem ? report_of(problem) : FailureReport{};
+    const BroadcastPart part{.data = reinterpret_cast<std::byte*>(&report), .bytes = sizeof report};
+    group->broadcast(root, {&part, 1}, "failure of saved state");
+    if (problem) std::rethrow_exception(problem);
+    report.message.back() = '\0';  // it comes from another process
+    const std::string message =
+        fmt::format("saved state: rank {} could not {}: {}", group->world_rank(root), doing, report.message.data());
+    if (report.out_of_memory) throw OutOfMemory(message);
+    fail(message);
+  }
 }
 
 }  // namespace fp8lab

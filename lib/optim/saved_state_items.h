@@ -4,6 +4,7 @@
 #include <exception>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "behavior/behaviors.h"
@@ -14,7 +15,8 @@
 // The meaning of the entries of saved state: the tensors of a training state by name, and the rows that each rank has.
 namespace fp8lab {
 
-/// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>".
+/// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>", those of a recipe
+/// "<module> <forward or backward>: <what>".
 struct SavedItem {
   static constexpr std::size_t kNoParameter = std::numeric_limits<std::size_t>::max();
   enum class Kind {
@@ -35,8 +37,9 @@ struct SavedItem {
   Tensor scale{};  ///< scale of a kMoment
   /// Reverted shard_saved_state: a shard described as a tensor of its own, of which every rank is taken to have a copy.
   bool replicated = false;
+  std::string roles{};  ///< of a kRecipe, as in SavedEntry
 };
-std::vector<SavedItem> saved_items(const TrainingState& state, const Behaviors& behaviors);
+std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& state);
 /// The type of an item's elements in the files.
 DType dtype_of(const SavedItem& item, const TrainingState& state);
 
@@ -68,18 +71,18 @@ std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, cons
 /// The same ranks for buffers in host memory, for agreement about saved state; null stays null.
 inline ProcessGroup* on_host(ProcessGroup* group) { return group == nullptr ? nullptr : &group->host(); }
 
-/// Throws Error on every rank if `problem` is not empty on some rank: on that rank with `problem`, on the others with
-/// the number of that rank.
-void fail_on_every_rank(ProcessGroup* group, const std::string& problem, std::string_view doing);
-/// The message of the exception that `work` throws, or empty.
+/// Collective. Throws on every rank if some rank has a `problem`: on that rank the problem itself, on the others
+/// OutOfMemory if it is one, else Error, with the number of that rank and its message, whose end is cut if it is long.
+void fail_on_every_rank(ProcessGroup* group, const std::exception_ptr& problem, std::string_view doing);
+/// The exception that `work` throws, or null.
 template <class Work>
-std::string problem_of(const Work& work) {
+std::exception_ptr problem_of(const Work& work) {
   try {
     work();
-  } catch (const std::exception& error) {  // want of host memory too: the other ranks are in a collective
-    return error.what();
+  } catch (...) {  // want of host memory too: the other ranks are in a collective
+    return std::current_exception();
   }
-  return {};
+  return nullptr;
 }
 
 }  // namespace fp8lab

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <exception>
 #include <optional>
-#include <set>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "core/check.h"
@@ -40,9 +41,9 @@ std::vector<T> values_from(const Bytes& bytes) {
 /// Loads in two steps: stage() reads and checks everything, before apply() writes anything.
 class Loader {
  public:
-  Loader(const Behaviors& behaviors, const std::filesystem::path& folder, const TrainingState& state,
-         const RowCuts& cuts, int rank)
-      : behaviors_(behaviors),
+  Loader(const Runtime& runtime, const std::filesystem::path& folder, const TrainingState& state, const RowCuts& cuts,
+         int rank)
+      : items_(saved_items(runtime, state)),
         state_(state),
         cuts_(cuts),
         rank_(rank),
@@ -56,12 +57,11 @@ class Loader {
           "saved state: its manifest counts the steps of {} parameter groups, and this program has {}; load "
           "it with the program that saved it",
           manifest_.group_steps.size(), std::tuple_size_v<Adam::GroupSteps>));
-    const std::vector<SavedItem> items = saved_items(state_, behaviors_);
-    refuse_unknown_parameters();
+    refuse_unknown_entries();
     std::size_t begin = 0;
-    for (std::size_t end = 0; end < items.size(); begin = end) {
-      while (end < items.size() && items[end].parameter == items[begin].parameter) ++end;
-      const std::span<const SavedItem> own = std::span(items).subspan(begin, end - begin);
+    for (std::size_t end = 0; end < items_.size(); begin = end) {
+      while (end < items_.size() && items_[end].parameter == items_[begin].parameter) ++end;
+      const std::span<const SavedItem> own = std::span(items_).subspan(begin, end - begin);
       if (own.front().parameter == SavedItem::kNoParameter)
         for (const SavedItem& item : own) stage_recipe(item);
       else
@@ -89,24 +89,42 @@ class Loader {
     optimizer.set_group_steps(steps);
   }
 
-  void refuse_unknown_parameters() const {
-    std::set<std::string_view> known;
-    for (const Parameter* parameter : state_.parameters) known.insert(parameter->name);
+  /// What the model lacks would be lost, and is a sign of another model.
+  void refuse_unknown_entries() const {
+    std::unordered_set<std::string_view> parameters, recipe;
+    for (const Parameter* parameter : state_.parameters) parameters.insert(parameter->name);
+    for (const SavedItem& item : items_)
+      if (item.kind == Kind::kRecipe) recipe.insert(item.name);
     for (const RankFile& file : saved_.files())
       for (const SavedEntry& entry : file.entries()) {
-        const std::string_view name = std::string_view(entry.name).substr(0, entry.name.rfind(": "));
-        if (entry.global_rows == 0 && entry.rows == 0 && entry.first_row == 0) continue;  // recipe state, or nothing
-        if (!known.count(name))
-          file.refuse(entry.name, "the model has no such parameter; load it into the model that was saved");
+        const std::string_view name = entry.name;
+        if (!entry.roles.empty()) {
+          if (!recipe.contains(name))
+            file.refuse(name, "the model has no such scales; load it into the model and recipe that were saved");
+        } else if (!parameters.contains(name.substr(0, name.rfind(": ")))) {
+          file.refuse(name, "the model has no such parameter; load it into the model that was saved");
+        }
       }
   }
 
+  /// Without a saved master, training would go on from the rounded value. An f32 value is its own master.
+  void refuse_unknown_master(std::size_t parameter) const {
+    const Tensor& value = local_shard(*state_.parameters[parameter]).value;
+    if (state_.optimizer == nullptr || state_.optimizer->state()[parameter].master) return;
+    if (value && value.dtype() == DType::kF32) return;
+    const std::string name = saved_.request_for(parameter, "master").name;
+    for (const RankFile& file : saved_.files())
+      if (file.find(name) != nullptr)
+        file.refuse(name, "this optimizer keeps no such master; load it with the optimizer options that were saved");
+  }
+
   void stage_parameter(std::span<const SavedItem> items) {
+    refuse_unknown_master(items.front().parameter);
     if (stored_in_other_form(items.front())) {
       stage_from_master(items);
       return;
     }
-    const bool as_before = saved_.cut_as_before(saved_.request_for(items.front()));
+    const RankFile* const as_before = saved_.own_file(saved_.request_for(items.front()));
     bool rebuild = false;
     for (const SavedItem& item : items) {
       const bool eight_bits = item.kind == Kind::kRowwise || item.kind == Kind::kTransposed;
@@ -116,13 +134,12 @@ class Loader {
         stage_replicated(item);
       } else if (item.kind == Kind::kDequantized) {
         stage_dequantized(item);
-      } else if (eight_bits && (rebuild || !as_before)) {
+      } else if (eight_bits && (rebuild || as_before == nullptr)) {
         rebuild = true;
-      } else if (as_before) {
-        const RankFile& file = saved_.own_file(saved_.request_for(item));
-        const SavedEntry& entry = saved_.entry_in(file, saved_.request_for(item));
-        saved_.check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
-        staged_.emplace_back(item.tensor, file.read(entry));
+      } else if (as_before != nullptr) {
+        const SavedEntry& entry = saved_.own_entry(*as_before, saved_.request_for(item));
+        saved_.check_bytes(*as_before, item.name, entry.bytes, item.tensor.bytes());
+        staged_.emplace_back(item.tensor, as_before->read(entry));
       } else {
         stage_rows(item);
       }
@@ -186,7 +203,7 @@ class Loader {
     const SavedEntry* entry = file.find(other.name);
     if (entry == nullptr) return false;
     other.dtype = entry->dtype;
-    return !saved_.cut_as_before(other);
+    return saved_.own_file(other) == nullptr;
   }
 
   /// Stages a weight from its master. Both forms are roundings of the master, which both have, and which can be cut.
@@ -282,6 +299,10 @@ class Loader {
     const RankFile& first = as_many ? saved_.files()[static_cast<std::size_t>(rank_)] : saved_.files().front();
     const auto read = [&](const RankFile& file) {
       const SavedEntry& entry = saved_.entry_in(file, saved_.request_for(item));
+      if (entry.roles != item.roles)
+        file.refuse(item.name, fmt::format("its scales are for {}, the model's for {}; load it into the model and "
+                                           "recipe that were saved",
+                                           entry.roles, item.roles));
       saved_.check_bytes(file, item.name, entry.bytes, item.tensor.bytes());
       return values_from<float>(file.read(entry));
     };
@@ -304,7 +325,7 @@ class Loader {
     staged_.emplace_back(item.tensor, bytes_from(values));
   }
 
-  const Behaviors behaviors_;
+  const std::vector<SavedItem> items_;
   const TrainingState& state_;
   const RowCuts& cuts_;
   int rank_;
@@ -323,10 +344,10 @@ std::int64_t load_training_state(Runtime& runtime, const std::filesystem::path& 
   const RowCuts cuts(state, group);
   const bool made = state.optimizer != nullptr && state.optimizer->state().empty();
   std::optional<Loader> loader;
-  const std::string problem = problem_of([&] {
+  const std::exception_ptr problem = problem_of([&] {
     check(runtime.device.computes(), "saved state: this device computes nothing, so nothing can be loaded into it");
     if (state.optimizer != nullptr) state.optimizer->make_state(runtime);
-    loader.emplace(runtime.behaviors, folder, state, cuts, group == nullptr ? 0 : group->rank());
+    loader.emplace(runtime, folder, state, cuts, group == nullptr ? 0 : group->rank());
     loader->stage();
   });
   try {

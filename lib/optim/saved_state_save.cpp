@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <exception>
 
 #include "core/check.h"
 #include "fsdp/row_split.h"
@@ -57,7 +58,7 @@ std::vector<std::byte> bytes_of(Runtime& runtime, const TrainingState& state, co
 }
 
 std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& state, const RowCuts& cuts, int rank) {
-  const std::vector<SavedItem> items = saved_items(state, runtime.behaviors);
+  const std::vector<SavedItem> items = saved_items(runtime, state);
   const std::vector<int> writers = writers_of_replicated(items, state, cuts);
   std::vector<EntryToWrite> entries;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -66,6 +67,7 @@ std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& stat
     EntryToWrite& to_write = entries.emplace_back();
     to_write.entry.name = item.name;
     to_write.entry.dtype = dtype_of(item, state);
+    to_write.entry.roles = item.roles;
     if (item.parameter != SavedItem::kNoParameter) {
       const std::int64_t rows = cuts.rows(item.parameter, rank);
       to_write.entry.global_rows = item.replicated ? rows : dim0(state.parameters[item.parameter]->spec.shape);
@@ -128,15 +130,23 @@ class StateForSaving {
  public:
   StateForSaving(Runtime& runtime, Adam* optimizer)
       : optimizer_(optimizer), made_(optimizer && optimizer->state().empty()) {
-    if (optimizer_) optimizer_->make_state(runtime);
+    if (optimizer_ == nullptr) return;
+    try {
+      optimizer_->make_state(runtime);
+    } catch (...) {  // the memory may end in the middle
+      drop();
+      throw;
+    }
   }
-  ~StateForSaving() {
-    if (made_) optimizer_->drop_state();
-  }
+  ~StateForSaving() { drop(); }
   StateForSaving(const StateForSaving&) = delete;
   StateForSaving& operator=(const StateForSaving&) = delete;
 
  private:
+  void drop() {
+    if (made_) optimizer_->drop_state();
+  }
+
   Adam* optimizer_;
   bool made_;
 };
@@ -149,7 +159,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
   const int rank = rank_of(group);
   const RowCuts cuts(state, group);
   std::int64_t save_number = 0;
-  std::string problem = problem_of([&] {
+  std::exception_ptr problem = problem_of([&] {
     if (rank == 0) save_number = next_save_number(folder);
   });
   fail_on_every_rank(group, problem, "make the folder of saved state");
@@ -160,7 +170,7 @@ void save_training_state(Runtime& runtime, const fs::path& folder, const Trainin
 
   const std::string name = rank_file_name(save_number, rank);
   RankFileRow own;
-  const auto agree_or_remove = [&](const std::string& why, std::string_view doing) {
+  const auto agree_or_remove = [&](const std::exception_ptr& why, std::string_view doing) {
     try {
       fail_on_every_rank(group, why, doing);
     } catch (...) {

@@ -38,6 +38,8 @@ class RoleScales {
   Tensor copy_scale(Device& device, int role, HolderId holder) const;
 
   const std::optional<DelayedScales>& delayed() const { return delayed_; }
+  /// The format of each role. Those with a history have the scales of delayed(), in this order.
+  const std::vector<QuantFormat>& roles() const { return roles_; }
 
  private:
   friend void update_scales(Runtime&, std::span<RoleScales* const>, ProcessGroup*);
