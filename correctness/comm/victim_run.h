@@ -43,7 +43,10 @@ inline Outcome run_victim(const std::string& end) {
   for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) outcome.output += static_cast<char>(c);
   outcome.status = pclose(pipe);
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  outcome.survivors = processes_with(marker);
+  // A process that the launcher has just killed takes a moment to end.
+  const auto enough = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  do outcome.survivors = processes_with(marker);
+  while (outcome.survivors > 0 && std::chrono::steady_clock::now() < enough);
   return outcome;
 }
 
