@@ -85,6 +85,15 @@ function(fp8lab_test_entries entry shards timeout labels environment)
   endforeach()
 endfunction()
 
+# Where optimising takes longer than what is optimised runs: little, or under sanitizers not at all.
+function(fp8lab_optimize_little target)
+  if(FP8LAB_SANITIZE)
+    target_compile_options(${target} PRIVATE -O0)
+  else()
+    target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
+  endif()
+endfunction()
+
 # fp8lab_test(<name> SOURCES <files> [MODULES <modules>] [LIBRARIES <others>] [LABELS <labels>] [TIMEOUT <seconds>] [SHARDS <n>]
 #             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
@@ -94,8 +103,7 @@ endfunction()
 # GPUS: as GPU, for tests with ranks, which use every GPU that there is; their entries have the label `gpus` too.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set, since its tests compare
 # operations and layers with references.
-# OPTIMIZED: its own files are optimised as lib/ is. Those of other tests are little, or under sanitizers not at all, since
-# optimising takes longer than they run.
+# OPTIMIZED: its own files are optimised as lib/ is, those of other tests by fp8lab_optimize_little().
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
 # lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
 function(fp8lab_test name)
@@ -114,10 +122,8 @@ function(fp8lab_test name)
   if(ARG_NUMERIC)
     list(APPEND ARG_LABELS numeric)
   endif()
-  if(FP8LAB_SANITIZE AND NOT ARG_OPTIMIZED)
-    target_compile_options(${name} PRIVATE -O0)
-  elseif(NOT ARG_OPTIMIZED)
-    target_compile_options(${name} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
+  if(NOT ARG_OPTIMIZED)
+    fp8lab_optimize_little(${name})
   endif()
   if(FP8LAB_SANITIZE AND "exhaustive" IN_LIST ARG_LABELS)  # the presets of sanitizers do not run these
     set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
