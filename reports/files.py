@@ -19,7 +19,7 @@ class Files:
 
     def __init__(self) -> None:
         self._paths: dict[pathlib.Path, None] = {}
-        self._made: list[pathlib.Path] = []  # directories that write() created
+        self._made: list[pathlib.Path] = []  # directories that were made, or were about to be
 
     def __enter__(self) -> "Files":
         return self
@@ -37,8 +37,8 @@ class Files:
             if path.is_dir():
                 return
             self.make_directory(path.parent)
+            self._made.append(path)  # first, since an interrupt may come as soon as it is there
             path.mkdir(exist_ok=True)
-            self._made.append(path)
 
     def write(self, path: pathlib.Path, content: bytes | str) -> None:
         self.make_directory(path.parent)

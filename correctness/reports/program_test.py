@@ -15,6 +15,7 @@ import time
 import unittest
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import sample
 
@@ -302,6 +303,19 @@ class Program(sample.Case):
             for moment in (importing, painting, drawing_the_pdf):
                 with self.subTest(older=older, moment=moment.__name__):
                     self.interrupt([out, "--snapshots"], moment)
+
+    def test_an_interrupt_as_soon_as_a_directory_is_there_leaves_none(self) -> None:
+        make = pathlib.Path.mkdir
+
+        def interrupted(path: pathlib.Path, *arguments: Any, **words: Any) -> None:
+            make(path, *arguments, **words)
+            if path.name == "snapshots":
+                raise KeyboardInterrupt
+
+        with self.assertRaises(KeyboardInterrupt), mock.patch.object(pathlib.Path, "mkdir", interrupted):
+            with files.Files() as out:
+                out.make_directory(self.directory / "report" / "snapshots")
+        self.assertFalse((self.directory / "report").exists())
 
     def interrupt(self, arguments: list[str], moment: Callable[[int], bool]) -> None:
         """Sends the signal as a terminal does, to the workers too."""
