@@ -17,25 +17,17 @@
 #include "comm/nccl/calls.h"
 #include "comm/nccl/communicator.h"
 #include "comm/nccl/nccl_library.h"
-#include "core/check.h"
+#include "comm/ranks.h"
 
 namespace fp8lab::nccl {
 namespace {
 
+using comm_test::error_of;
 using std::chrono::steady_clock;
 
 constexpr auto kTimeout = std::chrono::seconds(1);
 constexpr auto kMuchLonger = std::chrono::seconds(20);
 constexpr std::size_t kBytes = std::size_t{4} << 20;
-
-std::string error_of(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 std::string late(const std::string& call) {
   return call + " did not return on this rank within 1 s in group 'world': a rank that came to it died or hangs";
