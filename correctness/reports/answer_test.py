@@ -27,6 +27,14 @@ def failed(cell: dict[str, Any], verdict: str, reason: str) -> dict[str, Any]:
 
 
 class Answer(unittest.TestCase):
+    def test_cells_of_which_nothing_is_expected_are_not_called_as_expected(self) -> None:
+        def line(**changes: object) -> str:
+            cell = sample.cell() | {"verdict": "pass", "reason": None} | changes
+            return answer.answer([results(cell)], []).line
+
+        self.assertTrue(line(gates=[]).startswith("All 1 cell ran to their end; their scenarios expect nothing of them"))
+        self.assertTrue(line().startswith("All 1 cell that ran came out as their scenarios expect"))
+
     def test_all_good_is_one_line(self) -> None:
         result = answer.answer([results(*sample.cells())], [])
         self.assertEqual(result.look, "good")
