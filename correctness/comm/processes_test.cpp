@@ -38,12 +38,15 @@ class SilentPeer final : public Transport {
       std::memcpy(call_, from, static_cast<std::size_t>(bytes));
     }
   }
-  bool finished() override {
+  bool finished(Awaited awaited) override {
     calls_after_abandon += abandoned;
-    if (stalled_ && no_memory) throw std::bad_alloc();
-    return !stalled_;
+    const bool stalled = stalled_ && awaited == Awaited::kAll;
+    if (stalled && no_memory) throw std::bad_alloc();
+    return !stalled;
   }
-  std::vector<int> unfinished_ranks() override { return stalled_ ? std::vector{1} : std::vector<int>{}; }
+  std::vector<int> unfinished_ranks(Awaited awaited) override {
+    return stalled_ && awaited == Awaited::kAll ? std::vector{1} : std::vector<int>{};
+  }
   bool abandon(const std::vector<bool>&) override {
     stalled_ = false;
     abandoned = true;

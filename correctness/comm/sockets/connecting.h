@@ -14,7 +14,7 @@
 
 #include "comm/free_port.h"
 #include "comm/ranks.h"
-#include "comm/sockets/rendezvous.h"
+#include "comm/sockets/session.h"
 
 /// Ranks that connect over TCP. Here each rank is a thread, since a rendezvous depends on its arguments alone.
 namespace fp8lab::sockets {
@@ -59,7 +59,7 @@ inline WaitLimit wait_limit(double seconds, std::stop_token stop = {}) {
 }
 
 struct Outcome {
-  Mesh mesh;
+  std::unique_ptr<Session> session;
   std::string error;
   std::vector<std::string> lines;
   double seconds = 0;
@@ -75,53 +75,41 @@ inline std::vector<Outcome> connect_all(const std::vector<Rendezvous>& ranks, do
         Outcome& own = outcomes[i];
         const auto start = steady_clock::now();
         const auto notify = [&](const std::string& line) { own.lines.push_back(line); };
-        own.error = error_of([&] { own.mesh = connect_ranks(ranks[i], wait_limit(seconds), notify); });
+        own.error = error_of([&] { own.session = std::make_unique<Session>(ranks[i], wait_limit(seconds), notify); });
         own.seconds = std::chrono::duration<double>(steady_clock::now() - start).count();
       });
   }
   return outcomes;
 }
 
-/// Moves messages until every rank has what it expects, for some seconds at most.
-inline bool settle(std::vector<Outcome*>& ranks) {
-  const auto deadline = steady_clock::now() + std::chrono::seconds(10);
-  for (;;) {
-    bool done = true;
-    for (Outcome* rank : ranks)
-      for (const auto& link : rank->mesh.links)
-        if (link) {
-          link->progress();
-          done = done && link->finished();
-        }
-    if (done || steady_clock::now() > deadline) return done;
-  }
-}
-
+/// Each rank sends a number to each other one.
 inline void expect_connected(std::vector<Outcome*> ranks) {
+  constexpr processes::Tag kTag{.context = 1, .data = true};
   const int size = static_cast<int>(ranks.size());
-  std::vector<ShutdownBytes> unused(ranks.size());
-  std::vector<std::vector<int>> received(ranks.size(), std::vector<int>(ranks.size(), -1));
+  const auto squared = static_cast<std::size_t>(size) * ranks.size();
+  std::vector<int> sent(squared), received(squared, -1);
+  const auto word = [&](std::vector<int>& words, int rank, int other) -> int& {
+    return words[static_cast<std::size_t>(rank * size + other)];
+  };
   for (int rank = 0; rank < size; ++rank) {
-    Outcome& own = *ranks[static_cast<std::size_t>(rank)];
+    const Outcome& own = *ranks[static_cast<std::size_t>(rank)];
     ASSERT_EQ(own.error, "");
+    own.session->expect_shutdowns(std::make_shared<processes::ShutdownMessages>(ranks.size()));
     for (int other = 0; other < size; ++other) {
-      const std::unique_ptr<Link>& link = own.mesh.links[static_cast<std::size_t>(other)];
-      ASSERT_EQ(link != nullptr, other != rank);
-      if (!link) continue;
-      const int word = 100 * rank + other;
-      link->inbox().expect_shutdown(&unused[static_cast<std::size_t>(rank)]);
-      link->receive(
-          reinterpret_cast<std::byte*>(&received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)]),
-          sizeof word, 2);
-      link->send(reinterpret_cast<const std::byte*>(&word), sizeof word, 2);
+      if (other == rank) continue;
+      word(sent, rank, other) = 100 * rank + other;
+      own.session->receive(reinterpret_cast<std::byte*>(&word(received, rank, other)), sizeof(int), other, kTag);
+      own.session->send(reinterpret_cast<const std::byte*>(&word(sent, rank, other)), sizeof(int), other, kTag);
     }
   }
-  EXPECT_TRUE(settle(ranks));
+  const WaitLimit enough = wait_limit(10);
+  for (bool done = false; !done && !enough.over();) {
+    done = true;
+    for (const Outcome* rank : ranks) done = rank->session->finished(processes::Awaited::kAll) && done;
+  }
   for (int rank = 0; rank < size; ++rank)
-    for (int other = 0; other < size; ++other) {
-      const int expected = rank == other ? -1 : 100 * other + rank;
-      EXPECT_EQ(received[static_cast<std::size_t>(rank)][static_cast<std::size_t>(other)], expected);
-    }
+    for (int other = 0; other < size; ++other)
+      EXPECT_EQ(word(received, rank, other), rank == other ? -1 : 100 * other + rank);
 }
 inline void expect_connected(std::vector<Outcome>& outcomes) {
   std::vector<Outcome*> ranks;

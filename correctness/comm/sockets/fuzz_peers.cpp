@@ -51,15 +51,29 @@ class Input {
 
 void read_handshake(Input input) {
   using namespace fp8lab::sockets;
-  const std::optional<Handshake> handshake = fp8lab::sockets::read_handshake(input.take(1 << 20));
+  const std::optional<Frame> frame = read_frame(input.take(1 << 20));
+  const std::optional<Handshake> handshake = frame ? fp8lab::sockets::read_handshake(*frame) : std::nullopt;
   if (handshake)
-    require(fp8lab::sockets::read_handshake(write(*handshake)) == handshake, "a handshake changed on its way");
+    require(fp8lab::sockets::read_handshake(*read_frame(write(*handshake))) == handshake,
+            "a handshake changed on its way");
 }
 
-void read_reply(Input input) {
+void read_roster(Input input) {
   using namespace fp8lab::sockets;
-  const std::optional<Reply> reply = fp8lab::sockets::read_reply(input.take(1 << 20));
-  if (reply) require(fp8lab::sockets::read_reply(write(*reply)) == reply, "a reply changed on its way");
+  const int size = input.take<std::uint8_t>();
+  const std::optional<Frame> frame = read_frame(input.take(1 << 20));
+  const auto roster = frame ? fp8lab::sockets::read_roster(*frame, size) : std::nullopt;
+  if (roster)
+    require(fp8lab::sockets::read_roster(*read_frame(write_roster(*roster)), size) == roster,
+            "a roster changed on its way");
+}
+
+void read_refusal(Input input) {
+  using namespace fp8lab::sockets;
+  const std::optional<Frame> frame = read_frame(input.take(1 << 20));
+  const std::optional<std::string> text = frame ? fp8lab::sockets::read_refusal(*frame) : std::nullopt;
+  if (text)
+    require(fp8lab::sockets::read_refusal(*read_frame(write_refusal(*text))) == text, "a refusal changed on its way");
 }
 
 void read_shutdown(Input input) {
@@ -94,13 +108,18 @@ void feed_inbox(Input input) {
   Inbox inbox;
   inbox.expect_shutdown(shutdown.get());
   static std::vector<std::byte> frame(fp8lab::sockets::kLargestFrame);
+  const auto tag = [&] {
+    return fp8lab::processes::Tag{.context = input.take<std::uint8_t>() / 2u,
+                                  .data = input.take<std::uint8_t>() % 2 != 0};
+  };
   bool has_large = false;
   while (!input.over()) {
     switch (input.take<std::uint8_t>() % 8) {
       case 0: {
-        const std::size_t bytes = input.take<std::uint16_t>() + 1u;
+        const fp8lab::processes::Tag expected = tag();
+        const std::size_t bytes = expected.data ? input.take<std::uint16_t>() + 1u : sizeof(fp8lab::processes::Call);
         memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
-        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), input.take<std::uint8_t>());
+        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), expected);
         break;
       }
       case 1: {  // longer than a frame; one call is enough, since the sanitizer is slow
@@ -108,15 +127,22 @@ void feed_inbox(Input input) {
         has_large = true;
         const std::size_t bytes = fp8lab::sockets::kChunkBytes + input.take<std::uint16_t>();
         memory.push_back(std::make_unique<std::vector<std::byte>>(bytes));
-        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes), input.take<std::uint8_t>());
+        inbox.expect(memory.back()->data(), static_cast<std::int64_t>(bytes),
+                     {.context = input.take<std::uint8_t>(), .data = true});
         break;
       }
       case 2:
         inbox.abandon();
         memory.clear();
         break;
-      case 3: inbox.drop_all_else(); break;
-      case 4: inbox.expect_shutdown(shutdown.get()); break;
+      case 3: inbox.expect_shutdown(shutdown.get()); break;
+      case 4: {  // a call or a shutdown message of the right length
+        const std::uint64_t number = 2u * input.take<std::uint8_t>();
+        const std::size_t bytes =
+            number == 0 ? sizeof(fp8lab::processes::ShutdownBytes) : sizeof(fp8lab::processes::Call);
+        inbox.take(fp8lab::sockets::write_frame(number, Bytes(frame).first(bytes)));
+        break;
+      }
       case 5: {  // a frame of a right length
         fp8lab::sockets::FrameHead head{
             .tag = input.take<std::uint8_t>(), .total = input.take<std::uint32_t>(), .offset = 0};
@@ -138,7 +164,8 @@ void feed_inbox(Input input) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  constexpr void (*kReaders[])(Input) = {read_handshake, read_reply, read_shutdown, read_call, read_order, feed_inbox};
+  constexpr void (*kReaders[])(Input) = {read_handshake, read_roster, read_refusal, read_shutdown,
+                                         read_call,      read_order,  feed_inbox};
   Input input(std::as_bytes(std::span(data, size)));
   const auto reader = input.take<std::uint8_t>();
   kReaders[reader % std::size(kReaders)](input);

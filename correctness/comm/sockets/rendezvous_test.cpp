@@ -20,7 +20,9 @@ TEST(Rendezvous, ConnectsEveryRankWithEveryOther) {
     }
 }
 
-TEST(Rendezvous, OfOneRankReturnsAtOnce) { EXPECT_EQ(connect_ranks({}, wait_limit(1), {}).links.size(), 1u); }
+TEST(Rendezvous, OfOneRankReturnsAtOnce) {
+  EXPECT_TRUE(Session({}, wait_limit(1), {}).finished(processes::Awaited::kAll));
+}
 
 // Under torchrun the agent listens at the port that it names. The ranks use the next one, whether the launch says that
 // the port is in use or not.
@@ -73,19 +75,18 @@ TEST(Rendezvous, EveryRankNamesTheRanksThatMissedTheDeadline) {
 
 TEST(Rendezvous, UnreachableRankZeroIsNamedByItsAddress) {
   const int port = free_port();
-  EXPECT_EQ(error_of([&] { connect_ranks(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
+  EXPECT_EQ(error_of([&] { Session(rendezvous_of(1, 2, port), wait_limit(0.3), {}); }),
             "rank 1 finds no rank 0 of its job at 127.0.0.1, ports " + std::to_string(port) + " to " +
                 std::to_string(port + 15) + " (MASTER_ADDR, MASTER_PORT and the next)");
   Rendezvous nowhere = rendezvous_of(0, 2, port);
   nowhere.host = "no such host";
-  EXPECT_TRUE(error_of([&] {
-                connect_ranks(nowhere, wait_limit(1), {});
-              }).starts_with("MASTER_ADDR=no such host is no host: "));
+  EXPECT_TRUE(
+      error_of([&] { Session(nowhere, wait_limit(1), {}); }).starts_with("MASTER_ADDR=no such host is no host: "));
   // An address of RFC 5737, which is reserved for documentation.
   nowhere.host = "192.0.2.1";
   nowhere.secret = "";
   EXPECT_TRUE(error_of([&] {
-                connect_ranks(nowhere, wait_limit(1), {});
+                Session(nowhere, wait_limit(1), {});
               }).starts_with("MASTER_ADDR=192.0.2.1 is no address of rank 0's machine; "));
 }
 
@@ -95,7 +96,7 @@ TEST(Rendezvous, RefusesRanksOfAnotherLaunchAndWaitsForTheRightOnes) {
   std::vector<Outcome> outcomes = connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 3, port)}, 1);
   EXPECT_EQ(outcomes[1].error, "rank 0 was started as one of 2 ranks, rank 1 as one of 3");
   ASSERT_EQ(outcomes[0].lines.size(), 1u);
-  EXPECT_TRUE(outcomes[0].lines[0].starts_with("rank 0 dropped a connection from 127.0.0.1:")) << outcomes[0].lines[0];
+  EXPECT_TRUE(outcomes[0].lines[0].starts_with("rank 0 refused a connection from 127.0.0.1:")) << outcomes[0].lines[0];
   EXPECT_TRUE(outcomes[0].lines[0].ends_with(": rank 0 was started as one of 2 ranks, rank 1 as one of 3"))
       << outcomes[0].lines[0];
 
@@ -203,9 +204,8 @@ TEST(Rendezvous, EndsOnAStopRequest) {
   std::stop_source source;
   source.request_stop();
   for (const int rank : {0, 1})
-    EXPECT_EQ(
-        error_of([&] { connect_ranks(rendezvous_of(rank, 2, free_port()), wait_limit(60, source.get_token()), {}); }),
-        "the run was stopped from outside");
+    EXPECT_EQ(error_of([&] { Session(rendezvous_of(rank, 2, free_port()), wait_limit(60, source.get_token()), {}); }),
+              "the run was stopped from outside");
 }
 
 }  // namespace

@@ -313,7 +313,7 @@ TEST(Launched, HostileClientCostsOneLineAndNotTheRun) {
                      std::string("trap '' PIPE; test $RANK = 2 && { ") + hostile + "} 2>/dev/null; " +
                          (*secret == '\0' ? "" : "export FP8LAB_JOB_SECRET=; ") + program + "; echo exit $?"});
     EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
-    EXPECT_EQ(count(ended.errors, "fp8lab: rank 0 dropped a connection from 127.0.0.1:"), 1) << ended.errors;
+    EXPECT_EQ(count(ended.errors, "fp8lab: rank 0 refused a connection from 127.0.0.1:"), 1) << ended.errors;
     EXPECT_EQ(count(ended.errors, "fp8lab: FP8LAB_JOB_SECRET is not set: "), *secret == '\0' ? 0 : 1) << ended.errors;
     EXPECT_EQ(count(ended.errors, "\n"), *secret == '\0' ? 1 : 2) << ended.errors;
     EXPECT_EQ(lines_of(scenarios).size(), 1u);

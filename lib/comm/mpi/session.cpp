@@ -71,9 +71,8 @@ void Session::must(int code, const char* function) {
 void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
-    peers_.push_back({from_rank, true, tag.data});
     must(MPI_Irecv(to + done, count, MPI_BYTE, from_rank, static_cast<int>(tag.number()), comm_,
-                   &requests_.emplace_back(MPI_REQUEST_NULL)),
+                   add(tag.data ? received_data_ : others_, {from_rank, true, tag.data})),
          "MPI_Irecv");
   }
 }
@@ -81,51 +80,73 @@ void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, processe
 void Session::send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) {
   for (std::int64_t done = 0; done < bytes; done += kMessageBytes) {
     const int count = static_cast<int>(std::min(kMessageBytes, bytes - done));
-    peers_.push_back({to_rank, false, tag.data});
     must(MPI_Isend(from + done, count, MPI_BYTE, to_rank, static_cast<int>(tag.number()), comm_,
-                   &requests_.emplace_back(MPI_REQUEST_NULL)),
+                   add(others_, {to_rank, false, tag.data})),
          "MPI_Isend");
   }
 }
 
-bool Session::finished() {
+MPI_Request* Session::add(Messages& messages, const Peer& peer) {
+  messages.peers.push_back(peer);
+  return &messages.requests.emplace_back(MPI_REQUEST_NULL);
+}
+
+bool Session::finished(processes::Awaited awaited) {
+  const bool others = finished(others_);
+  return (awaited == processes::Awaited::kCalls || finished(received_data_)) && others;
+}
+
+bool Session::finished(Messages& messages) {
   int all = 0;
-  must(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE), "MPI_Testall");
+  must(MPI_Testall(static_cast<int>(messages.requests.size()), messages.requests.data(), &all, MPI_STATUSES_IGNORE),
+       "MPI_Testall");
   if (all == 0) return false;
-  requests_.clear();
-  peers_.clear();
+  messages.requests.clear();
+  messages.peers.clear();
   return true;
 }
 
-std::vector<int> Session::unfinished_ranks() {
+std::vector<int> Session::unfinished_ranks(processes::Awaited awaited) {
   std::vector<int> ranks;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    int done = 0;
-    must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done == 0) ranks.push_back(peers_[i].rank);
-  }
+  add_unfinished(others_, ranks);
+  if (awaited == processes::Awaited::kAll) add_unfinished(received_data_, ranks);
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
 }
 
-bool Session::abandon(const std::vector<bool>& left) {
-  bool clean = true;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
+void Session::add_unfinished(Messages& messages, std::vector<int>& ranks) {
+  for (std::size_t i = 0; i < messages.requests.size(); ++i) {
     int done = 0;
-    must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+    must(MPI_Test(&messages.requests[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) ranks.push_back(messages.peers[i].rank);
+  }
+}
+
+bool Session::abandon(const std::vector<bool>& left) {
+  const bool clean = abandon(others_, left);
+  return abandon(received_data_, left) && clean;
+}
+
+bool Session::abandon(Messages& messages, const std::vector<bool>& left) {
+  bool clean = true;
+  for (std::size_t i = 0; i < messages.requests.size(); ++i) {
+    MPI_Request& request = messages.requests[i];
+    const Peer& peer = messages.peers[i];
+    int done = 0;
+    must(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     if (done != 0) continue;
-    if (peers_[i].receiving) {
-      must(MPI_Cancel(&requests_[i]), "MPI_Cancel");
-      must(MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (peer.receiving) {
+      must(MPI_Cancel(&request), "MPI_Cancel");
+      must(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
       clean = clean && done != 0;
     } else {
-      must(MPI_Request_free(&requests_[i]), "MPI_Request_free");
-      clean = clean && (!peers_[i].data || left[static_cast<std::size_t>(peers_[i].rank)]);
+      must(MPI_Request_free(&request), "MPI_Request_free");
+      clean = clean && (!peer.data || left[static_cast<std::size_t>(peer.rank)]);
     }
   }
-  requests_.clear();
-  peers_.clear();
+  messages.requests.clear();
+  messages.peers.clear();
   return clean;
 }
 

@@ -24,8 +24,8 @@ class Session final : public processes::Transport {
 
   void receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) override;
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
-  bool finished() override;
-  std::vector<int> unfinished_ranks() override;
+  bool finished(processes::Awaited awaited) override;
+  std::vector<int> unfinished_ranks(processes::Awaited awaited) override;
   /// Cancels receives. Sends remain. False if a receive had begun, or if a send of data remains whose receiver is late:
   /// once that goes on, the caller's memory is read. A call is sent as soon as it is begun.
   bool abandon(const std::vector<bool>& left) override;
@@ -45,18 +45,25 @@ class Session final : public processes::Transport {
     bool receiving;
     bool data;
   };
+  struct Messages {
+    std::vector<MPI_Request> requests{};
+    std::vector<Peer> peers{};  ///< one for each request
+  };
   explicit Session(const World& world);
   ~Session() override;
   static World start();
   void check_thread() const override;
   /// Breaks off and throws unless `code` is MPI_SUCCESS.
   void must(int code, const char* function);
+  MPI_Request* add(Messages& messages, const Peer& peer);
+  bool finished(Messages& messages);
+  void add_unfinished(Messages& messages, std::vector<int>& ranks);
+  bool abandon(Messages& messages, const std::vector<bool>& left);
 
   MPI_Comm comm_;
   int largest_tag_ = 0;
   std::thread::id thread_ = std::this_thread::get_id();
-  std::vector<MPI_Request> requests_;
-  std::vector<Peer> peers_;             ///< one for each request
+  Messages received_data_, others_;
   std::vector<MPI_Request> shutdowns_;  ///< by rank
 };
 

@@ -23,8 +23,11 @@ namespace {
 constexpr int kTestsPerCheck = 64;
 constexpr std::size_t kLineBytes = 64;
 
+/// Bytes to send up to which each rank reduces everything itself: two exchanges less for some more bytes.
+constexpr std::int64_t kReducedByAllBytes = 256 << 10;
+
 /// A collective has two exchanges. First every rank sends its call to every other rank, and the calls are compared.
-/// Then the bytes are sent point to point.
+/// Then the bytes are sent point to point, to ranks that have begun to receive them.
 class Group final : public ProcessGroup {
  public:
   Group(World& world, std::uint64_t context, Identity identity)
@@ -58,97 +61,117 @@ class Group final : public ProcessGroup {
   };
 
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
-    barrier(call);
+    const auto place = [](const GatherPart& part, int other) {
+      return part.offsets_bytes[static_cast<std::size_t>(other)];
+    };
+    barrier(call, [&] {
+      for (const GatherPart& part : parts)
+        for_others([&](int other) {
+          receive(part.to + place(part, other), place(part, other + 1) - place(part, other), other);
+        });
+    });
     if (!moves_data()) return;
     for (const GatherPart& part : parts) {
-      const auto place = [&](int other) { return part.offsets_bytes[static_cast<std::size_t>(other)]; };
-      const std::int64_t own = place(rank() + 1) - place(rank());
-      for_others([&](int other) {
-        receive(part.to + place(other), place(other + 1) - place(other), other);
-        send(part.from, own, other);
-      });
-      if (own > 0 && part.from != part.to + place(rank()))
-        std::memcpy(part.to + place(rank()), part.from, static_cast<std::size_t>(own));
+      const std::int64_t own = place(part, rank() + 1) - place(part, rank());
+      for_others([&](int other) { send(part.from, own, other); });
+      if (own > 0 && part.from != part.to + place(part, rank()))
+        std::memcpy(part.to + place(part, rank()), part.from, static_cast<std::size_t>(own));
     }
     finish(call);
   }
 
   void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) override {
-    barrier(call);
+    barrier(call, [&] {
+      std::size_t staged = 0;
+      for (const ScatterPart& part : parts) staged += staging_bytes(own_slice(part), part.dtype);
+      reserve_staging(staged);
+      staged = 0;
+      for (const ScatterPart& part : parts) stage(own_slice(part), part.dtype, staged);
+    });
     if (!moves_data()) return;
-    std::size_t staged = 0;
-    for (const ScatterPart& part : parts) staged += staging_bytes(own_slice(part), part.dtype);
-    reserve_staging(staged);
-    staged = 0;
-    for (const ScatterPart& part : parts) {
+    for (const ScatterPart& part : parts)
       for_others([&](int other) { send_slice(part.from, slice_of_rank(part, other), part.dtype, other); });
-      stage(own_slice(part), part.dtype, staged);
-    }
     finish(call);
-    staged = 0;
+    std::size_t staged = 0;
     for (const ScatterPart& part : parts)
       reduce_staged({.dtype = part.dtype}, part.from, own_slice(part), part.to, staged);
   }
 
-  // As in in_process, each rank reduces one slice of every tensor and sends the result to all ranks.
+  // Each rank reduces everything if that is little. Else, as in in_process, each rank reduces one slice of every tensor
+  // and sends the result to all ranks.
   void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) override {
-    barrier(call);
+    std::int64_t bytes = 0;
+    for (const ReducePart& part : parts) bytes += bytes_of(part.elems, part.dtype);
+    const bool by_all = bytes * (size() - 1) <= kReducedByAllBytes;
+    const auto slice = [&](std::size_t part, int of_rank) {
+      return by_all ? Slice{.first = 0, .elems = parts[part].elems} : slice_of(parts[part], part, of_rank, size());
+    };
+    barrier(call, [&] {
+      std::size_t staged = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i) staged += staging_bytes(slice(i, rank()), parts[i].dtype);
+      reserve_staging(staged);
+      staged = 0;
+      for (std::size_t i = 0; i < parts.size(); ++i) stage(slice(i, rank()), parts[i].dtype, staged);
+    });
     if (!moves_data()) return;
-    std::size_t staged = 0;
     for (std::size_t i = 0; i < parts.size(); ++i)
-      staged += staging_bytes(slice_of(parts[i], i, rank(), size()), parts[i].dtype);
-    reserve_staging(staged);
-    staged = 0;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      for_others(
-          [&](int other) { send_slice(parts[i].data, slice_of(parts[i], i, other, size()), parts[i].dtype, other); });
-      stage(slice_of(parts[i], i, rank(), size()), parts[i].dtype, staged);
-    }
+      for_others([&](int other) { send_slice(parts[i].data, slice(i, other), parts[i].dtype, other); });
     finish(call);
-    staged = 0;
+    std::size_t staged = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      const ReducePart& part = parts[i];
-      const Slice own = slice_of(part, i, rank(), size());
-      reduce_staged({.op = call.op, .dtype = part.dtype}, part.data, own, part.data + bytes_of(own.first, part.dtype),
-                    staged);
-      for_others([&](int other) {
-        const Slice theirs = slice_of(part, i, other, size());
-        receive(part.data + bytes_of(theirs.first, part.dtype), bytes_of(theirs.elems, part.dtype), other);
-        send_slice(part.data, own, part.dtype, other);
-      });
+      const Slice own = slice(i, rank());
+      reduce_staged({.op = call.op, .dtype = parts[i].dtype}, parts[i].data, own,
+                    parts[i].data + bytes_of(own.first, parts[i].dtype), staged);
     }
+    if (by_all) return;
+    // The results come to where this rank's summands were until they had been sent.
+    exchange_calls(call, [&] {
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        for_others([&](int other) {
+          const Slice theirs = slice(i, other);
+          receive(parts[i].data + bytes_of(theirs.first, parts[i].dtype), bytes_of(theirs.elems, parts[i].dtype),
+                  other);
+        });
+    });
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      for_others([&](int other) { send_slice(parts[i].data, slice(i, rank()), parts[i].dtype, other); });
     finish(call);
   }
 
   void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) override {
-    barrier(call);
+    barrier(call, [&] {
+      for (const BroadcastPart& part : parts)
+        if (rank() != call.root) receive(part.data, part.bytes, call.root);
+    });
     if (!moves_data()) return;
-    for (const BroadcastPart& part : parts) {
-      if (rank() != call.root) receive(part.data, part.bytes, call.root);
+    for (const BroadcastPart& part : parts)
       if (rank() == call.root) for_others([&](int other) { send(part.data, part.bytes, other); });
-    }
     finish(call);
   }
 
   void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
-    barrier(call);
+    const bool is_own = receiver(call) == rank();
+    barrier(call, [&] {
+      for (const ExchangePart& part : parts)
+        if (!is_own) receive(part.to, part.bytes, sender(call));
+    });
     if (!moves_data()) return;
     for (const ExchangePart& part : parts) {
-      if (receiver(call) == rank()) {
-        if (part.bytes > 0) std::memcpy(part.to, part.from, static_cast<std::size_t>(part.bytes));
-        continue;
-      }
-      receive(part.to, part.bytes, sender(call));
-      send(part.from, part.bytes, receiver(call));
+      if (!is_own)
+        send(part.from, part.bytes, receiver(call));
+      else if (part.bytes > 0)
+        std::memcpy(part.to, part.from, static_cast<std::size_t>(part.bytes));
     }
     finish(call);
   }
 
-  void do_barrier(const Signature& call) override { barrier(call); }
+  void do_barrier(const Signature& call) override {
+    barrier(call, [] {});
+  }
 
   // Ranks of several groups have different next contexts. The largest of all is unused on every rank.
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
-    barrier(call);
+    barrier(call, [] {});
     std::uint64_t& next = transport_.next_context;
     for (const Call& other : memory_->calls) next = std::max(next, other.next_context);
     return std::make_unique<Group>(world_, next++, std::move(identity));
@@ -215,10 +238,19 @@ class Group final : public ProcessGroup {
     reduce(reduction);
   }
 
-  /// Sends `call` to the other ranks, receives theirs, and compares them.
-  void barrier(const Signature& call) {
+  /// Sends `call` to the other ranks, receives theirs, and compares them. Before, `receive_bytes` begins to receive
+  /// what the other ranks may send afterwards.
+  template <class ReceiveBytes>
+  void barrier(const Signature& call, const ReceiveBytes& receive_bytes) {
+    exchange_calls(call, receive_bytes);
+    completed_ = call;
+  }
+
+  template <class ReceiveBytes>
+  void exchange_calls(const Signature& call, const ReceiveBytes& receive_bytes) {
     transport_.check_usable();
     if (world_.aborted()) throw_aborted(call, name(), world_.reason());
+    if (moves_data()) receive_bytes();
     std::vector<Call>& calls = memory_->calls;
     Call& own = calls[static_cast<std::size_t>(rank())];
     own = {call, transport_.next_context};
@@ -227,10 +259,10 @@ class Group final : public ProcessGroup {
       transport_.receive(theirs, sizeof(Call), world_rank(other), call_tag());
       transport_.send(reinterpret_cast<const std::byte*>(&own), sizeof(Call), world_rank(other), call_tag());
     });
-    await(call, [&](bool late) {
+    await(call, Awaited::kCalls, [&](bool late) {
       if (world_.aborted()) return true;
       if (!late && !world_.anyone_left()) return false;
-      const std::vector<int> missing = transport_.unfinished_ranks();
+      const std::vector<int> missing = transport_.unfinished_ranks(Awaited::kCalls);
       for (const int absent : missing)
         if (world_.has_left(absent)) world_.abort(describe_left(absent, call, name()) + whereabouts(absent));
       if (late && !missing.empty())
@@ -240,22 +272,23 @@ class Group final : public ProcessGroup {
     for (int other = 0; other < size(); ++other) {
       if (is_valid(calls[static_cast<std::size_t>(other)], transport_.largest_context())) continue;
       world_.abort(fmt::format("rank {} sent a call that cannot be read", world_rank(other)));
+      world_.abandon_messages(memory_);
       throw_aborted(call, name(), world_.reason());
     }
     for (int other = 1; other < size(); ++other) {
       const Signature& theirs = calls[static_cast<std::size_t>(other)].signature;
       if (theirs == calls.front().signature) continue;
       world_.abort(describe_mismatch(name(), world_rank(0), calls.front().signature, world_rank(other), theirs));
+      world_.abandon_messages(memory_);
       throw_aborted(call, name(), world_.reason());
     }
-    completed_ = call;
   }
 
   /// Waits for the bytes. A rank that left the barrier early sends a shutdown message instead; all others do send.
   void finish(const Signature& call) {
-    await(call, [&](bool late) {
+    await(call, Awaited::kAll, [&](bool late) {
       if (!late && !world_.aborted()) return false;
-      const std::vector<int> missing = transport_.unfinished_ranks();
+      const std::vector<int> missing = transport_.unfinished_ranks(Awaited::kAll);
       if (late) world_.abort(describe_stalled(missing, call, name(), world_.timeout()));
       return late || std::all_of(missing.begin(), missing.end(), [&](int absent) { return world_.has_left(absent); });
     });
@@ -263,15 +296,15 @@ class Group final : public ProcessGroup {
 
   /// Polls until all messages are finished. Throws if `hopeless`, which gets whether the timeout is over, returns true.
   template <class Hopeless>
-  void await(const Signature& call, const Hopeless& hopeless) {
+  void await(const Signature& call, Awaited awaited, const Hopeless& hopeless) {
     const auto deadline = std::chrono::steady_clock::now() + world_.timeout();
     try {
-      for (int tests = 1; !transport_.finished(); ++tests) {
+      for (int tests = 1; !transport_.finished(awaited); ++tests) {
         if (tests % kTestsPerCheck != 0) continue;
         transport_.pause();
         world_.listen();
         // Messages that a rank sent before its shutdown message arrive before it, so this test finds them finished.
-        if (transport_.finished()) return;
+        if (transport_.finished(awaited)) return;
         if (hopeless(std::chrono::steady_clock::now() >= deadline)) throw_aborted(call, name(), world_.reason());
       }
     } catch (...) {

@@ -24,9 +24,13 @@ struct Tag {
   static constexpr bool is_collective_data(std::uint64_t number) { return number > 1 && number % 2 == 1; }
 };
 
+/// Which messages a caller waits for: all, or all but received bytes of collectives.
+enum class Awaited : std::uint8_t { kCalls, kAll };
+
 /// Messages between this process and those of the other ranks, for the life of the process. This interface is all that
-/// a kind of ranks as processes has to implement. Messages of one tag between two ranks arrive in order. Used by one
-/// thread.
+/// a kind of ranks as processes has to implement. Messages of one tag between two ranks arrive in order. Bytes of a
+/// collective are sent only once the other rank's call has come, and that begins to receive them before its call; so
+/// nobody has to keep what nobody expects. Used by one thread.
 class Transport {
  public:
   Transport(std::string_view name, int rank, int size) : name_(name), rank_(rank), size_(size) {}
@@ -44,10 +48,10 @@ class Transport {
   /// Begins a message, which uses its memory until it is finished. A message of 0 bytes is not sent.
   virtual void receive(std::byte* to, std::int64_t bytes, int from_rank, Tag tag) = 0;
   virtual void send(const std::byte* from, std::int64_t bytes, int to_rank, Tag tag) = 0;
-  /// True if all begun messages are finished; they are then forgotten.
-  virtual bool finished() = 0;
+  /// True if the begun messages are finished; they are then forgotten.
+  virtual bool finished(Awaited awaited) = 0;
   /// The ranks of unfinished messages, in order, once each.
-  virtual std::vector<int> unfinished_ranks() = 0;
+  virtual std::vector<int> unfinished_ranks(Awaited awaited) = 0;
   /// Forgets all unfinished messages. The other side never treats an abandoned message as complete. `left`, by rank:
   /// its function has ended, so it receives nothing more. False if memory of the caller may still be used.
   virtual bool abandon(const std::vector<bool>& left) = 0;
@@ -58,8 +62,6 @@ class Transport {
   /// `messages`.
   virtual void expect_shutdowns(std::shared_ptr<ShutdownMessages> messages) = 0;
   virtual bool shutdown_received(int rank) = 0;
-  /// From now on only shutdown messages are awaited; other messages of this run are dropped.
-  virtual void await_only_shutdowns() {}
   /// Why `rank`'s process can no longer be reached, or nothing. A lost rank sends no shutdown message.
   virtual std::string lost(int) const { return {}; }
 

@@ -52,7 +52,6 @@ void World::conclude(const std::optional<Failure>& failure) {
   if (failure) abandon_messages({});
   transport_.check_usable();  // a transport that is broken off may still use memory that is freed by now
   listen();
-  transport_.await_only_shutdowns();
   if (failure && !failure->echo && !cause_)
     cause_ = Cause{.ending = Ending::kByDeath, .reason = failure->reason, .out_of_memory = failure->out_of_memory};
   const auto own = static_cast<std::size_t>(transport_.rank());
@@ -86,8 +85,8 @@ void World::record_shutdown(int rank, const Shutdown& shutdown) {
 
 /// True if every rank that is not lost has received this rank's shutdown message. A lost rank receives nothing.
 bool World::sent_to_all() const {
-  if (transport_.finished()) return true;
-  const std::vector<int> unfinished = transport_.unfinished_ranks();
+  if (transport_.finished(Awaited::kAll)) return true;
+  const std::vector<int> unfinished = transport_.unfinished_ranks(Awaited::kAll);
   return std::all_of(unfinished.begin(), unfinished.end(), [&](int rank) { return !transport_.lost(rank).empty(); });
 }
 
@@ -123,7 +122,7 @@ void World::exchange_shutdowns() {
 std::string World::silent_rank() {
   for (int rank = 0; rank < transport_.size(); ++rank)
     if (rank != transport_.rank() && !has_left(rank)) return fmt::format("rank {}", rank);
-  for (const int rank : transport_.unfinished_ranks())
+  for (const int rank : transport_.unfinished_ranks(Awaited::kAll))
     if (transport_.lost(rank).empty()) return fmt::format("rank {}", rank);
   return "a rank";
 }

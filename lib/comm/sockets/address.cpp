@@ -14,17 +14,17 @@
 namespace fp8lab::sockets {
 namespace {
 
-struct Numeric {
-  std::string address, port;
-};
-
-Numeric numeric(const sockaddr* address, socklen_t bytes) {
+std::string numeric(const sockaddr* address, socklen_t bytes) {
   std::array<char, NI_MAXHOST> host{};
-  std::array<char, NI_MAXSERV> port{};
-  if (::getnameinfo(address, bytes, host.data(), host.size(), port.data(), port.size(),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return {};
-  return {unmapped(host.data()), port.data()};
+  if (::getnameinfo(address, bytes, host.data(), host.size(), nullptr, 0, NI_NUMERICHOST) != 0) return {};
+  return unmapped(host.data());
+}
+
+std::string end_of(int descriptor, decltype(::getpeername)* end) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof storage;
+  auto* const address = reinterpret_cast<sockaddr*>(&storage);
+  return end(descriptor, address, &bytes) == 0 ? numeric(address, bytes) : std::string();
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ std::vector<std::string> resolve(const std::string& host) {
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
   std::vector<std::string> addresses;
   for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next)
-    if (std::string address = numeric(entry->ai_addr, entry->ai_addrlen).address; !address.empty())
+    if (std::string address = numeric(entry->ai_addr, entry->ai_addrlen); !address.empty())
       addresses.push_back(std::move(address));
   if (addresses.empty()) fail(fmt::format("MASTER_ADDR={} has no address", host));
   return addresses;
@@ -69,19 +69,13 @@ std::string endpoint(const std::string& address, int port) {
   return fmt::format("tcp://{}{}{}:{}", six ? "[" : "", address, six ? "]" : "", port);
 }
 
-std::string peer_of(int descriptor) {
-  sockaddr_storage storage{};
-  socklen_t bytes = sizeof storage;
-  auto* const address = reinterpret_cast<sockaddr*>(&storage);
-  if (::getpeername(descriptor, address, &bytes) != 0) return {};
-  const Numeric peer = numeric(address, bytes);
-  return peer.address.empty() ? std::string() : endpoint(peer.address, std::stoi(peer.port)).substr(6);
+std::string unmapped(std::string_view address) {
+  constexpr std::string_view kMapped = "::ffff:";
+  const bool mapped = address.starts_with(kMapped) && address.find('.') != std::string_view::npos;
+  return std::string(mapped ? address.substr(kMapped.size()) : address);
 }
 
-std::string unmapped(const std::string& address) {
-  constexpr std::string_view kMapped = "::ffff:";
-  return address.starts_with(kMapped) && address.find('.') != std::string::npos ? address.substr(kMapped.size())
-                                                                                : address;
-}
+std::string own_address(int descriptor) { return end_of(descriptor, ::getsockname); }
+std::string peer_address(int descriptor) { return end_of(descriptor, ::getpeername); }
 
 }  // namespace fp8lab::sockets

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace fp8lab::sockets {
@@ -18,14 +19,14 @@ bool is_loopback(const std::string& address);
 /// here, as a machine's own name may, can resolve to another address elsewhere.
 bool names_loopback(const std::string& host);
 
-/// "tcp://127.0.0.1:29500", "tcp://[::1]:29500". An address of "*" means every interface.
+/// "tcp://127.0.0.1:29500", "tcp://[::1]:29500". An address of "*" means every interface, port 0 any free port.
 std::string endpoint(const std::string& address, int port);
 
-/// The address and port of a connected socket's other end, "127.0.0.1:4711"; empty if the connection is gone.
-std::string peer_of(int descriptor);
+/// A numeric address; an IPv4 address as an IPv6 socket writes it, ::ffff:a.b.c.d, in IPv4 notation.
+std::string unmapped(std::string_view address);
 
-/// Converts an IPv4 address that an IPv6 socket wrote as ::ffff:a.b.c.d to IPv4 notation; returns other addresses
-/// unchanged.
-std::string unmapped(const std::string& address);
+/// The numeric addresses of the two ends of a connected socket; empty if the connection is gone.
+std::string own_address(int descriptor);
+std::string peer_address(int descriptor);
 
 }  // namespace fp8lab::sockets

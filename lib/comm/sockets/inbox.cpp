@@ -5,111 +5,131 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/check.h"
+
 namespace fp8lab::sockets {
 namespace {
 
-constexpr std::uint64_t kShutdownTag = processes::Tag{}.number();
+using processes::ShutdownBytes;
+using processes::Tag;
 
-bool is_call(std::uint64_t tag) { return tag % 2 == 0; }
+constexpr std::uint64_t kShutdownTag = Tag{}.number();
+// Of the run that ends and of the next one, a call and a shutdown message each.
+constexpr std::size_t kMostWaiting = 4;
 
 }  // namespace
 
-void Inbox::expect_shutdown(processes::ShutdownBytes* message) {
+Inbox::Inbox() { waiting_.reserve(kMostWaiting); }
+
+void Inbox::expect_shutdown(ShutdownBytes* message) {
   shutdown_ = message;
   shutdown_came_ = false;
-  drops_ = false;
-  has_early_ = false;
+  abandoned_ = false;
+  deliver();
 }
 
-void Inbox::expect(std::byte* to, std::int64_t bytes, std::uint64_t tag) {
+void Inbox::expect(std::byte* to, std::int64_t bytes, Tag tag) {
   if (bytes == 0) return;
-  const auto wanted = static_cast<std::uint64_t>(bytes);
-  if (has_early_ && early_tag_ == tag) {
-    if (early_bytes_ != wanted)
-      problem_ = fmt::format("it sent a call of {} bytes where one of {} is due", early_bytes_, wanted);
-    if (!problem_.empty()) return;
-    has_early_ = false;
-    std::copy_n(early_.begin(), wanted, to);
-    return;
-  }
-  expected_.push_back({.tag = tag, .bytes = wanted, .to = to});
-  ++unreceived_;
+  check(tag.data || bytes == sizeof(processes::Call), "a call is expected in a place of another size");
+  expected_.push_back({.tag = tag.number(), .bytes = static_cast<std::uint64_t>(bytes), .to = to});
+  ++(tag.data ? unreceived_data_ : unreceived_calls_);
+  if (!tag.data) deliver();
 }
 
 void Inbox::abandon() {
-  if (place_ == Place::kExpected) place_ = Place::kDropped;
-  expected_.clear();
-  first_unbegun_ = 0;
-  unreceived_ = 0;
+  abandoned_ = true;
+  to_ = nullptr;
+  unreceived_calls_ = unreceived_data_ = 0;
+  forget_if_complete();
 }
 
-Inbox::Taken Inbox::take(Bytes bytes) {
-  if (!problem_.empty()) return Taken::kInvalid;
-  if (shutdown_came_) return Taken::kNotYet;
+bool Inbox::take(Bytes bytes) {
+  if (!problem_.empty()) return false;
   const std::optional<Frame> frame = read_frame(bytes);
   if (!frame) return refuse(fmt::format("it sent {} bytes that are no frame", bytes.size()));
-  if (frame->head.offset == 0) {
+  if (frame->head.tag == kProbeTag) return true;
+  return Tag::is_collective_data(frame->head.tag) ? take_data(*frame) : take_small(*frame);
+}
+
+bool Inbox::take_small(const Frame& frame) {
+  const auto& [tag, total, offset] = frame.head;
+  if (tag == kShutdownTag && total != sizeof *shutdown_)
+    return refuse(fmt::format("it sent a shutdown message of {} bytes, which has {}", total, sizeof *shutdown_));
+  if (tag != kShutdownTag && total != sizeof(processes::Call))
+    return refuse(fmt::format("it sent a call of {} bytes, which has {}", total, sizeof(processes::Call)));
+  if (waiting_.size() >= kMostWaiting) return refuse("it sent calls without waiting for their answers");
+  Waiting& message = waiting_.emplace_back();
+  message.tag = tag;
+  message.bytes = frame.payload.size();
+  std::copy(frame.payload.begin(), frame.payload.end(), message.message.begin());
+  deliver();
+  return problem_.empty();
+}
+
+/// Hands over what waits, up to the run's shutdown message. Calls in front of that which are not expected by then are
+/// not answered any more.
+void Inbox::deliver() {
+  for (std::size_t i = 0; i < waiting_.size() && !shutdown_came_;) {
+    const Waiting& message = waiting_[i];
+    const auto at = waiting_.begin() + static_cast<std::ptrdiff_t>(i);
+    if (message.tag == kShutdownTag) {
+      *shutdown_ = message.message;
+      shutdown_came_ = true;
+      waiting_.erase(waiting_.begin(), at + 1);
+    } else if (Expected* expected = find(message.tag)) {
+      std::copy_n(message.message.begin(), message.bytes, expected->to);
+      expected->to = nullptr;
+      waiting_.erase(at);
+      --unreceived_calls_;
+    } else {
+      ++i;
+    }
+  }
+  forget_if_complete();
+}
+
+bool Inbox::take_data(const Frame& frame) {
+  const auto& [tag, total, offset] = frame.head;
+  if (offset == 0) {
     // A message that is cut short by the next one stays expected and never completes: its sender gave it up, and a
     // shutdown message follows.
-    if (const Taken begun = begin(frame->head); begun != Taken::kDone) return begun;
-  } else if (place_ == Place::kNone || frame->head.tag != head_.tag || frame->head.total != head_.total ||
-             frame->head.offset != head_.offset) {
-    return refuse(fmt::format("it sent byte {} of a message before those in front", frame->head.offset));
+    Expected* const expected = find(tag);
+    if (expected == nullptr && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
+    if (expected != nullptr && expected->bytes != total)
+      return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", total, expected->bytes));
+    head_ = frame.head;
+    to_ = expected != nullptr ? std::exchange(expected->to, nullptr) : nullptr;
+  } else if (tag != head_.tag || total != head_.total || offset != head_.offset) {
+    return refuse(fmt::format("it sent byte {} of a message before those in front", offset));
   }
-  if (place_ != Place::kDropped)
-    std::copy(frame->payload.begin(), frame->payload.end(), to_ + static_cast<std::size_t>(frame->head.offset));
-  head_.offset = frame->head.offset + frame->payload.size();
-  if (head_.offset == head_.total) finish();
-  return Taken::kDone;
+  if (to_ != nullptr) std::copy(frame.payload.begin(), frame.payload.end(), to_ + static_cast<std::size_t>(offset));
+  head_.offset += frame.payload.size();
+  if (head_.offset < total) return true;
+  head_ = {};
+  if (to_ == nullptr) return true;
+  to_ = nullptr;
+  --unreceived_data_;
+  forget_if_complete();
+  return true;
 }
 
-/// Finds where a message goes.
-Inbox::Taken Inbox::begin(const FrameHead& head) {
-  const auto belongs = [&](Place where, std::byte* to) {
-    head_ = head;
-    place_ = where;
-    to_ = to;
-    return Taken::kDone;
-  };
-  if (head.tag == kShutdownTag) {
-    if (head.total != sizeof *shutdown_)
-      return refuse(fmt::format("it sent a shutdown message of {} bytes, which has {}", head.total, sizeof *shutdown_));
-    return belongs(Place::kShutdown, shutdown_->data());
-  }
-  if (drops_) return belongs(Place::kDropped, nullptr);
-  // Messages of one tag arrive in the order in which they are expected.
-  for (std::size_t i = first_unbegun_; i < expected_.size(); ++i) {
-    Expected& expected = expected_[i];
-    if (expected.begun || expected.tag != head.tag) continue;
-    if (expected.bytes != head.total)
-      return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", head.total, expected.bytes));
-    expected.begun = true;
-    while (first_unbegun_ < expected_.size() && expected_[first_unbegun_].begun) ++first_unbegun_;
-    return belongs(Place::kExpected, expected.to);
-  }
-  if (!is_call(head.tag)) return Taken::kNotYet;
-  if (head.total > kSmallBytes) return refuse(fmt::format("it sent a call of {} bytes", head.total));
-  if (has_early_) return Taken::kNotYet;
-  return belongs(Place::kEarly, early_.data());
+/// The message of that tag that is due next, or null.
+Inbox::Expected* Inbox::find(std::uint64_t tag) {
+  while (first_due_ < expected_.size() && expected_[first_due_].to == nullptr) ++first_due_;
+  for (std::size_t i = first_due_; i < expected_.size(); ++i)
+    if (expected_[i].tag == tag && expected_[i].to != nullptr) return &expected_[i];
+  return nullptr;
 }
 
-void Inbox::finish() {
-  if (place_ == Place::kExpected && --unreceived_ == 0) {
-    expected_.clear();
-    first_unbegun_ = 0;
-  }
-  if (place_ == Place::kEarly) {
-    has_early_ = true;
-    early_tag_ = head_.tag;
-    early_bytes_ = head_.total;
-  }
-  if (place_ == Place::kShutdown) shutdown_came_ = true;
-  place_ = Place::kNone;
+void Inbox::forget_if_complete() {
+  if (!complete(false)) return;
+  expected_.clear();
+  first_due_ = 0;
 }
 
-Inbox::Taken Inbox::refuse(std::string problem) {
+bool Inbox::refuse(std::string problem) {
   problem_ = std::move(problem);
-  return Taken::kInvalid;
+  return false;
 }
 
 }  // namespace fp8lab::sockets

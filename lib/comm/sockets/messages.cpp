@@ -3,166 +3,85 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <string_view>
 #include <type_traits>
+#include <utility>
 
 namespace fp8lab::sockets {
 namespace {
 
-constexpr std::array<char, 8> kProtocol = {'f', 'p', '8', 'l', 'a', 'b', '/', '2'};
 constexpr std::size_t kLongestText = 1024;
 
-/// The head of a handshake; its ports follow.
-struct HandshakeHead {
-  std::array<char, 8> protocol = kProtocol;
-  std::uint64_t job = 0;
-  std::uint64_t process = 0;
-  std::int32_t rank = 0;
-  std::int32_t size = 0;
-};
-/// The head of a reply; its text, or its token and places, follow.
-struct ReplyHead {
-  std::array<char, 8> protocol = kProtocol;
-  std::uint64_t kind = 0;
-};
-struct PlacePlain {
-  std::array<char, 62> address{};  ///< zero-terminated
-  std::uint16_t port = 0;
-};
-
-class Writer {
- public:
-  template <class Plain>
-  void add(const Plain& plain) {
-    static_assert(std::has_unique_object_representations_v<Plain>);
-    add(&plain, sizeof plain);
-  }
-  void add(const void* from, std::size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(from);
-    bytes_.insert(bytes_.end(), first, first + bytes);
-  }
-  std::vector<std::byte> take() { return std::move(bytes_); }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(Bytes bytes) : left_(bytes) {}
-
-  template <class Plain>
-  bool take(Plain& plain) {
-    static_assert(std::has_unique_object_representations_v<Plain>);
-    if (left_.size() < sizeof plain) return false;
-    std::memcpy(&plain, left_.data(), sizeof plain);
-    left_ = left_.subspan(sizeof plain);
-    return true;
-  }
-  Bytes left() const { return left_; }
-
- private:
-  Bytes left_;
-};
+bool is_port(std::uint32_t number) { return number >= 1 && number <= static_cast<std::uint32_t>(kLastPort); }
 
 /// Text from another process may reach a terminal, so it must be printable.
 bool is_printable(char c) { return c >= ' ' && c <= '~'; }
-bool is_printable(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return is_printable(c); });
-}
 
-std::optional<Reply::Place> read_place(const PlacePlain& plain) {
-  const auto end = std::find(plain.address.begin(), plain.address.end(), '\0');
-  if (end == plain.address.end() || plain.port == 0) return std::nullopt;
-  Reply::Place place{.address = std::string(plain.address.begin(), end), .port = plain.port};
-  if (!is_printable(place.address)) return std::nullopt;
-  return place;
+bool is_valid(const Place& place) {
+  const auto end = std::find(place.address.begin(), place.address.end(), '\0');
+  return end != place.address.end() && std::all_of(place.address.begin(), end, is_printable) && is_port(place.port);
 }
 
 }  // namespace
 
-std::vector<std::byte> write(const Handshake& handshake) {
-  Writer writer;
-  writer.add(HandshakeHead{
-      .job = handshake.job, .process = handshake.process, .rank = handshake.rank, .size = handshake.size});
-  for (const std::uint16_t port : handshake.ports) writer.add(port);
-  return writer.take();
+std::optional<Frame> read_frame(Bytes bytes) {
+  Frame frame{.head = {}, .payload = {}};
+  if (bytes.size() < sizeof frame.head) return std::nullopt;
+  std::memcpy(&frame.head, bytes.data(), sizeof frame.head);
+  frame.payload = bytes.subspan(sizeof frame.head);
+  const auto& [tag, total, offset] = frame.head;
+  if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+  if (offset >= total || offset % kChunkBytes != 0) return std::nullopt;
+  if (frame.payload.size() != chunk_bytes(total, offset)) return std::nullopt;
+  return frame;
 }
 
-std::optional<Handshake> read_handshake(Bytes bytes) {
-  Reader reader(bytes);
-  HandshakeHead head;
-  if (!reader.take(head) || head.protocol != kProtocol) return std::nullopt;
-  Handshake handshake{.job = head.job, .process = head.process, .rank = head.rank, .size = head.size, .ports = {}};
-  const std::size_t ports = reader.left().size() / sizeof(std::uint16_t);
-  if (reader.left().size() % sizeof(std::uint16_t) != 0 || ports > kMostRanks) return std::nullopt;
-  if (ports != 0 && (head.size < 0 || ports != static_cast<std::size_t>(head.size))) return std::nullopt;
-  handshake.ports.resize(ports);
-  for (std::uint16_t& port : handshake.ports) reader.take(port);
+std::optional<Handshake> read_handshake(const Frame& frame) {
+  static_assert(std::has_unique_object_representations_v<Handshake>);
+  Handshake handshake;
+  const std::array<char, 8> protocol = handshake.protocol;
+  if (frame.head.tag != kHandshakeTag || frame.payload.size() != sizeof handshake) return std::nullopt;
+  std::memcpy(&handshake, frame.payload.data(), sizeof handshake);
+  if (handshake.protocol != protocol || !is_port(handshake.port)) return std::nullopt;
   return handshake;
 }
 
-std::vector<std::byte> write(const Reply& reply) {
-  Writer writer;
-  writer.add(ReplyHead{.kind = static_cast<std::uint64_t>(reply.kind)});
-  if (reply.kind != Reply::Kind::kRoster) {
-    for (const char c : std::string_view(reply.text).substr(0, kLongestText)) writer.add(is_printable(c) ? c : '?');
-    return writer.take();
-  }
-  writer.add(reply.token);
-  for (const Reply::Place& place : reply.places) {
-    PlacePlain plain{.port = place.port};
-    std::copy_n(place.address.begin(), std::min(place.address.size(), plain.address.size() - 1), plain.address.begin());
-    writer.add(plain);
-  }
-  return writer.take();
+std::optional<std::vector<Place>> read_roster(const Frame& frame, int size) {
+  static_assert(std::has_unique_object_representations_v<Place>);
+  std::vector<Place> places(static_cast<std::size_t>(size));
+  if (frame.head.tag != kRosterTag || frame.payload.size() != places.size() * sizeof(Place)) return std::nullopt;
+  std::memcpy(places.data(), frame.payload.data(), frame.payload.size());
+  if (!std::all_of(places.begin(), places.end(), is_valid)) return std::nullopt;
+  return places;
 }
 
-std::optional<Reply> read_reply(Bytes bytes) {
-  Reader reader(bytes);
-  ReplyHead head;
-  if (!reader.take(head) || head.protocol != kProtocol) return std::nullopt;
-  Reply reply;
-  if (head.kind == static_cast<std::uint64_t>(Reply::Kind::kRoster)) {
-    reply.kind = Reply::Kind::kRoster;
-    if (!reader.take(reply.token)) return std::nullopt;
-    const std::size_t places = reader.left().size() / sizeof(PlacePlain);
-    if (reader.left().size() % sizeof(PlacePlain) != 0 || places > kMostRanks) return std::nullopt;
-    for (PlacePlain plain; reader.take(plain);) {
-      std::optional<Reply::Place> place = read_place(plain);
-      if (!place) return std::nullopt;
-      reply.places.push_back(*std::move(place));
-    }
-    return reply;
-  }
-  if (head.kind == static_cast<std::uint64_t>(Reply::Kind::kRefusal))
-    reply.kind = Reply::Kind::kRefusal;
-  else if (head.kind != static_cast<std::uint64_t>(Reply::Kind::kWelcome))
-    return std::nullopt;
-  const Bytes text = reader.left();
-  if (text.size() > kLongestText) return std::nullopt;
-  reply.text.assign(reinterpret_cast<const char*>(text.data()), text.size());
-  if (!is_printable(reply.text)) return std::nullopt;
-  return reply;
+std::optional<std::string> read_refusal(const Frame& frame) {
+  if (frame.head.tag != kRefusalTag || frame.payload.size() > kLongestText) return std::nullopt;
+  std::string text(reinterpret_cast<const char*>(frame.payload.data()), frame.payload.size());
+  if (!std::all_of(text.begin(), text.end(), is_printable)) return std::nullopt;
+  return text;
 }
 
-std::size_t largest_handshake(int ranks) {
-  return sizeof(HandshakeHead) + sizeof(std::uint16_t) * static_cast<std::size_t>(ranks);
+std::vector<std::byte> write_frame(std::uint64_t tag, Bytes payload) {
+  const FrameHead head{.tag = tag, .total = payload.size(), .offset = 0};
+  std::vector<std::byte> frame(sizeof head + payload.size());
+  std::memcpy(frame.data(), &head, sizeof head);
+  std::copy(payload.begin(), payload.end(), frame.begin() + sizeof head);
+  return frame;
 }
 
-std::size_t largest_reply(int ranks) {
-  return sizeof(ReplyHead) +
-         std::max(kLongestText, sizeof(Reply::Token) + sizeof(PlacePlain) * static_cast<std::size_t>(ranks));
+std::vector<std::byte> write(const Handshake& handshake) {
+  return write_frame(kHandshakeTag, std::as_bytes(std::span(&handshake, 1)));
 }
 
-std::optional<Frame> read_frame(Bytes bytes) {
-  Reader reader(bytes);
-  FrameHead head;
-  if (!reader.take(head)) return std::nullopt;
-  if (head.total > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-  if (head.offset >= head.total || head.offset % kChunkBytes != 0) return std::nullopt;
-  if (reader.left().size() != chunk_bytes(head.total, head.offset)) return std::nullopt;
-  return Frame{.head = head, .payload = reader.left()};
+std::vector<std::byte> write_roster(std::span<const Place> places) {
+  return write_frame(kRosterTag, std::as_bytes(places));
+}
+
+std::vector<std::byte> write_refusal(std::string text) {
+  text.resize(std::min(text.size(), kLongestText));
+  for (char& c : text)
+    if (!is_printable(c)) c = '?';
+  return write_frame(kRefusalTag, std::as_bytes(std::span(text)));
 }
 
 }  // namespace fp8lab::sockets

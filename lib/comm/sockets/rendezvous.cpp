@@ -2,13 +2,12 @@
 
 #include <errno.h>
 #include <fmt/core.h>
-#include <sodium.h>
 
 #include <algorithm>
-#include <array>
+#include <map>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 
 #include "comm/sockets/address.h"
 #include "core/check.h"
@@ -17,77 +16,51 @@
 namespace fp8lab::sockets {
 namespace {
 
-using std::chrono::milliseconds;
-using Clock = std::chrono::steady_clock;
-
 // The launcher may use the named port itself, and other programs may use the next ones.
 constexpr int kPorts = 16;
-constexpr int kLastPort = 65535;
-constexpr int kReconnectMilliseconds = 50;
-// Interval at which a stop from outside is noticed.
-constexpr milliseconds kStopCheckInterval(20);
-// An unanswered handshake is sent again, because another program may have received the first one at that port.
-constexpr milliseconds kRepeat(250);
-// For so long after the deadline ranks wait for rank 0's report of the missing ranks.
-constexpr milliseconds kGrace(2000);
+constexpr std::chrono::milliseconds kRetry(50);
 constexpr const char* kEverywhere = "*";
-constexpr const char* kStopped = "the run was stopped from outside";
 
-std::uint64_t hash_of(const Rendezvous& rendezvous) {
-  return fnv1a(fmt::format("{}/{}", rendezvous.port, rendezvous.job));
-}
-
-std::uint64_t random_number() {
-  std::uint64_t number = 0;
-  randombytes_buf(&number, sizeof number);
-  return number;
-}
-
-/// The id of the link between `rank` and a lower rank. Only ranks of this run know it.
-std::string link_id(const Reply::Token& token, int rank) {
-  std::string id;
-  for (const std::byte byte : token) id += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return fmt::format("{}/{}", id, rank);
-}
-
-class RankConnector {
+class RankFinder {
  public:
-  RankConnector(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-                const std::function<void(const std::string&)>& notify)
-      : rendezvous_(rendezvous),
-        wait_limit_(wait_limit),
-        notify_(notify),
-        complaints_(std::make_unique<Complaints>(rendezvous.rank, notify)),
-        security_(rendezvous),
-        context_(std::make_unique<Context>(4 * rendezvous.size + 64)),
-        doorkeeper_(*context_, security_, *complaints_),
-        links_(static_cast<std::size_t>(rendezvous.size)),
-        own_{.job = hash_of(rendezvous),
-             .process = random_number(),
-             .rank = rendezvous.rank,
-             .size = rendezvous.size,
-             .ports = {}} {
+  RankFinder(const Finding& finding, const RankId& id, Router& router)
+      : finding_(finding),
+        rendezvous_(finding.rendezvous),
+        router_(router),
+        gate_(
+            finding.context, finding.keys, finding.complaints,
+            sizeof(FrameHead) + std::max(sizeof(Handshake), sizeof(Place) * static_cast<std::size_t>(rendezvous_.size)),
+            {}),
+        everywhere_(finding.keys.has_secret() && !names_loopback(rendezvous_.host)) {
+    own_.job = fnv1a(fmt::format("{}/{}", rendezvous_.port, rendezvous_.job));
+    own_.id = id;
+    own_.rank = rendezvous_.rank;
+    own_.size = rendezvous_.size;
     if (first_port() > kLastPort)
       fail(
           fmt::format("MASTER_PORT={} is the launcher's own, and no port comes after it for the ranks; set MASTER_PORT "
                       "(torchrun --master-port) to a lower one",
-                      rendezvous.port));
+                      rendezvous_.port));
   }
 
-  Mesh take() {
-    rendezvous_.rank == 0 ? connect_as_rank_zero() : connect_to_rank_zero();
-    open_all();
-    complaints_->flush();
-    return {.complaints = std::move(complaints_), .context = std::move(context_), .links = std::move(links_)};
+  std::vector<Found> find() {
+    const std::vector<Place> places = rendezvous_.rank == 0 ? collect() : ask_rank_zero();
+    std::vector<Found> found;
+    for (const Place& place : places) found.push_back({.id = place.id});
+    for (std::size_t lower = 0; lower < static_cast<std::size_t>(rendezvous_.rank); ++lower) {
+      const std::string named = places[lower].address.data();
+      const std::string& address = named.empty() ? address_of_rank_zero_ : named;
+      if (!is_one_address(address)) fail(fmt::format("rank 0 names no address of rank {}", lower));
+      found[lower].endpoint = router_.connect_to(address, static_cast<int>(places[lower].port), {});
+    }
+    return found;
   }
 
  private:
   /// What rank 0 knows of another rank.
-  struct RemoteRank {
-    std::string id;  ///< at rank 0's socket
-    Handshake handshake;
-    std::string address;
-    bool complete() const { return !handshake.ports.empty(); }
+  struct Remote {
+    std::string connection;  ///< at the gate; empty: it has not come
+    Place place;
   };
 
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
@@ -95,59 +68,46 @@ class RankConnector {
 
   // Rank 0.
 
-  void connect_as_rank_zero() {
-    Router gate(*context_, largest_handshake(rendezvous_.size));
-    gate.stay_on_one_thread();
-    Connections connections(*context_, gate, complaints_.get());
-    security_.guard_listener(gate);
-    const std::string address = listen_somewhere(gate);
-    if (!security_.has_secret() && notify_)
-      notify_(fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}",
-                          address, is_loopback(address) ? ", where other hosts do not reach it" : ""));
-    listen_for_higher_ranks(address);
-    std::vector<RemoteRank> remotes(links_.size());
-    const auto missing = [&] {
-      std::vector<int> ranks;
-      for (int rank = 1; rank < rendezvous_.size; ++rank)
-        if (!remotes[static_cast<std::size_t>(rank)].complete()) ranks.push_back(rank);
-      return ranks;
-    };
+  std::vector<Place> collect() {
+    const std::string address = open_gate();
+    if (!finding_.keys.has_secret() && finding_.notify)
+      finding_.notify(
+          fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}",
+                      address, is_loopback(address) ? ", where other hosts do not reach it" : ""));
+    remotes_.resize(static_cast<std::size_t>(rendezvous_.size));
+    remotes_[0].place = {.id = own_.id, .address = {}, .port = listen_at(address)};
     std::string problem;
-    while (problem.empty() && !missing().empty()) {
-      if (wait_limit_.over())
-        problem = describe_missing(missing());
-      else
-        wait_for({gate.events(ZMQ_POLLIN), connections.events()});
-      connections.process_events();
-      while (std::optional<Router::Received> received = gate.receive_from()) {
-        connections.expect_end(connections.number_of(received->message.descriptor()));
-        answer_handshake(gate, *received, remotes);
-      }
+    for (std::vector<int> missing = missing_ranks(); problem.empty() && !missing.empty(); missing = missing_ranks()) {
+      if (finding_.wait_limit.over()) problem = describe_missing(missing);
+      gate_.wait(kStopCheckInterval);
+      while (std::optional<Router::Received> received = gate_.receive())
+        if (received->message.size() > 0) answer(*received);
     }
-    Reply reply{.kind = problem.empty() ? Reply::Kind::kRoster : Reply::Kind::kRefusal,
-                .text = problem,
-                .token = {},
-                .places = {}};
-    randombytes_buf(reply.token.data(), reply.token.size());
-    for (int rank = 1; rank < rendezvous_.size; ++rank) {
-      const RemoteRank& remote = remotes[static_cast<std::size_t>(rank)];
-      if (problem.empty()) reply.places = places_below(rank, remotes);
-      if (!remote.id.empty()) gate.send_to(remote.id, write(reply));
-    }
+    std::vector<Place> places;
+    for (const Remote& remote : remotes_) places.push_back(remote.place);
+    const std::vector<std::byte> reply = problem.empty() ? write_roster(places) : write_refusal(problem);
+    for (const Remote& remote : remotes_)
+      if (!remote.connection.empty()) gate_.send(remote.connection, reply);
     if (!problem.empty()) fail(problem);
-    await_higher_ranks(reply.token);
+    return places;
   }
 
-  /// Makes `gate` listen, and returns its address.
-  std::string listen_somewhere(Router& gate) const {
-    const bool everywhere = security_.has_secret() && !names_loopback(rendezvous_.host);
+  std::vector<int> missing_ranks() const {
+    std::vector<int> ranks;
+    for (int rank = 1; rank < rendezvous_.size; ++rank)
+      if (remotes_[static_cast<std::size_t>(rank)].connection.empty()) ranks.push_back(rank);
+    return ranks;
+  }
+
+  /// Makes the gate listen, and returns its address.
+  std::string open_gate() {
     std::vector<std::string> addresses = resolve(rendezvous_.host);
     // Addresses of the host may differ from machine to machine; here it is often a loopback address.
-    if (everywhere) addresses = {kEverywhere};
+    if (everywhere_) addresses = {kEverywhere};
     bool is_here = false;
     for (const std::string& address : addresses) {
       for (int port = first_port(); port <= last_port(); ++port) {
-        if (gate.bind(endpoint(address, port))) return address;
+        if (gate_.listen(address, port)) return address;
         if (errno != EADDRINUSE && errno != EADDRNOTAVAIL && errno != ENODEV)
           fail(fmt::format("cannot listen at {}: {}", endpoint(address, port), zmq_strerror(errno)));
         is_here = is_here || errno == EADDRINUSE;
@@ -156,8 +116,7 @@ class RankConnector {
     if (!is_here)
       fail(
           fmt::format("MASTER_ADDR={} is no address of rank 0's machine; name one that is, or set FP8LAB_JOB_SECRET on "
-                      "every rank, so "
-                      "that ranks may listen at all of them",
+                      "every rank, so that ranks may listen at all of them",
                       rendezvous_.host));
     fail(fmt::format(
         "rank 0 finds no free port for the other ranks among {} to {} (MASTER_PORT and the next); set MASTER_PORT to a "
@@ -165,16 +124,15 @@ class RankConnector {
         first_port(), last_port(), last_port() == kLastPort ? "and lower " : ""));
   }
 
-  void answer_handshake(Router& gate, Router::Received& received, std::vector<RemoteRank>& remotes) {
-    const std::string from = peer_of(received.message.descriptor());
-    const std::optional<Handshake> handshake = read_handshake(received.message.bytes());
-    if (!handshake) return complaints_->add(from, "it sent what no rank sends");
+  void answer(Router::Received& received) {
+    const std::optional<Frame> frame = read_frame(received.bytes());
+    const std::optional<Handshake> handshake = frame ? read_handshake(*frame) : std::nullopt;
+    if (!handshake) return gate_.refuse(received, "it sent what no rank sends");
     if (handshake->job != own_.job)
-      return complaints_->add(from, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
+      return gate_.refuse(received, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
     const auto refuse = [&](const std::string& why) {
-      complaints_->add(from, why);
-      gate.send_to(received.id.text(),
-                   write(Reply{.kind = Reply::Kind::kRefusal, .text = why, .token = {}, .places = {}}));
+      gate_.refuse(received, why);
+      gate_.send(received.from(), write_refusal(why));
     };
     if (handshake->size != own_.size)
       return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size,
@@ -182,40 +140,19 @@ class RankConnector {
     if (handshake->rank <= 0 || handshake->rank >= own_.size)
       return refuse(
           fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", handshake->rank, own_.size - 1));
-    RemoteRank& remote = remotes[static_cast<std::size_t>(handshake->rank)];
-    if (!remote.id.empty() && remote.handshake.process != handshake->process)
+    Remote& remote = remotes_[static_cast<std::size_t>(handshake->rank)];
+    if (!remote.connection.empty() && remote.place.id != handshake->id)
       return refuse(fmt::format("two processes were started as rank {}", handshake->rank));
-    for (int higher = handshake->rank + 1; higher < own_.size && !handshake->ports.empty(); ++higher)
-      if (handshake->ports[static_cast<std::size_t>(higher)] == 0)
-        return refuse("it names no port for a rank above it");
-    const bool repeats_first = remote.complete() && handshake->ports.empty();
-    remote.id = received.id.text();
-    if (!repeats_first) remote.handshake = *handshake;
-    remote.address = unmapped(received.message.peer_address());
-    if (!remote.complete())
-      gate.send_to(remote.id,
-                   write(Reply{.kind = Reply::Kind::kWelcome, .text = remote.address, .token = {}, .places = {}}));
-  }
-
-  std::vector<Reply::Place> places_below(int rank, const std::vector<RemoteRank>& remotes) const {
-    std::vector<Reply::Place> places;
-    for (int lower = 0; lower < rank; ++lower) {
-      const RemoteRank& remote = remotes[static_cast<std::size_t>(lower)];
-      if (lower == 0) {
-        places.push_back(
-            {.address = {}, .port = static_cast<std::uint16_t>(own_.ports[static_cast<std::size_t>(rank)])});
-        continue;
-      }
-      // A rank on rank 0's machine may connect from a loopback address. Other machines reach it at rank 0's address.
-      const bool is_elsewhere = is_loopback(remote.address) && !names_loopback(rendezvous_.host);
-      places.push_back({.address = is_elsewhere ? std::string() : remote.address,
-                        .port = remote.handshake.ports[static_cast<std::size_t>(rank)]});
-    }
-    return places;
+    remote.connection = received.from();
+    remote.place = {.id = handshake->id, .address = {}, .port = handshake->port};
+    const std::string from = received.peer_address();
+    // A rank on rank 0's machine may connect from a loopback address. Other machines reach it at rank 0's address.
+    if (!is_loopback(from) || names_loopback(rendezvous_.host))
+      std::copy_n(from.begin(), std::min(from.size(), remote.place.address.size() - 1), remote.place.address.begin());
   }
 
   std::string describe_missing(const std::vector<int>& ranks) const {
-    if (wait_limit_.stop.stop_requested()) return kStopped;
+    if (finding_.wait_limit.stop.stop_requested()) return kStopped;
     std::string missing;
     for (const int rank : ranks) missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
     return fmt::format("{} of {} ranks did not come to rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) in time", missing,
@@ -224,133 +161,67 @@ class RankConnector {
 
   // The other ranks.
 
-  void connect_to_rank_zero() {
-    Router socket(*context_, largest_reply(rendezvous_.size));
-    socket.set(ZMQ_LINGER, 0);  // drops handshakes that nobody received
-    Connections connections(*context_, socket, nullptr);
-    security_.guard_connector(socket);
-    socket.set(ZMQ_RECONNECT_IVL, kReconnectMilliseconds);
-    std::vector<std::string> addresses, candidates;
+  std::vector<Place> ask_rank_zero() {
     for (const std::string& address : resolve(rendezvous_.host))
-      for (int port = first_port(); port <= last_port(); ++port) {
-        addresses.push_back(address);
-        candidates.push_back(endpoint(address, port));
-        socket.connect_as(candidates.back(), candidates.back());
-      }
-    const WaitLimit longer{.deadline = wait_limit_.deadline + kGrace, .stop = wait_limit_.stop};
-    std::optional<std::size_t> first;  // index of rank 0 in candidates, once it has answered
-    Clock::time_point repeat = Clock::now();
+      for (int port = first_port(); port <= last_port(); ++port) gate_.connect_to(address, port, kRetry);
+    // Rank 0 of another job, and other programs that speak ZMTP, do not answer.
+    const WaitLimit longer = finding_.wait_limit.with_grace();
+    bool found = false;
     for (;;) {
-      if ((first ? longer : wait_limit_).over()) lose_first(first.has_value(), connections.last_failure());
-      if (Clock::now() >= repeat) {
-        repeat = Clock::now() + kRepeat;
-        send_handshake(socket, first ? std::span(&candidates[*first], 1) : std::span(candidates));
-      }
-      wait_for({socket.events(ZMQ_POLLIN), connections.events()});
-      connections.process_events();
-      while (std::optional<Router::Received> received = socket.receive_from()) {
-        const auto from = std::find(candidates.begin(), candidates.end(), received->id.text()) - candidates.begin();
-        const auto candidate = static_cast<std::size_t>(from);
-        const std::optional<Reply> reply = read_reply(received->message.bytes());
-        if (!reply || candidate == candidates.size() || (first && candidate != *first)) continue;
-        if (reply->kind == Reply::Kind::kRefusal) fail(reply->text);
-        if (reply->kind == Reply::Kind::kRoster && first && !own_.ports.empty())
-          return follow(*reply, addresses[*first]);
-        if (reply->kind == Reply::Kind::kWelcome && !first) {
-          if (!is_one_address(reply->text)) fail("rank 0 sees this rank at no address");
-          first = candidate;
-          const bool everywhere = security_.has_secret() && !names_loopback(rendezvous_.host);
-          listen_for_higher_ranks(everywhere ? kEverywhere : reply->text);
-          repeat = Clock::now();
+      if ((found ? longer : finding_.wait_limit).over()) fail_to_find();
+      gate_.wait(kStopCheckInterval);
+      while (std::optional<Router::Received> received = gate_.receive()) {
+        if (received->message.size() == 0) {
+          const std::string here = own_address(received->descriptor());
+          if (here.empty()) continue;  // the connection is gone
+          own_.port = listen_at(everywhere_ ? kEverywhere : here);
+          found = gate_.send(received->from(), write(own_)) == Router::Sent::kYes || found;
+          continue;
         }
+        const std::optional<Frame> frame = read_frame(received->bytes());
+        if (!frame) continue;
+        if (const std::optional<std::string> refusal = read_refusal(*frame)) fail(*refusal);
+        address_of_rank_zero_ = received->peer_address();
+        if (std::optional<std::vector<Place>> places = read_roster(*frame, rendezvous_.size)) return *std::move(places);
       }
     }
   }
 
-  void send_handshake(Router& socket, std::span<const std::string> candidates) const {
-    const std::vector<std::byte> handshake = write(own_);
-    for (const std::string& candidate : candidates)
-      if (socket.send_to(candidate, handshake) == Router::Sent::kGone) socket.connect_as(candidate, candidate);
-  }
-
-  [[noreturn]] void lose_first(bool found, const std::string& failure) const {
-    check(!wait_limit_.stop.stop_requested(), kStopped);
-    if (found)
-      fail(fmt::format("rank 0 at {}:{} went away before all ranks had come", rendezvous_.host, rendezvous_.port));
+  [[noreturn]] void fail_to_find() const {
+    check(!finding_.wait_limit.stop.stop_requested(), kStopped);
+    const std::string& failure = gate_.last_failure();
     fail(fmt::format(
         "rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next){}{}",
         rendezvous_.rank, rendezvous_.host, first_port(), last_port(),
         failure.empty() ? "" : "; of who answered there: ", failure));
   }
 
-  void follow(const Reply& roster, const std::string& first_address) {
-    if (roster.places.size() != static_cast<std::size_t>(rendezvous_.rank))
-      fail(fmt::format("rank 0 names {} ranks below rank {}", roster.places.size(), rendezvous_.rank));
-    const std::string id = link_id(roster.token, rendezvous_.rank);
-    for (std::size_t lower = 0; lower < roster.places.size(); ++lower) {
-      const Reply::Place& place = roster.places[lower];
-      const std::string& address = place.address.empty() ? first_address : place.address;
-      if (!is_one_address(address)) fail(fmt::format("rank 0 names no address of rank {}", lower));
-      links_[lower] = Link::connect(*context_, security_, id, endpoint(address, place.port));
-    }
-    await_higher_ranks(roster.token);
-  }
-
   // All ranks.
 
-  void listen_for_higher_ranks(const std::string& address) {
-    own_.ports.assign(links_.size(), 0);
-    for (std::size_t higher = static_cast<std::size_t>(rendezvous_.rank) + 1; higher < links_.size(); ++higher) {
-      links_[higher] = Link::listen(*context_, security_, *complaints_, address);
-      own_.ports[higher] = static_cast<std::uint16_t>(links_[higher]->port());
-    }
+  /// The port at which the router listens there.
+  std::uint32_t listen_at(const std::string& address) {
+    const auto [entry, is_new] = ports_.try_emplace(address, 0);
+    if (!is_new) return entry->second;
+    const std::optional<int> port = router_.listen(address, 0);
+    if (!port) fail(fmt::format("cannot listen at {} for other ranks: {}", address, zmq_strerror(errno)));
+    return entry->second = static_cast<std::uint32_t>(*port);
   }
 
-  void await_higher_ranks(const Reply::Token& token) {
-    for (int higher = rendezvous_.rank + 1; higher < rendezvous_.size; ++higher)
-      links_[static_cast<std::size_t>(higher)]->await(link_id(token, higher));
-  }
-
-  void open_all() {
-    const WaitLimit longer{.deadline = wait_limit_.deadline + kGrace, .stop = wait_limit_.stop};
-    for (int other = 0; other < rendezvous_.size; ++other) {
-      if (other == rendezvous_.rank) continue;
-      Link& link = *links_[static_cast<std::size_t>(other)];
-      while (!link.open()) {
-        check(!wait_limit_.stop.stop_requested(), kStopped);
-        if (longer.over())
-          fail(fmt::format("rank {} cannot reach rank {}, though both came to rank 0", rendezvous_.rank, other));
-        wait_for(link.opening());
-      }
-    }
-  }
-
-  /// Waits until one of `wanted` has an event or libzmq asks about a connection, at most for a moment. Answers libzmq.
-  void wait_for(const std::array<zmq_pollitem_t, 2>& wanted) {
-    std::array<zmq_pollitem_t, 3> items = {wanted[0], wanted[1], doorkeeper_.socket().events(ZMQ_POLLIN)};
-    wait(items, kStopCheckInterval);
-    doorkeeper_.serve();
-  }
-
+  const Finding& finding_;
   const Rendezvous& rendezvous_;
-  const WaitLimit& wait_limit_;
-  const std::function<void(const std::string&)>& notify_;
-  std::unique_ptr<Complaints> complaints_;
-  Security security_;
-  std::unique_ptr<Context> context_;
-  Doorkeeper doorkeeper_;
-  std::vector<std::unique_ptr<Link>> links_;
+  Router& router_;
+  Router gate_;  ///< rank 0 listens with it, the others connect to that
+  bool everywhere_;
   Handshake own_;
+  std::map<std::string, std::uint32_t> ports_;  ///< by address
+  std::vector<Remote> remotes_;
+  std::string address_of_rank_zero_;
 };
 
 }  // namespace
 
-Mesh connect_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-                   const std::function<void(const std::string&)>& notify) {
-  if (rendezvous.size == 1)
-    return {.complaints = nullptr, .context = nullptr, .links = std::vector<std::unique_ptr<Link>>(1)};
-  if (rendezvous.size > kMostRanks) fail(fmt::format("{} ranks are more than {}", rendezvous.size, kMostRanks));
-  return RankConnector(rendezvous, wait_limit, notify).take();
+std::vector<Found> find_ranks(const Finding& finding, const RankId& id, Router& router) {
+  return RankFinder(finding, id, router).find();
 }
 
 }  // namespace fp8lab::sockets

@@ -2,13 +2,12 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
 #include <stop_token>
 #include <string>
 #include <vector>
 
 #include "comm/launch.h"
-#include "comm/sockets/link.h"
+#include "comm/sockets/router.h"
 
 namespace fp8lab::sockets {
 
@@ -18,24 +17,36 @@ struct WaitLimit {
   std::stop_token stop = {};
 
   bool over() const { return stop.stop_requested() || std::chrono::steady_clock::now() >= deadline; }
+  /// For so long after the deadline ranks wait for rank 0's report of the missing ranks.
+  WaitLimit with_grace() const { return {.deadline = deadline + std::chrono::seconds(2), .stop = stop}; }
+};
+inline constexpr const char* kStopped = "the run was stopped from outside";
+/// How long to wait at most before a stop from outside is noticed.
+inline constexpr std::chrono::milliseconds kStopCheckInterval(20);
+
+/// What one rank needs to find the others.
+struct Finding {
+  const Rendezvous& rendezvous;
+  const JobKeys& keys;
+  zmq::context_t& context;
+  Complaints& complaints;
+  const WaitLimit& wait_limit;
+  const std::function<void(const std::string&)>& notify;
 };
 
-/// The connections of one rank with all others. Members are destroyed in reverse order: links end before the context.
-struct Mesh {
-  std::unique_ptr<Complaints> complaints;
-  std::unique_ptr<Context> context;
-  std::vector<std::unique_ptr<Link>> links;  ///< by rank; null for this rank
+struct Found {
+  RankId id{};
+  std::string endpoint{};  ///< to which this rank connects; empty: the other rank connects
 };
 
-/// Connects the processes of a run.
+/// Finds the other ranks, makes `router`, which others know as `id`, listen to higher ranks, and connects it to the
+/// lower ones. Returns all ranks, by rank.
 ///
 /// Rank 0 listens at the first free port from the rendezvous's port on. The other ranks try all those ports at once
-/// until rank 0 of their job answers. They tell rank 0 where they listen, and learn from it where all lower ranks
-/// listen. With a secret, ranks listen at every interface, unless the host is written as loopback. Without one they
-/// listen only at the address of the host, and rank 0 reports that to `notify`. A connection that is no rank's is
-/// dropped, and reported to `notify` in one line. Throws Error if a rank does not come before the deadline, or if rank
-/// 0 refuses this rank.
-Mesh connect_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-                   const std::function<void(const std::string&)>& notify);
+/// until rank 0 of their job answers. They tell rank 0 where their routers listen, and it tells every rank. With a
+/// secret, ranks listen at every interface, unless the host is written as loopback. Without one they listen only at the
+/// address of the host, or by which they reach it, and rank 0 reports that to `notify`. Throws Error if a rank does not
+/// come before the deadline, or if rank 0 refuses this rank.
+std::vector<Found> find_ranks(const Finding& finding, const RankId& id, Router& router);
 
 }  // namespace fp8lab::sockets

@@ -1,47 +1,92 @@
 #pragma once
 
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/processes/transport.h"
+#include "comm/sockets/inbox.h"
 #include "comm/sockets/rendezvous.h"
+#include "comm/sockets/router.h"
 
 namespace fp8lab::sockets {
 
-/// This process's connections with all other ranks, which last as long as the process.
+/// This process's connections with all other ranks.
 class Session final : public processes::Transport {
  public:
-  /// Connects to the other ranks at the first call; later calls must pass the same rendezvous.
-  static Session& instance(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
-                           const std::function<void(const std::string&)>& notify);
+  /// Connects to the other ranks. Throws Error if one does not come before the deadline. `notify` gets a line for each
+  /// kind of connection that is no rank's.
+  Session(const Rendezvous& rendezvous, const WaitLimit& wait_limit, std::function<void(const std::string&)> notify);
 
   void receive(std::byte* to, std::int64_t bytes, int from_rank, processes::Tag tag) override;
   void send(const std::byte* from, std::int64_t bytes, int to_rank, processes::Tag tag) override;
-  bool finished() override;
-  std::vector<int> unfinished_ranks() override;
+  /// A sent message is finished when libzmq has taken its last frame.
+  bool finished(processes::Awaited awaited) override;
+  std::vector<int> unfinished_ranks(processes::Awaited awaited) override;
   bool abandon(const std::vector<bool>& left) override;
-  /// Waits until a message can move, but only for some milliseconds, because a stop from outside must be noticed too.
+  /// Waits until a message comes, but only for some milliseconds, because a stop from outside must be noticed too.
   void pause() override;
 
   void expect_shutdowns(std::shared_ptr<processes::ShutdownMessages> messages) override;
   bool shutdown_received(int rank) override;
-  void await_only_shutdowns() override;
-  std::string lost(int rank) const override;
+  std::string lost(int rank) const override { return peer(rank).lost; }
 
  private:
-  Session(const Rendezvous& rendezvous, Mesh mesh);
-  void hang_up() override;
-  Link& to(int rank) const { return *mesh_.links[static_cast<std::size_t>(rank)]; }
+  struct Outgoing {
+    std::uint64_t tag = 0;
+    std::uint64_t bytes = 0;
+    const std::byte* from = nullptr;  ///< null: it is a call, which outlives its group's memory
+    std::array<std::byte, sizeof(processes::Call)> call{};
+  };
+  struct Peer {
+    Found found{};
+    bool open = false;
+    bool ended = false;  ///< at the last check
+    std::string lost{};  ///< why the rank can no longer be reached, or empty
+    Inbox inbox{};
+    std::vector<Outgoing> outgoing{};  ///< from `first` on; sent_bytes of the first have been sent
+    std::size_t first = 0;
+    std::uint64_t sent_bytes = 0;
+
+    std::string_view address() const { return {found.id.data(), found.id.size()}; }
+    bool reachable() const { return open && lost.empty(); }
+    bool unsent() const { return first < outgoing.size(); }
+    bool finished(processes::Awaited awaited) const {
+      const bool calls_alone = awaited == processes::Awaited::kCalls;
+      return !unsent() && inbox.complete(calls_alone);
+    }
+  };
+
+  Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
+  const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
   template <class Work>
   void for_others(const Work& work) {
     for (int other = 0; other < size(); ++other)
-      if (other != rank()) work(to(other), other);
+      if (other != rank()) work(peer(other), other);
   }
+  void await_connections(const WaitLimit& wait_limit);
+  /// Sends and receives what is possible without waiting.
+  void progress();
+  void write(Peer& to);
+  void read();
+  void check_connections();
+  void hang_up() override;
 
-  Mesh mesh_;
-  std::vector<zmq_pollitem_t> polled_;
+  zmq::context_t context_;
+  Complaints complaints_;
+  JobKeys keys_;
+  std::optional<Router> router_;                   ///< nothing once hung up, or if there is no other rank
+  std::vector<Peer> peers_;                        ///< by rank
+  std::map<std::string, int, std::less<>> ranks_;  ///< by id
+  std::chrono::steady_clock::time_point next_check_{};
   std::shared_ptr<processes::ShutdownMessages> messages_;
 };
 

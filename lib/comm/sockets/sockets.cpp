@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <chrono>
+#include <optional>
 
 #include "comm/processes/group.h"
 #include "comm/sockets/session.h"
@@ -17,10 +18,20 @@ void run_sockets(const RunOptions& options, const RankFunction& rank_function) {
   if (rendezvous.size != options.ranks)
     fail(fmt::format("a run of {} ranks over {} launched process{}: start it with torchrun --nproc-per-node {}",
                      options.ranks, rendezvous.size, rendezvous.size == 1 ? "" : "es", options.ranks));
-  sockets::Session& session = sockets::Session::instance(
-      rendezvous, {.deadline = std::chrono::steady_clock::now() + options.timeout, .stop = options.stop},
-      options.notify);
-  processes::run_rank(session, options, rank_function);
+  // The connections last as long as the process.
+  static std::optional<sockets::Session> session;
+  static std::optional<Rendezvous> connected;
+  try {
+    const auto deadline = std::chrono::steady_clock::now() + options.timeout;
+    if (!session) session.emplace(rendezvous, sockets::WaitLimit{deadline, options.stop}, options.notify);
+  } catch (const zmq::error_t& error) {
+    fail(fmt::format("the connection with other ranks: libzmq: {}", error.what()));
+  }
+  if (!connected) connected = rendezvous;
+  check(rendezvous == *connected,
+        "this process is already connected to the ranks of another job, and the connections last as long as the "
+        "process: start a new process for another address, port, job, rank, number of ranks or FP8LAB_JOB_SECRET");
+  processes::run_rank(*session, options, rank_function);
 }
 
 }  // namespace fp8lab
