@@ -85,10 +85,13 @@ function(fp8lab_test_entries entry shards timeout labels environment)
   endforeach()
 endfunction()
 
-# Where optimising takes longer than what is optimised runs: little, or under sanitizers not at all.
+# fp8lab_optimize_little(<target> [UNSANITIZED]): where optimising takes longer than what is optimised runs: little, or
+# under sanitizers not at all. UNSANITIZED: under sanitizers as everything else, since that runs for longer there.
 function(fp8lab_optimize_little target)
   if(FP8LAB_SANITIZE)
-    target_compile_options(${target} PRIVATE -O0)
+    if(NOT "UNSANITIZED" IN_LIST ARGN)
+      target_compile_options(${target} PRIVATE -O0)
+    endif()
   else()
     target_compile_options(${target} PRIVATE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1>)
   endif()

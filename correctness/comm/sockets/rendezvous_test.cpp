@@ -123,7 +123,7 @@ TEST(Rendezvous, RanksWithAnotherSecretAreRefused) {
   for (const char* other : {"", "another secret of letters"}) {
     const int port = free_port();
     std::vector<Outcome> outcomes =
-        connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port), rendezvous_of(1, 2, port, other)}, 3);
+        connect_all({rendezvous_of(0, 2, port), rendezvous_of(1, 2, port), rendezvous_of(1, 2, port, other)}, 1.5);
     expect_connected({&outcomes[0], &outcomes[1]});
     EXPECT_TRUE(outcomes[2].error.starts_with("rank 1 finds no rank 0 of its job")) << outcomes[2].error;
     for (const Outcome& outcome : outcomes)
