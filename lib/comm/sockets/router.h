@@ -95,7 +95,7 @@ class Router {
   zmq::socket_t monitor_;
   zmq::message_t prepared_;               ///< the frame that could not be sent at the last attempt
   std::map<int, std::string> strangers_;  ///< addresses, by descriptor, of accepted connections without a message yet
-  std::set<std::string> ended_;           ///< endpoints that this side connected to
+  std::set<std::string> ended_;           ///< of this side's listeners too, which nobody asks for
   std::string failure_;                   ///< of the connection whose end comes next
   std::string last_failure_;
 };
