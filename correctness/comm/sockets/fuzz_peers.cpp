@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "comm/processes/messages.h"
+#include "comm/sockets/frames.h"
 #include "comm/sockets/inbox.h"
-#include "comm/sockets/messages.h"
 #include "harness/run/launched_ranks.h"
 
 // Feeds arbitrary bytes to everything that a rank reads from others, under libFuzzer. The first byte chooses the
@@ -64,16 +64,14 @@ void read_roster(Input input) {
   const std::optional<Frame> frame = read_frame(input.take(1 << 20));
   const auto roster = frame ? fp8lab::sockets::read_roster(*frame, size) : std::nullopt;
   if (roster)
-    require(fp8lab::sockets::read_roster(*read_frame(write_roster(*roster)), size) == roster,
-            "a roster changed on its way");
+    require(fp8lab::sockets::read_roster(*read_frame(write(*roster)), size) == roster, "a roster changed on its way");
 }
 
 void read_refusal(Input input) {
   using namespace fp8lab::sockets;
   const std::optional<Frame> frame = read_frame(input.take(1 << 20));
   const std::optional<std::string> text = frame ? fp8lab::sockets::read_refusal(*frame) : std::nullopt;
-  if (text)
-    require(fp8lab::sockets::read_refusal(*read_frame(write_refusal(*text))) == text, "a refusal changed on its way");
+  if (text) require(fp8lab::sockets::read_refusal(*read_frame(write(*text))) == text, "a refusal changed on its way");
 }
 
 void read_shutdown(Input input) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/sockets/frames.h"
+
 // The inbox for the frames of one other rank: valid frames arrive, and invalid ones change nothing.
 namespace fp8lab::sockets {
 namespace {
@@ -225,10 +227,10 @@ std::vector<Place> places() {
 TEST(Messages, ReadBackAsWritten) {
   EXPECT_EQ(read_handshake(*read_frame(write(handshake_of(2)))), handshake_of(2));
   EXPECT_EQ(read_handshake(*read_frame(write(handshake_of(-2)))), handshake_of(-2)) << "to be reported";
-  EXPECT_EQ(read_roster(*read_frame(write_roster(places())), 2), places());
+  EXPECT_EQ(read_roster(*read_frame(write(places())), 2), places());
   const std::string refusal = "two processes were started as rank 1";
-  EXPECT_EQ(read_refusal(*read_frame(write_refusal(refusal))), refusal);
-  EXPECT_EQ(read_refusal(*read_frame(write_refusal("\x1b[31m"))), "?[31m");
+  EXPECT_EQ(read_refusal(*read_frame(write(refusal))), refusal);
+  EXPECT_EQ(read_refusal(*read_frame(write(printable("\x1b[31m")))), "?[31m");
 }
 
 TEST(Messages, AreRefusedWhereAFieldIsOutOfRange) {
@@ -248,19 +250,19 @@ TEST(Messages, AreRefusedWhereAFieldIsOutOfRange) {
     EXPECT_FALSE(read_handshake(*read_frame(write(nowhere))));
     std::vector<Place> unreachable = places();
     unreachable[1].port = port;
-    EXPECT_FALSE(read_roster(*read_frame(write_roster(unreachable)), 2));
+    EXPECT_FALSE(read_roster(*read_frame(write(unreachable)), 2));
   }
-  const std::vector<std::byte> roster = write_roster(places());
+  const std::vector<std::byte> roster = write(places());
   for (const int size : {1, 3}) EXPECT_FALSE(read_roster(*read_frame(roster), size));
   EXPECT_FALSE(read_roster(*read_frame(shortened(kRosterTag, roster)), 2));
   std::vector<Place> endless = places();
   endless[0].address.fill('1');
-  EXPECT_FALSE(read_roster(*read_frame(write_roster(endless)), 2));
+  EXPECT_FALSE(read_roster(*read_frame(write(endless)), 2));
   std::vector<Place> unprintable = places();
   unprintable[0].address[0] = '\x1b';
-  EXPECT_FALSE(read_roster(*read_frame(write_roster(unprintable)), 2));
+  EXPECT_FALSE(read_roster(*read_frame(write(unprintable)), 2));
   for (const std::string& text : {std::string("\x1b[31m"), std::string(1025, 'x')})
-    EXPECT_FALSE(read_refusal(*read_frame(write_frame(kRefusalTag, std::as_bytes(std::span(text))))));
+    EXPECT_FALSE(read_refusal(*read_frame(write(text))));
   // A message of another kind is none.
   EXPECT_FALSE(read_handshake(*read_frame(roster)));
   EXPECT_FALSE(read_roster(*read_frame(handshake), 2));

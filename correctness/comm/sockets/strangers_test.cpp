@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "comm/sockets/connecting.h"
+#include "comm/sockets/frames.h"
 #include "comm/sockets/hostile_client.h"
-#include "comm/sockets/messages.h"
 #include "core/fnv1a.h"
 
 // What a process that is no rank can do to a rendezvous: nothing but a line of text.

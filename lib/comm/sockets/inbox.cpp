@@ -40,7 +40,7 @@ void Inbox::abandon() {
   abandoned_ = true;
   to_ = nullptr;
   unreceived_calls_ = unreceived_data_ = 0;
-  forget_if_complete();
+  expected_.clear();
 }
 
 bool Inbox::take(Bytes bytes) {
@@ -76,16 +76,14 @@ void Inbox::deliver() {
       *shutdown_ = message.message;
       shutdown_came_ = true;
       waiting_.erase(waiting_.begin(), at + 1);
-    } else if (Expected* expected = find(message.tag)) {
+    } else if (const std::optional<Expected> expected = take_expected(message.tag)) {
       std::copy_n(message.message.begin(), message.bytes, expected->to);
-      expected->to = nullptr;
       waiting_.erase(at);
       --unreceived_calls_;
     } else {
       ++i;
     }
   }
-  forget_if_complete();
 }
 
 bool Inbox::take_data(const Frame& frame) {
@@ -93,12 +91,12 @@ bool Inbox::take_data(const Frame& frame) {
   if (offset == 0) {
     // A message that is cut short by the next one stays expected and never completes: its sender gave it up, and a
     // shutdown message follows.
-    Expected* const expected = find(tag);
-    if (expected == nullptr && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
-    if (expected != nullptr && expected->bytes != total)
+    const std::optional<Expected> expected = take_expected(tag);
+    if (!expected && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
+    if (expected && expected->bytes != total)
       return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", total, expected->bytes));
     head_ = frame.head;
-    to_ = expected != nullptr ? std::exchange(expected->to, nullptr) : nullptr;
+    to_ = expected ? expected->to : nullptr;
   } else if (tag != head_.tag || total != head_.total || offset != head_.offset) {
     return refuse(fmt::format("it sent byte {} of a message before those in front", offset));
   }
@@ -109,22 +107,16 @@ bool Inbox::take_data(const Frame& frame) {
   if (to_ == nullptr) return true;
   to_ = nullptr;
   --unreceived_data_;
-  forget_if_complete();
   return true;
 }
 
-/// The message of that tag that is due next, or null.
-Inbox::Expected* Inbox::find(std::uint64_t tag) {
-  while (first_due_ < expected_.size() && expected_[first_due_].to == nullptr) ++first_due_;
-  for (std::size_t i = first_due_; i < expected_.size(); ++i)
-    if (expected_[i].tag == tag && expected_[i].to != nullptr) return &expected_[i];
-  return nullptr;
-}
-
-void Inbox::forget_if_complete() {
-  if (!complete(false)) return;
-  expected_.clear();
-  first_due_ = 0;
+/// The message of that tag that is due next, or nothing.
+std::optional<Inbox::Expected> Inbox::take_expected(std::uint64_t tag) {
+  const auto due = std::find_if(expected_.begin(), expected_.end(), [&](const Expected& e) { return e.tag == tag; });
+  if (due == expected_.end()) return std::nullopt;
+  const Expected taken = *due;
+  expected_.erase(due);
+  return taken;
 }
 
 bool Inbox::refuse(std::string problem) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,9 +37,9 @@ class Inbox {
 
  private:
   struct Expected {
-    std::uint64_t tag = 0;
-    std::uint64_t bytes = 0;
-    std::byte* to = nullptr;
+    std::uint64_t tag;
+    std::uint64_t bytes;
+    std::byte* to;
   };
   struct Waiting {
     std::uint64_t tag = 0;
@@ -49,12 +50,10 @@ class Inbox {
   bool take_small(const Frame& frame);
   bool take_data(const Frame& frame);
   void deliver();
-  Expected* find(std::uint64_t tag);
-  void forget_if_complete();
+  std::optional<Expected> take_expected(std::uint64_t tag);
   bool refuse(std::string problem);
 
-  std::vector<Expected> expected_;  ///< in order; `to` is null once the message has begun to arrive
-  std::size_t first_due_ = 0;       ///< all before it have begun
+  std::vector<Expected> expected_;  ///< in order; messages that have not begun to arrive
   std::size_t unreceived_calls_ = 0;
   std::size_t unreceived_data_ = 0;
 

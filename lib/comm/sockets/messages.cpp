@@ -4,7 +4,6 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
-#include <utility>
 
 namespace fp8lab::sockets {
 namespace {
@@ -61,27 +60,10 @@ std::optional<std::string> read_refusal(const Frame& frame) {
   return text;
 }
 
-std::vector<std::byte> write_frame(std::uint64_t tag, Bytes payload) {
-  const FrameHead head{.tag = tag, .total = payload.size(), .offset = 0};
-  std::vector<std::byte> frame(sizeof head + payload.size());
-  std::memcpy(frame.data(), &head, sizeof head);
-  std::copy(payload.begin(), payload.end(), frame.begin() + sizeof head);
-  return frame;
-}
-
-std::vector<std::byte> write(const Handshake& handshake) {
-  return write_frame(kHandshakeTag, std::as_bytes(std::span(&handshake, 1)));
-}
-
-std::vector<std::byte> write_roster(std::span<const Place> places) {
-  return write_frame(kRosterTag, std::as_bytes(places));
-}
-
-std::vector<std::byte> write_refusal(std::string text) {
+std::string printable(std::string text) {
   text.resize(std::min(text.size(), kLongestText));
-  for (char& c : text)
-    if (!is_printable(c)) c = '?';
-  return write_frame(kRefusalTag, std::as_bytes(std::span(text)));
+  std::replace_if(text.begin(), text.end(), [](char c) { return !is_printable(c); }, '?');
+  return text;
 }
 
 }  // namespace fp8lab::sockets

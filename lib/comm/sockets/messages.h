@@ -72,11 +72,7 @@ std::optional<std::vector<Place>> read_roster(const Frame& frame, int size);
 
 /// From rank 0: why a rank cannot take part. Printable.
 std::optional<std::string> read_refusal(const Frame& frame);
-
-/// A message that fits into one frame.
-std::vector<std::byte> write_frame(std::uint64_t tag, Bytes payload);
-std::vector<std::byte> write(const Handshake& handshake);
-std::vector<std::byte> write_roster(std::span<const Place> places);
-std::vector<std::byte> write_refusal(std::string text);
+/// `text` as a refusal may have it: of a bounded length, with "?" for what is not printable.
+std::string printable(std::string text);
 
 }  // namespace fp8lab::sockets

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -23,15 +24,17 @@ constexpr const char* kEverywhere = "*";
 
 class RankFinder {
  public:
-  RankFinder(const Finding& finding, const RankId& id, Router& router)
-      : finding_(finding),
-        rendezvous_(finding.rendezvous),
+  RankFinder(const Rendezvous& rendezvous, const WaitLimit& wait_limit, SocketContext& context, const RankId& id,
+             Router& router)
+      : rendezvous_(rendezvous),
+        wait_limit_(wait_limit),
+        context_(context),
         router_(router),
         gate_(
-            finding.context, finding.keys, finding.complaints,
-            sizeof(FrameHead) + std::max(sizeof(Handshake), sizeof(Place) * static_cast<std::size_t>(rendezvous_.size)),
+            context,
+            sizeof(FrameHead) + std::max(sizeof(Handshake), sizeof(Place) * static_cast<std::size_t>(rendezvous.size)),
             {}),
-        everywhere_(finding.keys.has_secret() && !names_loopback(rendezvous_.host)) {
+        everywhere_(context.keys().has_secret() && !names_loopback(rendezvous.host)) {
     own_.job = fnv1a(fmt::format("{}/{}", rendezvous_.port, rendezvous_.job));
     own_.id = id;
     own_.rank = rendezvous_.rank;
@@ -57,12 +60,6 @@ class RankFinder {
   }
 
  private:
-  /// What rank 0 knows of another rank.
-  struct Remote {
-    std::string connection;  ///< at the gate; empty: it has not come
-    Place place;
-  };
-
   int first_port() const { return rendezvous_.port + (rendezvous_.port_taken ? 1 : 0); }
   int last_port() const { return std::min(first_port() + kPorts - 1, kLastPort); }
 
@@ -70,33 +67,32 @@ class RankFinder {
 
   std::vector<Place> collect() {
     const std::string address = open_gate();
-    if (!finding_.keys.has_secret() && finding_.notify)
-      finding_.notify(
+    if (!context_.keys().has_secret())
+      context_.notify(
           fmt::format("FP8LAB_JOB_SECRET is not set: ranks are not authenticated, so rank 0 listens at {} alone{}",
                       address, is_loopback(address) ? ", where other hosts do not reach it" : ""));
-    remotes_.resize(static_cast<std::size_t>(rendezvous_.size));
-    remotes_[0].place = {.id = own_.id, .address = {}, .port = listen_at(address)};
+    places_.resize(static_cast<std::size_t>(rendezvous_.size));
+    places_[0] = {.id = own_.id, .address = {}, .port = listen_at(address)};
     std::string problem;
-    for (std::vector<int> missing = missing_ranks(); problem.empty() && !missing.empty(); missing = missing_ranks()) {
-      if (finding_.wait_limit.over()) problem = describe_missing(missing);
+    while (problem.empty() && connections_.size() + 1 < places_.size()) {
+      if (wait_limit_.over()) problem = describe_missing();
       gate_.wait(kStopCheckInterval);
       while (std::optional<Router::Received> received = gate_.receive())
         if (received->message.size() > 0) answer(*received);
     }
-    std::vector<Place> places;
-    for (const Remote& remote : remotes_) places.push_back(remote.place);
-    const std::vector<std::byte> reply = problem.empty() ? write_roster(places) : write_refusal(problem);
-    for (const Remote& remote : remotes_)
-      if (!remote.connection.empty()) gate_.send(remote.connection, reply);
+    for (const auto& [rank, connection] : connections_) {
+      if (problem.empty())
+        gate_.send(connection, kRosterTag, std::as_bytes(std::span(places_)));
+      else
+        refuse(connection, problem);
+    }
     if (!problem.empty()) fail(problem);
-    return places;
+    return places_;
   }
 
-  std::vector<int> missing_ranks() const {
-    std::vector<int> ranks;
-    for (int rank = 1; rank < rendezvous_.size; ++rank)
-      if (remotes_[static_cast<std::size_t>(rank)].connection.empty()) ranks.push_back(rank);
-    return ranks;
+  void refuse(std::string_view connection, const std::string& why) {
+    const std::string text = printable(why);
+    gate_.send(connection, kRefusalTag, std::as_bytes(std::span(text)));
   }
 
   /// Makes the gate listen, and returns its address.
@@ -130,31 +126,33 @@ class RankFinder {
     if (!handshake) return gate_.refuse(received, "it sent what no rank sends");
     if (handshake->job != own_.job)
       return gate_.refuse(received, "it is of another job (MASTER_PORT, TORCHELASTIC_RUN_ID, SLURM_JOB_ID)");
-    const auto refuse = [&](const std::string& why) {
-      gate_.refuse(received, why);
-      gate_.send(received.from(), write_refusal(why));
-    };
+    std::string problem;
     if (handshake->size != own_.size)
-      return refuse(fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size,
-                                handshake->rank, handshake->size));
-    if (handshake->rank <= 0 || handshake->rank >= own_.size)
-      return refuse(
-          fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", handshake->rank, own_.size - 1));
-    Remote& remote = remotes_[static_cast<std::size_t>(handshake->rank)];
-    if (!remote.connection.empty() && remote.place.id != handshake->id)
-      return refuse(fmt::format("two processes were started as rank {}", handshake->rank));
-    remote.connection = received.from();
-    remote.place = {.id = handshake->id, .address = {}, .port = handshake->port};
+      problem = fmt::format("rank 0 was started as one of {} ranks, rank {} as one of {}", own_.size, handshake->rank,
+                            handshake->size);
+    else if (handshake->rank <= 0 || handshake->rank >= own_.size)
+      problem = fmt::format("rank {} is none of ranks 1 to {}, which rank 0 waits for", handshake->rank, own_.size - 1);
+    else if (connections_.contains(handshake->rank) &&
+             places_[static_cast<std::size_t>(handshake->rank)].id != handshake->id)
+      problem = fmt::format("two processes were started as rank {}", handshake->rank);
+    if (!problem.empty()) {
+      gate_.refuse(received, problem);
+      return refuse(received.from(), problem);
+    }
+    connections_[handshake->rank] = received.from();
+    Place& place = places_[static_cast<std::size_t>(handshake->rank)];
+    place = {.id = handshake->id, .address = {}, .port = handshake->port};
     const std::string from = received.peer_address();
     // A rank on rank 0's machine may connect from a loopback address. Other machines reach it at rank 0's address.
     if (!is_loopback(from) || names_loopback(rendezvous_.host))
-      std::copy_n(from.begin(), std::min(from.size(), remote.place.address.size() - 1), remote.place.address.begin());
+      std::copy_n(from.begin(), std::min(from.size(), place.address.size() - 1), place.address.begin());
   }
 
-  std::string describe_missing(const std::vector<int>& ranks) const {
-    if (finding_.wait_limit.stop.stop_requested()) return kStopped;
+  std::string describe_missing() const {
+    if (wait_limit_.stop.stop_requested()) return kStopped;
     std::string missing;
-    for (const int rank : ranks) missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
+    for (int rank = 1; rank < rendezvous_.size; ++rank)
+      if (!connections_.contains(rank)) missing += fmt::format("{}rank {}", missing.empty() ? "" : " and ", rank);
     return fmt::format("{} of {} ranks did not come to rank 0 at {}:{} (MASTER_ADDR, MASTER_PORT) in time", missing,
                        rendezvous_.size, rendezvous_.host, rendezvous_.port);
   }
@@ -165,17 +163,18 @@ class RankFinder {
     for (const std::string& address : resolve(rendezvous_.host))
       for (int port = first_port(); port <= last_port(); ++port) gate_.connect_to(address, port, kRetry);
     // Rank 0 of another job, and other programs that speak ZMTP, do not answer.
-    const WaitLimit longer = finding_.wait_limit.with_grace();
+    const WaitLimit longer = wait_limit_.with_grace();
     bool found = false;
     for (;;) {
-      if ((found ? longer : finding_.wait_limit).over()) fail_to_find();
+      if ((found ? longer : wait_limit_).over()) fail_to_find();
       gate_.wait(kStopCheckInterval);
       while (std::optional<Router::Received> received = gate_.receive()) {
         if (received->message.size() == 0) {
           const std::string here = own_address(received->descriptor());
           if (here.empty()) continue;  // the connection is gone
           own_.port = listen_at(everywhere_ ? kEverywhere : here);
-          found = gate_.send(received->from(), write(own_)) == Router::Sent::kYes || found;
+          const Router::Sent sent = gate_.send(received->from(), kHandshakeTag, std::as_bytes(std::span(&own_, 1)));
+          found = found || sent == Router::Sent::kYes;
           continue;
         }
         const std::optional<Frame> frame = read_frame(received->bytes());
@@ -188,7 +187,7 @@ class RankFinder {
   }
 
   [[noreturn]] void fail_to_find() const {
-    check(!finding_.wait_limit.stop.stop_requested(), kStopped);
+    check(!wait_limit_.stop.stop_requested(), kStopped);
     const std::string& failure = gate_.last_failure();
     fail(fmt::format(
         "rank {} finds no rank 0 of its job at {}, ports {} to {} (MASTER_ADDR, MASTER_PORT and the next){}{}",
@@ -207,21 +206,24 @@ class RankFinder {
     return entry->second = static_cast<std::uint32_t>(*port);
   }
 
-  const Finding& finding_;
   const Rendezvous& rendezvous_;
+  const WaitLimit& wait_limit_;
+  SocketContext& context_;
   Router& router_;
   Router gate_;  ///< rank 0 listens with it, the others connect to that
   bool everywhere_;
   Handshake own_;
   std::map<std::string, std::uint32_t> ports_;  ///< by address
-  std::vector<Remote> remotes_;
+  std::map<int, std::string> connections_;      ///< at the gate, of the ranks that have come; by rank
+  std::vector<Place> places_;                   ///< by rank
   std::string address_of_rank_zero_;
 };
 
 }  // namespace
 
-std::vector<Found> find_ranks(const Finding& finding, const RankId& id, Router& router) {
-  return RankFinder(finding, id, router).find();
+std::vector<Found> find_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit, SocketContext& context,
+                              const RankId& id, Router& router) {
+  return RankFinder(rendezvous, wait_limit, context, id, router).find();
 }
 
 }  // namespace fp8lab::sockets

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <stop_token>
 #include <string>
 #include <vector>
@@ -24,16 +23,6 @@ inline constexpr const char* kStopped = "the run was stopped from outside";
 /// How long to wait at most before a stop from outside is noticed.
 inline constexpr std::chrono::milliseconds kStopCheckInterval(20);
 
-/// What one rank needs to find the others.
-struct Finding {
-  const Rendezvous& rendezvous;
-  const JobKeys& keys;
-  zmq::context_t& context;
-  Complaints& complaints;
-  const WaitLimit& wait_limit;
-  const std::function<void(const std::string&)>& notify;
-};
-
 struct Found {
   RankId id{};
   std::string endpoint{};  ///< to which this rank connects; empty: the other rank connects
@@ -45,8 +34,9 @@ struct Found {
 /// Rank 0 listens at the first free port from the rendezvous's port on. The other ranks try all those ports at once
 /// until rank 0 of their job answers. They tell rank 0 where their routers listen, and it tells every rank. With a
 /// secret, ranks listen at every interface, unless the host is written as loopback. Without one they listen only at the
-/// address of the host, or by which they reach it, and rank 0 reports that to `notify`. Throws Error if a rank does not
-/// come before the deadline, or if rank 0 refuses this rank.
-std::vector<Found> find_ranks(const Finding& finding, const RankId& id, Router& router);
+/// address of the host, or by which they reach it, and rank 0 reports that to `context`. Throws Error if a rank does
+/// not come before the deadline, or if rank 0 refuses this rank.
+std::vector<Found> find_ranks(const Rendezvous& rendezvous, const WaitLimit& wait_limit, SocketContext& context,
+                              const RankId& id, Router& router);
 
 }  // namespace fp8lab::sockets

@@ -17,7 +17,7 @@
 namespace fp8lab::sockets {
 namespace {
 
-constexpr std::size_t kMostComplaints = 50;
+constexpr std::size_t kMostReported = 50;
 constexpr const char* kWrongSecret = "it does not hold the job's secret (FP8LAB_JOB_SECRET, or another job's)";
 
 constexpr int kThreads = 2;
@@ -65,19 +65,23 @@ std::string describe_failure(int event, int value) {
 
 }  // namespace
 
-void Complaints::add(const std::string& from, const std::string& reason) {
-  if (made_.size() >= kMostComplaints || !made_.insert(from + ' ' + reason).second || !notify_) return;
-  notify_(fmt::format("rank {} refused a connection from {}: {}{}", rank_,
-                      from.empty() ? "an address that is gone" : from, reason,
-                      made_.size() == kMostComplaints ? "; further ones are not mentioned" : ""));
-}
-
-zmq::context_t make_context() {
+SocketContext::SocketContext(const Rendezvous& rendezvous, std::function<void(const std::string&)> notify)
+    : rank_(rendezvous.rank), notify_(std::move(notify)), keys_(rendezvous), zmq_(kThreads) {
   // libzmq allocates memory for each received frame. Until glibc has seen a large block freed, it maps and unmaps that
   // memory each time, which doubles the cost of a gather. These are the thresholds at which glibc would arrive.
   ::mallopt(M_MMAP_THRESHOLD, 32 << 20);
   ::mallopt(M_TRIM_THRESHOLD, 64 << 20);
-  return zmq::context_t(kThreads);
+}
+
+void SocketContext::notify(const std::string& line) const {
+  if (notify_) notify_(line);
+}
+
+void SocketContext::report_refused(const std::string& from, const std::string& reason) {
+  if (refused_.size() >= kMostReported || !refused_.insert(from + ' ' + reason).second) return;
+  notify(fmt::format("rank {} refused a connection from {}: {}{}", rank_,
+                     from.empty() ? "an address that is gone" : from, reason,
+                     refused_.size() == kMostReported ? "; further ones are not mentioned" : ""));
 }
 
 std::string Router::Received::peer_address() {
@@ -85,12 +89,10 @@ std::string Router::Received::peer_address() {
   return address == nullptr ? std::string() : unmapped(address);
 }
 
-Router::Router(zmq::context_t& context, const JobKeys& keys, Complaints& complaints, std::size_t largest_message,
-               std::string_view id)
-    : keys_(keys),
-      complaints_(complaints),
-      socket_(context, zmq::socket_type::router),
-      monitor_(context, zmq::socket_type::pair) {
+Router::Router(SocketContext& context, std::size_t largest_message, std::string_view id)
+    : context_(context),
+      socket_(context.zmq(), zmq::socket_type::router),
+      monitor_(context.zmq(), zmq::socket_type::pair) {
   if (!id.empty()) socket_.set(zmq::sockopt::routing_id, id);
   socket_.set(zmq::sockopt::router_mandatory, true);
   socket_.set(zmq::sockopt::probe_router, true);
@@ -121,7 +123,7 @@ Router::Router(zmq::context_t& context, const JobKeys& keys, Complaints& complai
 Router::~Router() { zmq_socket_monitor(socket_.handle(), nullptr, 0); }
 
 std::optional<int> Router::listen(const std::string& address, int port) {
-  keys_.guard_listener(socket_);
+  context_.keys().guard_listener(socket_);
   socket_.set(zmq::sockopt::affinity, kListening);
   if (zmq_bind(socket_.handle(), endpoint(address, port).c_str()) != 0) return std::nullopt;
   const std::string bound = socket_.get(zmq::sockopt::last_endpoint);
@@ -129,7 +131,7 @@ std::optional<int> Router::listen(const std::string& address, int port) {
 }
 
 std::string Router::connect_to(const std::string& address, int port, std::optional<std::chrono::milliseconds> retry) {
-  keys_.guard_connector(socket_);
+  context_.keys().guard_connector(socket_);
   socket_.set(zmq::sockopt::affinity, kConnecting);
   socket_.set(zmq::sockopt::reconnect_ivl, retry ? static_cast<int>(retry->count()) : kNeverMilliseconds);
   if (retry) socket_.set(zmq::sockopt::linger, 0);  // libzmq has a message for each endpoint that it never reaches
@@ -160,7 +162,7 @@ std::optional<Router::Received> Router::receive() {
 
 void Router::refuse(Received& received, const std::string& reason) {
   forget_stranger(received);
-  complaints_.add(received.peer_address(), reason);
+  context_.report_refused(received.peer_address(), reason);
 }
 
 /// The end of a connection that a message came from is not reported.
@@ -169,29 +171,21 @@ void Router::forget_stranger(Received& received) {
   strangers_.erase(received.descriptor());
 }
 
-/// Begins a message, or returns why it cannot be sent.
-std::optional<Router::Sent> Router::address_to(std::string_view id) {
+Router::Sent Router::send(std::string_view id, std::uint64_t tag, Bytes message) {
+  return send(id, {.tag = tag, .total = message.size(), .offset = 0}, message.data());
+}
+
+Router::Sent Router::send(std::string_view id, const FrameHead& head, const std::byte* message) {
+  // Allocated before the receiver is named, which cannot be taken back.
+  const std::size_t bytes = chunk_bytes(head.total, head.offset);
+  if (prepared_.size() != sizeof head + bytes) prepared_ = make_message(sizeof head + bytes);
   while (zmq_send(socket_.handle(), id.data(), id.size(), ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
     if (errno == EAGAIN) return Sent::kNotNow;
     if (errno == EHOSTUNREACH) return Sent::kGone;
     if (errno != EINTR) throw zmq::error_t();
   }
-  return std::nullopt;
-}
-
-Router::Sent Router::send(std::string_view id, Bytes frame) {
-  if (const std::optional<Sent> failed = address_to(id)) return *failed;
-  check(zmq_send(socket_.handle(), frame.data(), frame.size(), ZMQ_DONTWAIT) >= 0, "libzmq takes no frame");
-  return Sent::kYes;
-}
-
-Router::Sent Router::send(std::string_view id, const FrameHead& head, const std::byte* payload) {
-  // Made before the message begins, which cannot be taken back.
-  const std::size_t bytes = chunk_bytes(head.total, head.offset);
-  if (prepared_.size() != sizeof head + bytes) prepared_ = make_message(sizeof head + bytes);
-  if (const std::optional<Sent> failed = address_to(id)) return *failed;
   std::memcpy(prepared_.data(), &head, sizeof head);
-  std::memcpy(prepared_.data<std::byte>() + sizeof head, payload, bytes);
+  std::memcpy(prepared_.data<std::byte>() + sizeof head, message + head.offset, bytes);
   check(zmq_msg_send(prepared_.handle(), socket_.handle(), ZMQ_DONTWAIT) >= 0, "libzmq takes no frame");
   return Sent::kYes;
 }
@@ -213,7 +207,7 @@ void Router::watch() {
     } else {
       const auto stranger = strangers_.find(value);
       if (stranger != strangers_.end()) {
-        complaints_.add(stranger->second, failure_.empty() ? "it does not speak ZMTP 3" : failure_);
+        context_.report_refused(stranger->second, failure_.empty() ? "it does not speak ZMTP 3" : failure_);
         strangers_.erase(stranger);
       }
       ended_.insert(endpoint.to_string());

@@ -16,30 +16,33 @@
 
 namespace fp8lab::sockets {
 
-/// Reports connections that are no rank's, one line for each address and reason, up to a limit.
-class Complaints {
+/// What a rank's sockets share.
+class SocketContext {
  public:
-  Complaints(int rank, std::function<void(const std::string&)> notify) : rank_(rank), notify_(std::move(notify)) {}
-  /// `from`: a numeric address; empty if the connection ended before it could be read.
-  void add(const std::string& from, const std::string& reason);
+  /// `notify` gets lines for the user; it may be empty.
+  SocketContext(const Rendezvous& rendezvous, std::function<void(const std::string&)> notify);
+  zmq::context_t& zmq() { return zmq_; }
+  const JobKeys& keys() const { return keys_; }
+  void notify(const std::string& line) const;
+  /// Reports a connection that is no rank's, one line for each address and reason, up to a limit. `from`: a numeric
+  /// address; empty if the connection ended before it could be read.
+  void report_refused(const std::string& from, const std::string& reason);
 
  private:
   int rank_;
   std::function<void(const std::string&)> notify_;
-  std::set<std::string> made_;
+  std::set<std::string> refused_;
+  JobKeys keys_;
+  zmq::context_t zmq_;
 };
-
-/// libzmq's context, with settings for the bytes of collectives.
-zmq::context_t make_context();
 
 /// A ROUTER socket of libzmq, which exchanges frames with the ROUTER sockets of other processes over TCP. Each side
 /// gets an empty message when a connection is made. Only wait() blocks. Throws zmq::error_t where libzmq fails.
 class Router {
  public:
-  /// `id`: what other sockets call this one; empty: each side makes up its own for each connection. `complaints`:
-  /// reports what connects to this socket and is no socket of this job.
-  Router(zmq::context_t& context, const JobKeys& keys, Complaints& complaints, std::size_t largest_message,
-         std::string_view id);
+  /// `id`: what other sockets call this one; empty: each side makes up its own for each connection. What connects to
+  /// this socket and is no socket of this job is reported to `context`.
+  Router(SocketContext& context, std::size_t largest_message, std::string_view id);
   Router(const Router&) = delete;
   Router& operator=(const Router&) = delete;
   ~Router();
@@ -70,9 +73,10 @@ class Router {
 
   /// kGone: the other side had connected, and the connection has ended.
   enum class Sent { kYes, kNotNow, kGone };
-  Sent send(std::string_view id, Bytes frame);
-  /// Sends a frame of `head` and the bytes at `payload` that belong to it.
-  Sent send(std::string_view id, const FrameHead& head, const std::byte* payload);
+  /// Sends a message that fits into one frame.
+  Sent send(std::string_view id, std::uint64_t tag, Bytes message);
+  /// Sends the frame of `head`: those of the bytes at `message` that belong to it.
+  Sent send(std::string_view id, const FrameHead& head, const std::byte* message);
 
   /// Reports what has happened to connections.
   void watch();
@@ -86,11 +90,9 @@ class Router {
   void wait(std::chrono::milliseconds longest, bool for_room = false);
 
  private:
-  std::optional<Sent> address_to(std::string_view id);
   void forget_stranger(Received& received);
 
-  const JobKeys& keys_;
-  Complaints& complaints_;
+  SocketContext& context_;
   zmq::socket_t socket_;
   zmq::socket_t monitor_;
   zmq::message_t prepared_;               ///< the frame that could not be sent at the last attempt

@@ -36,22 +36,14 @@ RankId random_id() {
 Session::Session(const Rendezvous& rendezvous, const WaitLimit& wait_limit,
                  std::function<void(const std::string&)> notify)
     : Transport("the connection with other ranks", rendezvous.rank, rendezvous.size),
-      context_(make_context()),
-      complaints_(rendezvous.rank, notify),
-      keys_(rendezvous),
+      context_(rendezvous, std::move(notify)),
       peers_(static_cast<std::size_t>(rendezvous.size)) {
   if (rendezvous.size == 1) return;
   if (rendezvous.size > kMostRanks)
     fail(fmt::format("{} ranks over TCP are more than {}", rendezvous.size, kMostRanks));
   const RankId id = random_id();
-  router_.emplace(context_, keys_, complaints_, kLargestFrame, std::string_view(id.data(), id.size()));
-  const std::vector<Found> found = find_ranks({.rendezvous = rendezvous,
-                                               .keys = keys_,
-                                               .context = context_,
-                                               .complaints = complaints_,
-                                               .wait_limit = wait_limit,
-                                               .notify = notify},
-                                              id, *router_);
+  router_.emplace(context_, kLargestFrame, std::string_view(id.data(), id.size()));
+  const std::vector<Found> found = find_ranks(rendezvous, wait_limit, context_, id, *router_);
   for_others([&](Peer& peer, int other) {
     peer.found = found[static_cast<std::size_t>(other)];
     ranks_.emplace(peer.address(), other);
@@ -79,9 +71,8 @@ void Session::receive(std::byte* to, std::int64_t bytes, int from_rank, Tag tag)
 void Session::send(const std::byte* from, std::int64_t bytes, int to_rank, Tag tag) {
   if (bytes == 0) return;
   Outgoing& message = peer(to_rank).outgoing.emplace_back();
-  message.tag = tag.number();
-  message.bytes = static_cast<std::uint64_t>(bytes);
-  if (message.tag != kShutdownTag && !tag.data) {
+  message.head = {.tag = tag.number(), .total = static_cast<std::uint64_t>(bytes), .offset = 0};
+  if (message.head.tag != kShutdownTag && !tag.data) {
     check(bytes == sizeof message.call, "a call has another size");
     std::copy_n(from, bytes, message.call.begin());
   } else {
@@ -108,10 +99,8 @@ bool Session::abandon(const std::vector<bool>&) {
     // Calls and a shutdown message are still sent. Data behind data that is dropped would be taken for it. The other
     // side notices an abandoned message by the next frame.
     auto& outgoing = peer.outgoing;
-    outgoing.erase(outgoing.begin(), outgoing.begin() + static_cast<std::ptrdiff_t>(peer.first));
-    std::erase_if(outgoing, [](const Outgoing& message) { return Tag::is_collective_data(message.tag); });
-    peer.first = 0;
-    peer.sent_bytes = 0;
+    outgoing.erase(outgoing.begin(), outgoing.begin() + static_cast<std::ptrdiff_t>(std::exchange(peer.first, 0)));
+    std::erase_if(outgoing, [](const Outgoing& message) { return Tag::is_collective_data(message.head.tag); });
   });
   return true;
 }
@@ -146,15 +135,12 @@ void Session::progress() {
 
 void Session::write(Peer& to) {
   while (to.unsent() && to.reachable()) {
-    const Outgoing& message = to.outgoing[to.first];
-    const FrameHead head{.tag = message.tag, .total = message.bytes, .offset = to.sent_bytes};
-    // If the other rank is gone, check_connections() finds out.
+    Outgoing& message = to.outgoing[to.first];
     const std::byte* from = message.from != nullptr ? message.from : message.call.data();
-    if (router_->send(to.address(), head, from + to.sent_bytes) != Router::Sent::kYes) return;
-    to.sent_bytes += chunk_bytes(head.total, head.offset);
-    if (to.sent_bytes < message.bytes) continue;
-    to.sent_bytes = 0;
-    ++to.first;
+    // If the other rank is gone, check_connections() finds out.
+    if (router_->send(to.address(), message.head, from) != Router::Sent::kYes) return;
+    message.head.offset += chunk_bytes(message.head.total, message.head.offset);
+    if (message.head.offset == message.head.total) ++to.first;
   }
   if (to.unsent()) return;
   to.outgoing.clear();
@@ -185,10 +171,9 @@ void Session::check_connections() {
   next_check_ = Clock::now() + kCheckInterval;
   for_others([&](Peer& peer, int) {
     if (!peer.reachable() || (peer.inbox.shutdown_came() && !peer.unsent())) return;
-    constexpr FrameHead kProbe{.tag = kProbeTag, .total = 1, .offset = 0};
     const std::byte nothing{};
     const bool ended = peer.found.endpoint.empty()
-                           ? router_->send(peer.address(), kProbe, &nothing) == Router::Sent::kGone
+                           ? router_->send(peer.address(), kProbeTag, {&nothing, 1}) == Router::Sent::kGone
                            : router_->ended(peer.found.endpoint);
     // The last messages may still come; by the second check they have.
     if (!ended || !std::exchange(peer.ended, true)) return;

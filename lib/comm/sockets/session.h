@@ -41,8 +41,7 @@ class Session final : public processes::Transport {
 
  private:
   struct Outgoing {
-    std::uint64_t tag = 0;
-    std::uint64_t bytes = 0;
+    FrameHead head{};                 ///< of the next frame
     const std::byte* from = nullptr;  ///< null: it is a call, which outlives its group's memory
     std::array<std::byte, sizeof(processes::Call)> call{};
   };
@@ -52,16 +51,14 @@ class Session final : public processes::Transport {
     bool ended = false;  ///< at the last check
     std::string lost{};  ///< why the rank can no longer be reached, or empty
     Inbox inbox{};
-    std::vector<Outgoing> outgoing{};  ///< from `first` on; sent_bytes of the first have been sent
+    std::vector<Outgoing> outgoing{};  ///< those before `first` have been sent
     std::size_t first = 0;
-    std::uint64_t sent_bytes = 0;
 
     std::string_view address() const { return {found.id.data(), found.id.size()}; }
     bool reachable() const { return open && lost.empty(); }
     bool unsent() const { return first < outgoing.size(); }
     bool finished(processes::Awaited awaited) const {
-      const bool calls_alone = awaited == processes::Awaited::kCalls;
-      return !unsent() && inbox.complete(calls_alone);
+      return !unsent() && inbox.complete(awaited == processes::Awaited::kCalls);
     }
   };
 
@@ -80,9 +77,7 @@ class Session final : public processes::Transport {
   void check_connections();
   void hang_up() override;
 
-  zmq::context_t context_;
-  Complaints complaints_;
-  JobKeys keys_;
+  SocketContext context_;
   std::optional<Router> router_;                   ///< nothing once hung up, or if there is no other rank
   std::vector<Peer> peers_;                        ///< by rank
   std::map<std::string, int, std::less<>> ranks_;  ///< by id
