@@ -11,16 +11,23 @@ namespace fp8lab::cuda {
 
 inline constexpr int kMostStages = 4;
 
-/// How many slots of `bytes` a block's ring has: as many as keep enough bytes in flight to a multiprocessor, between 2
-/// and kMostStages.
-inline int ring_stages(std::size_t bytes) {
-  constexpr std::size_t kAim = std::size_t{104} << 10;
-  const std::size_t stages = kAim / bytes;
-  return stages < 2 ? 2 : stages > kMostStages ? kMostStages : static_cast<int>(stages);
-}
-
 /// Shared memory that a block uses beside its ring.
 inline constexpr std::size_t kRingReserve = 2048;
+
+/// True if a block may have a ring of slots of `bytes`. GPUs give a block `shared_bytes`, from 99 to 227 KiB.
+constexpr bool ring_fits(std::size_t bytes, std::size_t shared_bytes) {
+  return 2 * bytes + kRingReserve <= shared_bytes;
+}
+
+/// How many slots of `bytes` a block's ring has: as many as keep enough bytes in flight to a multiprocessor and fit,
+/// between 2 and kMostStages.
+constexpr int ring_stages(std::size_t bytes, std::size_t shared_bytes) {
+  constexpr std::size_t kAim = std::size_t{104} << 10;
+  const std::size_t stages = (kAim < shared_bytes - kRingReserve ? kAim : shared_bytes - kRingReserve) / bytes;
+  return stages < 2 ? 2 : stages > kMostStages ? kMostStages : static_cast<int>(stages);
+}
+static_assert(ring_stages(26624, 227 << 10) == 4 && ring_stages(26624, 99 << 10) == 3);
+static_assert(ring_fits(49664, 99 << 10) && !ring_fits(49665, 99 << 10));
 
 /// Allows `kernel`, of 256 threads, the largest ring that a block may have, and returns how many of its blocks a
 /// multiprocessor has registers for.

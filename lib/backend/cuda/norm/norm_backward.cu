@@ -170,7 +170,7 @@ template <bool Centred, DType Type, int Runs>
 void launch_runs(const Backward& args, unsigned parts, CudaContext& context) {
   context.kept<BackwardKernel<Centred, Type, Runs>>();
   const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(Type);
-  const int stages = ring_stages(pair_bytes);
+  const int stages = ring_stages(pair_bytes, context.shared_bytes());
   norm_backward_kernel<Centred, Type, Runs>
       <<<parts, kSumThreads, stages * pair_bytes, context.stream()>>>(args, stages);
   cuda_check_launch("norm_backward_kernel");
@@ -190,8 +190,9 @@ void launch_kept(const Backward& args, unsigned parts, CudaContext& context) {
 
 template <bool Centred>
 void launch(const Backward& args, unsigned parts, bool kept, CudaContext& context) {
-  // Two rows of f32 of more than 4 * kSumLanes columns, in two stages, exceed shared memory.
-  const bool fits = args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes);
+  const std::size_t pair_bytes = 2 * static_cast<std::size_t>(args.cols) * size_bytes(args.x.dtype);
+  const bool fits = (args.x.dtype == DType::kBF16 || (args.x.dtype == DType::kF32 && args.cols <= 4 * kSumLanes)) &&
+                    ring_fits(pair_bytes, context.shared_bytes());
   if (kept && fits) return launch_kept<Centred>(args, parts, context);
   norm_backward_any_kernel<Centred><<<parts, kSumThreads, 0, context.stream()>>>(args);
   cuda_check_launch("norm_backward_any_kernel");
@@ -222,7 +223,7 @@ void norm_backward(const NormBackwardArgs& args, ExecContext& context) {
                           .part_rows = rows_in_part(rows),
                           .gamma_sums = sums,
                           .beta_sums = sums + parts * cols};
-  const bool kept = keeps_rows(args.x) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
+  const bool kept = keeps_rows(args.x, gpu) && args.x.dtype == args.grad_x.dtype && args.x.dtype == args.grad_y.dtype &&
                     holds_runs(args.grad_y) && holds_runs(args.grad_x) && holds_runs(args.gamma);
   if (parts > 0)
     centred ? launch<true>(backward, static_cast<unsigned>(parts), kept, gpu)

@@ -41,7 +41,7 @@ void norm(const NormForwardArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   const NormTask task = norm_task(args);
   const MatrixView& y = args.y;
-  const bool kept = keeps_rows(task.x) && y.dtype == task.x.dtype && holds_runs(y) && holds_runs(task.gamma) &&
+  const bool kept = keeps_rows(task.x, gpu) && y.dtype == task.x.dtype && holds_runs(y) && holds_runs(task.gamma) &&
                     (!Centred || holds_runs(task.beta));
   if (kept && y.dtype == DType::kBF16 && args.amax != nullptr)
     return launch_norm<Centred, DType::kBF16>(task, MeasuredRows(elements(y), FreshAmax(args.amax, gpu)), gpu);

@@ -108,7 +108,7 @@ template <bool Centred, DType Type, int Runs, class Writer>
 void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& context) {
   const int blocks = context.kept<NormKernel<Centred, Type, Runs, Writer>>().blocks;
   const std::size_t row_bytes = static_cast<std::size_t>(task.cols) * size_bytes(Type);
-  const int stages = ring_stages(row_bytes);
+  const int stages = ring_stages(row_bytes, context.shared_bytes());
   const std::size_t ring_bytes = stages * row_bytes;
   const auto fitting = static_cast<std::int64_t>(context.shared_bytes() / (ring_bytes + kRingReserve));
   const std::int64_t resident = (fitting < blocks ? fitting : blocks) * context.multiprocessors();
@@ -117,7 +117,7 @@ void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& c
   cuda_check_launch("norm_kernel");
 }
 
-/// For rows that fit in registers: keeps_rows().
+/// For rows that fit in registers and in the ring: keeps_rows().
 template <bool Centred, DType Type, class Writer>
 void launch_norm(const NormTask& task, const Writer& writer, CudaContext& context) {
   if (task.cols <= 2 * kSumLanes) return launch_norm_runs<Centred, Type, 2>(task, writer, context);

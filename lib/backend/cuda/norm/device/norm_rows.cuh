@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "backend/cuda/context.h"
+#include "backend/cuda/device/row_ring.cuh"
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
 
@@ -70,11 +72,12 @@ __device__ inline const std::byte* row_of(const Elements& matrix, std::int64_t r
   return matrix.data + row * matrix.row_stride * static_cast<std::int64_t>(sizeof(typename Element<Type>::Storage));
 }
 
-/// True if the rows of `x` can be kept in registers: they consist of full runs, and of no more of them than kernels are
-/// instantiated for.
-inline bool keeps_rows(const MatrixView& x) {
+/// True if the rows of `x` can be kept in registers, and two of them in shared memory: they consist of full runs, and
+/// of no more of them than kernels are instantiated for.
+inline bool keeps_rows(const MatrixView& x, const CudaContext& context) {
   constexpr std::int64_t kMostCols = 8 * kSumLanes;
-  return x.cols <= kMostCols && x.cols % kSumRun == 0 && holds_runs(x);
+  return x.cols <= kMostCols && x.cols % kSumRun == 0 && holds_runs(x) &&
+         ring_fits(static_cast<std::size_t>(x.cols) * size_bytes(x.dtype), context.shared_bytes());
 }
 
 }  // namespace fp8lab::cuda

@@ -14,7 +14,7 @@ namespace fp8lab::cuda {
 /// banks.
 struct DataTile {
   static constexpr int kPitch = kListTile + 4;
-  std::uint8_t data[2][kListTile * kPitch];  ///< two buffers: one is written while the other is read
+  alignas(16) std::uint8_t data[2][kListTile * kPitch];  ///< two buffers: one is written while the other is read
 };
 
 /// The cast of a block's values into its target, as one thread sees it.
