@@ -244,6 +244,18 @@ TEST(Twin, IsAbsentWhereCorrectRunsDiffer) {
   EXPECT_EQ(twin_of("mxfp8", Master::kF32, 2).value, 1.0);
   EXPECT_FALSE(twin_of("delayed", Master::kF32, 2).value);
   EXPECT_NE(twin_of("delayed", Master::kF32, 2).reason.find("every micro-batch"), std::string::npos);
+  // An optimizer that changes no weight, or whose lists hold FP8 weights without a master.
+  const auto optimized_by = [](std::string_view recipe, Optimizer optimizer) {
+    CellConfig cell = support::small_cell(recipe);
+    cell.measure = {"twin"};
+    cell.training.quantized_weights = true;
+    cell.training.optimizer = optimizer;
+    cell.training.steps = 3;
+    return figure(measure_arm(cell, Arm::kAfter), "twin.losses_equal");
+  };
+  EXPECT_EQ(optimized_by("current", Optimizer::kNone).value, 1.0);
+  EXPECT_NE(optimized_by("delayed", Optimizer::kNone).reason.find("without an optimizer"), std::string::npos);
+  EXPECT_NE(optimized_by("current", Optimizer::kForeachAdam).reason.find("no master"), std::string::npos);
   EXPECT_FALSE(twin_of("mxfp8", Master::kRemainder, 1).value);
   EXPECT_NE(twin_of("mxfp8", Master::kRemainder, 1).reason.find("ties away from zero"), std::string::npos);
 }

@@ -22,13 +22,18 @@ std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
   const TrainingConfig& training = cell.training;
   // The twin casts its weights in every micro-batch, each time with the scale that the one before left.
   if (training.micro_batches > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
-    return "FP8 weights are cast once in a step, the twin's in every micro-batch, after each of which "
-           "delayed "
-           "scaling has another scale";
+    return "FP8 weights are cast once in a step, the twin's in every micro-batch, after each of which delayed scaling "
+           "has "
+           "another scale";
+  if (training.optimizer == Optimizer::kNone && training.steps > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
+    return "without an optimizer FP8 weights stay as they were cast at first, the twin's are cast in every step, with "
+           "another scale";
+  if (training.optimizer == Optimizer::kForeachAdam)
+    return "FP8 weights have no master, so each list operation rounds them; the twin's are rounded to 16 bits";
   if (training.master_weights == Master::kRemainder)
-    return "FP8 weights have f32 masters, which a cast rounds to even; the twin's have remainders, which "
-           "round "
-           "ties away from zero";
+    return "FP8 weights have f32 masters, which a cast rounds to even; the twin's have remainders, which round ties "
+           "away "
+           "from zero";
   return "";
 }
 
