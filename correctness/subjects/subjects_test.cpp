@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "harness/run/fake_process.h"
+#include "harness/subjects/captured_process.h"
 #include "support/paths.h"
 
 // Cells whose subject is a library, from a scenario file to results, with a worker that needs no library.
@@ -257,6 +259,29 @@ TEST_F(SubjectCells, InstallingAReleaseMakesItsEnvironmentOrSaysWhatToDo) {
   for (const char* wrong : {"own==1", "torch", "torch==", "torch==../x", "torch==1;rm"})
     EXPECT_EQ(install(wrong, "0", errors), 2) << wrong;
   ::setenv("PATH", path.c_str(), 1);
+}
+
+// A program in a group of its own gets no signal of the terminal, so it is ended for it.
+TEST_F(SubjectCells, AStopEndsWhatAProgramStartedAndIsRaisedAgain) {
+  const std::string pid = (directory_ / "pid").string(), cleared = (directory_ / "cleared").string();
+  const auto run_until_stopped = [&] {
+    captured({"sh", "-c", "sleep 60 & echo $! > " + pid + "; kill -TERM $PPID; wait"}, "", 60,
+             [&] { sample::write(cleared, "yes"); });
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(run_until_stopped(), ::testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EQ(sample::read(cleared), "yes");
+  const std::string state = sample::read("/proc/" + std::to_string(std::stoi(sample::read(pid))) + "/stat");
+  EXPECT_TRUE(state.empty() || state.find(") Z ") != std::string::npos) << state;
+}
+
+// A program that is started with SIGCHLD ignored would see no child's exit status.
+TEST_F(SubjectCells, AChildThatFailsDoesSoWhereItsSignalIsIgnored) {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(captured({"false"}, "", 60).status, -1);
+  std::signal(SIGCHLD, before);
+  EXPECT_EQ(captured({"false"}, "", 60).status, 1);
+  EXPECT_EQ(captured({"true"}, "", 60).status, 0);
 }
 
 TEST_F(SubjectCells, TheCommandListsWhatIsInstalled) {

@@ -363,6 +363,7 @@ void report_error(const std::string& message) {
 
 int run_program(int argc, char** argv, const Program& program) {
   hold_standard_streams();
+  ::signal(SIGCHLD, SIG_DFL);  // if it is ignored, as some programs leave it, no child's exit status can be read
   try {
     select_instruction_set();
     // Comes first, because a child process must start fast.

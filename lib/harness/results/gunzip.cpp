@@ -40,7 +40,7 @@ std::string gunzipped(const std::string& path) {
   }
   ::close(ends[0]);
   if (error != 0) refuse(fmt::format("the program gzip cannot be started: {}", std::strerror(error)));
-  int status = 0;
+  int status = -1;
   while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0) refuse("gzip refuses it");

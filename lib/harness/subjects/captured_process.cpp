@@ -1,7 +1,6 @@
 #include "harness/subjects/captured_process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -44,8 +43,36 @@ class MemoryFile {
   int fd_;
 };
 
-pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output,
-            const MemoryFile& errors) {
+/// While it lives, signals that ask this process to stop wait until they are taken. Those that are ignored stay so.
+class StopSignals {
+ public:
+  StopSignals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      struct sigaction now{};
+      ::sigaction(signal, nullptr, &now);
+      if (now.sa_handler != SIG_IGN) sigaddset(&set_, signal);
+    }
+    ::pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~StopSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  const sigset_t& before() const { return before_; }
+  /// Waits for a signal, for some milliseconds. Returns it, or 0.
+  int take() const {
+    const timespec longest{.tv_sec = 0, .tv_nsec = 5'000'000};
+    const int signal = ::sigtimedwait(&set_, nullptr, &longest);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_{}, before_{};
+};
+
+pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output, const MemoryFile& errors,
+            const sigset_t& signal_mask) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -56,7 +83,9 @@ pid_t start(std::vector<std::string> words, const MemoryFile& input, const Memor
   ::posix_spawn_file_actions_adddup2(&actions, input.fd(), STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, output.fd(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, errors.fd(), STDERR_FILENO);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);  // so that it ends with what it started
+  ::posix_spawnattr_setsigmask(&attributes, &signal_mask);
+  // A group of its own, so that it can be ended with what it started.
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
   pid_t child = -1;
   const int error = ::posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), ::environ);
   ::posix_spawn_file_actions_destroy(&actions);
@@ -66,24 +95,33 @@ pid_t start(std::vector<std::string> words, const MemoryFile& input, const Memor
 
 }  // namespace
 
-Captured captured(const std::vector<std::string>& words, const std::string& input_text, double limit_s) {
+Captured captured(const std::vector<std::string>& words, const std::string& input_text, double limit_s,
+                  const std::function<void()>& before_stop) {
   using Clock = std::chrono::steady_clock;
   const MemoryFile input(input_text), output, errors;
   Captured out;
-  const pid_t child = start(words, input, output, errors);
-  if (child < 0) return out;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
-  int status = 0;
-  for (pid_t ended = 0; (ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR);) {
-    if (Clock::now() >= deadline && !out.late) {
+  int status = 0, stopped_by = 0;
+  {
+    const StopSignals signals;
+    const pid_t child = start(words, input, output, errors, signals.before());
+    if (child < 0) return out;
+    const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
+    pid_t ended = 0;
+    while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+      const int signal = signals.take();
+      if (stopped_by == 0) stopped_by = signal;
+      if (out.late || (stopped_by == 0 && Clock::now() < deadline)) continue;
       out.late = true;
       ::kill(-child, SIGKILL);
     }
-    ::poll(nullptr, 0, 5);
+    if (ended == child && !out.late && WIFEXITED(status)) out.status = WEXITSTATUS(status);
+  }
+  if (stopped_by != 0) {
+    if (before_stop) before_stop();
+    ::raise(stopped_by);
   }
   out.output = output.text();
   out.errors = errors.text();
-  if (!out.late && WIFEXITED(status)) out.status = WEXITSTATUS(status);
   return out;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,9 @@ struct Captured {
 };
 
 /// Runs `words`, a program of PATH and its arguments, with `input` on its standard input, for at most `limit_s`
-/// seconds.
-Captured captured(const std::vector<std::string>& words, const std::string& input, double limit_s);
+/// seconds. SIGINT, SIGTERM and SIGHUP end the program and all that it started; after `before_stop` the signal is
+/// raised again.
+Captured captured(const std::vector<std::string>& words, const std::string& input, double limit_s,
+                  const std::function<void()>& before_stop = {});
 
 }  // namespace fp8lab

@@ -51,10 +51,13 @@ std::vector<std::vector<std::string>> calls_of_pip(const Release& release) {
 }
 
 void run_step(const std::vector<std::string>& words, const fs::path& environment, const std::string& remedy) {
-  const Captured run = captured(words, "", kInstallSeconds);
+  const auto remove_environment = [&] {
+    std::error_code ignored;
+    fs::remove_all(environment, ignored);
+  };
+  const Captured run = captured(words, "", kInstallSeconds, remove_environment);
   if (run.status == 0) return;
-  std::error_code ignored;
-  fs::remove_all(environment, ignored);
+  remove_environment();
   const std::size_t end = run.errors.find_last_not_of(" \n");
   std::string reason = run.late ? fmt::format("it took longer than {:g} s", kInstallSeconds) : "it left no message";
   if (!run.late && end != std::string::npos) {

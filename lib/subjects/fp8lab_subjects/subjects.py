@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import sys
 
 from . import abilities
 from .versions import version_of
@@ -45,8 +46,8 @@ def absent(subject):
     for package in PACKAGES[subject]:
         if importlib.util.find_spec(package) is None:
             return (
-                f"{package} is not installed in this Python; install it, or name another Python in "
-                "FP8LAB_SUBJECT_PYTHON"
+                f"{package} is not installed in {sys.executable}; install it, name another Python in "
+                f"FP8LAB_SUBJECT_PYTHON, or give a release its own: `fp8lab subjects --install {subject}==RELEASE`"
             )
     return ""
 
