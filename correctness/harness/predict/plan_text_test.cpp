@@ -216,6 +216,7 @@ TEST(FitsOfAMesh, WhatWasTriedIsNamedWhereNothingFits) {
 TEST(SettingsOfAModel, AreHonouredOrRefusedByTheirKey) {
   const std::pair<const char*, const char*> cases[] = {
       {"capacity=40GiB", "--capacity"},
+      {"arch=blackwell", "--gpu h100 is hopper"},
       {"recipe=current", "choose them by --recipe"},
       {"training.recipe=current", "choose them by --recipe"},
       {"ranks=8", "choose them by --ranks"},
@@ -229,6 +230,7 @@ TEST(SettingsOfAModel, AreHonouredOrRefusedByTheirKey) {
   const Json rows = json_of(of_model("h100", 8, {"quantized_weights=true"}, {"delayed"}));
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_TRUE(contains(rows[0]["id"], "quantized_weights=true")) << rows[0]["id"];
+  EXPECT_EQ(error_of(of_model("h100", 8, {"arch=hopper"})), "");
 }
 
 TEST(GpuWithoutFp8, RunsNoFp8Recipe) {
@@ -298,6 +300,7 @@ TEST(GatesOfAScenario, ThatFailSaySoWithTheirLimit) {
   EXPECT_TRUE(contains(plan.text, "  fails: after memory.peak_bytes is at most 0.5 of bf16's: predicted "))
       << plan.text;
   EXPECT_TRUE(contains(plan.text, " B), limit ")) << plan.text;
+  EXPECT_TRUE(contains(plan.text, "1 cell, 1 of them run here, ")) << plan.text;
 }
 
 }  // namespace

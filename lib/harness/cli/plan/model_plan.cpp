@@ -143,9 +143,15 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   CellConfig base = known.cell();
   base.arch = capacity.arch;
   std::optional<bool> quantized_weights;  // where --set chooses rows by it
-  for (const std::string& setting : request.settings)
-    if (set_key(base, setting, vocabulary).path == "training.quantized_weights")
-      quantized_weights = base.training.quantized_weights;
+  for (const std::string& setting : request.settings) {
+    const Key& key = set_key(base, setting, vocabulary);
+    if (key.path == "training.quantized_weights") quantized_weights = base.training.quantized_weights;
+    if (key.path == "arch" && !request.gpu.empty() && base.arch != capacity.arch)
+      fail(
+          fmt::format("plan: --set {}: --gpu {} is {}; leave --set arch out, or give memory by --capacity in place of "
+                      "--gpu",
+                      setting, request.gpu, capacity.arch));
+  }
   for (const std::string& recipe : recipes_of(request, capacity, base.arch, vocabulary)) {
     for (const bool quantized : {false, true}) {
       if (quantized && !vocabulary.quantizes(recipe)) continue;

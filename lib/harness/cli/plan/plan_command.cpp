@@ -53,7 +53,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
     for (const PlannedCell& cell : loaded.cells)
       plans.push_back(planned(cell, capacity, arms_of(cell, program.vocabulary()), program));
     if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
-    text = request.json || plans.empty() ? "" : title + scenario_text(plans);
+    text = request.json || plans.empty() ? "" : title + scenario_text(plans, request.as.empty());
   }
   if (request.json) text = plans_json(plans);
   std::fputs(text.c_str(), stdout);

@@ -306,7 +306,7 @@ std::string why_not_run(const PlannedCell& cell) {
 
 }  // namespace
 
-std::string scenario_text(const std::vector<Planned>& plans) {
+std::string scenario_text(const std::vector<Planned>& plans, bool says_what_runs) {
   std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
   for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
   text += "\n";
@@ -327,7 +327,8 @@ std::string scenario_text(const std::vector<Planned>& plans) {
     }
     open += plan.open;
   }
-  text += fmt::format("{}, {} of them run here, {}", counted(plans.size(), "cell"), runs, counted(arms, "arm"));
+  text += fmt::format("{}, {}{}", counted(plans.size(), "cell"),
+                      says_what_runs ? fmt::format("{} of them run here, ", runs) : "", counted(arms, "arm"));
   if (predicted < arms) text += fmt::format("; {} of {} are predicted", predicted, counted(arms, "arm"));
   if (hold + fail > 0)
     text += fmt::format("; predictions decide {} of {}: {}", hold + fail, counted(hold + fail + open, "expectation"),
