@@ -132,10 +132,11 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
             report_error(str(problem))
         report_error("there is nothing to show; no report was written")
         return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
-    files.refuse_to_replace(directory, ("report.html", "report.md"), page.MARK)
+    files.refuse_to_replace(directory, ("report.html", "report.md"), "report.pdf", page.MARK)
     ended, lines = 0, []
     with files.Files() as out, workers.Workers() as pool:
         out.make_directory(directory / "figures")
+        out.replace_older(files.figures_of(directory / "report.md"))
         plots = choice.choose(loader.sets, benches, options.figures, loader.problems, pool.map)
         if options.snapshots or options.traces:
             drawn = figures.timeline_cells(loader.sets, options.figures)

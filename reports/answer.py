@@ -47,7 +47,7 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
         ),
         ("cells that did not run", skipped_text(skipped)),
     ]
-    missing = []
+    missing = [text for results in sets for text in results.unseen_fixes]
     if cut:
         missing.append(f"{', '.join(cut)} stopped or was cut off")
     if problems:

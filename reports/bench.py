@@ -5,9 +5,24 @@ import math
 import pathlib
 import re
 import statistics
+import zlib
 from typing import Any
 
-from documents import FLAG, LIST, NOT_NEGATIVE, NUMBER, PLAIN, TEXT, Malformed, misfit, one_of, parsed, printable, short
+from documents import (
+    FLAG,
+    LIST,
+    NOT_NEGATIVE,
+    NUMBER,
+    PLAIN,
+    TEXT,
+    Malformed,
+    misfit,
+    one_of,
+    parsed,
+    printable,
+    read_text,
+    short,
+)
 from load import Problem
 
 PEER_PREFIX = "peer_"
@@ -86,7 +101,7 @@ def load(files: list[tuple[str, pathlib.Path]], problems: list[Problem]) -> Benc
     for label, path in files:
         rows = _rows(label, path, problems, bench)
         if path.name.startswith(PEER_PREFIX):
-            bench.peers.setdefault(path.stem[len(PEER_PREFIX) :], []).extend(rows)
+            bench.peers.setdefault(path.name[len(PEER_PREFIX) :].partition(".json")[0], []).extend(rows)
         else:
             bench.ours += rows
     return bench
@@ -98,9 +113,9 @@ def _rows(label: str, path: pathlib.Path, problems: list[Problem], bench: Bench)
         problems.append(Problem(printable(str(path)), record, f"{text}; {remedy}"))
 
     try:
-        document = parsed(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        problem("", f"cannot be read: {error.strerror}")
+        document = parsed(read_text(path))
+    except (OSError, EOFError, zlib.error) as error:
+        problem("", f"cannot be read: {getattr(error, 'strerror', None) or error}")
         return []
     except Malformed as error:
         problem(error.record, str(error))

@@ -5,7 +5,9 @@ key whose name ends in `?` is optional, keys that are not named are allowed, and
 """
 
 import dataclasses
+import gzip
 import json
+import pathlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -168,6 +170,12 @@ def one_line(text: str) -> str:
 
 def _shown(code: int) -> str:
     return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}"
+
+
+def read_text(path: pathlib.Path) -> str:
+    """The text of a file, uncompressed if it ends in `.gz`. Raises OSError, EOFError, zlib.error or UnicodeDecodeError."""
+    content = path.read_bytes()
+    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
 
 
 def parsed(text: str) -> Any:

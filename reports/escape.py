@@ -4,9 +4,9 @@ import re
 
 from documents import printable
 
-_MARKUP = re.compile(r"[\\`*\[\]|]|(?<![^\W_])_|_(?![^\W_])")
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
 # The beginning of a line that Markdown reads as a list, a heading, a quotation or a rule.
-_BLOCK = re.compile(r"(?=[>=~#]|[-+](?:[-+ ]|$))|(?<=^)(\d+)(?=[.)](?: |$))")
+_BLOCK = re.compile(r"(?=[>=#]|[-+](?:[-+ ]|$))|(?<=^)(\d+)(?=[.)](?: |$))")
 
 
 def _plain(text: str) -> str:

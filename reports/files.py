@@ -4,7 +4,8 @@ partial file, and an older report stays unchanged if a new one fails or is inter
 import contextlib
 import errno
 import pathlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import interrupts
@@ -19,6 +20,7 @@ class Files:
 
     def __init__(self) -> None:
         self._paths: dict[pathlib.Path, None] = {}
+        self._older: set[pathlib.Path] = set()
         self._made: list[pathlib.Path] = []  # directories that were made, or were about to be
 
     def __enter__(self) -> "Files":
@@ -46,13 +48,21 @@ class Files:
         with _named_on_error(path):
             _part(path).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
 
+    def replace_older(self, paths: Iterable[pathlib.Path]) -> None:
+        """Takes files of an older report, which are removed at the end unless they are written anew."""
+        self._older.update(paths)
+
     def _name(self) -> None:
+        self._older.difference_update(self._paths)
         while self._paths:
             path = next(iter(self._paths))
             with _named_on_error(path):
                 _part(path).replace(path)
             del self._paths[path]
         self._made.clear()
+        for path in self._older:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def _remove(self) -> None:
         """Removes files that were not renamed yet, and the directories that were made for them."""
@@ -74,8 +84,10 @@ def _remedy(error: OSError) -> str:
     return "give another directory with -o"
 
 
-def refuse_to_replace(directory: pathlib.Path, names: tuple[str, ...], mark: str) -> None:
-    """Raises Unwritable for a file that no report made: one without `mark` near its beginning."""
+def refuse_to_replace(directory: pathlib.Path, names: tuple[str, ...], beside: str, mark: str) -> None:
+    """Raises Unwritable for a file that no report made: one of `names` without `mark` near its beginning, or `beside`
+    without one of `names`."""
+    marked = False
     for path in (directory / name for name in names):
         try:
             with path.open("rb") as file:
@@ -83,9 +95,23 @@ def refuse_to_replace(directory: pathlib.Path, names: tuple[str, ...], mark: str
         except OSError:  # there is none, or writing it will say what is wrong
             continue
         if beginning and mark.encode() not in beginning:
-            raise Unwritable(
-                f"{path}: exists, and no report made it; move it, or give another directory with -o"
-            )
+            raise _not_ours(path)
+        marked = True
+    if not marked and (directory / beside).exists():
+        raise _not_ours(directory / beside)
+
+
+def _not_ours(path: pathlib.Path) -> Unwritable:
+    return Unwritable(f"{path}: exists, and no report made it; move it, or give another directory with -o")
+
+
+def figures_of(report: pathlib.Path) -> set[pathlib.Path]:
+    """The figures that an older report.md links to."""
+    try:
+        text = report.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return set()
+    return {report.parent / "figures" / name for name in re.findall(r"\(figures/([^/()\s]+\.(?:png|svg))\)", text)}
 
 
 def _part(path: pathlib.Path) -> pathlib.Path:

@@ -2,7 +2,6 @@
 is kept."""
 
 import dataclasses
-import gzip
 import json
 import pathlib
 import re
@@ -10,7 +9,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from documents import Malformed, cleaned, integer, one_line, parsed, printable, short
+from documents import Malformed, cleaned, integer, one_line, parsed, printable, read_text, short
 from records import GOOD_VERDICTS, fault_of, usable_environment
 
 SCHEMA = "fp8lab.results/"
@@ -71,8 +70,11 @@ class Cell:
 
     @property
     def is_undecided(self) -> bool:
-        """A control that the machine is too noisy to decide: it is counted, and fails nothing."""
-        return self.is_control and self.verdict == "inconclusive"
+        """A control whose figures were all measured, and which the machine was too noisy to decide: it is counted, and
+        fails nothing."""
+        undecided = [gate for gate in self.record["gates"] if gate["pass"] is None]
+        measured = all(gate["observed"] is not None and gate["limit"] is not None for gate in undecided)
+        return self.is_control and self.verdict == "inconclusive" and undecided != [] and measured
 
     @property
     def is_bad(self) -> bool:
@@ -149,6 +151,7 @@ class ResultSet:
     root: pathlib.Path | None = None
     environment: dict[str, Any] | None = None
     complete: bool | None = None
+    unseen_fixes: list[str] = dataclasses.field(default_factory=list)  # a line for each scenario whose fix no cell shows
     cells: list[Cell] = dataclasses.field(default_factory=list)
 
     @property
@@ -167,8 +170,9 @@ _LONGEST_NAME = 200
 
 def _safe(cell_id: str) -> str:
     """A cell's id in the names of timelines, as in timeline_path() of lib/harness/results/results.cpp."""
-    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode()
-    return plain if len(plain) <= _LONGEST_NAME else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
+    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode().replace("..", "__")
+    unchanged = plain == cell_id and len(plain) <= _LONGEST_NAME
+    return plain if unchanged else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
 
 
 def _fnv1a(text: bytes) -> int:
@@ -233,7 +237,7 @@ class Loader:
 
     def _text(self, path: pathlib.Path) -> str | None:
         try:
-            text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode("utf-8")
+            text = read_text(path)
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             self._problem(path, "", f"cannot be read: {getattr(error, 'strerror', None) or error}")
             return None
@@ -284,7 +288,7 @@ class Loader:
         else:
             named = [(f"cell {number}", record) for number, record in enumerate(document["cells"], 1)]
             environment = self._usable(path, document.get("environment"))
-            self._add(label, path, path.parent, named, environment, document.get("complete"))
+            self._add(label, path, path.parent, named, environment, document.get("complete"), document.get("unseen_fixes"))
 
     def _lines_beside(self, label: str, path: pathlib.Path) -> None:
         lines = path.parent / "results.jsonl"
@@ -348,9 +352,11 @@ class Loader:
         named: Iterable[tuple[str, Any]],
         environment: dict[str, Any] | None,
         complete: Any,
+        unseen: Any = None,
     ) -> None:
         results = ResultSet(self._free_label(label), printable(str(path)), len(self.sets), root, environment)
         results.complete = complete if isinstance(complete, bool) else None
+        results.unseen_fixes = [one_line(text) for text in unseen if isinstance(text, str)] if isinstance(unseen, list) else []
         seen: dict[str, str] = {}
         for name, record in named:
             fault = fault_of(record)

@@ -142,8 +142,8 @@ def times_table(sets: list[ResultSet]) -> Table:
             beside = [_ratio(cell, other) for other in ("bf16", "before")]
         emulated = (cell.arm(arm) or {}).get("emulated") or ""
         recipe = cell.recipe + (" (emulated)" if emulated else "")
-        if isinstance(beside[0].sort, float):
-            ratios.setdefault(recipe, []).append(beside[0].sort)
+        if isinstance(beside[0].sort, float) and cell.device != "meta":  # which computes nothing
+            ratios.setdefault(f"{recipe} on {cell.device}", []).append(beside[0].sort)
         rows.append(
             [
                 cell_link(cell, cell.scenario),

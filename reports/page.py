@@ -144,7 +144,7 @@ def make(title: str, sets: list[ResultSet], bench: benches.Bench, plots: list[Pl
             "times",
             "Step time",
             "Is it faster? Wall time of a training step and of its phases: the median over the steps without the first, on one "
-            "rank, with the device synchronised after each phase. Cells that measure time run alone, after all others. Times "
+            "rank, with the device synchronised after each phase; on `meta` of the host's work alone. Cells that measure time run alone, after all others. Times "
             "differ from run to run, so they are not judged, unless a gate names them.",
             [measure_tables.times_table(sets)],
             absent="no cell measured time",

@@ -315,7 +315,9 @@ def _gate_figure(cell: Cell, gate: dict[str, Any], value: float | None) -> Text:
         return Text(units.ABSENT, None, gate.get("detail", "") or "absent", look="absent")
     found = (cell.figure(arm, gate["metric"] or "").unit for arm in (gate["arm"], *ARMS))
     unit = next(filter(None, found), "1")
-    return Text(units.exact(value, unit), value, units.figure(value, unit), look="number")
+    if value == int(value):
+        return Text(units.exact(value, unit), value, units.figure(value, unit), look="number")
+    return Text(f"{value:.6g}" + (f" {unit}" if unit != "1" else ""), value, units.exact(value, unit), look="number")
 
 
 def gates_table(sets: list[ResultSet]) -> Table:

@@ -107,6 +107,13 @@ class Answer(unittest.TestCase):
         self.assertEqual(result.look, "incomplete")
         self.assertIn("set stopped or was cut off", result.line)
 
+    def test_a_fix_that_no_cell_shows_is_not_all_good(self) -> None:
+        made = results(*sample.cells())
+        made.unseen_fixes = ["leak: no cell shows what release fixes"]
+        result = answer.answer([made], [])
+        self.assertEqual(result.look, "incomplete")
+        self.assertIn("; leak: no cell shows what release fixes", result.line)
+
     def test_skipped_cells_are_counted_apart(self) -> None:
         skipped = failed(sample.cell("later", fix=None), "skipped", "no GPU")
         result = answer.answer([results(sample.cell(), skipped)], [])
@@ -125,7 +132,7 @@ class Answer(unittest.TestCase):
         control = failed(sample.cell("mine", fix=None), "inconclusive", "the limit lies inside the interval")
         control |= {"id": "mine/control=same", "axes": {"control": "same"}}
         control["config"]["control"] = "same"
-        control["gates"][0] |= {"pass": None}
+        control["gates"][0] |= {"pass": None, "observed": 1.0, "limit": 1.0}
         found = results(sample.cell("mine", fix=None), control)
         result = answer.answer([found], [])
         line = "All 1 cell that ran came out as their scenarios expect; 1 control undecided."
@@ -137,6 +144,8 @@ class Answer(unittest.TestCase):
         (row,) = answer.controls_table([found]).rows
         self.assertEqual([entry.text for entry in row[1:]], ["equal arms", "0", "0 false alarms of 0", "1"])
         self.assertTrue(results(failed(control, "fail", "a false alarm")).cells[0].is_bad)
+        control["gates"][0]["observed"] = None
+        self.assertTrue(results(control).cells[0].is_bad, "a figure is absent")
         made = page.make("", [found], bench.Bench(), [], [])
         self.assertEqual(made.line, "2 cells of 1 result set; 1 as expected, 0 not, 1 undecided.")
 

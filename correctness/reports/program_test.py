@@ -246,7 +246,7 @@ class Program(sample.Case):
 
     def test_a_file_that_no_report_made_is_not_replaced(self) -> None:
         out = str(write_small_set(self.directory / "good"))
-        for name in ("report.html", "report.md"):
+        for name in ("report.html", "report.md", "report.pdf"):
             (self.directory / "report").mkdir(exist_ok=True)
             mine = self.directory / "report" / name
             mine.write_text("mine")

@@ -271,6 +271,7 @@ class Readers(sample.Case):
             ("12.5 MiB, -3 B", "12.5 MiB, -3 B"),
             ("back\\slash \x1b[m", "back\\\\slash \\\\x1b\\[m"),
             ("TransformerEngine#1935", "TransformerEngine#1935"),
+            ("~~a~~ b~c", "\\~\\~a\\~\\~ b\\~c"),
         ):
             self.assertEqual(escape.markdown(text), shown)
         for text, shown in (("a=1", "`a=1`"), ("a`b", "``a`b``"), ("`a", "`` `a ``"), ("a\n|b", "`a \\|b`")):

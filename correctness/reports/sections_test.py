@@ -217,7 +217,7 @@ class Rows(unittest.TestCase):
         self.assertEqual(len(rows), 4)
 
     def test_step_times_are_relative_to_bf16_and_to_before(self) -> None:
-        record = sample.cell()
+        record = sample.cell(device="cpu")
         record["gates"][0] |= {"arm": "after", "metric": "time.step_ms", "text": "after time.step_ms is at most 1.05 of before's"}
         for arm, value in (("before", 4.0), ("after", 3.0), ("bf16", 6.0)):
             record["arms"][arm]["metrics"]["time.step_ms"] = sample.metric(value, unit="ms")
@@ -228,9 +228,11 @@ class Rows(unittest.TestCase):
         self.assertEqual([row["step : before's"] for row in found], ["–", "0.75", "–"])
         judged = "after time.step_ms is at most 1.05 of before's: holds"
         self.assertEqual([row["judged"] for row in found], ["no", judged, "no"])
-        self.assertIn("delayed 0.50 to 0.50 (1 cell)", table.caption)
+        self.assertIn("delayed on cpu 0.50 to 0.50 (1 cell)", table.caption)
         record["arms"]["after"]["emulated"] = "no FP8 products"
-        self.assertIn("delayed (emulated) 0.50", measure_tables.times_table([result_set(record)]).caption)
+        self.assertIn("delayed (emulated) on cpu 0.50", measure_tables.times_table([result_set(record)]).caption)
+        record["config"]["device"] = "meta"
+        self.assertEqual("", measure_tables.times_table([result_set(record)]).caption, "nothing was computed")
 
 
 class Words(unittest.TestCase):
