@@ -10,14 +10,15 @@ import xml.etree.ElementTree as ElementTree
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "reports"))
 import escape  # noqa: E402
-from documents import (COUNT, FLAG, FLAG_OR_NULL, NUMBER, TEXT, TEXT_OR_NULL, Malformed, misfit,  # noqa: E402
-                       one_line, parsed)
+from documents import (COUNT, FLAG, FLAG_OR_NULL, NUMBER, NUMBER_OR_NULL, TEXT, TEXT_OR_NULL, Malformed,  # noqa: E402
+                       misfit, one_line, parsed)
 
 # What is read of the documents that the program wrote.
 RESULTS = {"complete": FLAG,
            "cells": [{"id": TEXT, "scenario": TEXT, "file": TEXT, "line?": COUNT, "verdict": TEXT,
                       "reason": TEXT_OR_NULL, "seconds": NUMBER,
-                      "gates": [{"pass": FLAG_OR_NULL, "line?": COUNT}]}]}
+                      "gates": [{"pass": FLAG_OR_NULL, "observed": NUMBER_OR_NULL, "limit": NUMBER_OR_NULL,
+                                 "line?": COUNT}]}]}
 COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
               "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
 GOOD = ("confirmed", "unaffected", "pass", "skipped")
@@ -84,8 +85,11 @@ def on_github():
 
 
 def is_good(cell):
-    """Also of a control that the machine is too noisy to decide, which fails nothing."""
-    return cell["verdict"] in GOOD or (cell["verdict"] == "inconclusive" and cell["id"].endswith(CONTROLS))
+    """Also of a control whose figures were all measured, and which the machine was too noisy to decide."""
+    if cell["verdict"] != "inconclusive" or not cell["id"].endswith(CONTROLS):
+        return cell["verdict"] in GOOD
+    undecided = [gate for gate in cell["gates"] if gate["pass"] is None]
+    return undecided != [] and all(None not in (gate["observed"], gate["limit"]) for gate in undecided)
 
 
 def failing_line(cell):

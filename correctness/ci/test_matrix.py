@@ -145,12 +145,15 @@ class Reports(unittest.TestCase):
                 "reason": "too much " + "x" * 200, "gates": [], "seconds": 1.0}
 
     def test_an_undecided_control_is_no_finding(self):
-        cells = [self.cell(number) | {"id": f"s/{end}", "verdict": "inconclusive"}
+        noise = {"pass": None, "observed": 1.0, "limit": 1.0}
+        cells = [self.cell(number) | {"id": f"s/{end}", "verdict": "inconclusive", "gates": [noise]}
                  for number, end in enumerate(("control=same", "control=planted", "model.batch=1"))]
         found = matrix_report.findings(self.report(cells, "/nowhere"))
         self.assertEqual(["2.yaml"], [one.file for one in found])
         failed = matrix_report.findings(self.report([cells[0] | {"verdict": "fail"}], "/nowhere"))
         self.assertEqual(1, len(failed), "a false alarm is one")
+        absent = matrix_report.findings(self.report([cells[0] | {"gates": [noise | {"observed": None}]}], "/nowhere"))
+        self.assertEqual(1, len(absent), "an absent figure is one")
 
     def test_a_summary_is_limited_in_size_and_lists_failures_first(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -45,7 +45,14 @@ TEST(Program, ScenarioThatShowsNoFixIsInconclusiveUnlessCellsWereLeftOut) {
   EXPECT_TRUE(contains(ended.output, "2 unaffected\n")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "before_unharmed: no cell shows what release_attention_tensors fixes: "))
       << ended.output;
+  const std::string line = Json::parse(scenarios.results())["unseen_fixes"].at(0);
+  EXPECT_TRUE(line.starts_with("before_unharmed: no cell shows what release_attention_tensors fixes: ")) << line;
+  EXPECT_EQ(scenarios.violations(), std::vector<std::string>{});
+  EXPECT_TRUE(contains(scenarios.read("summary.md"), "**before_unharmed: no cell shows what")) << "summary.md";
+  EXPECT_TRUE(contains(scenarios.read("junit.xml"), "tests=\"3\" failures=\"1\"")) << scenarios.read("junit.xml");
+  EXPECT_TRUE(contains(scenarios.read("junit.xml"), "type=\"unseen_fix\">before_unharmed: no cell shows"));
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "seed=1"})).code, 0);
+  EXPECT_TRUE(Json::parse(scenarios.results())["unseen_fixes"].empty());
   scenarios.add("before_harmed", "device: meta\nmatrix: {seed: [1, 2]}\n");
   EXPECT_EQ(run(scenarios.run_arguments({"-f", "before_harmed"})).code, 0);
 }

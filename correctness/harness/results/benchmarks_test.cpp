@@ -60,10 +60,13 @@ TEST_F(Benchmarks, AFileOfAggregatesHasTheirMedianAndTwoDeviations) {
   EXPECT_EQ(rows[0].high, 11);
 }
 
-TEST_F(Benchmarks, FailedRowsAreLeftOut) {
-  Json failed = repetition("broken", 1);
-  failed["error_occurred"] = true;
-  EXPECT_TRUE(load(Json::array({failed})).empty());
+TEST_F(Benchmarks, RowsWithoutATimeAreLeftOut) {
+  for (const char* const reason : {"error_occurred", "skipped"}) {
+    Json failed = repetition("broken", 1);
+    failed[reason] = true;
+    EXPECT_TRUE(load(Json::array({failed})).empty()) << reason;
+  }
+  EXPECT_TRUE(load(Json::array({repetition("empty", 0)})).empty());
 }
 
 TEST_F(Benchmarks, SlowerMeansEveryRepetition) {

@@ -127,9 +127,15 @@ TEST(Compare, WorseVerdictIsARegression) {
 
 TEST(Compare, ControlThatNoiseLeavesUndecidedIsNoRegression) {
   for (const char* const id : {"a/control=same", "a/control=planted"}) {
-    const StoredRun decided = run_of({cell(id, Verdict::kPass)}),
-                    undecided = run_of({cell(id, Verdict::kInconclusive)});
+    CellRecord noisy = cell(id, Verdict::kInconclusive);
+    ASSERT_FALSE(noisy.gates.empty());
+    noisy.gates[0].pass.reset();
+    noisy.gates[0].observed = noisy.gates[0].limit = 1;
+    CellRecord unmeasured = noisy;
+    unmeasured.gates[0].observed.reset();
+    const StoredRun decided = run_of({cell(id, Verdict::kPass)}), undecided = run_of({noisy});
     EXPECT_EQ(compare_runs(decided, undecided).exit_code(), 0) << id;
+    EXPECT_EQ(compare_runs(decided, run_of({unmeasured})).exit_code(), 1) << id << ": a figure is absent";
     EXPECT_EQ(compare_runs(undecided, run_of({cell(id, Verdict::kFail)})).exit_code(), 1) << id;
   }
 }

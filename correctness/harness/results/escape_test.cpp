@@ -38,6 +38,8 @@ TEST(Escape, Printable_BytesThatAreNotUtf8_AreShown) {
   EXPECT_EQ(printable("\xEF\xBF\xBE"), "\\ufffe") << "no character";
 }
 
+TEST(Escape, Markdown_Tildes_StrikeNothingThrough) { EXPECT_EQ(for_markdown("~~a~~ b~c"), "\\~\\~a\\~\\~ b\\~c"); }
+
 TEST(Escape, Terminal_CommandsOfCiSystems_AreBroken) {
   EXPECT_EQ(for_terminal("x\n::error::y"), "x\\n::error::y") << "a command begins a line";
   EXPECT_EQ(for_terminal("::error::y"), "\\x3a:error::y");

@@ -33,7 +33,8 @@ inline std::string results_json(const std::vector<CellRecord>& records, const st
                                 bool complete) {
   std::string out;
   write_results_json(
-      records.size(), [&](std::size_t i) { return record_to_json(records[i]); }, environment_json, complete,
+      records.size(), [&](std::size_t i) { return record_to_json(records[i]); }, environment_json,
+      {.date = "", .environment = "", .complete = complete, .planned = records.size(), .seconds = 0},
       [&](std::string_view text) { out += text; });
   return out;
 }

@@ -50,6 +50,7 @@ TEST(JUnit, CountsAndPlacesEveryVerdict) {
                                   record("d", Verdict::kInconclusive, "absent"),
                                   record("e/control=same", Verdict::kInconclusive, "too noisy")};
   records[1].gates = {{"after x equals 0", Side::kAfter, "memory.peak_bytes", false, 5, 0, ""}};
+  records[6].gates = {{"after x equals 0", Side::kAfter, "time.step_ms", {}, 5, 5, ""}};
   records[3].arms[Arm::kBefore].output_tail = "last ]]> words";
   const std::string xml = junit_xml(
       records, {.date = "2026-01-02T03:04:05Z", .environment = "", .complete = true, .planned = 7, .seconds = 0});

@@ -370,6 +370,10 @@ TEST(Gate, ComparesWithItsTolerance) {
       {Comparison::kAtMost, 10, 0, 0, 0.1, 11, true},      {Comparison::kAtMost, 10, 0, 0, 0, nan, false},
       {Comparison::kWithin, 1, 2, 0, 0, 1, true},          {Comparison::kWithin, 1, 2, 0, 0, 2, true},
       {Comparison::kWithin, 1, 2, 0, 0, 2.1, false},       {Comparison::kWithin, 1, 2, 0, 0, nan, false},
+      {Comparison::kAtLeast, 10, 0, 0, 0, inf, true},      {Comparison::kAtMost, 10, 0, 0, 0, inf, false},
+      {Comparison::kEquals, inf, 0, 0, 0.1, 10, false},    {Comparison::kEquals, inf, 0, 0, 0, inf, false},
+      {Comparison::kAtMost, inf, 0, 0, 0, 10, false},      {Comparison::kAtLeast, -inf, 0, 0, 0, 10, false},
+      {Comparison::kAtLeast, 10, 0, 0, 0, -inf, false},
   };
   for (const Comparing& c : cases) {
     Expectation e = expect(Side::kAfter, c.comparison, c.low);

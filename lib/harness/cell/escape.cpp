@@ -35,7 +35,7 @@ bool stands_alone(std::string_view text, std::size_t length) { return text.size(
 std::size_t block_mark(std::string_view text) {
   if (text.empty()) return std::string_view::npos;
   const char first = text.front();
-  if (first == '>' || first == '=' || first == '~' || first == '#') return 0;
+  if (first == '>' || first == '=' || first == '#') return 0;
   if ((first == '-' || first == '+') && (stands_alone(text, 1) || text[1] == first)) return 0;
   const std::size_t digits = text.find_first_not_of("0123456789");
   const bool number = digits > 0 && digits != std::string_view::npos && (text[digits] == '.' || text[digits] == ')');
@@ -117,7 +117,7 @@ std::string for_markdown(std::string_view text) {
       out += "&lt;";
     } else if (c == '&') {
       out += "&amp;";
-    } else if (i == mark || std::string_view("\\`*[]|").find(c) != std::string_view::npos || (c == '_' && !inside)) {
+    } else if (i == mark || std::string_view("\\`*[]|~").find(c) != std::string_view::npos || (c == '_' && !inside)) {
       out += '\\';
       out += c;
     } else {

@@ -102,7 +102,8 @@ constexpr std::array kMetrics{
            "1 when the same cell done the plain way (16-bit weights cast in every step, gathered when needed, never "
            "resumed) gives the same losses, bit for bit"},
 
-    Metric{"time.step_ms", "ms", kLess, false, "wall time of a training step (p50, without the first)"},
+    Metric{"time.step_ms", "ms", kLess, false,
+           "wall time of a training step (p50, without the first); on meta of the host's work alone"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward (p50, without the first step's)"},
     Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward (p50, without the first step's)"},
     Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer (p50, without the first step's)"},

@@ -114,11 +114,12 @@ const char* better_of(const Metric& metric) {
 /// nothing about a run.
 std::string example_of(const Metric& metric) {
   if (metric.is_family()) return fmt::format("measure: [{}]", metric.group());
-  const char* const limit = metric.better == Better::kMore ? "at_least" : "at_most";
-  return fmt::format("expect: [{{metric: {}, arm: after, {}: 1}}]", metric.name, limit);
+  const bool more = metric.better == Better::kMore;
+  const char* const limit = metric.exact ? "1" : more ? "0.95 of before" : "1.05 of before";
+  return fmt::format("expect: [{{metric: {}, arm: after, {}: {}}}]", metric.name, more ? "at_least" : "at_most", limit);
 }
 
-/// What `compare` makes of a small difference.
+/// What `compare` makes of a difference.
 std::string slack_in_words(const Metric& metric) {
   if (!metric.exact) return "not judged: it differs from run to run";
   if (metric.better == Better::kNeither || metric.is_family()) return "not judged: it describes";
@@ -148,7 +149,8 @@ Json json_of(const Metric& metric) {
 std::string in_full(const Json& row) {
   std::string out = row["name"].get<std::string>() + "\n";
   for (const auto& [field, value] : row.items())
-    if (field != "name")
+    // For programs; "slack" says it in words.
+    if (field != "name" && field != "exact" && !field.starts_with("slack_"))
       out += fmt::format("  {:<10} {}\n", field + ":",
                          value.is_string() ? value.get<std::string>()
                          : value.is_null() ? "no; it belongs to the entire file"

@@ -138,17 +138,18 @@ class Run {
     std::vector<std::string> ids;
     for (const PlannedCell& cell : cells_)
       if (finished_.contains(cell.config.id)) ids.push_back(cell.config.id);
-    outcome_.verdicts = verdicts_of(results_.records(ids));
+    const RecordList records = results_.records(ids);
+    outcome_.verdicts = verdicts_of(records);
     using Outcome = ControlCounts::Outcome;
     for (std::size_t i = 0; i < ids.size(); ++i)
       controls_.add(ids[i], is_good(outcome_.verdicts[i])                    ? Outcome::kGood
                             : outcome_.verdicts[i] == Verdict::kInconclusive ? Outcome::kUndecided
                                                                              : Outcome::kWrong);
-    const std::vector<std::string> unseen = unseen_fixes(ids);
+    const std::vector<UnseenFix> unseen = unseen_fixes(ids);
     outcome_.fix_unseen = !unseen.empty();
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const RunSummary summary{now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(),
-                             seconds};
+    const RunSummary summary{
+        now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(), seconds, unseen};
     std::string error = write_error;
     bool documented = false;
     try {
@@ -162,25 +163,25 @@ class Run {
       outcome_.bad_usage = true;
     }
     if (request_.json)
-      results_.write_json(ids, environment_, summary.complete,
+      results_.write_json(ids, environment_, summary,
                           [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
-    const int code = exit_code(decided(ids));
-    for (const std::string& line : unseen) std::fprintf(text_, "%s\n", line.c_str());
+    const int code = exit_code(decided(records));
+    for (const UnseenFix& one : unseen) std::fprintf(text_, "%s\n", one.text.c_str());
     std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
     return code;
   }
 
   /// Without control cells that the machine is too noisy to decide: they are counted, and nothing failed.
-  RunOutcome decided(const std::vector<std::string>& ids) const {
+  RunOutcome decided(const RecordList& records) const {
     RunOutcome out = outcome_;
     out.verdicts.clear();
-    for (std::size_t i = 0; i < ids.size(); ++i)
-      if (!is_undecided_control(ids[i], outcome_.verdicts[i])) out.verdicts.push_back(outcome_.verdicts[i]);
+    for (const RecordList::Head& head : records.heads)
+      if (!head.undecided_control) out.verdicts.push_back(head.verdict);
     return out.verdicts.empty() ? outcome_ : out;
   }
 
-  /// A line for each scenario that was run entire and whose fix shows in none of its cells.
-  std::vector<std::string> unseen_fixes(const std::vector<std::string>& ids) const {
+  /// The scenarios that were run entire and whose fix shows in none of their cells.
+  std::vector<UnseenFix> unseen_fixes(const std::vector<std::string>& ids) const {
     std::map<std::string, Verdict> verdicts;  // by id
     for (std::size_t i = 0; i < ids.size(); ++i) verdicts.emplace(ids[i], outcome_.verdicts[i]);
     std::map<std::string, std::set<std::string>> unseen;  // fixes by scenario
@@ -194,14 +195,13 @@ class Run {
       else
         others.insert(config.scenario);
     }
-    std::vector<std::string> lines;
+    std::vector<UnseenFix> out;
     for (const auto& [scenario, fixes] : unseen)
       if (!others.contains(scenario))
-        lines.push_back(
-            fmt::format("{}: no cell shows what {} fixes: before and after are equal in every figure that "
-                        "`expect` names",
-                        scenario, fmt::join(fixes, ", ")));
-    return lines;
+        out.push_back({scenario, fmt::format("{}: no cell shows what {} fixes: before and after are equal in every "
+                                             "figure that `expect` names",
+                                             scenario, fmt::join(fixes, ", "))});
+    return out;
   }
 
   std::string last_lines(const RunSummary& summary, bool documented, int code) const {

@@ -110,7 +110,8 @@ std::optional<std::vector<BenchmarkRow>> load_benchmarks(const std::string& path
   try {
     const JsonDocument document(text);
     document.root().at("benchmarks").each_item([&](const JsonReader& row) {
-      if (const auto failed = row.find("error_occurred"); failed && failed->flag()) return;
+      for (const std::string_view unmeasured : {"error_occurred", "skipped"})
+        if (const auto is = row.find(unmeasured); is && is->flag()) return;
       const std::string full = row.at("name").text(), base = row.text_or_empty("run_name");
       const std::string& name = base.empty() ? full : base;
       const std::string aggregate = row.text_or_empty("aggregate_name");
@@ -130,7 +131,7 @@ std::optional<std::vector<BenchmarkRow>> load_benchmarks(const std::string& path
   std::vector<BenchmarkRow> rows;
   for (const std::string& name : order)
     if (Found& one = found.at(name); !one.repetitions.empty() || one.median)
-      rows.push_back(row_of(name, std::move(one)));
+      if (BenchmarkRow row = row_of(name, std::move(one)); row.median > 0) rows.push_back(std::move(row));
   return rows;
 }
 
@@ -144,7 +145,7 @@ BenchmarkComparison compare_benchmarks(const std::vector<BenchmarkRow>& baseline
     const auto was = named(baseline, is.name);
     if (was == baseline.end())
       out.only_run.push_back(is.name);
-    else if (was->median > 0)
+    else
       out.rows.push_back({.was = *was, .is = is, .pace = pace_of(*was, is)});
   }
   for (const BenchmarkRow& was : baseline)

@@ -15,7 +15,7 @@ namespace {
 
 /// The distance of a verdict from good. Skipped cells do not come here: they are vanished or appeared.
 int distance_from_good(const CellRecord& cell) {
-  if (is_undecided_control(cell.config.id, cell.verdict)) return 0;
+  if (is_undecided_control(cell.config.id, cell.verdict, cell.gates)) return 0;
   switch (cell.verdict) {
     case Verdict::kConfirmed:
     case Verdict::kUnaffected:

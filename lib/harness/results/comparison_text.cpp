@@ -202,6 +202,14 @@ std::string verdict_line(const RunComparison& comparison) {
   }
 }
 
+/// Lines on runs that were stopped before their end, with `start` before each.
+std::string incomplete_text(const RunComparison& comparison, std::string_view start) {
+  std::string out;
+  if (!comparison.baseline_complete) out += fmt::format("{}The baseline was stopped before its end.\n", start);
+  if (!comparison.complete) out += fmt::format("{}The run was stopped before its end.\n", start);
+  return out;
+}
+
 }  // namespace
 
 std::string_view name(ChangeKind kind) {
@@ -229,8 +237,7 @@ std::string_view name(Direction direction) {
 
 std::string comparison_text(const RunComparison& comparison) {
   std::string out = findings_text(comparison);
-  if (!comparison.baseline_complete) out += "The baseline was stopped before its end.\n";
-  if (!comparison.complete) out += "The run was stopped before its end.\n";
+  out += incomplete_text(comparison, "");
   out += environment_text(comparison);
   out += timings_text(comparison);
   const auto neutral = [](ChangeKind kind) {
@@ -271,7 +278,8 @@ std::string markdown_list(const RunComparison& comparison, ChangeKind kind, std:
 }  // namespace
 
 std::string comparison_markdown(const RunComparison& comparison) {
-  std::string out = fmt::format("**{}**\n", verdict_line(comparison)) +
+  std::string out = fmt::format("**{}**\n", verdict_line(comparison)) + incomplete_text(comparison, "\n") +
+                    markdown_list(comparison, ChangeKind::kAppeared, "appeared") +
                     markdown_list(comparison, ChangeKind::kRedefined, "redefined, so that no figure is compared") +
                     markdown_list(comparison, ChangeKind::kGates, "with other gates");
   if (comparison.findings.empty()) return out;

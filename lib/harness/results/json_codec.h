@@ -35,6 +35,9 @@ struct StoredRun {
   std::vector<CellRecord> cells;
 };
 
+/// A list of texts.
+std::string texts_to_json(const std::vector<std::string>& texts);
+
 /// The value of key `schema` in results.json.
 inline constexpr const char* kResultsSchema = "fp8lab.results/1";
 

@@ -222,4 +222,8 @@ std::string hash_of(const PlannedCell& cell) {
   return fmt::format("{:016x}", fnv1a(text));
 }
 
+std::string texts_to_json(const std::vector<std::string>& texts) {
+  return Json(texts).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace fp8lab

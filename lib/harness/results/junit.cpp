@@ -54,6 +54,13 @@ std::string test_case(const CellRecord& record) {
                            attribute(record.reason), name(record.verdict), for_xml(body_of(record)));
 }
 
+std::string test_case(const UnseenFix& unseen) {
+  return fmt::format(
+      "    <testcase classname=\"{0}\" name=\"{0}: a cell shows each fix\">\n      <failure message=\"{1}\" "
+      "type=\"unseen_fix\">{2}</failure>\n    </testcase>\n",
+      attribute(unseen.scenario), attribute(unseen.text), for_xml(unseen.text));
+}
+
 struct Counts {
   int tests = 0, failures = 0, errors = 0, skipped = 0;
   double seconds = 0;
@@ -65,6 +72,11 @@ struct Counts {
     errors += outcome == Outcome::kError;
     skipped += outcome == Outcome::kSkipped;
     seconds += cell.seconds;
+  }
+
+  void add(const UnseenFix&) {
+    ++tests;
+    ++failures;
   }
 
   std::string attributes() const {
@@ -87,12 +99,18 @@ void write_junit_xml(const RecordList& records, const RunSummary& run, const Tex
     cells[cell.scenario].push_back(i);
     total.add(cell);
   }
+  for (const UnseenFix& unseen : run.unseen_fixes) {
+    counts[unseen.scenario].add(unseen);
+    total.add(unseen);
+  }
   out("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
   out(fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes()));
   for (const std::string& scenario : scenarios) {
     out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", attribute(scenario),
                     counts[scenario].attributes(), attribute(run.date)));
     for (const std::size_t i : cells[scenario]) out(test_case(records.read(i)));
+    for (const UnseenFix& unseen : run.unseen_fixes)
+      if (unseen.scenario == scenario) out(test_case(unseen));
     out("  </testsuite>\n");
   }
   out("</testsuites>\n");

@@ -36,8 +36,10 @@ struct CellRecord {
   std::string hash;           ///< over everything on which the verdict depends, except the program
 };
 
-/// The line of the first gate that does not hold, or else of the scenario; 0: unknown.
+/// The line of the first gate that does not hold, or else of the scenario, as where an arm's end is the failure; 0:
+/// unknown.
 inline int line_of_failure(const CellRecord& record) {
+  if (record.verdict == Verdict::kCrashed || record.verdict == Verdict::kTimeout) return record.line;
   for (const Gate& gate : record.gates)
     if (gate.pass != true && gate.line > 0) return gate.line;
   return record.line;
@@ -61,7 +63,7 @@ struct RecordList {
 
 inline RecordList::Head head_of(const CellRecord& record) {
   return {record.config.scenario, record.config.fix, record.verdict, record.seconds,
-          is_undecided_control(record.config.id, record.verdict)};
+          is_undecided_control(record.config.id, record.verdict, record.gates)};
 }
 
 inline std::vector<Verdict> verdicts_of(const RecordList& records) {

@@ -13,17 +13,24 @@ namespace fp8lab {
 
 using TextSink = std::function<void(std::string_view)>;
 
+/// A scenario of which no cell shows a difference between before and after.
+struct UnseenFix {
+  std::string scenario;
+  std::string text;  ///< "SCENARIO: no cell shows what FIX fixes: ..."
+};
+
 struct RunSummary {
   std::string date;         ///< ISO 8601, UTC
   std::string environment;  ///< one line: program, commit, machine
   bool complete = true;     ///< false: the run stopped before its last cell
   std::size_t planned = 0;  ///< number of cells in the plan
   double seconds = 0;
+  std::vector<UnseenFix> unseen_fixes = {};
 };
 
 /// Writes JUnit XML for CI systems: one suite per scenario, classname = scenario, name = cell id. The message is in the
 /// body as well as in the attributes. Verdicts crashed and timeout are errors; verdicts with a failed or undecided gate
-/// are failures; skipped is skipped.
+/// are failures; skipped is skipped. A scenario whose fix no cell shows has a failure of its own.
 void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out);
 
 /// Writes Markdown: the cells that need attention, then the figures, claims and holders of every scenario.

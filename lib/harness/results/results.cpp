@@ -273,10 +273,9 @@ RecordList ResultSet::records(const std::vector<std::string>& ids) const {
   return out;
 }
 
-void ResultSet::write_json(const std::vector<std::string>& ids, const std::string& environment_json, bool complete,
-                           const TextSink& out) const {
-  write_results_json(
-      ids.size(), [&](std::size_t i) { return line(cells_.at(ids[i])); }, environment_json, complete, out);
+void ResultSet::write_json(const std::vector<std::string>& ids, const std::string& environment_json,
+                           const RunSummary& run, const TextSink& out) const {
+  write_results_json(ids.size(), [&](std::size_t i) { return line(cells_.at(ids[i])); }, environment_json, run, out);
 }
 
 void ResultSet::finish(const std::vector<std::string>& ids, const std::string& environment_json,
@@ -286,7 +285,7 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
   timelines_.clear();
   const RecordList list = records(ids);
   write_atomically("results.json", Sync::kYes,
-                   [&](const TextSink& out) { write_json(ids, environment_json, run.complete, out); });
+                   [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
   write_atomically("junit.xml", Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
   write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
 }
@@ -322,9 +321,11 @@ void ResultSet::write_atomically(const std::string& file, Sync sync,
 }
 
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,
-                        const std::string& environment_json, bool complete, const TextSink& out) {
-  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"environment\": {}, \"cells\": [", kResultsSchema, complete,
-                  environment_json));
+                        const std::string& environment_json, const RunSummary& run, const TextSink& out) {
+  std::vector<std::string> unseen;
+  for (const UnseenFix& one : run.unseen_fixes) unseen.push_back(one.text);
+  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"unseen_fixes\": {}, \"environment\": {}, \"cells\": [",
+                  kResultsSchema, run.complete, texts_to_json(unseen), environment_json));
   for (std::size_t i = 0; i < cells; ++i) {
     out(i == 0 ? "\n" : ",\n");
     out(line(i));
@@ -341,7 +342,10 @@ std::string timeline_path(const std::string& cell_id, Arm arm) {
                        std::strchr("/=,._-+", c) != nullptr;
     safe += plain && c != '\0' ? c : '_';
   }
-  if (safe.size() > kLongest) safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
+  // An axis may hold a path, and "../" would leave the folder.
+  for (std::size_t at = 0; (at = safe.find("..", at)) != std::string::npos; at += 2) safe.replace(at, 2, "__");
+  if (safe.size() > kLongest || safe != cell_id)
+    safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
   return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
 }
 

@@ -66,7 +66,7 @@ class ResultSet {
   /// The records of finished cells; the list reads from this object, which must outlive it.
   RecordList records(const std::vector<std::string>& ids) const;
   /// Writes the text of results.json for these finished cells to `out`.
-  void write_json(const std::vector<std::string>& ids, const std::string& environment_json, bool complete,
+  void write_json(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run,
                   const TextSink& out) const;
   /// Writes results.json, junit.xml and summary.md of these finished cells, each file complete or not at all. Removes
   /// timelines of cells that did not finish.
@@ -94,7 +94,7 @@ class ResultSet {
 
 /// Writes the text of results.json to `out`; `line(i)` returns the line of the i-th cell.
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,
-                        const std::string& environment_json, bool complete, const TextSink& out);
+                        const std::string& environment_json, const RunSummary& run, const TextSink& out);
 
 /// The path of an arm's timeline below the run's directory: "timelines/attention/device=meta.before.json".
 std::string timeline_path(const std::string& cell_id, Arm arm);

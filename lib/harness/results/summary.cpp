@@ -302,6 +302,7 @@ void write_summary_markdown(const RecordList& records, const RunSummary& run, co
                                 run.seconds, for_markdown(run.environment));
   if (!run.complete)
     out += fmt::format("**Stopped before its end: {} of {} cells finished.**\n\n", records.size(), run.planned);
+  for (const UnseenFix& unseen : run.unseen_fixes) out += fmt::format("**{}**\n\n", for_markdown(unseen.text));
   sink(out + "MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n");
   write_attention(records, sink);
   for (const std::string& scenario : scenarios) write_scenario(records, by_scenario[scenario], sink);

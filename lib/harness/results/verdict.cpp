@@ -64,8 +64,10 @@ Figure side_figure(const ArmResults& arms, Side side, const std::string& metric,
   return {*before.value - *after.value, ""};
 }
 
-/// True if `observed` satisfies the expectation. NaN never does, because comparisons with NaN are false.
+/// True if `observed` satisfies the expectation. NaN never does, because comparisons with NaN are false. Nor does any
+/// figure that is compared with an infinite one, such as the loss of an arm that diverged.
 bool holds(const Expectation& e, double observed, double limit) {
+  if (!std::isfinite(limit)) return false;
   const double slack = std::max(e.abs, e.rel * std::abs(limit));
   switch (e.comparison) {
     case Comparison::kEquals: return std::abs(observed - limit) <= slack;
@@ -223,9 +225,11 @@ std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation
     if (expected) continue;
     const std::string end = result.reason.empty() ? fmt::format("{} ended {}", name(arm), ending_of(result))
                                                   : fmt::format("{}: {}", name(arm), result.reason);
+    if (result.status == "timeout") return end + "; `timeout` or --timeout gives it longer";
+    if (result.status != "out_of_memory") return end;
     // Arms that after is compared with often need more memory than there is.
-    return arm == Arm::kAfter || result.status != "out_of_memory"
-               ? end
+    return arm == Arm::kAfter
+               ? end + "; `fp8lab plan` predicts what fits"
                : fmt::format("{}; if it should end so, expect it by `{{arm: {}, status: out_of_memory}}`", end,
                              name(arm));
   }
@@ -301,8 +305,11 @@ bool is_good(Verdict verdict) {
          verdict == Verdict::kSkipped;
 }
 
-bool is_undecided_control(std::string_view id, Verdict verdict) {
-  return verdict == Verdict::kInconclusive && is_control(id);
+bool is_undecided_control(std::string_view id, Verdict verdict, const std::vector<Gate>& gates) {
+  const auto is_decided = [](const Gate& gate) { return gate.pass.has_value(); };
+  return verdict == Verdict::kInconclusive && is_control(id) && !std::ranges::all_of(gates, is_decided) &&
+         std::ranges::all_of(gates,
+                             [&](const Gate& gate) { return is_decided(gate) || (gate.observed && gate.limit); });
 }
 
 Figure measured(const ArmResults& arms, Side side, const std::string& metric) {

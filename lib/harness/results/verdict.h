@@ -37,8 +37,6 @@ std::string_view name(Verdict verdict);
 std::optional<Verdict> parse_verdict(std::string_view text);
 /// True for confirmed, unaffected, pass and skipped, which need no attention.
 bool is_good(Verdict verdict);
-/// True for a control cell that the machine was too noisy to decide: it is counted, and nothing failed.
-bool is_undecided_control(std::string_view id, Verdict verdict);
 
 /// An expectation with the observed figure.
 struct Gate {
@@ -53,6 +51,10 @@ struct Gate {
   /// Of a timed figure that is compared with another arm's, over several processes.
   std::optional<Ratio> ratio = {};
 };
+
+/// True for a control cell whose figures were all measured, and which the machine was too noisy to decide: it is
+/// counted, and nothing failed.
+bool is_undecided_control(std::string_view id, Verdict verdict, const std::vector<Gate>& gates);
 
 struct Judgement {
   Verdict verdict = Verdict::kInconclusive;

@@ -133,6 +133,7 @@ std::string results_schema() {
       document(kResultsSchema, "fp8lab results",
                object({{"schema", {{"const", kResultsSchema}}, "name and version of this schema"},
                        {"complete", kFlag, "false when the run was stopped before its last cell"},
+                       {"unseen_fixes?", list_of(kText), "a line for each scenario whose fix no cell shows (exit 3)"},
                        {"environment", environment, "the program, machine, libraries and variables of the run"},
                        {"cells", list_of(reference("cell")), "in the order of scenarios and of their matrices"}}));
   Json& definitions = out["$defs"];
