@@ -33,6 +33,7 @@ if(FP8LAB_SANITIZE)
     "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<STREQUAL:$<TARGET_PROPERTY:NAME>,fp8lab_backend>>:-fno-sanitize=pointer-overflow,object-size>")
   target_link_options(fp8lab_settings INTERFACE -fsanitize=${FP8LAB_SANITIZE})
 endif()
+target_link_options(fp8lab_settings INTERFACE $<BUILD_INTERFACE:LINKER:--build-id>)  # results of a modified checkout hold it
 
 # Where the headers of every module are found, here and in an installed package.
 set(fp8lab_headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fp8lab>)

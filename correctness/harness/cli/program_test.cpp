@@ -31,7 +31,9 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_FALSE(contains(ended.output, "\033")) << "colours belong on terminals";
   EXPECT_EQ(scenarios.violations(), std::vector<std::string>{});
   EXPECT_EQ(Json::parse(scenarios.results())["complete"], true);
-  EXPECT_EQ(Json::parse(scenarios.read("environment.json")), Json::parse(scenarios.results())["environment"]);
+  const Json environment = Json::parse(scenarios.read("environment.json"));
+  EXPECT_EQ(environment, Json::parse(scenarios.results())["environment"]);
+  EXPECT_GE(environment["program"]["build_id"].get<std::string>().size(), 16u) << "its checkout was modified";
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 2 confirmed"));
   EXPECT_TRUE(contains(scenarios.read("junit.xml"), "<testcase classname=\"one\""));
   EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");

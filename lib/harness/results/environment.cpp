@@ -1,7 +1,9 @@
 #include "harness/results/environment.h"
 
+#include <elf.h>
 #include <fmt/format.h>
 #include <gnu/libc-version.h>
+#include <link.h>
 #include <sched.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
@@ -111,6 +113,32 @@ Json libraries(const BuildInfo& build) {
   return out;
 }
 
+/// The id that the linker made of the program's content, in hex digits; nothing if it made none.
+int take_build_id(dl_phdr_info* info, std::size_t, void* out) {
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& part = info->dlpi_phdr[i];
+    if (part.p_type != PT_NOTE) continue;
+    const auto* at = reinterpret_cast<const unsigned char*>(info->dlpi_addr + part.p_vaddr);
+    for (const auto* const end = at + part.p_memsz; at < end;) {
+      const auto padded = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
+      const auto& note = *reinterpret_cast<const ElfW(Nhdr)*>(at);
+      const auto* const content = at + sizeof note + padded(note.n_namesz);
+      if (note.n_type == NT_GNU_BUILD_ID)
+        for (std::size_t k = 0; k < note.n_descsz; ++k)
+          *static_cast<std::string*>(out) += fmt::format("{:02x}", content[k]);
+      at = content + padded(note.n_descsz);
+    }
+  }
+  return 1;  // the first object is the program
+}
+
+/// Two programs of one commit differ where the checkout was modified. Null where the commit says it all.
+Json build_id(const BuildInfo& build) {
+  std::string id;
+  if (build.git_commit.empty() || build.git_dirty) ::dl_iterate_phdr(take_build_id, &id);
+  return id.empty() ? Json(nullptr) : Json(id);
+}
+
 std::string commit_text(const BuildInfo& build) {
   if (build.git_commit.empty()) return "";
   return fmt::format(" (commit {}{})", build.git_commit.substr(0, 12), build.git_dirty ? ", modified" : "");
@@ -148,6 +176,7 @@ std::string environment_json(const BuildInfo& build, const std::vector<Term>& de
                   {{"version", build.version},
                    {"git_commit", build.git_commit.empty() ? Json(nullptr) : Json(build.git_commit)},
                    {"git_dirty", build.git_commit.empty() ? Json(nullptr) : Json(build.git_dirty)},
+                   {"build_id", build_id(build)},
                    {"compiler", build.compiler},
                    {"flags", build.flags},
                    {"build_type", build.build_type}}},
