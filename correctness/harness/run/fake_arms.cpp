@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "harness/cell/temporary_folder.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab::sample {
@@ -61,6 +62,10 @@ ArmResult fake_arm(const CellConfig& cell, Arm arm) {
   if (what == "segv") ::raise(SIGSEGV);
   if (what == "abort") std::abort();
   if (what == "kill") ::raise(SIGKILL);
+  if (what == "litter") {
+    std::fputs(make_temporary_folder("fp8lab-litter-").c_str(), stderr);
+    ::raise(SIGKILL);
+  }
   if (what == "exit") ::_exit(0);
   if (what == "exit3") {
     std::fputs("first line\nthe last words\n\n", stderr);

@@ -7,6 +7,8 @@
 
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <memory>
 
 #include "core/check.h"
@@ -15,6 +17,7 @@
 #include "harness/run/fake_arms.h"
 #include "harness/run/fake_command.h"
 #include "harness/scenario/sample.h"
+#include "harness/temporary_directory.h"
 
 // Arms in real processes, which crash, hang and are killed.
 namespace fp8lab {
@@ -222,6 +225,19 @@ TEST(Runner, HangingArmIsEndedAndItsCellContinues) {
   EXPECT_EQ(records[0].arms.at(Arm::kBefore).status, "timeout");
   EXPECT_EQ(records[0].arms.at(Arm::kBefore).reason, "took longer than 1.5 s");
   EXPECT_EQ(records[0].arms.at(Arm::kAfter).status, "ok");
+}
+
+TEST(Runner, TemporaryFilesOfAKilledArmAreRemoved) {
+  const sample::TemporaryDirectory folder;
+  const char* const before = std::getenv("TMPDIR");
+  const std::string restored = before != nullptr ? before : "/tmp";
+  ::setenv("TMPDIR", folder.string().c_str(), 1);
+  const auto records = run_all({cell_named("before_litter")}, 1);
+  ::setenv("TMPDIR", restored.c_str(), 1);
+  const std::string made = records.at(0).arms.at(Arm::kBefore).output_tail;
+  EXPECT_TRUE(made.starts_with(folder.string() + "/fp8lab-arm-")) << made;
+  EXPECT_NE(made.find("/fp8lab-litter-"), std::string::npos) << made;
+  EXPECT_TRUE(std::filesystem::is_empty(folder.string()));
 }
 
 TEST(Runner, ArmThatIgnoresTerminationIsKilled) {

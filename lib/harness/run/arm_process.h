@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -78,6 +79,7 @@ class ArmProcess {
   bool reaped();
 
   pid_t pid_ = -1;
+  std::filesystem::path folder_;  ///< the temporary files of the process; empty if none could be made
   int control_fd_ = -1;
   int exchange_fd_ = -1;
   int output_fd_ = -1;

@@ -1,31 +1,18 @@
 #include "harness/train/shared_folder.h"
 
 #include <array>
-#include <cstdlib>
 #include <string>
 #include <system_error>
 
 #include "comm/process_group.h"
 #include "core/check.h"
+#include "harness/cell/temporary_folder.h"
 
 namespace fp8lab {
-namespace {
-
-/// Makes the folder; returns an empty path on failure.
-std::filesystem::path make() {
-  std::error_code error;
-  const std::filesystem::path parent = std::filesystem::temp_directory_path(error);
-  if (error) return {};
-  std::string name = (parent / "fp8lab-resume-XXXXXX").string();
-  if (mkdtemp(name.data()) == nullptr) return {};
-  return name;
-}
-
-}  // namespace
 
 SharedFolder::SharedFolder(ProcessGroup* world) : world_(world) {
   std::array<char, 4096> name{};
-  if (owns()) make().string().copy(name.data(), name.size() - 1);
+  if (owns()) make_temporary_folder("fp8lab-resume-").string().copy(name.data(), name.size() - 1);
   if (world_ != nullptr) {
     const BroadcastPart part{.data = reinterpret_cast<std::byte*>(name.data()), .bytes = name.size()};
     world_->broadcast(0, {&part, 1}, "folder of the saved training state");
