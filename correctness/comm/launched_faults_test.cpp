@@ -12,7 +12,7 @@ namespace fp8lab::comm_test {
 namespace {
 
 TEST(LaunchedFaults, RunWithoutAFaultSucceeds) {
-  const Outcome outcome = run_victim("well");
+  const Outcome& outcome = run_victim("well");
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   EXPECT_EQ(outcome.output, "");
   EXPECT_EQ(outcome.survivors, 0);
@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, LaunchedFaults,
                          });
 
 TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoProcess) {
-  const Outcome outcome = run_victim(GetParam());
+  const Outcome& outcome = run_victim(GetParam());
   EXPECT_NE(outcome.output.find(std::string("ends now: ") + GetParam() + "\n"), std::string::npos) << outcome.output;
   EXPECT_NE(outcome.status, 0) << outcome.output;
   // The timeout, which is some seconds, passes up to twice: until the silent rank is missed, and again while others
@@ -39,13 +39,13 @@ TEST_P(LaunchedFaults, EndEveryRankAndLeaveNoProcess) {
 }
 
 TEST(LaunchedFaults, RankThatThrowsIsTheOnlyCause) {
-  const Outcome outcome = run_victim("thrown");
+  const Outcome& outcome = run_victim("thrown");
   EXPECT_NE(outcome.output.find("victim: rank 1: boom\n"), std::string::npos) << outcome.output;
   EXPECT_EQ(outcome.output.find("cannot complete"), std::string::npos) << outcome.output;
 }
 
 TEST(LaunchedFaults, SilentRankIsNamed) {
-  const Outcome outcome = run_victim("silent");
+  const Outcome& outcome = run_victim("silent");
   // On GPUs the victim also gathers in the shared window, and each part has 4 MiB per rank, else 1 MiB.
   const bool on_gpu = support::test_device() != "cpu";
   const std::string expected = fmt::format(

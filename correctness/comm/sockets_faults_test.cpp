@@ -22,7 +22,7 @@ INSTANTIATE_TEST_SUITE_P(Ends, SocketsFaults, testing::Values("killed", "killed_
 TEST_P(SocketsFaults, EverySurvivorNamesTheDeadRank) {
   std::string end = GetParam();
   if (end == "killed_in_flight") end = "killed-in-flight";
-  const Outcome outcome = run_victim(end);
+  const Outcome& outcome = run_victim(end);
   EXPECT_EQ(count(outcome.output, "victim: rank 1: its process has ended, or "), 3) << outcome.output;
   EXPECT_EQ(count(outcome.output, "victim: "), 3) << outcome.output;
   // Far below the timeout.
@@ -32,7 +32,7 @@ TEST_P(SocketsFaults, EverySurvivorNamesTheDeadRank) {
 // A rank completes a collective when its last bytes are queued; libzmq's thread sends them. A stop halts that thread
 // too, so the survivors miss rank 1 either at the next collective or with bytes of the last one outstanding.
 TEST(SocketsFaults, EverySurvivorNamesTheStoppedRank) {
-  const Outcome outcome = run_victim("stopped");
+  const Outcome& outcome = run_victim("stopped");
   const int absent = count(outcome.output, "victim: rank 1 did not come to all_gather 'weights' (#21");
   const int stalled = count(outcome.output, "victim: rank 1 came to all_gather 'weights' (#20");
   EXPECT_EQ(absent + stalled, 3) << outcome.output;
@@ -40,7 +40,7 @@ TEST(SocketsFaults, EverySurvivorNamesTheStoppedRank) {
 }
 
 TEST(SocketsFaults, ErrorOfOneRankIsReportedOnAll) {
-  const Outcome outcome = run_victim("thrown");
+  const Outcome& outcome = run_victim("thrown");
   EXPECT_EQ(count(outcome.output, "victim: rank 1: boom\n"), 4) << outcome.output;
 }
 
