@@ -5,7 +5,7 @@ include(CMakePackageConfigHelpers)
 set(package ${CMAKE_INSTALL_LIBDIR}/cmake/fp8lab)
 install(EXPORT fp8lab NAMESPACE fp8lab:: FILE fp8labTargets.cmake DESTINATION ${package} COMPONENT library)
 install(DIRECTORY lib/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/fp8lab COMPONENT library
-  FILES_MATCHING PATTERN "*.h" PATTERN "subjects" EXCLUDE)
+  FILES_MATCHING PATTERN "*.h" REGEX "/lib/subjects$" EXCLUDE)
 
 # The libraries that those which were built need.
 set(FP8LAB_NEEDS Threads fmt yaml-cpp nlohmann_json CLI11)

@@ -51,6 +51,9 @@ class Package(unittest.TestCase):
     def test_headers_and_libraries_are_all_that_is_installed(self):
         kinds = {path.suffix for path in self.prefix.rglob("*") if path.is_file()}
         self.assertEqual(kinds, {".a", ".cmake", ".h"})
+        headers = {path.relative_to(ROOT / "lib") for path in (ROOT / "lib").rglob("*.h")}
+        folder = next(self.prefix.rglob("fp8lab/core/check.h")).parent.parent
+        self.assertEqual({path.relative_to(folder) for path in folder.rglob("*.h")}, headers)
 
 
 if __name__ == "__main__":
