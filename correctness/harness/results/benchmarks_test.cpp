@@ -69,6 +69,17 @@ TEST_F(Benchmarks, RowsWithoutATimeAreLeftOut) {
   EXPECT_TRUE(load(Json::array({repetition("empty", 0)})).empty());
 }
 
+// With repetitions, the variation of a counter that is always 0 is NaN.
+TEST_F(Benchmarks, CountersThatAreNoNumbersAreNoObstacle) {
+  const std::string path = (directory_ / "nan.json").string();
+  sample::write(path, R"({"benchmarks": [{"name": "NaN \"row\" -Infinity\\", "real_time": 3, "time_unit": "ns",)"
+                      R"( "zero": NaN, "wide": -Infinity, "odd": Infinity}]})");
+  const auto rows = load_benchmarks(path);
+  ASSERT_TRUE(rows && rows->size() == 1);
+  EXPECT_EQ(rows->front().name, "NaN \"row\" -Infinity\\");
+  EXPECT_EQ(rows->front().median, 3);
+}
+
 TEST_F(Benchmarks, SlowerMeansEveryRepetition) {
   const auto of = [&](std::initializer_list<double> times) {
     Json rows = Json::array();

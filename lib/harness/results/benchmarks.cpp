@@ -27,6 +27,28 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kFewestRepetitions = 3;
 
+/// Google Benchmark writes counters that are no finite numbers as NaN and Infinity, which JSON does not have: the
+/// variation of a counter that is always 0, for one. Counters are not read, so they become null.
+std::string without_nan(std::string_view text) {
+  std::string out;
+  bool quoted = false;
+  while (!text.empty()) {
+    std::size_t length = 0;
+    if (!quoted)
+      for (const std::string_view word : {"NaN", "Infinity", "-NaN", "-Infinity"})
+        if (text.starts_with(word)) length = word.size();
+    if (length > 0) {
+      out += "null";
+    } else {
+      length = quoted && text.starts_with('\\') ? std::min<std::size_t>(2, text.size()) : 1;
+      quoted = quoted != text.starts_with('"');
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(length);
+  }
+  return out;
+}
+
 std::string content_of(const std::string& path) {
   if (path.ends_with(".gz")) return gunzipped(path);
   std::ifstream file(path, std::ios::binary);
@@ -108,7 +130,7 @@ std::optional<std::vector<BenchmarkRow>> load_benchmarks(const std::string& path
   std::vector<std::string> order;
   std::map<std::string, Found> found;
   try {
-    const JsonDocument document(text);
+    const JsonDocument document(without_nan(text));
     document.root().at("benchmarks").each_item([&](const JsonReader& row) {
       for (const std::string_view unmeasured : {"error_occurred", "skipped"})
         if (const auto is = row.find(unmeasured); is && is->flag()) return;
