@@ -9,6 +9,7 @@ Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configur
 """
 
 import argparse
+import contextlib
 import datetime
 import difflib
 import os
@@ -44,6 +45,14 @@ EXIT_MEANINGS = {0: "all good", 1: "a gate failed",
 
 class UsageError(Exception):
     """A mistake of the caller's; the message names what is wrong and what to give instead."""
+
+
+class Stopped(Exception):
+    """A signal came before the run."""
+
+    def __init__(self, number, during):
+        super().__init__(f"stopped by {signal.Signals(number).name} during {during}")
+        self.code = 128 + number
 
 
 def say(text):
@@ -119,9 +128,54 @@ def devices_of(tier, wanted):
     return chosen
 
 
+def at_terminal():
+    """Whether a terminal sends its Ctrl-C to this process, and so to its children."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+class Child:
+    """A program to which the signals that ask this one to end are passed on. `with_group`: also to what it started,
+    but not at a terminal, where sudo can ask for a password only in this process's group."""
+
+    def __init__(self, command, with_group=False, **options):
+        self.process, self.signals = None, []
+        self.has_group = with_group and not at_terminal()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.on_signal)
+        self.process = subprocess.Popen(command, process_group=0 if self.has_group else None, **options)
+        for number in list(self.signals):  # those that came before there was a process
+            self.send(number)
+
+    def on_signal(self, number, _):
+        self.signals.append(number)
+        if self.process:
+            self.send(number)
+
+    def send(self, number):
+        if self.process.poll() is not None or (number == signal.SIGINT and at_terminal()):
+            return
+        with contextlib.suppress(ProcessLookupError):
+            (os.killpg if self.has_group else os.kill)(self.process.pid, number)
+
+
+def build():
+    """Runs ci/build; returns its exit status."""
+    child = Child([ROOT / "ci/build"], with_group=True)
+    status = child.process.wait()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if child.signals:
+        raise Stopped(child.signals[0], "ci/build")
+    return status
+
+
 def program_of(arguments):
     if arguments.program is None:
-        status = subprocess.run([ROOT / "ci/build"], check=False).returncode
+        status = build()
         if status != 0:
             raise UsageError(f"ci/build failed ({status}); what it printed says why")
         return PROGRAM
@@ -188,10 +242,8 @@ def keep_baseline(baseline, out):
 def run_program(command):
     """Runs to the end, whatever signals arrive; returns the exit code and the errors that the program reported."""
     errors = []
-    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        # The terminal interrupts the program too; it ends in order, and so must this.
-        signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    # An interrupted program ends in order, and so must this.
+    with Child(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, errors="replace").process as process:
         for line in process.stderr:
             sys.stderr.write(line)
             sys.stderr.flush()
@@ -225,7 +277,9 @@ def accept(entries, comparison, code):
         say(f"{change['id']}: {change['text']}; accepted until {entry.expires}: {entry.why}")
     for text in warnings:
         matrix_report.warn(text)
-    return taken, 0 if code == 1 and before > 0 and comparison["regressions"] == 0 else code
+    if code == 1 and before > 0 and comparison["regressions"] == 0:
+        code = 0 if comparison["cells_compared"] else 5
+    return taken, code
 
 
 def overall(run_code, compared_code):
@@ -324,6 +378,12 @@ def main():
     arguments = parse_arguments()
     try:
         return run_tier(arguments)
+    except Stopped as stop:
+        report_error(str(stop))
+        return stop.code
+    except KeyboardInterrupt:
+        report_error("stopped by SIGINT")
+        return 128 + signal.SIGINT
     except (UsageError, accepted.AcceptError) as error:
         report_error(str(error))
     except OSError as error:

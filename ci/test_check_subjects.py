@@ -1,6 +1,11 @@
 #!/usr/bin/env python3
 """Which commit subjects check_subjects.py takes, and which it refuses."""
 
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import check_subjects
@@ -31,6 +36,38 @@ class Subjects(unittest.TestCase):
             self.skipTest("this tree is no clone")
         self.assertLessEqual({"lib/comm", "comm", "harness/results", "results", "README", "ci/readme", "CMakeLists", "cmake"},
                              areas)
+
+    def test_a_merge_at_the_end_of_a_shallow_clone_is_left_out(self):
+        with tempfile.TemporaryDirectory() as folder:
+            full, shallow = pathlib.Path(folder, "full"), pathlib.Path(folder, "shallow")
+            (full / "ci").mkdir(parents=True)
+            shutil.copy(check_subjects.__file__, full / "ci")
+
+            def git(*words):
+                subprocess.run(["git", "-C", full, "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True,
+                               capture_output=True)
+
+            def check():
+                subprocess.run(["git", "clone", "--depth", "1", full.as_uri(), shallow], check=True,
+                               capture_output=True)
+                done = subprocess.run([sys.executable, "-B", shallow / "ci/check_subjects.py"], capture_output=True,
+                                      text=True, check=False)
+                shutil.rmtree(shallow)
+                return done.returncode, done.stdout
+
+            git("init", "-b", "main")
+            git("add", ".")
+            git("commit", "-m", "ci: a")
+            git("branch", "side")
+            git("commit", "--allow-empty", "-m", "ci: b")
+            git("checkout", "side")
+            git("commit", "--allow-empty", "-m", "ci: c")
+            git("merge", "-m", "Merge 1 into 2", "main")
+            self.assertEqual((0, "check_subjects: 0 errors\n"), check())
+            git("commit", "--allow-empty", "-m", "Not a merge\n\nparent a\nparent b")
+            code, output = check()
+            self.assertEqual(1, code)
+            self.assertIn("`Not a merge` is not of the form", output)
 
 
 if __name__ == "__main__":

@@ -31,11 +31,11 @@ exit $status
 """
 
 
-def rates(folder, *arguments, program=PROGRAM):
+def rates(folder, *arguments, program=PROGRAM, cwd=None):
     scenario = pathlib.Path(folder, "plain.yaml")
     scenario.write_text(SCENARIO, encoding="utf-8")
     command = [sys.executable, ROOT / "ci/control_rates", "--program", program, *arguments, scenario]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=cwd)
 
 
 class ControlRates(unittest.TestCase):
@@ -63,6 +63,25 @@ class ControlRates(unittest.TestCase):
             missing = rates(folder, program="/nowhere/fp8lab")
             self.assertEqual(missing.returncode, 2)
             self.assertIn("does not exist", missing.stderr)
+
+    def test_a_run_that_fails_is_two_and_the_last(self):
+        with tempfile.TemporaryDirectory() as folder:
+            broken = pathlib.Path(folder, "broken")
+            broken.write_text(f'#!/bin/sh\necho >>{folder}/runs\nexec "{PROGRAM}" "$@" {folder}/nowhere.yaml\n',
+                              encoding="utf-8")
+            broken.chmod(0o755)
+            done = rates(folder, "--runs", "20", program=broken)
+            self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+            self.assertRegex(done.stderr, r"\Aci/control_rates: error: .* ended with status 2:\n(.|\n)*nowhere\.yaml")
+            self.assertNotIn("Traceback", done.stderr)
+            # Another may have begun before the first one's end was seen.
+            self.assertLessEqual(pathlib.Path(folder, "runs").read_text(encoding="utf-8").count("\n"), 2)
+
+    def test_a_program_may_be_given_from_the_working_directory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, "fp8lab").symlink_to(PROGRAM)
+            done = rates(folder, "--runs", "1", program="./fp8lab", cwd=folder)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,11 @@ GPU = pathlib.Path(__file__).resolve().parents[2] / "ci/gpu"
 
 # A tool that records its arguments.
 RECORDED = '#!/bin/sh\necho "$(basename "$0") $*" >>"$FAKE_CALLS"\n'
-NVIDIA_SMI = '#!/bin/sh\nprintf "NVIDIA H200\\nNVIDIA H200\\n"\n'
+# Of two GPUs, or of those that -i names.
+NVIDIA_SMI = """#!/bin/sh
+[ "$1" = -i ] || { printf "NVIDIA H200\\nNVIDIA H200\\n"; exit; }
+case $2 in 0|1|GPU-2b) echo "NVIDIA H200";; *) echo "No devices were found"; exit 6;; esac
+"""
 # Builds a program whose scenarios end as $FAKE_RUN says; fails at the target that $FAKE_BROKEN names.
 CMAKE = RECORDED + """
 case "$*" in *"$FAKE_BROKEN"*) echo "error: $FAKE_BROKEN is broken"; exit 1;; esac
@@ -53,7 +57,7 @@ class Gpu(unittest.TestCase):
         self.tools = {"nvidia-smi": NVIDIA_SMI, "cmake": CMAKE, "ctest": CTEST}
 
     def run_gpu(self, *arguments, run=0, broken="no-target", tests="100% tests passed, 0 tests failed out of 1",
-                skipped=""):
+                skipped="", visible=None):
         for name, text in self.tools.items():
             path = self.root / "bin" / name
             path.write_text(text)
@@ -64,6 +68,8 @@ class Gpu(unittest.TestCase):
                        "FAKE_RUN": str(run), "FAKE_BROKEN": broken, "FAKE_TESTS": tests,
                        "FAKE_SKIPPED": skipped}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
+        if visible is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = visible
         return subprocess.run([self.root / "ci/gpu", *arguments], capture_output=True, text=True, timeout=60,
                               check=False, env=environment, stdin=subprocess.DEVNULL)
 
@@ -93,6 +99,22 @@ class Gpu(unittest.TestCase):
         self.assertEqual(others | {gpu_of["^e$"]}, {"0", "1"})
         self.assertEqual(len(others), 1, "the GPU of the long test takes another one only after it")
         self.assertEqual(runs[-1], ["^ranks$"], "it sees every GPU, after the others")
+
+    def test_only_gpus_that_are_visible_are_used(self):
+        for visible in ("1", "1, GPU-2b"):
+            done = self.run_gpu("--commit", "abc1234", visible=visible)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            gpus = [gpu.strip() for gpu in visible.split(",")]
+            self.assertIn(f"| {len(gpus)} x NVIDIA H200 |", done.stdout.splitlines()[-1])
+            runs = [line for line in self.calls.read_text().splitlines() if line.startswith("GPUs")]
+            self.assertEqual({line.split()[1] for line in runs[:-1]}, set(gpus))
+            self.assertEqual(runs[-1], f"GPUs {visible} ^ranks$")
+            self.calls.unlink()
+        for visible, error in (("7", "no GPU 7, which CUDA_VISIBLE_DEVICES=7 names"), ("0,7", "no GPU 7, which"),
+                               ("", "no GPU in CUDA_VISIBLE_DEVICES=;")):
+            done = self.run_gpu("--commit", "abc1234", visible=visible)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(error, done.stderr)
 
     def test_only_one_half_runs_when_asked(self):
         done = self.run_gpu("--commit", "abc1234", "--only", "scenarios")

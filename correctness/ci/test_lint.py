@@ -1,5 +1,6 @@
 """Shows that ci/lint finds what it must in the files of CI systems, and nothing in ours."""
 
+import os
 import pathlib
 import shutil
 import subprocess
@@ -25,6 +26,8 @@ ROUNDS = (
         (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
         (GITLAB, "mkdir -p baseline", "mkdir -p $baseline/x", "SC2154"),
         (ACTION, '" keep', '" $keep', "ci/action.yml:"),
+        (GITHUB, "run scenarios/subjects", "run scenarios/subject", "scenarios/subject does not exist"),
+        (GITHUB, "[[ -f ci/accepted.toml ]]", "true", "ci/accepted.toml does not exist"),
         (CONTAINER, "COPY reports reports", "COPY report report", "Containerfile: report does not exist"),
         (CONTAINER, '"$(nproc)"', "$(nproc)", "SC2046"),
         (CONTAINER, "RUN ci/setup", "RUN ci/set-up", "ci/set-up is no program"),
@@ -46,9 +49,11 @@ class Lint(unittest.TestCase):
         shutil.copy(ROOT / ".clang-format", self.root)
         for name in COPIED:
             (self.root / name).mkdir() if (ROOT / name).is_dir() else shutil.copy(ROOT / name, self.root)
+        (self.root / "scenarios/subjects").mkdir()  # which a step names
 
-    def lint(self):
-        done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False)
+    def lint(self, **environment):
+        done = subprocess.run([ROOT / "ci/lint", self.root], capture_output=True, text=True, check=False,
+                              env=os.environ | environment)
         return done.returncode, done.stdout + done.stderr
 
     def test_files_of_this_tree_are_clean(self):
@@ -79,6 +84,25 @@ class Lint(unittest.TestCase):
             for file, _, bad, finding in mistakes:
                 with self.subTest(file=file, bad=bad):
                     self.assertIn(finding, output)
+
+    def test_every_shell_script_is_checked(self):
+        for first_line in ("#!/bin/sh", "#!/bin/bash -e", "#!/usr/bin/env -S bash -e", "#! /bin/dash"):
+            (self.root / "ci/fresh").write_text(f"{first_line}\nrm $1\n", encoding="utf-8")
+            code, output = self.lint()
+            self.assertEqual(1, code, first_line)
+            self.assertRegex(output, r"ci/fresh:2:.*SC2086", first_line)
+        (self.root / "ci/fresh").write_text("#!/usr/bin/env fish\nrm $argv\n", encoding="utf-8")
+        self.assertEqual((0, "ci/lint: 0 findings\n"), self.lint())
+
+    def test_what_shellcheck_cannot_check_is_a_finding(self):
+        fake = self.root / "bin/shellcheck"
+        fake.parent.mkdir()
+        fake.write_text("#!/bin/sh\necho 'cannot read it' >&2\nexit 2\n", encoding="utf-8")
+        fake.chmod(0o755)
+        code, output = self.lint(PATH=f"{fake.parent}:{os.environ['PATH']}")
+        self.assertEqual(1, code, output)
+        self.assertIn("ci/setup: shellcheck: cannot read it", output)
+        self.assertIn("ci/Containerfile: shellcheck: cannot read it", output)
 
     def test_a_missing_workflow_is_reported(self):
         (self.root / GITLAB).unlink()

@@ -4,6 +4,8 @@ import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -77,6 +79,47 @@ class Runs(Workspace):
         done = self.matrix("tiny", "--resume")
         self.assertEqual(0, done.returncode)
         self.assertIn("2 of 2 cells are finished already", done.stdout)
+
+
+class Signals(Workspace):
+    """Sent to ci/matrix alone, in a session of its own: no terminal sends them to its children."""
+
+    def stop(self, number, *arguments, root=ROOT):
+        """Sends a signal once the child has printed `started`; returns the exit code and the output."""
+        with subprocess.Popen([root / "ci/matrix", "tiny", "--tiers", self.tiers, "--out", self.out, *arguments],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              start_new_session=True) as process:
+            try:
+                lines = [process.stdout.readline()]
+                while lines[-1] and lines[-1] != "started\n":
+                    lines.append(process.stdout.readline())
+                process.send_signal(number)
+                output, _ = process.communicate(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.returncode, "".join(lines) + output
+
+    def test_a_build_ends_with_all_that_it_started(self):
+        root = self.folder / "root"
+        shutil.copytree(ROOT / "ci", root / "ci", ignore=shutil.ignore_patterns("__pycache__"))
+        (root / "reports").symlink_to(ROOT / "reports")
+        # A compiler of the build holds the output open, so that its end is seen.
+        (root / "ci/build").write_text("#!/usr/bin/env bash\n(echo started; exec sleep 60)\necho built\n")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            code, output = self.stop(number, root=root)
+            self.assertEqual(128 + number, code, output)
+            self.assertEqual(f"started\nci/matrix: error: stopped by {number.name} during ci/build\n", output)
+
+    def test_a_run_ends_in_order(self):
+        program = self.folder / "fp8lab"
+        program.write_text("#!/bin/sh\ntrap 'kill $!; exit 130' INT\ntrap 'kill $!; exit 143' TERM\n"
+                           "sleep 60 & echo started\nwait\n")
+        program.chmod(0o755)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            code, output = self.stop(number, "--program", program)
+            self.assertEqual(128 + number, code, output)
+            self.assertIn(f"ci/matrix: exit {128 + number}: stopped by a signal", output)
 
 
 class Mistakes(Workspace):

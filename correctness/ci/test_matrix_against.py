@@ -153,6 +153,15 @@ fi
         self.matrix("tiny", "--against", str(self.baseline(lambda cells: None)), "--accept", str(file))
         self.assertIn("Against the baseline: 0 regressions", self.summary_text())
 
+    def test_accepted_regressions_where_no_cell_is_compared_are_no_success(self):
+        baseline = self.baseline(lambda cells: [cell.update(id=cell["id"] + "0") for cell in cells])
+        file = self.folder / "accepted.toml"
+        file.write_text('[[accept]]\ncells = "."\nkind = "vanished"\nexpires = 2999-12-31\nwhy = "#2: removed"\n')
+        done = self.matrix("tiny", "--against", str(baseline), "--accept", str(file))
+        self.assertEqual(5, done.returncode, done.stdout + done.stderr)
+        self.assertIn("exit 5: nothing in common with the baseline", done.stdout.splitlines()[-1])
+        self.assertEqual("nothing in common with the baseline", self.junit().find(".//error").text)
+
     def test_an_expired_entry_accepts_nothing_and_is_reported(self):
         done = self.accept(expires="2020-01-01")
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)

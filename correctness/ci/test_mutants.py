@@ -49,20 +49,34 @@ class Mutants(unittest.TestCase):
             self.assertEqual("1 2", (tree / "a.cpp").read_text(encoding="utf-8"))
             self.assertEqual({tree / "a.cpp": "one two"}, before)
 
-    def test_a_cell_that_fails_is_given_with_its_tensor(self):
+    def noticed_by(self, cells):
+        """What ci/mutants makes of a run that ends with these cells."""
         copy = self.mutants.Copy.__new__(self.mutants.Copy)
         with tempfile.TemporaryDirectory() as folder:
             copy.tree, copy.build_folder, copy.scenarios = ROOT, pathlib.Path(folder), self.mutants.SCENARIOS
             program = copy.build_folder / "scenarios/fp8lab"
             program.parent.mkdir()
-            cells = [{"id": "a", "verdict": "pass", "arms": {}},
-                     {"id": "b", "verdict": "fail", "arms": {"after": {"notes": ["reference: gradient w: sign"]}}}]
-            for many, expected in ((1, (None, 1)), (2, ("b", "gradient w: sign"))):
-                text = json.dumps({"cells": cells[:many]})
-                program.write_text(f"#!/bin/sh\nmkdir -p {folder}/out\ncat > {folder}/out/results.json <<'E'\n{text}\nE\n",
-                                   encoding="utf-8")
-                program.chmod(0o755)
-                self.assertEqual(expected, copy.noticed_by("."))
+            text = json.dumps({"cells": cells})
+            program.write_text(f"#!/bin/sh\nmkdir -p {folder}/out\ncat > {folder}/out/results.json <<'E'\n{text}\nE\n",
+                               encoding="utf-8")
+            program.chmod(0o755)
+            return copy.noticed_by(".")
+
+    def test_a_cell_that_fails_is_given_with_its_tensor(self):
+        cells = [{"id": "a", "verdict": "pass", "arms": {}},
+                 {"id": "b", "verdict": "fail", "arms": {"after": {"notes": ["reference: gradient w: sign"]}}}]
+        self.assertEqual((None, 1), self.noticed_by(cells[:1]))
+        self.assertEqual(("b", "gradient w: sign"), self.noticed_by(cells))
+
+    def test_a_cell_that_came_out_as_expected_or_was_skipped_notices_nothing(self):
+        cells = [{"id": verdict, "verdict": verdict, "arms": {}} for verdict in ("confirmed", "unaffected", "skipped")]
+        self.assertEqual((None, 3), self.noticed_by(cells))
+        self.assertEqual(("x", "crash"), self.noticed_by([*cells, {"id": "x", "verdict": "crash", "arms": {}}]))
+
+    def test_a_run_of_skipped_cells_is_refused(self):
+        cells = [{"id": "a", "verdict": "skipped", "reason": "no cuda here", "arms": {}}]
+        with self.assertRaisesRegex(self.mutants.MutantError, "all 1 were skipped, so none can notice: no cuda here"):
+            self.noticed_by(cells)
 
 
 if __name__ == "__main__":
