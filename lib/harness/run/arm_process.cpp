@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "core/check.h"
-#include "harness/cell/temporary_folder.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/temporary_folder.h"
 #include "harness/results/json_codec.h"
 #include "harness/run/limits.h"
 
@@ -185,8 +185,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 
 }  // namespace
 
-ArmProcess::ArmProcess(const ArmCommand& command)
-    : folder_(make_temporary_folder("fp8lab-arm-")), started_(Clock::now()) {
+ArmProcess::ArmProcess(const ArmCommand& command) : folder_(unused_temporary_path()), started_(Clock::now()) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail_to_start("socketpair");
   Fd control(ends[0]);
@@ -200,7 +199,7 @@ ArmProcess::ArmProcess(const ArmCommand& command)
   std::vector<std::string> words{command.program};
   words.insert(words.end(), command.arguments.begin(), command.arguments.end());
   std::map<std::string, std::string> changed = command.environment;
-  if (!folder_.empty()) changed[kTemporaryVariable] = folder_.string();
+  changed[kTemporaryVariable] = folder_.string();
   std::vector<std::string> variables = environment_with(changed);
   const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
 
@@ -228,7 +227,7 @@ ArmProcess::~ArmProcess() {
   ::close(exchange_fd_);
   ::close(output_fd_);
   std::error_code ignored;
-  if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
+  std::filesystem::remove_all(folder_, ignored);
 }
 
 void ArmProcess::start(const CellConfig& cell, Arm arm, Then then) {

@@ -79,7 +79,7 @@ class ArmProcess {
   bool reaped();
 
   pid_t pid_ = -1;
-  std::filesystem::path folder_;  ///< the temporary files of the process; empty if none could be made
+  std::filesystem::path folder_;  ///< for temporary files of the process
   int control_fd_ = -1;
   int exchange_fd_ = -1;
   int output_fd_ = -1;
