@@ -92,7 +92,7 @@ EXTERNALS = (
     # A file that is on the disk, and not only on its way there, takes open() and fsync().
     (r"(fcntl|unistd)\.h",
      ("lib/harness", "lib/comm/sockets", "lib/optim/durable_file.cpp", "scenarios", "bench", "correctness")),
-    (r"(dlfcn|link)\.h", ("lib/core/shared_library.cpp", "lib/harness", "bench", "correctness")),
+    (r"(dlfcn|elf|link)\.h", ("lib/core/shared_library.cpp", "lib/harness", "bench", "correctness")),
     (r"nvrtc\.h", ("lib/backend/cuda/attention/cudnn_library.cpp",)),
     (r"(sys|linux|gnu)/.*\.h|(poll|signal|spawn|pthread|sched|time|errno)\.h",
      ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
