@@ -276,6 +276,13 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
   }
   EXPECT_GT(refused, 40);
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.moments = Moments::kE4M3; }), "training.moments: "));
+  // Adam's step has FP32 copies of them, which no profile has.
+  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.moments = Moments::kF16; }), "training.moments: "));
+  EXPECT_EQ(reason([](CellConfig& cell) {
+              cell.training.optimizer = Optimizer::kAdam;
+              cell.training.moments = Moments::kBF16;
+            }),
+            "");
 }
 
 TEST_F(MemoryProfiles, ADamagedFileIsAnErrorOfTheCellsThatNeedIt) {

@@ -119,6 +119,9 @@ TEST_F(SubjectCells, OnlyTheTrafficOfFsdp2InBf16IsPredicted) {
   EXPECT_TRUE(predicted("subject: torch\n", "memory.peak_bytes").is_null());
   EXPECT_TRUE(predicted("subject: torchao\n", "traffic.collectives").is_null());
   EXPECT_TRUE(predicted("subject: torch\ntraining: {recipe: delayed}\n", "traffic.collectives").is_null());
+  // FSDP2 has nothing to gather or reduce over one shard.
+  for (const char* metric : {"traffic.all_gather_bytes", "traffic.reduce_scatter_bytes", "traffic.collectives"})
+    EXPECT_EQ(predicted("subject: torch\nsharding: fsdp\nmatrix: {ranks: [1]}\n", metric), 0) << metric;
   // Uneven shards are padded by both.
   EXPECT_EQ(predicted("subject: torch\nmatrix: {ffn: [65]}\n", "traffic.all_gather_bytes"),
             predicted("subject: own\nmatrix: {ffn: [65]}\n", "traffic.all_gather_bytes"));
@@ -208,6 +211,12 @@ TEST_F(SubjectCells, TheWorkerItselfNamesTheKeyThatALibraryCannotHonour) {
   EXPECT_TRUE(names(reason("subject: torch\ntraining: {validation_batches: 1}\n"), "training.validation_batches"));
   EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: delayed}\n"), "training.recipe: torchao's"));
   EXPECT_TRUE(names(reason("subject: transformer_engine\n"), "device: Transformer Engine runs on GPUs alone"));
+  EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: current, recipe_options: {fp8_format: e4m3}}\n"),
+                    "training.recipe_options.fp8_format: the worker builds recipes with torchao's defaults"));
+  for (const char* subject : {"torch", "torchao"})
+    EXPECT_TRUE(names(
+        reason("subject: " + std::string(subject) + "\nranks: 2\ntraining: {recipe: bf16, deferred_init: false}\n"),
+        "training.deferred_init: "));
 }
 
 TEST_F(SubjectCells, ALibraryThatIsNotInstalledIsAskedForOnce) {

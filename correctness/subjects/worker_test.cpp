@@ -318,6 +318,31 @@ TEST_F(Worker, ParametersOfTransformerEngineHaveTheNamesOfTheRuntime) { EXPECT_E
 
 TEST_F(Worker, WeightsOfTransformerEngineAreThoseThatFsdpGathers) { EXPECT_EQ(status_of(paths::kGatheredWeights), 0); }
 
+TEST_F(Worker, ValuesAreThoseInsideALibrarysWrappers) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("plain_values_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
+// FSDP2 over one shard hands out the parameters themselves, in torchao's class.
+TEST_F(Worker, ParityOfTorchaoHoldsOverOneShard) {
+  need("torchao");
+  if (IsSkipped()) return;
+  const Json cells =
+      run("subject: torchao\nmodel: {layer: layernorm_mlp, layers: 1, hidden: 64, ffn: 128, seq: 32, bias: false}\n"
+          "training: {steps: 2, optimizer: adam, master_weights: f32, learning_rate: 1e-2, loss: mse, recipe: current, "
+          "quantized_weights: true}\n"
+          "matrix:\n  include: [{ranks: 1, sharding: fsdp}, {mesh: 2x1, ranks: 2}, {mesh: 1x2, ranks: 2}]\nmeasure: "
+          "[parity]\n");
+  ASSERT_EQ(cells.size(), 3u);
+  for (const Json& cell : cells)
+    for (const char* name : {"parity.weights_moved", "parity.gathered_equals_unsharded"})
+      EXPECT_EQ(metric(cell, "after", name), 1) << name;
+  // The same training: sums of two gradients differ by their order at most. Other memory is 16 dB away.
+  EXPECT_NEAR(metric(cells[1], "after", "parity.weight_sqnr_db"), metric(cells[2], "after", "parity.weight_sqnr_db"),
+              0.5);
+  EXPECT_GT(metric(cells[0], "after", "parity.weight_sqnr_db"), metric(cells[2], "after", "parity.weight_sqnr_db") - 6);
+}
+
 TEST_F(Worker, BundledScenariosOfTorchaoPass) {
   need("torchao");
   if (IsSkipped()) return;

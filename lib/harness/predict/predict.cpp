@@ -28,6 +28,9 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   if (!moves_as_torch(config, cell)) return {};
   std::map<std::string, double> figures = estimate(config, arm).figures;
   std::erase_if(figures, [](const auto& figure) { return !figure.first.starts_with("traffic."); });
+  // The own runtime's collectives run over one shard too; FSDP2 has none there.
+  if (cell.sharding.shards == 1)
+    for (auto& [name, bytes] : figures) bytes = 0.0;
   return figures;
 }
 

@@ -69,7 +69,7 @@ constexpr std::array kReasons{
     Reason{"training.micro_batches", "profiles are of `micro_batches: 1`"},
     Reason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
     Reason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
-    Reason{"training.moments", "profiles are of moments in f32, bf16 and f16"},
+    Reason{"training.moments", "profiles are of moments in f32 and bf16"},
     Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
     Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
     Reason{"training.keep_loss", "profiles are of `keep_loss: true`"},
@@ -84,7 +84,7 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
   if (key.path == "mesh" || key.path == "sharding") return true;
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
-  if (key.path == "training.moments") return training.moments == Moments::kBF16 || training.moments == Moments::kF16;
+  if (key.path == "training.moments") return training.moments == Moments::kBF16;
   return std::ranges::find(kModelled, key.path) != kModelled.end();
 }
 

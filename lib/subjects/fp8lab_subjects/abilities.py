@@ -20,13 +20,7 @@ DEFECTS = (
 )
 
 
-# What a language model has beside its layers, the value that means nothing, and why another library than PyTorch cannot
-# honour another one.
-LANGUAGE_KEYS = {
-    "model.vocabulary": (0, "the worker builds embedding and head of PyTorch alone"),
-    "model.bias": (None, "the worker builds {library}'s layers with the biases of their form"),
-}
-# What the worker's own optimizer of PyTorch does, and other optimizers do not.
+# What the worker's own optimizer of PyTorch does, and Transformer Engine's does not.
 OPTIMIZER_KEYS = {
     "training.learning_rate_schedule": "constant",
     "training.warmup_steps": 0,
@@ -37,10 +31,22 @@ OPTIMIZER_KEYS = {
 }
 
 
-def _no_language(cell, library):
-    for key, (plain, why) in LANGUAGE_KEYS.items():
-        if cell.get(key, plain) != plain:
-            return f"{key}: {why.format(library=library)}"
+def _no_language(cell):
+    if cell.get("model.vocabulary", 0):
+        return "model.vocabulary: the worker builds embedding and head of PyTorch alone"
+    return ""
+
+
+def _no_options(cell, library):
+    for key, value in cell.config.items():
+        if key.startswith("training.recipe_options.") and value is not None:
+            return f"{key}: the worker builds recipes with {library}'s defaults"
+    return ""
+
+
+def _on_meta(cell):
+    if cell.sharded and not cell.get("training.deferred_init", True):
+        return "training.deferred_init: the worker makes PyTorch's modules without values, and fills each rank's shards"
     return ""
 
 
@@ -83,7 +89,13 @@ def of_torch(cell):
             f"training.recipe: PyTorch alone trains in bf16, not {cell.recipe}; "
             "name subject torchao or transformer_engine"
         )
-    return _data(cell) or _layer(cell, TORCH_LAYERS, "PyTorch") or _no_fuser(cell, "PyTorch") or _torch_optimizer(cell)
+    return (
+        _data(cell)
+        or _layer(cell, TORCH_LAYERS, "PyTorch")
+        or _no_fuser(cell, "PyTorch")
+        or _on_meta(cell)
+        or _torch_optimizer(cell)
+    )
 
 
 def of_torchao(cell):
@@ -95,11 +107,28 @@ def of_torchao(cell):
         return "training.param_dtype: the worker builds torchao's layers in bf16"
     return (
         _data(cell)
-        or _no_language(cell, "torchao")
+        or _no_language(cell)
+        or _no_options(cell, "torchao")
         or _layer(cell, TORCH_LAYERS, "torchao")
         or _no_fuser(cell, "torchao")
+        or _on_meta(cell)
         or _torch_optimizer(cell)
     )
+
+
+def _engine_optimizer(cell):
+    """As _torch_optimizer(), for Transformer Engine's FusedAdam; its other optimizers are PyTorch's."""
+    if cell["training.optimizer"] != "adam":
+        return _torch_optimizer(cell)
+    if cell["training.moments"] not in ("f32", "bf16", "f16"):
+        return "training.moments: the worker gives Transformer Engine's FusedAdam moments of f32, bf16 or f16"
+    if cell["training.master_weights"] == "remainder" and cell.quantized_weights:
+        # Its masters of FP8 weights would be 16-bit zeros, and its kernel for FP8 weights asks for FP32 masters.
+        return "training.master_weights: Transformer Engine's FusedAdam has no 16-bit remainders of FP8 weights; f32"
+    for key, plain in OPTIMIZER_KEYS.items():
+        if cell.get(key, plain) != plain:
+            return f"{key}: the worker leaves it to Transformer Engine's FusedAdam as it is"
+    return ""
 
 
 def of_transformer_engine(cell):
@@ -111,16 +140,16 @@ def of_transformer_engine(cell):
         return "model.op_fuser: the worker builds Transformer Engine's fused chain for layernorm_mlp alone"
     if cell["model.layer"] == "grouped_linear" and cell.get("model.split", "even") != "even":
         return "model.split: the worker gives Transformer Engine's GroupedLinear groups of one size"
-    if cell["training.optimizer"] == "adam" and cell["training.moments"] not in ("f32", "bf16", "f16"):
-        return "training.moments: the worker gives Transformer Engine's FusedAdam moments of f32, bf16 or f16"
-    for key, plain in OPTIMIZER_KEYS.items():
-        if cell.get(key, plain) != plain:
-            return f"{key}: the worker leaves it to Transformer Engine's FusedAdam as it is"
-    for key, value in cell.config.items():
-        if key.startswith("training.recipe_options.") and value is not None:
-            return f"{key}: the worker builds recipes with Transformer Engine's defaults"
+    if cell.get("model.bias") is not None:
+        return "model.bias: the worker builds Transformer Engine's layers with the biases of their form"
+    if cell.sharded and cell.get("training.deferred_init", False):
+        return "training.deferred_init: the worker builds Transformer Engine's models in full on each rank"
     return (
-        _data(cell) or _no_language(cell, "Transformer Engine") or _layer(cell, ENGINE_LAYERS, "Transformer Engine")
+        _engine_optimizer(cell)
+        or _no_options(cell, "Transformer Engine")
+        or _data(cell)
+        or _no_language(cell)
+        or _layer(cell, ENGINE_LAYERS, "Transformer Engine")
     )
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import subprocess
-import tempfile
 
 from . import cells, rank, ranks
 
@@ -37,7 +36,7 @@ def score(folder):
 
 def measure(cell):
     """Metrics, losses, noise by tensor and notes."""
-    with tempfile.TemporaryDirectory(prefix="fp8lab-values-") as temporary:
+    with ranks.temporary_folder("fp8lab-values-") as temporary:
         folder = pathlib.Path(temporary)
         first = _train(cell, folder / "arm")
         _train(cells.Cell(cells.BF16, cell.config, cell.measure, cell.timeout_s), folder / "bf16")

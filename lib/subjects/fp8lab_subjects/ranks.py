@@ -86,9 +86,17 @@ def _reap(children, folder):
         )
 
 
+def temporary_folder(prefix):
+    """A folder below the one that fp8lab removes when this process has ended, even if it was killed."""
+    parent = os.environ.get("FP8LAB_TMPDIR")
+    if parent:
+        os.makedirs(parent, mode=0o700, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
+
+
 def run(function, count, folder=None):
     """Calls function(rank, folder) in `count` processes. Returns their answers in the order of ranks."""
-    with tempfile.TemporaryDirectory(prefix="fp8lab-ranks-") as temporary:
+    with temporary_folder("fp8lab-ranks-") as temporary:
         folder = pathlib.Path(folder or temporary)
         parent, children = os.getpid(), {}
         sys.stdout.flush()

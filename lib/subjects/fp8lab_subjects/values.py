@@ -10,6 +10,11 @@ from . import model, sharding
 from .training import Instrument
 
 
+def plain(tensor):
+    """A copy in FP32 on the host that no library's class wraps: a wrapper's own buffer is not where its values are."""
+    return torch.empty(tensor.shape, dtype=torch.float32).copy_(tensor.float().cpu())
+
+
 class ValuesInstrument(Instrument):
     """Keeps what parity compares. Writes rank-R.json and one file of 32-bit floats for each kind of values."""
 
@@ -18,9 +23,7 @@ class ValuesInstrument(Instrument):
 
     def built(self, run):
         # full_tensor() is a collective: every rank calls it for every parameter, in one order.
-        self.kept["initial"] = [
-            sharding.full(parameter.detach()).float().cpu().clone() for _, parameter in run.named_parameters()
-        ]
+        self.kept["initial"] = [plain(sharding.full(parameter.detach())) for _, parameter in run.named_parameters()]
         self.gathered_equals = self._compare_with_unsharded(run)
 
     @staticmethod
@@ -28,7 +31,7 @@ class ValuesInstrument(Instrument):
         """This rank's rows; zeros for a parameter to which backward gave no gradient."""
         if parameter.grad is None:
             return torch.zeros(sharding.local(parameter.detach()).numel())
-        return sharding.local(parameter.grad).float().cpu().clone()
+        return plain(sharding.local(parameter.grad))
 
     def _compare_with_unsharded(self, run):
         """True if the gathered parameters have the bits that they are given without sharding; None where none can."""
@@ -43,12 +46,12 @@ class ValuesInstrument(Instrument):
 
     def mark(self, run, name, last):
         if name == "end_of_forward" and last:
-            self.kept["output"] = [run.output.detach().float().cpu().clone()]
+            self.kept["output"] = [plain(run.output.detach())]
         if name == "end_of_backward" and last:
             self.kept["gradients"] = [self._gradient(one) for _, one in run.named_parameters()]
 
     def trained(self, run):
-        self.kept["weights"] = [values.float().cpu().clone() for values in run.subject.trained_weights(run.model)]
+        self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
 
     def results(self, run):
         self.folder.mkdir(exist_ok=True)
@@ -56,6 +59,8 @@ class ValuesInstrument(Instrument):
             with open(self.folder / f"{kind}-{run.rank}.f32", "wb") as file:
                 for tensor in tensors:
                     values = tensor.contiguous()  # read by address, since NumPy need not be installed
+                    if type(values) is not torch.Tensor:
+                        raise TypeError(f"{kind}: values of a {type(values).__name__} are not at its address")
                     file.write(ctypes.string_at(values.data_ptr(), 4 * values.numel()))
         with open(self.folder / f"losses-{run.rank}.f32", "wb") as file:
             file.write(struct.pack(f"{len(run.losses)}f", *run.losses))
