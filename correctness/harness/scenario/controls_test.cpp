@@ -53,6 +53,26 @@ TEST(Controls, AreTwoForEachScenario_FromItsFirstCellThatIsNotExpectedToCrash) {
   EXPECT_TRUE(control_cells(controls, true).empty()) << "controls have no controls";
 }
 
+TEST(Controls, OfAnAxisHaveABeforeArmOfWhichSomethingMayBeExpected) {
+  const Vocabulary vocabulary = sample::vocabulary();
+  const std::vector<PlannedCell> cells = plan_cells(parse_scenario(R"(version: 1
+name: own
+title: Controls of my own
+device: cpu
+model: {layer: linear, hidden: 32, seq: 16}
+matrix: {control: [same, planted]}
+measure: [memory]
+expect:
+  - {metric: memory.peak_bytes, arm: difference, equals: 0, when: {control: same}}
+  - {metric: memory.peak_bytes, arm: difference, equals: 1, when: {control: planted}}
+)",
+                                                                   "own.yaml", vocabulary),
+                                                    vocabulary);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(judged(cells[0]).verdict, Verdict::kUnaffected);
+  EXPECT_EQ(judged(cells[1]).verdict, Verdict::kConfirmed);
+}
+
 TEST(Controls, EqualArmsShowNoDifference) {
   const PlannedCell same = control_cells(cells(), true).at(0);
   const Judgement judgement = judged(same);

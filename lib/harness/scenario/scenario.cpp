@@ -169,7 +169,8 @@ class ScenarioParser {
   std::optional<bool> before_arm(const YamlNode& root, bool has_axes) const {
     const std::vector<std::string> axes = out_.matrix.axis_names();
     const bool before_axis = std::any_of(axes.begin(), axes.end(), [](const auto& axis) {
-      return find_key(axis) == find_key("fix") || find_key(axis) == find_key("versions.before");
+      return find_key(axis) == find_key("fix") || find_key(axis) == find_key("versions.before") ||
+             find_key(axis) == find_key("control");
     });
     if (before_axis || has_before(out_.base) || root.find("fix")) return true;
     return has_axes && understood_ ? std::optional(false) : std::nullopt;

@@ -61,7 +61,8 @@ Side read_side(const NodeReader& reader, const YamlNode& item, const std::string
   if (context.has_before == false && (side == Side::kBefore || side == Side::kDifference))
     reader.refuse(
         entry->value.place,
-        fmt::format("`{}.arm`: `{}` needs a `fix` or `versions.before`, and this scenario names neither", where, word));
+        fmt::format("`{}.arm`: `{}` needs `fix`, `versions.before` or `control`, and this scenario has none of them",
+                    where, word));
   return side;
 }
 
@@ -159,7 +160,8 @@ bool read_relative_limit(const NodeReader& reader, const YamlEntry& entry, const
   if (*arm == Arm::kBefore && context.has_before == false)
     reader.refuse(
         entry.value.place,
-        fmt::format("`{}`: `before` needs a `fix` or `versions.before`, and this scenario names neither", where));
+        fmt::format("`{}`: `before` needs `fix`, `versions.before` or `control`, and this scenario has none of them",
+                    where));
   if (!out.metric.empty() && !find_metric(out.metric)->exact && out.comparison == Comparison::kEquals)
     reader.refuse(entry.place,
                   fmt::format("`{}`: no two runs give the same {}; write at_most or at_least", where, out.metric));
