@@ -64,6 +64,13 @@ TEST(Findings, PlantedLeakIsTheFirstLineWithItsHolder) {
   EXPECT_EQ(comparison_text(out).find("by_holder"), std::string::npos) << "the finding names the holder";
 }
 
+TEST(Findings, FiguresThatRoundAlike_HaveMoreDecimals) {
+  CellRecord was = clean("a"), is = clean("a");
+  was.arms[Arm::kAfter].metrics[kPeak] = bytes(13.31 * (1 << 30));
+  is.arms[Arm::kAfter].metrics[kPeak] = bytes(13.34 * (1 << 30));
+  EXPECT_NE(first_line(compare_runs(run_of({was}), run_of({is}))).find(": 13.31 GiB -> 13.34 GiB"), std::string::npos);
+}
+
 TEST(Findings, PlantedGatherInHighPrecisionIsTheFirstLine) {
   const RunComparison out = planted([](CellRecord& c) {
     c.arms[Arm::kAfter].metrics["traffic.all_gather_bytes"] = bytes(8000);

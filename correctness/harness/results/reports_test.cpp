@@ -41,6 +41,16 @@ TEST(Gates, ShowFiguresWithTheirUnits) {
   EXPECT_EQ(figures_of(gate), "; observed 107292");
 }
 
+TEST(ShortFigures, OfDifferentValuesThatRoundAlike_HaveMoreDecimals) {
+  using Pair = std::pair<std::string, std::string>;
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  EXPECT_EQ(short_figures(13.31 * kGiB, 13.34 * kGiB, "B"), (Pair{"13.31 GiB", "13.34 GiB"}));
+  EXPECT_EQ(short_figures(14280766260.0, 14280766261.0, "B"), (Pair{"14280766260 B", "14280766261 B"}));
+  EXPECT_EQ(short_figures(13.3 * kGiB, 15.0 * kGiB, "B"), (Pair{"13.3 GiB", "15.0 GiB"}));
+  EXPECT_EQ(short_figures(13.3 * kGiB, 13.3 * kGiB, "B"), (Pair{"13.3 GiB", "13.3 GiB"}));
+  EXPECT_EQ(short_figures(0.12345671, 0.12345672, "1"), (Pair{"0.12345671", "0.12345672"}));
+}
+
 TEST(JUnit, CountsAndPlacesEveryVerdict) {
   std::vector<CellRecord> records{record("a/x=1", Verdict::kConfirmed),
                                   record("a/x=2", Verdict::kNotFixed, "leaks <1>"),

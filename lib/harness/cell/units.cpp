@@ -44,7 +44,20 @@ constexpr std::array kUnits{
 /// Above this every double is an integer.
 constexpr double kAllIntegers = 9007199254740992.0;
 
+constexpr int kMostDecimals = 4;
+
 bool is_integer(double value) { return std::abs(value) < kAllIntegers && value == std::trunc(value); }
+
+/// "13.3 GiB" of 1024 bytes or more, with `more` decimals than that.
+std::string binary_bytes(double value, int more) {
+  const bool gibi = std::abs(value) >= 1024.0 * kMiB;
+  const bool mebi = std::abs(value) >= kMiB;
+  const double scaled = value / (gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0);
+  return fmt::format("{:.{}f} {}", scaled, (std::abs(scaled) < 10 ? 2 : 1) + more,
+                     gibi   ? "GiB"
+                     : mebi ? "MiB"
+                            : "KiB");
+}
 
 }  // namespace
 
@@ -74,22 +87,25 @@ std::string grouped(double value) {
 }
 
 std::string figure(double value, std::string_view unit) {
-  if (unit == "B" && std::abs(value) >= 1024.0) {
-    const bool gibi = std::abs(value) >= 1024.0 * kMiB;
-    const bool mebi = std::abs(value) >= kMiB;
-    const double scaled = value / (gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0);
-    return fmt::format("{:.{}f} {} ({} B)", scaled, std::abs(scaled) < 10 ? 2 : 1,
-                       gibi   ? "GiB"
-                       : mebi ? "MiB"
-                              : "KiB",
-                       grouped(value));
-  }
+  if (unit == "B" && std::abs(value) >= 1024.0)
+    return fmt::format("{} ({} B)", binary_bytes(value, 0), grouped(value));
   return unit == "1" ? grouped(value) : fmt::format("{} {}", grouped(value), unit);
 }
 
 std::string short_figure(double value, std::string_view unit) {
   const std::string text = figure(value, unit);
   return text.substr(0, text.find(" ("));
+}
+
+std::pair<std::string, std::string> short_figures(double a, double b, std::string_view unit) {
+  std::pair<std::string, std::string> out{short_figure(a, unit), short_figure(b, unit)};
+  if (a == b || out.first != out.second) return out;
+  if (unit == "B")
+    for (int more = 1; more <= kMostDecimals && out.first == out.second; ++more)
+      out = {binary_bytes(a, more), binary_bytes(b, more)};
+  const std::string suffix = unit == "1" ? "" : fmt::format(" {}", unit);
+  if (out.first == out.second) out = {shortest(a) + suffix, shortest(b) + suffix};
+  return out;
 }
 
 std::string shortest(double value) {

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace fp8lab {
@@ -22,6 +23,9 @@ std::string figure(double value, std::string_view unit);
 
 /// figure() without the exact number of bytes: "589.5 MiB".
 std::string short_figure(double value, std::string_view unit);
+
+/// short_figure() of two values, with as many decimals as tell different values apart: "13.31 GiB" and "13.34 GiB".
+std::pair<std::string, std::string> short_figures(double a, double b, std::string_view unit);
 
 /// The shortest text that reads back as `value`: "0.5", "448", "1e-06".
 std::string shortest(double value);

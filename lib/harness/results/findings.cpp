@@ -102,8 +102,14 @@ std::string by_text(const Change& change) {
   return fmt::format("{} ({:+.3g} %)", absolute, 100 * by / std::abs(*change.was));
 }
 
-std::string value_text(const std::optional<double>& value, const std::string& unit) {
-  return value ? short_figure(*value, unit) : "no figure";
+/// "589.5 MiB -> 652.0 MiB"
+std::string values_text(const Change& change) {
+  const auto text_of_one = [&](const std::optional<double>& value) {
+    return value ? short_figure(*value, change.unit) : "no figure";
+  };
+  if (!change.was || !change.is) return fmt::format("{} -> {}", text_of_one(change.was), text_of_one(change.is));
+  const auto [was, is] = short_figures(*change.was, *change.is, change.unit);
+  return fmt::format("{} -> {}", was, is);
 }
 
 /// The middle half of ascending samples.
@@ -195,8 +201,7 @@ std::optional<Finding> finding_of(const CellRecord* was, const CellRecord* is, s
     out.text = text_of(*first);
     return out;
   }
-  out.text = fmt::format("{} {} {}: {} -> {}", first->arm, first->metric, by_text(*first),
-                         value_text(first->was, first->unit), value_text(first->is, first->unit));
+  out.text = fmt::format("{} {} {}: {}", first->arm, first->metric, by_text(*first), values_text(*first));
   if (first->metric.starts_with("memory.") && first->was && first->is) {
     out.phase = phase_of(figures, out.direction);
     for (const Arm arm : kArms)
