@@ -5,14 +5,18 @@ key whose name ends in `?` is optional, keys that are not named are allowed, and
 """
 
 import dataclasses
+import errno
 import gzip
 import json
+import os
 import pathlib
 import re
+import stat
 from collections.abc import Callable, Iterable
 from typing import Any
 
 MOST_DEPTH = 64
+MOST_BYTES = 512 << 20  # kMostDocumentBytes of lib/harness/cell/regular_file.h
 # Above every real figure, and small enough that sums, squares and the margins of a plot's axis stay finite.
 GREATEST = 1e100
 
@@ -173,9 +177,17 @@ def _shown(code: int) -> str:
 
 
 def read_text(path: pathlib.Path) -> str:
-    """The text of a file, uncompressed if it ends in `.gz`. Raises OSError, EOFError, zlib.error or UnicodeDecodeError."""
-    content = path.read_bytes()
-    return (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8")
+    """The text of a regular file, expanded if gzip compressed it. Raises OSError, EOFError, zlib.error or
+    UnicodeDecodeError; a pipe, which may never end, and more than MOST_BYTES are an OSError."""
+    # O_NONBLOCK: a pipe that stands in the file's place opens at once.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a file but a pipe or a device; copy its content to a file")
+        packed = file.peek(2)[:2] == b"\x1f\x8b"
+        content = (gzip.GzipFile(fileobj=file) if packed else file).read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"{'expands to ' * packed}more than {MOST_BYTES} bytes, the most that is read of such a file")
+    return content.decode("utf-8")
 
 
 def parsed(text: str) -> Any:

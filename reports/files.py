@@ -46,7 +46,12 @@ class Files:
         self.make_directory(path.parent)
         self._paths[path] = None
         with _named_on_error(path):
-            _part(path).write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
+            part = _part(path)
+            if part.is_file() and not part.is_symlink():  # an interrupted report left it
+                part.unlink()
+            # A link of that name is not followed, since others may write to the folder.
+            with open(part, "xb") as file:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
     def replace_older(self, paths: Iterable[pathlib.Path]) -> None:
         """Takes files of an older report, which are removed at the end unless they are written anew."""
@@ -89,10 +94,12 @@ def refuse_to_replace(directory: pathlib.Path, names: tuple[str, ...], beside: s
     without one of `names`."""
     marked = False
     for path in (directory / name for name in names):
+        if not path.is_file():  # there is none, or something that renaming replaces unread
+            continue
         try:
             with path.open("rb") as file:
                 beginning = file.read(4096)
-        except OSError:  # there is none, or writing it will say what is wrong
+        except OSError:  # writing it will say what is wrong
             continue
         if beginning and mark.encode() not in beginning:
             raise _not_ours(path)
@@ -108,7 +115,7 @@ def _not_ours(path: pathlib.Path) -> Unwritable:
 def figures_of(report: pathlib.Path) -> set[pathlib.Path]:
     """The figures that an older report.md links to."""
     try:
-        text = report.read_text(encoding="utf-8", errors="replace")
+        text = report.read_text(encoding="utf-8", errors="replace") if report.is_file() else ""
     except OSError:
         return set()
     return {report.parent / "figures" / name for name in re.findall(r"\(figures/([^/()\s]+\.(?:png|svg))\)", text)}

@@ -5,9 +5,10 @@ import functools
 import itertools
 import pathlib
 import re
+import zlib
 from typing import Any, NamedTuple
 
-from documents import COUNT, LIST, TEXT, INTEGER, Malformed, described, misfit, parsed
+from documents import COUNT, LIST, TEXT, INTEGER, Malformed, described, misfit, parsed, read_text
 
 SCHEMA = "fp8lab.timeline/1"
 # The kinds of holders in the ledger's order; True if the schedule lets their bytes outlive backward
@@ -111,9 +112,9 @@ def folded(name: str) -> str:
 def read(path: pathlib.Path) -> Timeline:
     """Reads a timeline. Raises TimelineError, which names the record that is wrong."""
     try:
-        document = parsed(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TimelineError(f"cannot be read: {error.strerror}") from error
+        document = parsed(read_text(path))
+    except (OSError, EOFError, zlib.error) as error:
+        raise TimelineError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from error
     except Malformed as error:
         raise TimelineError(f"is cut off or broken: {error.located}") from error
     except UnicodeDecodeError as error:

@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
 import pathlib
 import re
 import unittest
+import unittest.mock
 
 import sample
 
@@ -105,6 +107,20 @@ class Loading(sample.Case):
         self.assertEqual(len(self.loaded().sets[0].cells), len(sample.cells()))
         packed.write_bytes(packed.read_bytes()[:-20])
         self.assertIn("results.json.gz: cannot be read", self.only_problem(self.loaded()))
+
+    def test_a_pipe_is_named_and_not_waited_for(self) -> None:
+        for name in ("x.json", "x.json.gz"):
+            os.mkfifo(self.directory / name)
+            problem = self.only_problem(self.loaded(str(self.directory / name)))
+            self.assertIn(f"{name}: cannot be read: not a file but a pipe or a device", problem)
+
+    def test_a_file_that_expands_beyond_the_limit_is_named(self) -> None:
+        packed = self.directory / "x.json.gz"
+        packed.write_bytes(gzip.compress(b" " * 1000))
+        with unittest.mock.patch("documents.MOST_BYTES", 999):
+            self.assertIn("expands to more than 999 bytes", self.only_problem(self.loaded(str(packed))))
+        with unittest.mock.patch("documents.MOST_BYTES", 1000):
+            self.assertIn("x.json.gz: is empty", self.only_problem(self.loaded(str(packed))))
 
     def test_a_truncated_compressed_file_is_replaced_by_its_lines(self) -> None:
         sample.write_set(self.directory)

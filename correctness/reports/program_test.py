@@ -317,6 +317,19 @@ class Program(sample.Case):
                 out.make_directory(self.directory / "report" / "snapshots")
         self.assertFalse((self.directory / "report").exists())
 
+    def test_links_in_the_folder_of_a_report_are_not_followed(self) -> None:
+        victim, folder = self.directory / "victim", self.directory / "report"
+        folder.mkdir()
+        victim.write_text("precious")
+        (folder / "page.part").symlink_to(victim)
+        (folder / "page.txt").symlink_to(victim)
+        with self.assertRaisesRegex(files.Unwritable, "something else of that name"), files.Files() as out:
+            out.write(folder / "page", "new")
+        with files.Files() as out:
+            out.write(folder / "page.txt", "new")
+        self.assertEqual(victim.read_text(), "precious")
+        self.assertEqual((folder / "page.txt").read_text(), "new")
+
     def interrupt(self, arguments: list[str], moment: Callable[[int], bool]) -> None:
         """Sends the signal as a terminal does, to the workers too."""
         before = self.written()

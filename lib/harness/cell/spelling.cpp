@@ -85,14 +85,16 @@ std::string listed(std::span<const std::string> words, std::size_t most) {
   return out;
 }
 
+std::string shortened(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return std::string(text);
+  std::size_t end = most - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // do not cut a character
+  return std::string(text.substr(0, end)) + "...";
+}
+
 std::string quotable(std::string_view text) {
   constexpr std::size_t kMost = 60;
-  std::string out(text);
-  if (out.size() > kMost) {
-    std::size_t end = kMost - 3;
-    while (end > 0 && (static_cast<unsigned char>(out[end]) & 0xC0) == 0x80) --end;  // do not cut a character
-    out = out.substr(0, end) + "...";
-  }
+  std::string out = shortened(text, kMost);
   for (char& c : out)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = ' ';
   return out;

@@ -14,6 +14,9 @@ std::string nearest(std::string_view word, std::span<const std::string> candidat
 /// "a, b or c"; long lists are cut after `most` with a count of the rest.
 std::string listed(std::span<const std::string> words, std::size_t most = 40);
 
+/// The beginning of `text`, with "..." if it has more than `most` bytes.
+std::string shortened(std::string_view text, std::size_t most);
+
 /// `text` as a message quotes it: one line of at most 60 bytes.
 std::string quotable(std::string_view text);
 

@@ -4,10 +4,10 @@
 
 #include <array>
 #include <cstdio>
-#include <fstream>
 #include <system_error>
 
 #include "core/check.h"
+#include "harness/cell/regular_file.h"
 
 namespace fp8lab {
 namespace {
@@ -20,11 +20,11 @@ std::string read_file(const std::filesystem::path& path) {
   if (error) fail(fmt::format("corpus '{}': {}", path.string(), error.message()));
   if (bytes > kMostCorpusBytes)
     fail(fmt::format("corpus '{}': {} bytes, more than {}; name a part of it", path.string(), bytes, kMostCorpusBytes));
-  std::string text(bytes, '\0');
-  std::ifstream file(path, std::ios::binary);
-  file.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!file) fail(fmt::format("corpus '{}': it cannot be read", path.string()));
-  return text;
+  try {
+    return read_regular_file(path, kMostCorpusBytes);
+  } catch (const Error& bad) {
+    fail(fmt::format("corpus {}", bad.what()));
+  }
 }
 
 std::string read_bible() {

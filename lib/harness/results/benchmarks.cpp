@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -17,7 +15,7 @@
 #include "harness/cell/median.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
-#include "harness/results/gunzip.h"
+#include "harness/results/document_file.h"
 #include "harness/results/json_reader.h"
 
 namespace fp8lab {
@@ -47,12 +45,6 @@ std::string without_nan(std::string_view text) {
     text.remove_prefix(length);
   }
   return out;
-}
-
-std::string content_of(const std::string& path) {
-  if (path.ends_with(".gz")) return gunzipped(path);
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 double nanoseconds(const JsonReader& row, std::string_view key) {
@@ -124,7 +116,7 @@ std::string summary(const BenchmarkComparison& comparison) {
 std::optional<std::vector<BenchmarkRow>> load_benchmarks(const std::string& path) {
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
-  const std::string text = content_of(path);
+  const std::string text = read_document(path);
   if (text.find("\"benchmarks\"") == std::string::npos || text.substr(0, 200).find("fp8lab.") != std::string::npos)
     return std::nullopt;
   std::vector<std::string> order;

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -15,7 +14,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/results/compare.h"
-#include "harness/results/gunzip.h"
+#include "harness/results/document_file.h"
 #include "harness/results/json_text.h"
 
 namespace fp8lab {
@@ -334,12 +333,11 @@ StoredRun load_run(const std::string& path) {
                              : "no such file",
                      kRemedy));
   }
-  std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) fail(fmt::format("{}: cannot be read; {}", file.string(), kRemedy));
-  if (text.starts_with("\x1f\x8b")) text = gunzipped(file.string());
+  const std::string text = read_document(file);
   try {
     return run_from_json(text);
+  } catch (const std::bad_alloc&) {
+    fail(fmt::format("{}: it needs more memory than there is; compare parts of the run", file.string()));
   } catch (const Error& bad) {
     fail(fmt::format("{}: {}; {}", file.string(), bad.what(), kRemedy));
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 
 namespace fp8lab {
@@ -51,7 +52,7 @@ std::string described(const Json& json) {
   if (json.is_string()) return fmt::format("the text \"{}\"", quotable(json.get_ref<const std::string&>()));
   if (json.is_array()) return fmt::format("a list of {}", json.size());
   if (json.is_object()) return fmt::format("an object of {}", counted(json.size(), "member"));
-  return (json.is_number() ? "the number " : "") + json.dump();
+  return (json.is_number() ? "the number " : "") + quotable(json.dump());
 }
 
 bool is_plain(const std::string& key) {
@@ -115,7 +116,9 @@ JsonDocument::JsonDocument(std::string_view text) {
     // Drop the prefix "[json.exception.parse_error.101] ", which does not help users.
     const std::string_view problem = error.what();
     const std::size_t end = problem.find("] ");
-    fail(fmt::format("this is not JSON: {}", end == std::string_view::npos ? problem : problem.substr(end + 2)));
+    // It quotes what it read last, a number of a million digits as well.
+    fail(fmt::format("this is not JSON: {}",
+                     printable(shortened(end == std::string_view::npos ? problem : problem.substr(end + 2), 300))));
   }
 }
 

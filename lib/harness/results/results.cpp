@@ -1,6 +1,5 @@
 #include "harness/results/results.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -28,6 +27,7 @@ constexpr const char* kLines = "results.jsonl";
 constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
 constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
+constexpr const char* kPart = ".part";  ///< ends the name of a file that is being written
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 /// The beginning of every line of results.jsonl.
 constexpr std::string_view kLineBegins = "{\"id\":\"";
@@ -53,31 +53,41 @@ void make_directory(const fs::path& directory) {
   if (error) fail(fmt::format("{}: cannot be made a directory: {}", directory.string(), error.message()));
 }
 
-std::string read_file(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 /// Throws Error if the directory has files that this run would replace and that no earlier run wrote. A file belongs to
 /// an earlier run if a results.jsonl is beside it.
 void refuse_foreign(const fs::path& directory) {
+  for (const char* name : {"results.json", "junit.xml", "summary.md", kEnvironment})
+    refuse_in_the_way(directory / (name + std::string(kPart)));
   const auto refuse = [&](const char* name, const std::string& why) {
     fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
                      (directory / name).string(), why));
   };
   std::error_code ignored;
-  if (fs::exists(directory / kLines, ignored)) {
+  if (fs::exists(fs::symlink_status(directory / kLines, ignored))) {
     std::string begin(kLineBegins.size(), '\0');
-    std::ifstream lines(directory / kLines, std::ios::binary);
-    lines.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-    if (!kLineBegins.starts_with(begin.substr(0, static_cast<std::size_t>(lines.gcount()))))
+    const OpenFile lines = OpenFile::for_appending(directory / kLines);
+    const ssize_t n = ::pread(lines.descriptor(), begin.data(), begin.size(), 0);
+    if (!kLineBegins.starts_with(begin.substr(0, n < 0 ? 0 : static_cast<std::size_t>(n))))
       refuse(kLines, "it does not begin as a cell");
+    if (fs::is_symlink(directory / kTimelines, ignored)) refuse(kTimelines, "it is a link");
     return;
   }
   std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
   replaced.insert(replaced.end(), {kEnvironment, kTimelines});
   for (const char* name : replaced)
-    if (fs::exists(directory / name, ignored)) refuse(name, fmt::format("there is no {} beside it", kLines));
+    if (fs::exists(fs::symlink_status(directory / name, ignored)))
+      refuse(name, fmt::format("there is no {} beside it", kLines));
+}
+
+/// Makes the directory, and opens the lines of its cells, of which there may be some already. Throws Error, and writes
+/// nothing, if the directory is not of a run, or if another run writes there.
+OpenFile lines_of(const fs::path& directory) {
+  make_directory(directory);
+  refuse_foreign(directory);
+  OpenFile lines = OpenFile::for_appending(directory / kLines);
+  if (::flock(lines.descriptor(), LOCK_EX | LOCK_NB) != 0)
+    fail(fmt::format("{}: another run writes here; give this one its own -o", directory.string()));
+  return lines;
 }
 
 /// The values of environment.json on which figures depend, by key; empty for an empty text. Unavailable devices are
@@ -102,29 +112,15 @@ std::map<std::string, std::string> measured_with(const std::string& environment_
 
 }  // namespace
 
-ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)) {
-  make_directory(directory_);
-  refuse_foreign(directory_);
-  const fs::path lines = directory_ / kLines;
-  lines_fd_ = ::open(lines.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (lines_fd_ < 0) cannot_write(lines);
-  try {
-    if (::flock(lines_fd_, LOCK_EX | LOCK_NB) != 0)
-      fail(fmt::format("{}: another run writes here; give this one its own -o", directory_.string()));
-    if (resume)
-      read_earlier();
-    else if (::ftruncate(lines_fd_, 0) != 0)
-      cannot_write(lines);
-    if (resume) return;
-    remove_documents();
-    fs::remove_all(directory_ / kTimelines);
-  } catch (...) {
-    ::close(lines_fd_);
-    throw;
+ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)), lines_(lines_of(directory_)) {
+  if (resume) {
+    read_earlier();
+    return;
   }
+  if (::ftruncate(lines_.descriptor(), 0) != 0) cannot_write(directory_ / kLines);
+  remove_documents();
+  fs::remove_all(directory_ / kTimelines);
 }
-
-ResultSet::~ResultSet() { ::close(lines_fd_); }
 
 void ResultSet::read_earlier() {
   const fs::path path = directory_ / kLines;
@@ -136,12 +132,12 @@ void ResultSet::read_earlier() {
     if (in.eof()) {  // no newline
       notice_ = fmt::format("{}: the last line was cut short by the end of an earlier run; its cell runs again",
                             path.string());
-      if (::ftruncate(lines_fd_, offset) != 0) cannot_write(path);
+      if (::ftruncate(lines_.descriptor(), offset) != 0) cannot_write(path);
       return;
     }
     try {
       const CellRecord record = record_from_json(line);
-      cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size()});
+      cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size(), fnv1a(line)});
     } catch (const Error& error) {
       fail(fmt::format(
           "{}:{}: not a line of an earlier run ({}); remove the line to go on, or run without --resume to start anew",
@@ -178,7 +174,9 @@ void ResultSet::refuse_other_environment(const std::string& environment_json) co
   const fs::path file = directory_ / kEnvironment;
   std::map<std::string, std::string> was;
   try {
-    was = measured_with(read_file(file));
+    std::error_code ignored;
+    const bool exists = fs::exists(fs::symlink_status(file, ignored));
+    was = measured_with(exists ? read_regular_file(file) : "");
   } catch (const Error& error) {
     fail(
         fmt::format("{}: not what a run left ({}), so that nobody knows what measured its cells; run without --resume "
@@ -226,15 +224,16 @@ void ResultSet::append(const CellRecord& record) {
 void ResultSet::update(const CellRecord& record) { append_line(record, Sync::kNo); }
 
 void ResultSet::append_line(const CellRecord& record, Sync sync) {
-  const off_t offset = ::lseek(lines_fd_, 0, SEEK_END);
+  const off_t offset = ::lseek(lines_.descriptor(), 0, SEEK_END);
   const std::string text = record_to_json(record) + "\n";
-  if (write_fully(lines_fd_, text) && (sync == Sync::kNo || ::fsync(lines_fd_) == 0)) {
-    cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, text.size() - 1});
+  if (write_fully(lines_.descriptor(), text) && (sync == Sync::kNo || ::fsync(lines_.descriptor()) == 0)) {
+    const std::string_view line(text.data(), text.size() - 1);
+    cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size(), fnv1a(line)});
     return;
   }
   const int error = errno;
   // Remove the part of the line that was written: it would corrupt the next line.
-  (void)!::ftruncate(lines_fd_, offset);
+  (void)!::ftruncate(lines_.descriptor(), offset);
   errno = error;
   cannot_write(directory_ / kLines);
 }
@@ -254,13 +253,15 @@ std::string ResultSet::line(const Cell& cell) const {
   std::string text(cell.bytes, '\0');
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t n =
-        ::pread(lines_fd_, text.data() + done, text.size() - done, cell.offset + static_cast<off_t>(done));
+        ::pread(lines_.descriptor(), text.data() + done, text.size() - done, cell.offset + static_cast<off_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0)
       fail(fmt::format("{}: cannot be read back: {}", path_of(kLines),
                        n < 0 ? std::strerror(errno) : "something has cut it short"));
     done += static_cast<std::size_t>(n);
   }
+  if (fnv1a(text) != cell.checksum)
+    fail(fmt::format("{}: cannot be read back: something else has written to it", path_of(kLines)));
   return text;
 }
 
@@ -293,9 +294,9 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
 void ResultSet::write_atomically(const std::string& file, Sync sync,
                                  const std::function<void(const TextSink&)>& write) const {
   const fs::path path = directory_ / file;
-  const fs::path temporary = path.string() + ".part";
-  const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) cannot_write(path);
+  const fs::path temporary = path.string() + kPart;
+  const OpenFile part = OpenFile::created(temporary);
+  const int fd = part.descriptor();
   try {
     std::string pending;  // collects short pieces
     const auto flush = [&] {
@@ -313,11 +314,9 @@ void ResultSet::write_atomically(const std::string& file, Sync sync,
     if (sync == Sync::kYes && ::fsync(fd) != 0) cannot_write(path);
     if (::rename(temporary.c_str(), path.c_str()) != 0) cannot_write(path);
   } catch (...) {
-    ::close(fd);
     ::unlink(temporary.c_str());
     throw;
   }
-  ::close(fd);
 }
 
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/cell/regular_file.h"
 #include "harness/results/record.h"
 #include "harness/results/reports.h"
 
@@ -23,21 +25,22 @@ namespace fp8lab {
 ///   junit.xml, summary.md, environment.json
 ///   timelines/        <cell id>.<arm>.json; a `/` of the id separates folders
 ///
-/// All functions throw Error if the disk is full or the directory cannot be written; files that were written stay.
+/// All functions throw Error if the disk is full or the directory cannot be written; files that were written stay. No
+/// link is followed below the directory, which others may be able to write to.
 class ResultSet {
  public:
   /// A finished cell.
   struct Cell {
     RecordList::Head head;
     std::string hash;
-    off_t offset = 0;       ///< of its line in results.jsonl
-    std::size_t bytes = 0;  ///< length of the line, without the newline
+    off_t offset = 0;            ///< where its line begins in results.jsonl
+    std::size_t bytes = 0;       ///< length of the line, without the newline
+    std::uint64_t checksum = 0;  ///< fnv1a() of the line: another program may have written to the file
   };
 
   /// Creates `directory` and locks it against other runs. With `resume` reads the lines of an earlier run, otherwise
   /// removes them. Throws Error if the directory has files of these names that no run has written.
   ResultSet(std::filesystem::path directory, bool resume);
-  ~ResultSet();
   ResultSet(const ResultSet&) = delete;
   ResultSet& operator=(const ResultSet&) = delete;
 
@@ -86,7 +89,7 @@ class ResultSet {
   void write_atomically(const std::string& file, Sync sync, const std::function<void(const TextSink&)>& write) const;
 
   std::filesystem::path directory_;
-  int lines_fd_ = -1;
+  OpenFile lines_;                     ///< results.jsonl
   std::map<std::string, Cell> cells_;  ///< by id
   std::set<std::string> timelines_;    ///< paths of timelines of cells that are not finished
   std::string notice_;

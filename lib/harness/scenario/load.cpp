@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <unordered_map>
 #include <utility>
 
+#include "core/check.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/regular_file.h"
 #include "harness/scenario/scenario.h"
 #include "harness/scenario/scenario_reader.h"
 
@@ -40,10 +40,11 @@ std::string contents(const fs::path& file) {
   if (error) throw ScenarioError(file.string(), {}, "cannot be read: " + error.message());
   if (size > kLargestFile)
     throw ScenarioError(file.string(), {}, fmt::format("{} bytes is no scenario; the limit is {}", size, kLargestFile));
-  std::ifstream in(file, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(in), {}};
-  if (!in) throw ScenarioError(file.string(), {}, fmt::format("cannot be read: {}", std::strerror(errno)));
-  return text;
+  try {
+    return read_regular_file(file, kLargestFile);
+  } catch (const Error& bad) {
+    throw ScenarioError(file.string(), {}, std::string(bad.what()).substr(file.string().size() + 2));
+  }
 }
 
 /// The device and inode of a file, which all its names share; nothing if there is no such file.

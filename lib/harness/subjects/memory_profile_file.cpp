@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
+#include "harness/cell/regular_file.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/results/json_reader.h"
@@ -86,9 +85,7 @@ std::optional<std::pair<std::int64_t, std::int64_t>> release_of(std::string_view
 }  // namespace
 
 MemoryProfile MemoryProfile::read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  check(file.is_open(), fmt::format("'{}' cannot be read", path));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = read_regular_file(path);
   try {
     const JsonDocument document(text);
     const JsonReader json = document.root();

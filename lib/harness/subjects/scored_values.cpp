@@ -29,7 +29,9 @@ struct RankValues {
 };
 
 std::ifstream opened(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::error_code ignored;  // a pipe would never end
+  std::ifstream file;
+  if (fs::is_regular_file(path, ignored)) file.open(path, std::ios::binary);
   check(file.is_open(),
         fmt::format("'{}' cannot be read; a worker writes it before it asks for scores", path.string()));
   return file;

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+
+#include "harness/cell/regular_file.h"
+
+namespace fp8lab {
+
+/// The text of a document, expanded by the program `gzip` if it is compressed. Throws Error, which names the file, if
+/// it is no regular file, if gzip is missing or refuses it, and if the text has more than `most` bytes.
+std::string read_document(const std::filesystem::path& path, std::size_t most = kMostDocumentBytes);
+
+}  // namespace fp8lab
