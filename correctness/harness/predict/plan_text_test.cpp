@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/predict/own_program.h"
 #include "harness/temporary_directory.h"
@@ -54,6 +55,8 @@ Json json_of(PlanRequest request) {
   return Json::parse(printed(request).text);
 }
 
+Json after_arm(const PlanRequest& request) { return json_of(request)[0]["arms"]["after"]; }
+
 /// A request to plan a scenario file of 8192 tokens, with `more` keys and expectations.
 PlanRequest of_file(const TemporaryDirectory& folder, const std::string& more, const std::string& training = "") {
   const std::string file = (folder / "planned.yaml").string();
@@ -66,14 +69,94 @@ PlanRequest of_file(const TemporaryDirectory& folder, const std::string& more, c
   return out;
 }
 
-TEST(AnswerOfAModel, NamesTheCheapestChangeOfAllRows) {
-  const PlanRequest request = of_model("h100", 8, {"batch=2"});
-  // BF16 needs half a micro-batch, the FP8 recipes only smaller moments.
-  const std::string answer = printed(request).text;
-  const std::string line = answer.substr(0, answer.find('\n'));
-  EXPECT_TRUE(contains(line, "every recipe fits with a change, the cheapest is that of current: training.moments=bf16"))
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+TEST(AnswerOfAModel, StatesWhatTheBuiltInRuntimeAndPyTorchNeed) {
+  const std::string line = first_line(printed(of_model("h100", 8)).text);
+  EXPECT_TRUE(contains(line,
+                       "Over 8 ranks of 77.6 GiB each, the built-in runtime fits in all 7 rows by live bytes; "
+                       "PyTorch holds at least 58.4 GiB to 69.9 GiB. PyTorch needs more than this by an amount "
+                       "that plan does not know."))
       << line;
-  EXPECT_FALSE(contains(line, "smallest peak")) << "full recomputation has a smaller one: " << line;
+}
+
+TEST(AnswerOfAModel, OfLessMemoryThanPyTorchHolds_DoesNotFit) {
+  PlanRequest request = of_model("", 8, {}, {"bf16"});
+  request.capacity = "60GiB";
+  const Printed plan = printed(request);
+  EXPECT_EQ(plan.code, 1) << "the larger of both needs decides";
+  EXPECT_TRUE(contains(first_line(plan.text), "; PyTorch fits in no row: it holds at least 69.9 GiB.")) << plan.text;
+  EXPECT_TRUE(contains(plan.text, "  the built-in runtime fits 60.0 GiB with 7.8 GiB to spare by live bytes\n"))
+      << plan.text;
+  EXPECT_TRUE(contains(plan.text,
+                       "  PyTorch FSDP2 in BF16 does not fit 60.0 GiB: it holds at least 69.9 GiB, 9.9 GiB "
+                       "too much\n"))
+      << plan.text;
+  const Json arm = json_of(request)[0]["arms"]["after"];
+  EXPECT_EQ(arm["fits"], false);
+  EXPECT_EQ(arm["figures_of"], "own");
+  EXPECT_GT(arm["spare_bytes"], 0);
+  EXPECT_EQ(arm["pytorch_at_least"]["figures_of"], "pytorch");
+  EXPECT_EQ(arm["pytorch_at_least"]["fits"], false);
+  EXPECT_LT(arm["pytorch_at_least"]["spare_bytes"], 0);
+  for (const Json& fit : arm["fits_with"]) EXPECT_LE(fit["pytorch_at_least"]["peak_bytes"], arm["capacity"]);
+  request.capacity = "72GiB";
+  const Json more = json_of(request)[0]["arms"]["after"]["pytorch_at_least"];
+  EXPECT_TRUE(more["fits"].is_null()) << "a lower bound never shows that PyTorch fits";
+}
+
+TEST(AnswerOfAModel, NamesTheCheapestChangeOfAllRows) {
+  const std::string answer = printed(of_model("h100", 8, {"batch=2"})).text;
+  EXPECT_TRUE(contains(answer, "\nThe cheapest change is model.batch=1, training.micro_batches=2 in row current.\n"))
+      << answer;
+}
+
+TEST(RemediesOfAModel, AreListedOnceWithTheirPriceAndRows) {
+  const std::string text = printed(of_model("h100", 8, {"batch=2"})).text;
+  const std::string change = "\n  model.batch=1, training.micro_batches=2\n";
+  const std::size_t at = text.find(change);
+  ASSERT_NE(at, std::string::npos) << text;
+  EXPECT_EQ(text.find(change, at + 1), std::string::npos) << "listed once: " << text;
+  const std::string list = text.substr(at);
+  EXPECT_TRUE(contains(list, "price: time: half a micro-batch; time: twice as many: twice the gathers\n")) << list;
+  for (const char* rows : {"    54.1 GiB by live bytes, PyTorch at least 71.8 GiB: bf16\n",
+                           "    49.8 GiB by live bytes, PyTorch at least 60.5 GiB: block; block, FP8 weights\n"})
+    EXPECT_TRUE(contains(list, rows)) << rows << " in " << list;
+}
+
+TEST(RemediesOfAModel, HaveNumericsTimeAndGpusAsPrices) {
+  PlanRequest request = of_model("h100", 16);
+  request.model = "llama3-70b";
+  const std::string text = printed(request).text;
+  for (const char* price :
+       {"numerics: Adam's moments are rounded to BF16", "time: every layer's forward runs twice", "GPUs: more GPUs"})
+    EXPECT_TRUE(contains(text, price)) << price;
+  const Json fits = after_arm(request)["fits_with"];
+  EXPECT_EQ(fits[0]["changes"][0]["price"], "numerics");
+  EXPECT_EQ(fits[0]["changes"][1]["price"], "time");
+}
+
+TEST(TableOfAModel, HasDifferencesFromBf16InBytesHeldAndMoved) {
+  const PlanRequest request = of_model("h100", 8, {}, {"delayed"});
+  const std::string text = printed(request).text;
+  EXPECT_TRUE(contains(text, "in brackets the difference from bf16")) << text;
+  EXPECT_TRUE(contains(text, " 47.7 (-4.50) ?")) << text;
+  EXPECT_TRUE(contains(text, " 13.1 (-11.4) ")) << "FP8 weights are gathered in eight bits: " << text;
+  const Json rows = json_of(request);
+  const Json of_fp8 = rows[1]["arms"]["after"];
+  EXPECT_LT(of_fp8["less_bf16"]["memory.peak_bytes"], 0);
+  EXPECT_LT(of_fp8["less_bf16"]["traffic.all_gather_bytes"], 0);
+  EXPECT_EQ(of_fp8["less_bf16"]["traffic.reduce_scatter_bytes"], 0);
+  // Of 8 parts of an array a rank receives 7.
+  EXPECT_EQ(of_fp8["moved_by_rank"]["all_gather_received_bytes"].get<double>() * 8,
+            of_fp8["predicted"]["traffic.all_gather_bytes"].get<double>() * 7);
+}
+
+TEST(HelpOfPlan, DefinesCheapestInASentence) {
+  EXPECT_TRUE(contains(plan_help(), "The cheapest change is the one with the smallest sum of these costs"))
+      << plan_help();
+  EXPECT_TRUE(contains(plan_help(), "moments in BF16 3, ")) << plan_help();
+  EXPECT_TRUE(contains(plan_help(), "20 for each doubling of the GPUs.")) << plan_help();
 }
 
 TEST(AnswerOfAModel, AChangeOfTwoKeysIsTwoChanges) {
@@ -86,8 +169,6 @@ TEST(AnswerOfAModel, AChangeOfTwoKeysIsTwoChanges) {
   EXPECT_EQ(fits[0]["changes"][1]["value"], "2");
   EXPECT_EQ(fits[0]["changes"][1]["cost"], "twice as many: twice the gathers");
 }
-
-Json after_arm(const PlanRequest& request) { return json_of(request)[0]["arms"]["after"]; }
 
 /// Each fit as the settings that make it: {"model.batch=1", "training.micro_batches=2"}.
 std::vector<std::vector<std::string>> fits_of_arm(const Json& arm) {
@@ -190,8 +271,9 @@ TEST(FitsOfAMesh, AreFewerReplicasAndMoreShards) {
                        "1 sequence of 8192 tokens a micro-batch of every 8 ranks, which split them: 1024 tokens "
                        "of a sequence on each rank"))
       << text;
-  EXPECT_TRUE(contains(text, "    fits with mesh=64: 46.2 GiB by live bytes (one replica")) << text;
-  EXPECT_TRUE(contains(text, "ranks=128, mesh=8x16:")) << text;
+  EXPECT_TRUE(contains(text, "  mesh=64\n    price: time: one replica")) << text;
+  EXPECT_TRUE(contains(text, "    46.2 GiB by live bytes, PyTorch at least ")) << text;
+  EXPECT_TRUE(contains(text, ", ranks=128, mesh=8x16\n")) << text;
   request.settings[0] = "mesh=64";
   EXPECT_TRUE(contains(printed(request).text, "; FSDP over all ranks,"));
 }
@@ -201,14 +283,14 @@ TEST(FitsOfAMesh, WhatWasTriedIsNamedWhereNothingFits) {
   request.capacity = "1MiB";
   const std::string text = printed(request).text;
   EXPECT_TRUE(contains(text,
-                       "nothing that was tried makes it fit: mesh=64, training.moments=bf16, "
+                       "bf16: no change makes it fit; tried: mesh=64, training.moments=bf16, "
                        "training.checkpoint=full, context_parallel=64, up to 4096 ranks\n"))
       << text;
   TemporaryDirectory folder;
   request = of_file(folder, "");
   request.capacity = "1MiB";
   EXPECT_TRUE(contains(printed(request).text,
-                       "makes it fit: training.quantized_weights=true, "
+                       "no change makes it fit; tried: training.quantized_weights=true, "
                        "training.checkpoint=full, up to 64 ranks\n"))
       << printed(request).text;
 }
@@ -264,7 +346,8 @@ TEST(SpareBytes, OfLessThanThreeQuartersOfThePeakAreOfLiveBytes) {
     request.capacity = std::to_string(static_cast<std::int64_t>(capacity)) + "B";
     return printed(request).text;
   };
-  const char* const kMarks[] = {"live bytes fit", "blocks of the allocator may need more", "fp8lab run FILE -d meta"};
+  const char* const kMarks[] = {" to spare by live bytes\n", "blocks of the allocator may need more",
+                                "fp8lab run FILE -d meta"};
   for (const char* mark : kMarks) {
     EXPECT_TRUE(contains(with(peak * 1.74), mark)) << mark << with(peak * 1.74);
     EXPECT_FALSE(contains(with(peak * 1.76), mark)) << mark;
@@ -277,18 +360,24 @@ TEST(SpareBytes, OfLessThanThreeQuartersOfThePeakAreOfLiveBytes) {
 
 TEST(SpareBytes, OfALibraryAreShownByNoRunOnMeta) {
   Program library = own_program();
-  library.finds_fits = false;
+  library.estimated_library = "transformer_engine 2.15 to 2.16";
   PlannedCell cell;
   cell.config.device = "meta";
   cell.config.model = {.layer = "linear", .hidden = 64, .seq = 64};
-  EXPECT_FALSE(planned(cell, {}, {Arm::kAfter}, own_program()).of_library);
-  EXPECT_TRUE(planned(cell, {}, {Arm::kAfter}, library).of_library);
+  EXPECT_EQ(planned(cell, {}, {Arm::kAfter}, own_program()).subject(), "the built-in runtime");
+  Capacity of_one_byte;
+  of_one_byte.bytes = 1;
+  const Planned plan = planned(cell, of_one_byte, {Arm::kAfter}, library);
+  EXPECT_EQ(plan.subject(), "transformer_engine 2.15 to 2.16");
+  EXPECT_EQ(plan.figures_of(), "transformer_engine 2.15 to 2.16");
+  EXPECT_FALSE(plan.arms[0].torch) << "a library's figures need no bound";
+  EXPECT_FALSE(plan.arms[0].search);
 }
 
 TEST(PageOfAModel, SaysWhoseFiguresTheyAre) {
   const std::string text = printed(of_model("h100", 8)).text;
-  EXPECT_TRUE(contains(text, "fp8lab's own runtime")) << text;
-  EXPECT_TRUE(contains(text, "--as transformer_engine@2.16")) << text;
+  EXPECT_TRUE(contains(text, "Figures are of the built-in runtime")) << text;
+  EXPECT_TRUE(contains(text, "`PyTorch at least` is a lower bound")) << text;
   // The sharded parameters are the fifth of the owners.
   EXPECT_TRUE(contains(text, "1.9 GiB parameters")) << text;
 }
@@ -297,7 +386,16 @@ TEST(GatesOfAScenario, ThatFailSaySoWithTheirLimit) {
   TemporaryDirectory folder;
   const Printed plan = printed(of_file(folder, "expect:\n  - {metric: memory.peak_bytes, at_most: 0.5 of bf16}\n"));
   EXPECT_EQ(plan.code, 1);
-  EXPECT_TRUE(contains(plan.text, "  fails: after memory.peak_bytes is at most 0.5 of bf16's: predicted "))
+  EXPECT_TRUE(contains(plan.text, "Predicted figures of the built-in runtime, on rank 0:\n")) << plan.text;
+  EXPECT_TRUE(contains(plan.text, "  after less bf16 ")) << plan.text;
+  EXPECT_TRUE(contains(plan.text, "; predictions for the built-in runtime decide 1 of 1 expectation: 1 fail"))
+      << plan.text;
+  EXPECT_EQ(
+      json_of(of_file(
+          folder, "expect:\n  - {metric: memory.peak_bytes, at_most: 0.5 of bf16}\n"))[0]["expect"][0]["figures_of"],
+      "own");
+  EXPECT_TRUE(contains(
+      plan.text, "  fails for the built-in runtime: after memory.peak_bytes is at most 0.5 of bf16's: predicted "))
       << plan.text;
   EXPECT_TRUE(contains(plan.text, " B), limit ")) << plan.text;
   EXPECT_TRUE(contains(plan.text, "1 cell, 1 of them run here, ")) << plan.text;

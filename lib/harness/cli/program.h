@@ -25,7 +25,8 @@ struct Program {
   PredictFunction predict;
   /// predict() with what is alive at the peak; null: `plan` prints figures alone.
   std::function<Estimate(const CellConfig&, Arm)> estimate = {};
-  bool finds_fits = true;  ///< `plan` searches for changes that make an arm fit, by the closed forms of the own runtime
+  /// Whose figures estimate() returns: a library's, "transformer_engine 2.15 to 2.16"; "": the own runtime's.
+  std::string estimated_library = {};
   TaskFunction task = {};  ///< see RunnerOptions::task
 };
 

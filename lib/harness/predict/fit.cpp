@@ -20,12 +20,13 @@ struct Trial {
   CellConfig cell;
   std::vector<FitChange> changes;
 
-  void set(const char* key, std::string value, std::string cost) {
+  void set(const char* key, std::string value, std::string cost, Price price = Price::kTime) {
     const auto earlier = std::ranges::find(changes, key, &FitChange::key);
+    FitChange change{key, std::move(value), std::move(cost), price};
     if (earlier == changes.end())
-      changes.push_back({key, std::move(value), std::move(cost)});
+      changes.push_back(std::move(change));
     else
-      *earlier = {key, std::move(value), std::move(cost)};
+      *earlier = std::move(change);
   }
 
   /// So that a step has as many tokens as before where each of its passes has fewer. False if they are too many.
@@ -43,6 +44,7 @@ struct Trial {
 };
 
 struct Remedy {
+  std::string_view what;
   int cost;  ///< relative to the other rows; a combination costs their sum
   /// Applies the change so many times. False where there is nothing to change so often.
   bool (*apply)(Trial&, int times);
@@ -53,37 +55,38 @@ struct Remedy {
 // what computes again. Split sequences come last: they communicate for every pass and in every layer's attention, and
 // leave fewer tokens to compute meanwhile.
 constexpr std::array kRemedies{
-    Remedy{2,
+    Remedy{"resharding after forward", 2,
            [](Trial& trial, int) {
              if (trial.cell.reshard_after_forward) return false;
              trial.cell.reshard_after_forward = true;
              trial.set("reshard_after_forward", "true", "every layer is gathered a second time in a step");
              return true;
            }},
-    Remedy{3,
+    Remedy{"one replica", 3,
            [](Trial& trial, int) {
              if (mesh_of(trial.cell).replicas == 1) return false;
              trial.cell.mesh = std::to_string(trial.cell.ranks);
              trial.set("mesh", trial.cell.mesh, "one replica: gathers and reductions are among all ranks");
              return true;
            }},
-    Remedy{3,
+    Remedy{"FP8 weights", 3,
            [](Trial& trial, int) {
              TrainingConfig& training = trial.cell.training;
              if (training.recipe == "bf16" || training.quantized_weights) return false;
              training.quantized_weights = true;
-             trial.set("training.quantized_weights", "true", "weights are rounded to eight bits after every step");
+             trial.set("training.quantized_weights", "true", "weights are rounded to eight bits after every step",
+                       Price::kNumerics);
              return true;
            }},
-    Remedy{3,
+    Remedy{"moments in BF16", 3,
            [](Trial& trial, int) {
              TrainingConfig& training = trial.cell.training;
              if (training.optimizer != Optimizer::kAdam || training.moments != Moments::kF32) return false;
              training.moments = Moments::kBF16;
-             trial.set("training.moments", "bf16", "Adam's moments are rounded to BF16");
+             trial.set("training.moments", "bf16", "Adam's moments are rounded to BF16", Price::kNumerics);
              return true;
            }},
-    Remedy{4,
+    Remedy{"smaller micro-batches", 4,
            [](Trial& trial, int times) {
              std::int64_t& batch = trial.cell.model.batch;
              const std::int64_t factor = std::int64_t{1} << times;
@@ -94,7 +97,7 @@ constexpr std::array kRemedies{
              return trial.multiply_micro_batches(factor);
            },
            true},
-    Remedy{5,
+    Remedy{"full recomputation", 5,
            [](Trial& trial, int) {
              TrainingConfig& training = trial.cell.training;
              if (training.checkpoint == Recompute::kFull) return false;
@@ -102,7 +105,7 @@ constexpr std::array kRemedies{
              trial.set("training.checkpoint", "full", "every layer's forward runs twice: a third more computation");
              return true;
            }},
-    Remedy{6,
+    Remedy{"split sequences", 6,
            [](Trial& trial, int times) {
              CellConfig& cell = trial.cell;
              const std::int64_t factor = std::int64_t{1} << times, ranks = cell.context_parallel * factor;
@@ -218,8 +221,9 @@ std::vector<Candidate> candidates_of(const Combination& tried, const CellConfig&
 
 class Search {
  public:
-  Search(const CellConfig& config, std::int64_t capacity, const std::function<bool(const CellConfig&)>& allowed)
-      : config_(config), capacity_(capacity), allowed_(allowed) {}
+  Search(const CellConfig& config, std::int64_t capacity, const std::function<bool(const CellConfig&)>& allowed,
+         bool with_torch)
+      : config_(config), capacity_(capacity), allowed_(allowed), with_torch_(with_torch) {}
 
   /// The combination, its remedies applied no more often than is needed. Combinations are passed in order of cost.
   std::optional<Fit> fit_of(const Combination& tried) {
@@ -253,9 +257,9 @@ class Search {
     Trial trial = candidate.trial;
     const CellConfig& enlarged = trial.before;
     if (tried.doublings > 0) {
-      trial.set("ranks", std::to_string(enlarged.ranks), "more GPUs");
+      trial.set("ranks", std::to_string(enlarged.ranks), "more GPUs", Price::kGpus);
       if (trial.cell.mesh == enlarged.mesh && enlarged.mesh != config_.mesh)
-        trial.set("mesh", enlarged.mesh, "more shards of each replica");
+        trial.set("mesh", enlarged.mesh, "more shards of each replica", Price::kGpus);
     }
     if (!allowed_(trial.cell)) return {};
     if (tried.doublings > 0) tried_.add_ranks(enlarged.ranks);
@@ -263,28 +267,52 @@ class Search {
       if (tried.doublings == 0 && candidate.times[i] > 0)
         tried_.add(i, candidate.times[i], trial.changes[candidate.change[i]]);
     Outcome out{.runs = true, .fit = {}};
-    const Estimate estimated = estimate(trial.cell, Arm::kAfter);
-    const auto peak = estimated.figures.find("memory.peak_bytes");
-    if (peak != estimated.figures.end() && peak->second <= static_cast<double>(capacity_))
-      out.fit = Fit{std::move(trial.changes), static_cast<std::int64_t>(peak->second), tried.cost()};
+    const std::optional<PeakBytes> peaks = peaks_of(trial.cell, with_torch_);
+    if (peaks && peaks->largest() <= capacity_) out.fit = Fit{std::move(trial.changes), *peaks, tried.cost()};
     return out;
   }
 
   const CellConfig& config_;
   const std::int64_t capacity_;
   const std::function<bool(const CellConfig&)>& allowed_;
+  const bool with_torch_;
   std::array<unsigned, kMostDoublings + 1> refused_{};  ///< remedies that break a rule by themselves
   Tried tried_;
 };
 
 }  // namespace
 
+std::string_view name(Price price) {
+  return price == Price::kTime ? "time" : price == Price::kNumerics ? "numerics" : "GPUs";
+}
+
+std::optional<PeakBytes> peaks_of(const CellConfig& config, bool with_torch) {
+  const auto peak_in = [](const Estimate& estimated) -> std::optional<std::int64_t> {
+    const auto peak = estimated.figures.find("memory.peak_bytes");
+    if (peak == estimated.figures.end()) return std::nullopt;
+    return static_cast<std::int64_t>(peak->second);
+  };
+  const auto own = peak_in(estimate(config, Arm::kAfter));
+  if (!own) return std::nullopt;
+  return PeakBytes{*own, with_torch ? peak_in(torch_at_least(config, Arm::kAfter)).value_or(0) : 0};
+}
+
+std::string meaning_of_cheapest() {
+  std::string costs;
+  for (const Remedy& remedy : kRemedies) costs += fmt::format("{} {}, ", remedy.what, remedy.cost);
+  return fmt::format(
+      "The cheapest change is the one with the smallest sum of these costs, which only order changes: {}and {} for "
+      "each "
+      "doubling of the GPUs.",
+      costs, kCostOfDoubling);
+}
+
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                        const std::function<bool(const CellConfig&)>& allowed, std::size_t most) {
+                        const std::function<bool(const CellConfig&)>& allowed, bool with_torch, std::size_t most) {
   static const std::vector<Combination> kTried = by_cost();
   std::vector<Fit> fits;
   std::vector<Combination> found;
-  Search search(config, capacity, allowed);
+  Search search(config, capacity, allowed, with_torch);
   for (const Combination& tried : kTried) {
     if (fits.size() == most) break;
     if (tried.size() == 0 ||

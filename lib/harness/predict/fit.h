@@ -1,26 +1,45 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/predict/predict.h"
 
 namespace fp8lab {
 
+/// What a change costs.
+enum class Price { kTime, kNumerics, kGpus };
+/// "time", "numerics", "GPUs"
+std::string_view name(Price price);
+
 /// A change of one key to how a cell trains, with what it costs.
 struct FitChange {
   std::string key;    ///< of a scenario: "training.checkpoint"
   std::string value;  ///< "full"
   std::string cost;   ///< "every layer's forward runs twice"
+  Price price = Price::kTime;
 };
+
+/// The peaks that memory must hold.
+struct PeakBytes {
+  std::int64_t own = 0;    ///< of the own runtime
+  std::int64_t torch = 0;  ///< see torch_at_least(); 0: of no interest
+
+  std::int64_t largest() const { return std::max(own, torch); }
+};
+/// The peaks of the `after` arm; nothing if it is not predicted.
+std::optional<PeakBytes> peaks_of(const CellConfig& config, bool with_torch);
 
 /// Changes with which a cell's `after` arm fits.
 struct Fit {
   std::vector<FitChange> changes;  ///< the cheapest first
-  std::int64_t peak_bytes = 0;
-  int cost = 0;  ///< of all changes together, comparable between cells
+  PeakBytes peak;
+  int cost = 0;  ///< the sum of the changes' costs, comparable between cells
 };
 
 struct FitSearch {
@@ -30,13 +49,17 @@ struct FitSearch {
   std::vector<std::string> tried;
 };
 
-/// Searches for combinations of changes with which the peak of `config` is at most `capacity` bytes, until `most` of
-/// them are found. Tried are: resharding after forward, one replica in place of several, moments in BF16, FP8 weights,
-/// a smaller micro-batch, recomputation, sequences split over ranks, and more ranks. Micro-batches and the tokens of a
-/// rank are halved as often as is needed, with so many more micro-batches that a step has as many tokens on as many
-/// ranks. `allowed` is false for a cell that cannot be run, or that means nothing, as one that splits the sequences of
-/// a layer without attention.
+/// "cheapest" in one sentence: which cost each change has.
+std::string meaning_of_cheapest();
+
+/// Searches for combinations of changes with which the peaks of `config` are at most `capacity` bytes, PyTorch's lower
+/// bound too if `with_torch`, until `most` of them are found. Tried are: resharding after forward, one replica in place
+/// of several, moments in BF16, FP8 weights, a smaller micro-batch, recomputation, sequences split over ranks, and more
+/// ranks. Micro-batches and the tokens of a rank are halved as often as is needed, with so many more micro-batches that
+/// a step has as many tokens on as many ranks. `allowed` is false for a cell that cannot be run, or that means nothing,
+/// as one that splits the sequences of a layer without attention.
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                        const std::function<bool(const CellConfig&)>& allowed, std::size_t most = 3);
+                        const std::function<bool(const CellConfig&)>& allowed, bool with_torch = false,
+                        std::size_t most = 3);
 
 }  // namespace fp8lab

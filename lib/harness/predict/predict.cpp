@@ -34,12 +34,9 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   return figures;
 }
 
-}  // namespace
-
-Estimate estimate(const CellConfig& config, Arm arm) {
-  if (is_library(config)) return {.figures = predict_library(config, arm), .peak_phase = {}, .peak_by_owner = {}};
-  const CellNumbers cell(config, arm);
-  const LayersAccount layers(config, arm);
+Estimate estimate_in(Runtime runtime, const CellConfig& config, Arm arm) {
+  const CellNumbers cell(config, arm, runtime);
+  const LayersAccount layers(config, arm, runtime);
   if (layers.sum(&LayerAccount::stops) > 0 || !has_closed_form(config, cell, layers)) return {};
   const EndsAccount ends(cell);
   const OptimizerNumbers optimizer = optimizer_numbers(config, cell, layers, ends);
@@ -57,6 +54,15 @@ Estimate estimate(const CellConfig& config, Arm arm) {
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   return out;
 }
+
+}  // namespace
+
+Estimate estimate(const CellConfig& config, Arm arm) {
+  if (is_library(config)) return {.figures = predict_library(config, arm), .peak_phase = {}, .peak_by_owner = {}};
+  return estimate_in(Runtime::kOwn, config, arm);
+}
+
+Estimate torch_at_least(const CellConfig& config, Arm arm) { return estimate_in(Runtime::kTorch, config, arm); }
 
 std::map<std::string, double> predict(const CellConfig& config, Arm arm) { return estimate(config, arm).figures; }
 

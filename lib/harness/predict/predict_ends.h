@@ -48,6 +48,7 @@ class EndsAccount {
   bool present_, sharded_, adds_, tied_, dropout_;
   Bytes stream_;                                          ///< one activation of the residual stream
   Bytes by_token_ = 0;                                    ///< an f32 for each token
+  Bytes of_loss_ = 0;                                     ///< what lives from the loss to its backward
   Bytes statistics_ = 0, logits_ = 0;                     ///< of the last norm; in the type of the parameters
   Bytes table_ = 0, positions_ = 0, norm_gradients_ = 0;  ///< gradients of unsharded parameters
 };

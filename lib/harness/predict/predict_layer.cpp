@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "harness/predict/predict_torch.h"
+
 namespace fp8lab::closed_form {
 namespace {
 
@@ -36,7 +38,7 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
     // Shells that were never emptied free the copies of the first forward when they get the recomputed ones.
     if (recomputed) schedule += release(node.unemptied);
     schedule += is_last && beside_residual ? node.backward_beside_residual : node.backward;
-    schedule += release(node.saved - node.retained);
+    schedule += release(node.saved - node.retained - node.freed_in_backward);
     if (node.keeps_output && !is_last) schedule += release(node.out);
     if (k > 0 && node.keeps_input && !branch[k - 1].keeps_output) schedule += release(branch[k - 1].out);
   }
@@ -162,8 +164,10 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(&LayerAccount::backward_gather, position, 0, false) + backward_of_nodes(layer, is_first, true) +
-         release(unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
-         release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(is_first ? stream_ : 0);
+         release(unsharded_parameters, Owner::kGathered) +
+         release(position.is_first ? 0 : kept_by_reduction(cell_, reduced_gradients), Owner::kReductions) +
+         cell_.reduction(reduced_gradients) + release(at.first_of_step ? 0 : gradients, Owner::kGradients) +
+         release(is_first ? stream_ : 0);
 }
 
 /// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
@@ -208,14 +212,14 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool
   return second + first;
 }
 
-LayersAccount::LayersAccount(const CellConfig& config, Arm arm) {
+LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime) {
   CellConfig plain = config;
   plain.training.recipe = "bf16";
   const std::int64_t first = config.training.first_layers_bf16, last = config.training.last_layers_bf16;
   const std::int64_t between = config.model.layers - first - last;
-  if (first > 0) runs_.emplace_back(first, plain, arm);
-  if (between > 0) runs_.emplace_back(between, config, arm);
-  if (last > 0) runs_.emplace_back(last, plain, arm);
+  if (first > 0) runs_.emplace_back(first, plain, arm, runtime);
+  if (between > 0) runs_.emplace_back(between, config, arm, runtime);
+  if (last > 0) runs_.emplace_back(last, plain, arm, runtime);
 }
 
 std::int64_t LayersAccount::count() const {

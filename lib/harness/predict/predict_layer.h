@@ -93,7 +93,7 @@ class LayerAccount {
 /// runs of equal layers.
 class LayersAccount {
  public:
-  LayersAccount(const CellConfig& config, Arm arm);
+  LayersAccount(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
 
   std::int64_t count() const;
   const LayerAccount& first() const { return runs_.front().layer; }
@@ -128,8 +128,11 @@ class LayersAccount {
 
  private:
   struct Run {
-    Run(std::int64_t layers, const CellConfig& config, Arm arm)
-        : count(layers), cell(config, arm), passes(make_layers(cell, config.model.layer)), layer(cell, passes) {}
+    Run(std::int64_t layers, const CellConfig& config, Arm arm, Runtime runtime)
+        : count(layers),
+          cell(config, arm, runtime),
+          passes(make_layers(cell, config.model.layer)),
+          layer(cell, passes) {}
 
     std::int64_t count;
     CellNumbers cell;

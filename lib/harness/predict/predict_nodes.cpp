@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "harness/predict/predict_product.h"
 #include "harness/predict/predict_ring.h"
+#include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -125,7 +126,9 @@ struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
         fc1(cell, cell.hidden, cell.activated, keeps_copies),
-        fc2(cell, cell.ffn, cell.hidden, keeps_copies) {}
+        fc2(cell, cell.ffn, cell.hidden, keeps_copies),
+        early(cell.in_torch ? fc2.saved_x() : 0),
+        silu(keeps_copies ? 0 : saved_by_silu(cell)) {}
 
   Node node() const {
     Node node;
@@ -134,17 +137,21 @@ struct Mlp {
     node.parameters = norm.parameters;
     fc1.add_to(node);
     fc2.add_to(node);
+    node.freed_in_backward = early + silu;
     node.backward = backward(true);
     node.backward_beside_residual = backward(false);
     return node;
   }
   Schedule backward(bool consuming) const {
-    const Schedule activation = fc1.make_gradient() + release(fc2.plain_x);
+    const Schedule activation =
+        release(early) + fc1.make_gradient() + release(fc2.plain_x) + release(silu, Owner::kEager);
     return fc2.backward(consuming) + activation + fc1.backward_making() + norm.backward();
   }
 
   Norm norm;
   Product fc1, fc2;
+  Bytes early;  ///< PyTorch frees what fc2 saved before the backward of the activation begins
+  Bytes silu;   ///< see saved_by_silu(); freed with the backward of the activation
 };
 
 Node norm_mlp(const CellNumbers& cell) {
@@ -154,10 +161,13 @@ Node norm_mlp(const CellNumbers& cell) {
   node.saved =
       mlp.norm.statistics + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y + fc2.saved_x() + fc2.saved_weight();
   const auto forward = [&](Run run) {
-    return fc1.begin(run) + mlp.norm.forward() + fc1.forward_making(run) + fc2.begin(run) + fc2.forward_making(run);
+    return fc1.begin(run) + mlp.norm.forward() + fc1.forward_making(run) + allocate(mlp.silu, Owner::kEager) +
+           fc2.begin(run) + fc2.forward_making(run);
   };
   node.forward = forward(Run::kSaving);
-  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved, forward);
+  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved,
+               [&](Run run) { return forward(run) + release(mlp.silu, Owner::kEager); });
+  node.saved += mlp.silu;
   return node;
 }
 

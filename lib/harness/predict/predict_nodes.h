@@ -33,9 +33,10 @@ struct Node {
   std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;
   Exchanges forward_ring, backward_ring;
-  Bytes stash = 0;      ///< scales that a checkpointed forward stashes for its recomputation
-  Bytes cached = 0;     ///< copies of weights that live from the first forward on
-  Bytes retained = 0;   ///< the part of `saved` that shells hold after backward
+  Bytes stash = 0;              ///< scales that a checkpointed forward stashes for its recomputation
+  Bytes cached = 0;             ///< copies of weights that live from the first forward on
+  Bytes retained = 0;           ///< the part of `saved` that shells hold after backward
+  Bytes freed_in_backward = 0;  ///< the part of `saved` that `backward` frees
   Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even where nothing is saved
 
   /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/predict/predict_torch.h"
 
 // Figures at a point of time (end of forward, of backward, of the step) are sums of the bytes that must be alive then.
 // Peaks are the highest points of the run's schedule, which is composed of the schedules of its layers.
@@ -87,6 +88,7 @@ RunAccount::Passes RunAccount::passes(MicroBatch at) const {
   return {.forward = ends_.enter(false) + layers_.forward(layer_forward) + ends_.leave() + release(old_output) +
                      ends_.loss() + release(old_rest),
           .backward = allocate(kF32) + ends_.backward(at) + layers_.backward(layer_backward) +
+                      release(kept_by_reduction(cell_, layers_.first().reduced_gradients), Owner::kReductions) +
                       ends_.embedding_backward(at) + dropped};
 }
 

@@ -12,15 +12,30 @@ using Bytes = std::int64_t;
 inline constexpr Bytes kF32 = 4;  ///< of an element of type f32
 
 /// What live bytes are for.
-enum class Owner { kParameters, kScales, kGathered, kGradients, kOptimizer, kCachedCopies, kActivations, kLogits };
-inline constexpr std::array<std::string_view, 8> kOwnerNames{"parameters",
-                                                             "scales and amax histories",
-                                                             "unsharded parameters",
-                                                             "gradients",
-                                                             "the optimizer's state",
-                                                             "cached copies of weights",
-                                                             "activations and FP8 copies",
-                                                             "logits and their gradients"};
+enum class Owner {
+  kParameters,
+  kScales,
+  kGathered,
+  kGradients,
+  kOptimizer,
+  kCachedCopies,
+  kActivations,
+  kLogits,
+  kF32Logits,  ///< of PyTorch only, see predict_torch.h; so are the two below
+  kEager,
+  kReductions
+};
+inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
+                                                              "scales and amax histories",
+                                                              "unsharded parameters",
+                                                              "gradients",
+                                                              "the optimizer's state",
+                                                              "cached copies of weights",
+                                                              "activations and FP8 copies",
+                                                              "logits and their gradients",
+                                                              "FP32 logits, log-probabilities and gradients",
+                                                              "outputs of SiLU that eager mode saves",
+                                                              "FSDP2's copies of gradients to reduce"};
 
 /// Bytes by owner.
 struct ByOwner {

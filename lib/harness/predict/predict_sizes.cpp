@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "core/shape.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -150,8 +151,9 @@ Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
   return row ? ceil_div(rows, block) * row(cols) : 0;
 }
 
-CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
-    : form(form_numbers(config.model)),
+CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
+    : in_torch(runtime == Runtime::kTorch),
+      form(form_numbers(config.model)),
       recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
       element(config.training.param_dtype == ParamDType::kF32 ? 4 : 2),
       reduced(!config.reduce_dtype                        ? element
@@ -194,6 +196,7 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
       casts_rows_unstored(casts && !recipe.measures_first && config.training.fused_quantize) {
   if (config.training.cache_weights && casts && !casts_weights && !sharding.sharded)
     cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
+  if (in_torch && sharding.sharded) sharding.ahead = sharding.ahead || sharding.shards > 1;
   if (arm != Arm::kBefore || config.fix.empty()) return;
   const FixNumbers& fix = row_called(config.fix, kFixes, "fix");
   if (fix.revert) fix.revert(decisions);
@@ -234,6 +237,7 @@ Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) co
 }
 
 Schedule CellNumbers::reduction(const GradientBytes& of) const {
+  if (in_torch) return torch_reduction(*this, of);
   const auto made = [](Bytes bytes) { return allocate(bytes, Owner::kGradients); };
   const auto freed = [](Bytes bytes) { return release(bytes, Owner::kGradients); };
   if (reduced == element)

@@ -140,6 +140,9 @@ struct Decisions {
   bool write_back_list_updates = true;
 };
 
+/// What trains the cell: the own runtime, or PyTorch with the least that it holds.
+enum class Runtime { kOwn, kTorch };
+
 /// How the model is sharded. Figures are those of rank 0, whose shards are never smaller than another rank's.
 struct ShardingNumbers {
   bool sharded = false;
@@ -169,7 +172,9 @@ enum class Cached {
 
 /// The numbers of one arm of a cell.
 struct CellNumbers {
-  CellNumbers(const CellConfig& config, Arm arm);
+  CellNumbers(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
+
+  bool in_torch;  ///< eager PyTorch trains the cell, see predict_torch.h
 
   FormNumbers form;
   const RecipeNumbers& recipe;

@@ -29,8 +29,8 @@ constexpr std::string_view kAfterAlone =
     "--model plans the after arm alone, which this does not change; write a scenario file and plan that";
 
 constexpr std::array kNotSet{
-    NotSet{"ranks", "the table has a column for each number of ranks; choose them by --ranks"},
-    NotSet{"training.recipe", "the table has rows for each recipe; choose them by --recipe"},
+    NotSet{"ranks", "there is a table for each number of ranks; choose them by --ranks"},
+    NotSet{"training.recipe", "each table has rows for each recipe; choose them by --recipe"},
     NotSet{"capacity", "memory is that of --gpu, or the size of --capacity"},
     NotSet{"fix", kAfterAlone},
     NotSet{"control", kAfterAlone},
@@ -101,9 +101,7 @@ std::string heading_of(const std::string& name, const CellConfig& base, const Ca
   const auto text_of = [&](const char* path) { return to_text(find_key(path)->get(base)); };
   std::string out = fmt::format(
       "{}: {} layers, hidden {}, vocabulary {}; {}\n"
-      "optimizer {}, master weights {}, moments {}; {}; --set KEY=VALUE changes any other key\n{}\n"
-      "Figures are fp8lab's own runtime's: closed forms that its runs are compared with, byte by byte. Transformer\n"
-      "Engine keeps more under some recipes; of a scenario file `--as transformer_engine@2.16` predicts its layers.\n",
+      "optimizer {}, master weights {}, moments {}; {}; --set KEY=VALUE changes any other key\n{}\n",
       name, base.model.layers, base.model.hidden, base.model.vocabulary, batch_text(base),
       text_of("training.optimizer"), text_of("training.master_weights"), text_of("training.moments"),
       sharding_text(std::ranges::max_element(cells, {}, [](const PlannedCell& c) { return c.config.ranks; })->config),

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "core/check.h"
+#include "harness/cell/keys.h"
 #include "harness/cli/plan/plan_text.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/cli/program.h"
@@ -14,16 +15,37 @@
 namespace fp8lab {
 namespace {
 
-/// The program whose predictions are those of the library that `request.as` names; `title` says which.
+/// The profile's figures of an arm. Throws Error with every key of the cell that the profile lacks; the profile names
+/// one at a time.
+Estimate estimate_as(const MemoryProfile& profile, const CellConfig& cell, Arm arm) {
+  CellConfig reduced = cell;
+  std::string lacking;
+  while (true) {
+    try {
+      Estimate out = profile.estimate(reduced, arm);
+      if (lacking.empty()) return out;
+      break;
+    } catch (const Error& error) {
+      const std::string reason = error.what();
+      const Key* const key = find_key(reason.substr(0, reason.find(':')));
+      const Value plain = key ? key->get(CellConfig{}) : Value{};
+      if (!key || key->get(reduced) == plain) fail(reason + (lacking.empty() ? "" : "; also lacking: " + lacking));
+      lacking += fmt::format("{}{}={} ({})", lacking.empty() ? "" : ", ", key->path, to_text(key->get(reduced)),
+                             reason.substr(reason.find(':') + 2));
+      key->set(reduced, plain);
+    }
+  }
+  fail(fmt::format("the profile has {} in form {}, but lacks: {}", cell.model.layer, cell.model.form, lacking));
+}
+
+/// The program whose predictions are those of the library that `request.as` names; `title` states which.
 Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
   if (request.as.empty()) return program;
-  if (!request.model.empty())
-    fail("plan: --as predicts the cells of scenario files; write one (`fp8lab init memory`) with the model's sizes");
   Program out = program;
   const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
   title = fmt::format("As {}\n", profile.title());
-  out.estimate = [profile](const CellConfig& cell, Arm arm) { return profile.estimate(cell, arm); };
-  out.finds_fits = false;
+  out.estimate = [profile](const CellConfig& cell, Arm arm) { return estimate_as(profile, cell, arm); };
+  out.estimated_library = profile.title().substr(0, profile.title().find(','));
   return out;
 }
 
@@ -39,7 +61,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
     if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
     const ModelPlan model = model_plan(request, capacity, program.vocabulary());
     for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity, {Arm::kAfter}, program));
-    text = request.json ? "" : model_text(plans, model);
+    text = request.json ? "" : title + model_text(plans, model);
   } else {
     if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
     if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())

@@ -10,6 +10,7 @@
 #include "harness/cell/keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/predict/fit.h"
 
 namespace fp8lab {
 namespace {
@@ -96,16 +97,25 @@ std::string plan_help() {
     return listed(out);
   };
   return fmt::format(
-      "Figures are closed forms of the scenario, which every run is compared with; nothing is allocated. With a\n"
-      "capacity each cell fits or does not, and the cheapest changes that make it fit follow. Expectations of the\n"
-      "scenario are judged where they are about predicted figures.\n\n"
-      "Predicted peaks are of live bytes. A run holds its capacity against what its caching allocator reserves, which\n"
-      "has been up to 70 % more. Where less than three quarters are to spare, the line says that live bytes fit, and\n"
-      "JSON has reserved_may_exceed_capacity. What is reserved a run on meta shows, at full size and without a GPU:\n"
-      "fp8lab run FILE -d meta. Figures are of fp8lab's own runtime; --as predicts those of a library.\n\n"
-      "With --model a rank has one sequence of the model's length, Adam FP32 masters and moments, FSDP all ranks and\n"
-      "gathers ahead, and --ranks is 8,64,512,4096 unless they are given; --set changes any key. --gpu leaves 2 GiB\n"
-      "to CUDA and NCCL. --as needs a scenario file.\n\n"
+      "Nothing is allocated. Figures are of the built-in runtime: closed forms of the scenario, which every run is\n"
+      "compared with. --as predicts the figures of a library instead. Every line names the runtime or library that "
+      "its\n"
+      "figures belong to, in JSON the field figures_of: own, pytorch, or the library with its releases.\n\n"
+      "`PyTorch at least` is a lower bound of what PyTorch holds that trains the cell in eager mode: the built-in\n"
+      "runtime's figures with FP32 logits, log-probabilities and their gradients (12 bytes a logit), the outputs of\n"
+      "SiLU, and FSDP2's buffers. PyTorch needs more than this by an amount that plan does not know. With --gpu or\n"
+      "--capacity a cell fits if the built-in runtime's peak and PyTorch's lower bound are both within the memory.\n"
+      "Expectations of a scenario are judged by the built-in runtime's predictions.\n\n"
+      "Peaks are of live bytes; caching allocators have reserved up to 70 % more. If less than three quarters of the\n"
+      "peak are to spare, the line says `by live bytes`, and JSON has reserved_may_exceed_capacity. A run on meta "
+      "shows\n"
+      "what the built-in runtime reserves, at full size and without a GPU: fp8lab run FILE -d meta.\n\n"
+      "{}\n\n"
+      "With --model a rank has one sequence of the model's length, Adam has FP32 masters and moments, FSDP spans all\n"
+      "ranks and gathers ahead, and --ranks is 8,64,512,4096 unless they are given; --set changes any key. --gpu "
+      "leaves\n"
+      "2 GiB to CUDA and NCCL. A rank receives (N - 1) / N of the arrays that N shards gather, and sends as much of\n"
+      "the arrays that they reduce.\n\n"
       "Examples:\n"
       "  fp8lab plan scenarios -d meta -f 405b\n"
       "  fp8lab plan my.yaml --capacity 80GiB\n"
@@ -115,7 +125,7 @@ std::string plan_help() {
       "Exit codes: 0 all good, 1 an expectation fails, or something does not fit or run on the --gpu or --capacity "
       "given,\n"
       "or the scenario's own, 2 bad usage or files, 3 nothing is predicted, 5 no cell matches.\n",
-      names(known_gpus()), names(known_models()));
+      meaning_of_cheapest(), names(known_gpus()), names(known_models()));
 }
 
 }  // namespace fp8lab

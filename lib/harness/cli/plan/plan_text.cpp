@@ -1,119 +1,73 @@
 #include "harness/cli/plan/plan_text.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/plan/plan_fit_text.h"
 
 namespace fp8lab {
 namespace {
 
-using Json = nlohmann::ordered_json;
+struct Column {
+  std::string_view metric, title;
+};
+constexpr std::array kColumns{Column{"memory.peak_bytes", "peak"}, Column{"memory.weight_bytes", "weights"},
+                              Column{"memory.retained_bytes", "retained"},
+                              Column{"traffic.all_gather_bytes", "all-gather"},
+                              Column{"traffic.reduce_scatter_bytes", "reduce-scatter"}};
 
-constexpr std::array<std::string_view, 4> kColumns{"memory.peak_bytes", "memory.weight_bytes", "memory.retained_bytes",
-                                                   "traffic.all_gather_bytes"};
+constexpr const char* kLegend =
+    "(peak: memory.peak_bytes; weights: memory.weight_bytes; retained: memory.retained_bytes; all-gather and "
+    "reduce-scatter:\ntraffic.all_gather_bytes and traffic.reduce_scatter_bytes, the full arrays of a step)\n";
 
-/// Owners of less than this part of a peak are one in its line.
-constexpr std::int64_t kSmallestPart = 50;
-
-constexpr const char* kMayNeedMore = "blocks of the allocator may need more";
-constexpr const char* kShownBy = ", which a run on meta shows (fp8lab run FILE -d meta)";
-/// Marks a peak that fits by little, see is_tight(); a line below all others explains it.
-constexpr const char* kByLiveBytes = " by live bytes";
-
-/// Bytes in one unit over all cells: "77.6 GiB".
-std::string bytes_text(double value) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  return std::abs(value) >= 0.1 * kGiB ? fmt::format("{:.1f} GiB", value / kGiB) : short_figure(value, "B");
-}
-
-std::string line_of(const PlannedArm& arm) {
-  std::string out = fmt::format("  {:<7}", name(arm.arm));
-  if (!arm.reason.empty()) return out + for_terminal(arm.reason) + "\n";
-  for (const std::string_view column : kColumns) {
-    const auto it = arm.estimate.figures.find(std::string(column));
-    if (it != arm.estimate.figures.end())
-      out += fmt::format(" {:>24}", short_figure(it->second, find_metric(column)->unit));
-    else
-      out += fmt::format(" {:>24}", "-");
-  }
+std::string row_of(std::string_view label, const std::array<std::string, kColumns.size()>& texts) {
+  std::string out = fmt::format("  {:<24}", label);
+  for (const std::string& text : texts) out += fmt::format(" {:>14}", text);
   return out + "\n";
 }
 
-/// What holds the peak; what is less than a hundredth of it in all is left out:
-/// "in backward: 29.7 GiB activations and FP8 copies, 11.2 GiB the optimizer's state, 0.1 GiB other"
-std::string owners_text(const Estimate& estimate) {
-  std::int64_t peak = 0, rest = 0;
-  for (const auto& [owner, bytes] : estimate.peak_by_owner) peak += bytes;
-  std::string out;
-  for (const auto& [owner, bytes] : estimate.peak_by_owner) {
-    if (bytes < peak / kSmallestPart)
-      rest += bytes;
-    else
-      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", bytes_text(static_cast<double>(bytes)), owner);
+std::array<std::string, kColumns.size()> texts_of(const Estimate& estimate) {
+  std::array<std::string, kColumns.size()> out;
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    const auto figure = estimate.figures.find(std::string(kColumns[i].metric));
+    out[i] = figure == estimate.figures.end() ? "-" : short_figure(figure->second, "B");
   }
-  if (rest * 100 >= peak && rest > 0) out += fmt::format(", {} other", bytes_text(static_cast<double>(rest)));
-  return out.empty() ? "" : fmt::format("in {}: {}", estimate.peak_phase, out);
-}
-
-std::string changes_text(const Fit& fit, std::int64_t capacity) {
-  std::string changes, costs;
-  for (const FitChange& change : fit.changes) {
-    changes += fmt::format("{}{}={}", changes.empty() ? "" : ", ", change.key, change.value);
-    costs += fmt::format("{}{}", costs.empty() ? "" : "; ", change.cost);
-  }
-  return fmt::format("{}: {}{} ({})", changes, bytes_text(static_cast<double>(fit.peak_bytes)),
-                     is_tight(fit.peak_bytes, capacity) ? kByLiveBytes : "", costs);
-}
-
-/// The changes that make an arm fit, or those that do not.
-std::string search_text(const FitSearch& search, std::int64_t capacity, const std::string& indent) {
-  std::string out;
-  for (const Fit& fit : search.fits) out += fmt::format("{}fits with {}\n", indent, changes_text(fit, capacity));
-  if (search.fits.empty())
-    out += indent + (search.tried.empty()
-                         ? "no change of those that plan tries applies\n"
-                         : fmt::format("nothing that was tried makes it fit: {}\n", fmt::join(search.tried, ", ")));
   return out;
 }
 
-bool fits_tightly(const PlannedArm& arm, std::int64_t capacity) {
-  return arm.spare && is_tight(capacity - *arm.spare, capacity);
+/// "+4.50 GiB"
+std::string signed_text(double bytes) {
+  return bytes == 0 ? "same" : (bytes < 0 ? "-" : "+") + short_figure(std::abs(bytes), "B");
 }
 
-/// Whether the arm fits, what its peak consists of, and what makes it fit.
-std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
-  const std::int64_t capacity = plan.capacity;
-  if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
-  if (!arm.spare) return "";
-  const auto spare = static_cast<double>(*arm.spare);
-  const std::string of = bytes_text(static_cast<double>(capacity));
-  const bool tight = fits_tightly(arm, capacity);
-  std::string out = indent + (spare < 0 ? fmt::format("does not fit {}: {} too much", of, bytes_text(-spare))
-                                        : fmt::format("{} {} with {} to spare", tight ? "live bytes fit" : "fits", of,
-                                                      bytes_text(spare)));
-  if (arm.lasting)
-    out += fmt::format(" from the second step on, with the optimizer's state: {}",
-                       bytes_text(arm.lasting->figures.at("memory.peak_bytes")));
-  if (tight) out += fmt::format("; {}{}", kMayNeedMore, plan.of_library ? "" : kShownBy);
-  const std::string owners = owners_text(arm.lasting ? *arm.lasting : arm.estimate);
-  out += owners.empty() ? "\n" : fmt::format("; the peak is {}\n", owners);
-  return out + (arm.search ? search_text(*arm.search, capacity, indent + "  ") : "");
+std::array<std::string, kColumns.size()> difference_texts(const Estimate& estimate, const Estimate& of_bf16) {
+  std::array<std::string, kColumns.size()> out;
+  for (std::size_t i = 0; i < kColumns.size(); ++i) {
+    const std::string name(kColumns[i].metric);
+    const auto a = estimate.figures.find(name), b = of_bf16.figures.find(name);
+    out[i] = a == estimate.figures.end() || b == of_bf16.figures.end() ? "-" : signed_text(a->second - b->second);
+  }
+  return out;
 }
 
-/// What explains the mark of peaks that fit by little, if `text` has it.
-std::string live_bytes_legend(const std::string& text) {
-  if (text.find(kByLiveBytes) == std::string::npos) return "";
-  return fmt::format("(by live bytes: {}{})\n", kMayNeedMore, kShownBy);
+/// The rows of an arm: its figures, their differences from bf16, and PyTorch's lower bound.
+std::string rows_of(const Planned& plan, const PlannedArm& arm) {
+  if (!arm.reason.empty()) return fmt::format("  {:<24} {}\n", name(arm.arm), for_terminal(arm.reason));
+  std::string out = row_of(name(arm.arm), texts_of(arm.estimate));
+  if (plan.bf16 && arm.arm == Arm::kAfter)
+    out += row_of("after less bf16", difference_texts(arm.estimate, plan.bf16->estimate));
+  if (arm.torch)
+    out += row_of(fmt::format("{}, PyTorch at least", name(arm.arm)),
+                  {short_figure(arm.torch->figures.at("memory.peak_bytes"), "B"), "-", "-", "-", "-"});
+  return out;
 }
 
 /// Which of its weights are not FP8, though the cell asks for it.
@@ -124,135 +78,75 @@ std::string refused_text(const PlannedArm& arm, const std::string& indent) {
                      arm.arm == Arm::kBefore ? "" : ": over these ranks, shards would cut their blocks");
 }
 
-/// An expectation that fails, with the figures that say so.
-std::string gate_text(const Gate& gate) {
+/// An expectation that fails, with the figures that show it and whose they are.
+std::string gate_text(const Planned& plan, const Gate& gate) {
   const Metric* metric = find_metric(gate.metric);
   const std::string_view unit = metric ? metric->unit : "1";
   std::string figures = gate.detail;
   if (gate.observed) figures = "predicted " + figure(*gate.observed, unit);
   if (gate.observed && gate.limit) figures += ", limit " + figure(*gate.limit, unit);
-  return fmt::format("  fails: {}: {}\n", for_terminal(gate.text), figures);
+  return fmt::format("  fails for {}: {}: {}\n", plan.subject(), for_terminal(gate.text), figures);
 }
 
-Json json_of(const PlannedArm& arm, std::int64_t capacity) {
-  Json figures = Json::object();
-  for (const auto& [name, value] : arm.estimate.figures) figures[name] = Json::parse(shortest(value));
-  Json out{{"predicted", figures}, {"reason", arm.reason.empty() ? Json(nullptr) : Json(arm.reason)}};
-  if (!arm.estimate.peak_phase.empty()) {
-    out["peak_phase"] = arm.estimate.peak_phase;
-    out["peak_by_owner"] = Json::object();
-    for (const auto& [owner, bytes] : arm.estimate.peak_by_owner) out["peak_by_owner"][std::string(owner)] = bytes;
-  }
-  if (arm.estimate.fp8_weights > 0) {
-    out["fp8_weights"] = arm.estimate.fp8_weights;
-    out["refused_weights"] = arm.estimate.refused_weights;
-  }
-  if (!arm.cannot_run.empty()) out["cannot_run"] = arm.cannot_run;
-  if (!arm.spare) return out;
-  if (arm.lasting) out["peak_bytes_from_second_step"] = arm.lasting->figures.at("memory.peak_bytes");
-  out["capacity"] = capacity;
-  out["fits"] = arm.fits();
-  out["reserved_may_exceed_capacity"] = fits_tightly(arm, capacity);
-  out["spare_bytes"] = *arm.spare;
-  out["fits_with"] = Json::array();
-  if (!arm.search) return out;
-  for (const Fit& fit : arm.search->fits) {
-    Json changes = Json::array();
-    for (const FitChange& change : fit.changes)
-      changes.push_back({{"key", change.key}, {"value", change.value}, {"cost", change.cost}});
-    out["fits_with"].push_back({{"changes", changes},
-                                {"peak_bytes", fit.peak_bytes},
-                                {"reserved_may_exceed_capacity", is_tight(fit.peak_bytes, capacity)}});
-  }
-  out["tried"] = arm.search->tried;
+/// "11.2", "1.87", in GiB; small values have a unit, "512 B".
+std::string gib_text(double bytes, bool with_sign = false) {
+  const double value = bytes / (1024.0 * 1024.0 * 1024.0), size = std::abs(value);
+  const std::string digits = size >= 10                  ? fmt::format("{:.1f}", size)
+                             : size >= 0.01 || size == 0 ? fmt::format("{:.2f}", size)
+                                                         : short_figure(std::abs(bytes), "B");
+  return (value < 0 ? "-" : with_sign ? "+" : "") + digits;
+}
+
+/// "47.7 (-4.5)": GiB, in brackets the difference from bf16.
+std::string with_difference(double bytes, const std::optional<double>& of_bf16) {
+  if (!of_bf16) return gib_text(bytes);
+  return fmt::format("{} ({})", gib_text(bytes), bytes == *of_bf16 ? "same" : gib_text(bytes - *of_bf16, true));
+}
+
+std::optional<double> figure_of(const Estimate& estimate, const char* name) {
+  const auto found = estimate.figures.find(name);
+  return found == estimate.figures.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string figure_text(const Planned& plan, const Estimate& estimate, const Estimate* of_bf16, const char* name) {
+  const auto value = figure_of(estimate, name);
+  if (!value) return "-";
+  return with_difference(*value, plan.bf16 && of_bf16 ? figure_of(*of_bf16, name) : std::nullopt);
+}
+
+/// A row of the table of one number of ranks: peaks with the marks that the legend explains, weights, bytes moved.
+std::string table_row(const Planned& plan) {
+  constexpr const char* kPeak = "memory.peak_bytes";
+  const PlannedArm& arm = plan.arms.front();
+  const Estimate* const bf16 = plan.bf16 ? &plan.bf16->estimate : nullptr;
+  const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(arm, plan.capacity) ? "?" : "";
+  std::string out = fmt::format("{:<24} {:>17} {:<2}", plan.cell.title, figure_text(plan, arm.estimate, bf16, kPeak),
+                                fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
+  const Estimate* const torch_bf16 = plan.bf16 && plan.bf16->torch ? &*plan.bf16->torch : nullptr;
+  out += fmt::format(" {:>17} {:<1}", arm.torch ? figure_text(plan, *arm.torch, torch_bf16, kPeak) : "-",
+                     arm.torch_lacks_memory() ? "!" : "");
+  out += fmt::format(" {:>17}", figure_text(plan, arm.estimate, bf16, "memory.weight_bytes"));
+  const auto moved = moved_bytes(plan.cell.config, arm.estimate);
+  const auto in_bf16 = bf16 ? moved_bytes(plan.cell.config, *bf16) : std::nullopt;
+  for (double MovedBytes::* bytes : {&MovedBytes::received, &MovedBytes::sent})
+    out += fmt::format(
+        " {:>17}",
+        moved ? with_difference((*moved).*bytes, in_bf16 ? std::optional((*in_bf16).*bytes) : std::nullopt) : "-");
+  return out + "\n";
+}
+
+/// The table of the number of ranks that `column` counts.
+std::string model_table(const std::vector<Planned>& plans, const ModelPlan& model, std::size_t column) {
+  const std::string subject = plans.front().library.empty() ? "built-in runtime" : plans.front().library;
+  std::string out = fmt::format(
+      "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}    {:>17}   {:>17} {:>17} "
+      "{:>17}\n"
+      "{:<24} {:>17}    {:>17}   {:>17} {:>17} {:>17}\n",
+      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", "peak, PyTorch", "weights kept",
+      "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject, "at least", "between steps",
+      "in all-gathers", "reduce-scatters");
+  for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
-}
-
-Json json_of(const Planned& plan) {
-  const CellConfig& cell = plan.cell.config;
-  Json out{{"id", cell.id},          {"scenario", cell.scenario}, {"file", plan.cell.file},
-           {"line", plan.cell.line}, {"device", cell.device},     {"ranks", cell.ranks},
-           {"skip", nullptr},        {"arms", Json::object()},    {"expect", Json::array()}};
-  if (!plan.cell.skip_reason.empty()) out["skip"] = plan.cell.skip_reason;
-  for (const PlannedArm& arm : plan.arms) out["arms"][std::string(name(arm.arm))] = json_of(arm, plan.capacity);
-  for (const Gate& gate : plan.gates)
-    out["expect"].push_back({{"text", gate.text},
-                             {"line", gate.line},
-                             {"pass", *gate.pass},
-                             {"predicted", gate.observed ? Json(*gate.observed) : Json(nullptr)}});
-  return out;
-}
-
-/// What the rows of a model's plan say of its fewest ranks.
-struct Answers {
-  std::size_t rows = 0, fitting = 0, mended = 0, tight = 0;
-  const Planned* smallest = nullptr;  ///< of the rows that fit, the one with the smallest peak
-  const Planned* cheapest = nullptr;  ///< of the others, the one with the cheapest change of all, `change`
-  const Fit* change = nullptr;        ///< of those that cost as much, the one with the smallest peak
-};
-
-Answers answers_of(const std::vector<Planned>& plans, const ModelPlan& model) {
-  Answers out;
-  for (std::size_t i = 0; i < plans.size(); i += model.ranks.size()) {
-    const PlannedArm& arm = plans[i].arms.front();
-    if (!arm.spare) continue;
-    ++out.rows;
-    out.tight += fits_tightly(arm, plans[i].capacity);
-    if (arm.fits()) {
-      ++out.fitting;
-      if (!out.smallest || *arm.spare > *out.smallest->arms.front().spare) out.smallest = &plans[i];
-    }
-    if (!arm.search || arm.search->fits.empty()) continue;
-    ++out.mended;
-    for (const Fit& fit : arm.search->fits) {
-      const auto rank = [](const Fit& f) { return std::pair(f.cost, f.peak_bytes); };
-      if (out.change && rank(*out.change) <= rank(fit)) continue;
-      out.cheapest = &plans[i];
-      out.change = &fit;
-    }
-  }
-  return out;
-}
-
-/// "; the others fit with a change, the cheapest is that of bf16: training.checkpoint=full: 24.4 GiB (...)"
-std::string mended_text(const Answers& answers) {
-  if (!answers.change) return "";
-  const std::string change = changes_text(*answers.change, answers.cheapest->capacity);
-  if (answers.rows == 1) return "; fits with " + change;
-  if (answers.mended == 1) return fmt::format("; {} fits with {}", answers.cheapest->cell.title, change);
-  const bool all = answers.mended + answers.fitting == answers.rows;
-  const std::string who =
-      !all                  ? fmt::format("{} {}", answers.mended,
-                         answers.fitting > 0 ? "more fit" : "of " + std::to_string(answers.rows) + " recipes fit")
-      : answers.fitting > 0 ? "the others fit"
-                            : "every recipe fits";
-  return fmt::format("; {} with a change, the cheapest is that of {}: {}", who, answers.cheapest->cell.title, change);
-}
-
-/// One line: which rows of a model's plan fit over the fewest ranks, and the cheapest change with which the others do.
-std::string answer_text(const std::vector<Planned>& plans, const ModelPlan& model) {
-  const Answers answers = answers_of(plans, model);
-  if (answers.rows == 0) return "";
-  const std::string over = counted(static_cast<std::size_t>(model.ranks.front()), "rank");
-  if (!answers.smallest) return fmt::format("Does not fit over {} as it is{}.\n", over, mended_text(answers));
-  const std::int64_t peak = answers.smallest->capacity - *answers.smallest->arms.front().spare;
-  const char* const by = is_tight(peak, answers.smallest->capacity) ? kByLiveBytes : "";
-  if (answers.fitting == answers.rows)
-    return fmt::format("Fits over {}{}{}.\n", over, by,
-                       answers.tight == 0 || *by != '\0'
-                           ? ""
-                           : fmt::format("; {} of {} recipes{} alone", answers.tight, answers.rows, kByLiveBytes));
-  return fmt::format("Fits over {}, by {} of {} recipes; the smallest peak is that of {}: {}{}{}.\n", over,
-                     answers.fitting, answers.rows, answers.smallest->cell.title, bytes_text(static_cast<double>(peak)),
-                     by, mended_text(answers));
-}
-
-/// "79.4 GiB ! ": a peak with the marks that stand below the table.
-std::string marked_peak(const PlannedArm& arm, std::int64_t capacity) {
-  const auto peak = arm.estimate.figures.find("memory.peak_bytes");
-  if (peak == arm.estimate.figures.end()) return "-   ";
-  const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(arm, capacity) ? "?" : "";
-  return fmt::format("{} {:<2}", bytes_text(peak->second), fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
 }
 
 std::string marks_legend(const std::vector<Planned>& plans) {
@@ -260,44 +154,107 @@ std::string marks_legend(const std::vector<Planned>& plans) {
     return std::ranges::any_of(plans, [&](const Planned& plan) { return marked(plan.arms.front(), plan.capacity); });
   };
   std::string out;
-  if (any([](const PlannedArm& arm, std::int64_t) { return arm.spare && *arm.spare < 0; }))
+  if (any([](const PlannedArm& arm, std::int64_t) {
+        return arm.torch_lacks_memory() || (arm.spare && *arm.spare < 0);
+      }))
     out += "(!: does not fit)\n";
   if (any([](const PlannedArm& arm, std::int64_t capacity) { return fits_tightly(arm, capacity); }))
-    out += fmt::format("(?: live bytes fit; {})\n", kMayNeedMore);
+    out += "(?: fits by live bytes)\n";
   if (any([](const PlannedArm& arm, std::int64_t) { return arm.estimate.refused_weights > 0; }))
-    out += "(*: FP8 weights stay in high precision where shards would cut their blocks)\n";
+    out += "(*: FP8 weights stay in high precision because shards would cut their blocks)\n";
+  return out.empty() ? "" : "\n" + out;
+}
+
+/// The rows of a model's plan over its fewest ranks.
+std::vector<PlannedRow> first_rows(const std::vector<Planned>& plans, const ModelPlan& model) {
+  std::vector<PlannedRow> out;
+  for (std::size_t i = 0; i < plans.size(); i += model.ranks.size()) out.push_back({plans[i].cell.title, &plans[i]});
   return out;
 }
 
-}  // namespace
-
-std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
-  std::string out = answer_text(plans, model) + model.heading;
-  std::string head = fmt::format("{:<36}", "peak of a rank, by ranks");
-  std::vector<std::pair<std::string, std::string>> answers;  // rows, and what they have in common
-  for (const int ranks : model.ranks) head += fmt::format(" {:>12} ", ranks);
-  out += head + "\n";
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const bool first = i % model.ranks.size() == 0;
-    const PlannedArm& arm = plans[i].arms.front();
-    if (first) out += fmt::format("{}{:<36}", i == 0 ? "" : "\n", plans[i].cell.title);
-    out += fmt::format(" {:>13}", marked_peak(arm, plans[i].capacity));
-    if (!first) continue;
-    std::string answer = arm.reason.empty() ? fit_text(plans[i], arm, "  ") : fmt::format("  {}\n", arm.reason);
-    const auto same = std::ranges::find(answers, answer, &std::pair<std::string, std::string>::second);
-    if (same == answers.end())
-      answers.emplace_back(plans[i].cell.title, std::move(answer));
-    else
-      same->first += "; " + plans[i].cell.title;
-  }
-  out += "\n" + marks_legend(plans);
-  if (plans.empty() || plans.front().capacity == 0) return out;
-  out += fmt::format("\nOver {}:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
-  for (const auto& [rows, answer] : answers) out += rows + "\n" + answer;
-  return out + live_bytes_legend(out);
+/// "all 7 rows", "5 of 7 rows"
+std::string of_rows(std::size_t some, std::size_t all) {
+  if (all == 1) return some == 1 ? "its row" : "no row";
+  return some == all ? fmt::format("all {} rows", all) : fmt::format("{} of {} rows", some, all);
 }
 
-namespace {
+/// What PyTorch's lower bounds show.
+std::string torch_answer(const std::vector<PlannedRow>& rows) {
+  std::vector<double> peaks;
+  std::size_t lacking = 0;
+  for (const PlannedRow& row : rows) {
+    const PlannedArm& arm = row.plan->arms.front();
+    if (!arm.torch_spare) continue;
+    peaks.push_back(arm.torch->figures.at("memory.peak_bytes"));
+    lacking += arm.torch_lacks_memory();
+  }
+  if (peaks.empty()) return "";
+  const auto [low, high] = std::ranges::minmax(peaks);
+  const std::string range = low == high ? bytes_text(low) : fmt::format("{} to {}", bytes_text(low), bytes_text(high));
+  if (lacking == peaks.size()) return fmt::format("; PyTorch fits in no row: it holds at least {}", range);
+  const std::string some = lacking == 0 ? "" : fmt::format(" and does not fit in {}", of_rows(lacking, rows.size()));
+  return fmt::format("; PyTorch holds at least {}{}. {}", range, some, kUnknownRest);
+}
+
+/// One line: in which rows of a model's plan the memory is enough over the fewest ranks, and the cheapest change for
+/// the others.
+std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& model) {
+  std::vector<PlannedRow> rows = all;
+  std::erase_if(rows, [](const PlannedRow& row) { return !row.plan->arms.front().spare; });
+  if (rows.empty()) return "";
+  std::size_t fitting = 0, tight = 0;
+  const Fit* cheapest = nullptr;
+  const PlannedRow* of = nullptr;
+  for (const PlannedRow& row : rows) {
+    const PlannedArm& arm = row.plan->arms.front();
+    fitting += *arm.spare >= 0;
+    tight += fits_tightly(arm, row.plan->capacity);
+    if (!arm.search) continue;
+    for (const Fit& fit : arm.search->fits) {
+      const auto rank = [](const Fit& f) { return std::pair(f.cost, f.peak.largest()); };
+      if (cheapest && rank(*cheapest) <= rank(fit)) continue;
+      cheapest = &fit;
+      of = &row;
+    }
+  }
+  std::string out =
+      fmt::format("Over {} of {} each, {} {}", counted(static_cast<std::size_t>(model.ranks.front()), "rank"),
+                  bytes_text(static_cast<double>(rows.front().plan->capacity)), rows.front().plan->subject(),
+                  fitting == 0 ? "fits in no row" : "fits in " + of_rows(fitting, rows.size()));
+  if (tight > 0) out += tight == fitting ? " by live bytes" : fmt::format(", {} of them by live bytes", tight);
+  out += torch_answer(rows) + ".\n";
+  if (cheapest) out += fmt::format("The cheapest change is {} in row {}.\n", text_of_changes(*cheapest), of->title);
+  return out;
+}
+
+/// Whose the figures of a model's plan are.
+std::string figures_note(const Planned& plan) {
+  if (!plan.library.empty())
+    return fmt::format("Figures are of {}, predicted from its memory profile.\n", plan.library);
+  return "Figures are of the built-in runtime: closed forms that its runs are compared with, byte by byte. The column\n"
+         "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "
+         "FP32\n"
+         "logits; under eight-bit recipes, of what a PyTorch library holds.\n";
+}
+
+/// Below the tables: what the fewest ranks hold, rows of one answer together, and what would make them fit.
+std::string details_text(const std::vector<PlannedRow>& rows, const ModelPlan& model) {
+  std::vector<std::pair<std::string, std::string>> answers;  // rows, and what they have in common
+  for (const PlannedRow& row : rows) {
+    const PlannedArm& arm = row.plan->arms.front();
+    std::string answer =
+        arm.reason.empty() ? fit_text(*row.plan, arm, "  ") : fmt::format("  {}\n", for_terminal(arm.reason));
+    const auto same = std::ranges::find(answers, answer, &std::pair<std::string, std::string>::second);
+    if (same == answers.end())
+      answers.emplace_back(row.title, std::move(answer));
+    else
+      same->first += "; " + row.title;
+  }
+  std::string out = fmt::format("\nOver {}, by row:\n", counted(static_cast<std::size_t>(model.ranks.front()), "rank"));
+  for (const auto& [titles, answer] : answers) out += titles + "\n" + answer;
+  const std::string remedies = remedies_text(rows);
+  return out + (remedies.empty() ? "" : "\n" + remedies);
+}
 
 std::string why_not_run(const PlannedCell& cell) {
   if (cell.skip_reason.empty()) return "";
@@ -306,40 +263,52 @@ std::string why_not_run(const PlannedCell& cell) {
 
 }  // namespace
 
+std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
+  const std::vector<PlannedRow> rows = first_rows(plans, model);
+  std::string out = answer_text(rows, model) + model.heading + figures_note(plans.front());
+  const bool predicted = std::ranges::any_of(plans, [](const Planned& p) { return p.arms.front().reason.empty(); });
+  if (!predicted) return out + details_text(rows, model);
+  for (std::size_t column = 0; column < model.ranks.size(); ++column) out += model_table(plans, model, column);
+  out += marks_legend(plans);
+  if (plans.front().capacity > 0) out += details_text(rows, model);
+  return out + live_bytes_legend(out, !plans.front().library.empty());
+}
+
 std::string scenario_text(const std::vector<Planned>& plans, bool says_what_runs) {
-  std::string text = fmt::format("Predicted, on rank 0:\n  {:<7}", "");
-  for (const std::string_view column : kColumns) text += fmt::format(" {:>24}", column);
-  text += "\n";
+  const std::string subject = says_what_runs ? "the built-in runtime" : plans.front().subject();
+  std::string text = fmt::format("Predicted figures of {}, on rank 0:\n", subject);
+  std::array<std::string, kColumns.size()> titles;
+  for (std::size_t i = 0; i < kColumns.size(); ++i) titles[i] = kColumns[i].title;
+  text += row_of("", titles);
   std::size_t runs = 0, arms = 0, predicted = 0, hold = 0, fail = 0, open = 0;
+  std::vector<PlannedRow> rows;
   for (const Planned& plan : plans) {
     const CellConfig& cell = plan.cell.config;
+    rows.push_back({cell.id, &plan});
     runs += plan.cell.skip_reason.empty();
     arms += plan.arms.size();
     predicted += static_cast<std::size_t>(
         std::ranges::count_if(plan.arms, [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); }));
-    text += fmt::format("{}  ({}, {} {}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
-                        why_not_run(plan.cell));
+    text += fmt::format("{}  ({}, {} {}{}){}\n", cell.id, cell.device, cell.ranks, cell.ranks == 1 ? "rank" : "ranks",
+                        plan.subject() == subject ? "" : ", figures of " + plan.subject(), why_not_run(plan.cell));
     for (const PlannedArm& arm : plan.arms)
-      text += line_of(arm) + refused_text(arm, "          ") + fit_text(plan, arm, "          ");
+      text += rows_of(plan, arm) + refused_text(arm, "      ") + fit_text(plan, arm, "      ");
     for (const Gate& gate : plan.gates) {
-      if (!*gate.pass) text += gate_text(gate);
+      if (!*gate.pass) text += gate_text(plan, gate);
       ++(*gate.pass ? hold : fail);
     }
     open += plan.open;
   }
+  text += kLegend + remedies_text(rows);
+  text += live_bytes_legend(text, !plans.front().library.empty());
   text += fmt::format("{}, {}{}", counted(plans.size(), "cell"),
                       says_what_runs ? fmt::format("{} of them run here, ", runs) : "", counted(arms, "arm"));
   if (predicted < arms) text += fmt::format("; {} of {} are predicted", predicted, counted(arms, "arm"));
   if (hold + fail > 0)
-    text += fmt::format("; predictions decide {} of {}: {}", hold + fail, counted(hold + fail + open, "expectation"),
-                        fail == 0 ? "all hold" : fmt::format("{} fail", fail));
-  return text + "\n" + live_bytes_legend(text);
-}
-
-std::string plans_json(const std::vector<Planned>& plans) {
-  Json json = Json::array();
-  for (const Planned& plan : plans) json.push_back(json_of(plan));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    text +=
+        fmt::format("; predictions for {} decide {} of {}: {}", subject, hold + fail,
+                    counted(hold + fail + open, "expectation"), fail == 0 ? "all hold" : fmt::format("{} fail", fail));
+  return text + "\n";
 }
 
 }  // namespace fp8lab

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/scenario/rules.h"
 
@@ -48,12 +49,43 @@ void judge_expectations(Planned& plan) {
         ++plan.open;
 }
 
-FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, const Vocabulary& vocabulary) {
+FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, bool with_torch, const Vocabulary& vocabulary) {
   // Without attention, ranks that split sequences are ranks with smaller micro-batches.
   const bool splits = vocabulary.attends && vocabulary.attends(cell.model.layer);
-  return cheapest_fits(cell, capacity, [&](const CellConfig& changed) {
-    return (splits || changed.context_parallel == cell.context_parallel) && broken_rules(changed, vocabulary).empty();
-  });
+  return cheapest_fits(
+      cell, capacity,
+      [&](const CellConfig& changed) {
+        return (splits || changed.context_parallel == cell.context_parallel) &&
+               broken_rules(changed, vocabulary).empty();
+      },
+      with_torch);
+}
+
+std::optional<std::int64_t> spare_of(const Estimate& estimate, std::int64_t capacity) {
+  const auto peak = estimate.figures.find("memory.peak_bytes");
+  if (capacity == 0 || peak == estimate.figures.end()) return std::nullopt;
+  return capacity - static_cast<std::int64_t>(peak->second);
+}
+
+/// The figures of an arm, or why there are none.
+PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm, const Program& program) {
+  PlannedArm out;
+  out.arm = arm;
+  try {
+    if (program.estimate)
+      out.estimate = program.estimate(cell, arm);
+    else if (program.predict)
+      out.estimate.figures = program.predict(cell, arm);
+    if (out.estimate.figures.empty())
+      out.reason =
+          is_library(cell) ? "no closed form of a library; --as LIBRARY@RELEASE predicts it" : "no closed form";
+    if (program.estimate && lasting.training.steps != cell.training.steps) out.lasting = program.estimate(lasting, arm);
+    const bool own = program.estimate && program.estimated_library.empty() && !is_library(cell);
+    if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) out.torch = torch_at_least(lasting, arm);
+  } catch (const Error& error) {
+    out.reason = error.what();
+  }
+  return out;
 }
 
 }  // namespace
@@ -63,9 +95,18 @@ bool Planned::fails(bool fits) const {
     return e.comparison == Comparison::kEnds && e.side == Side::kAfter;
   });
   return std::any_of(gates.begin(), gates.end(), [](const Gate& gate) { return !*gate.pass; }) ||
-         ((fits || !ends_otherwise) && std::any_of(arms.begin(), arms.end(), [](const PlannedArm& arm) {
-            return arm.arm == Arm::kAfter && (!arm.cannot_run.empty() || (arm.spare && *arm.spare < 0));
+         ((fits || !ends_otherwise) && std::any_of(arms.begin(), arms.end(), [&](const PlannedArm& arm) {
+            return arm.arm == Arm::kAfter &&
+                   (!arm.cannot_run.empty() || (arm.spare && *arm.spare < 0) || (fits && arm.torch_lacks_memory()));
           }));
+}
+
+std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate) {
+  const auto gathered = estimate.figures.find("traffic.all_gather_bytes");
+  const auto reduced = estimate.figures.find("traffic.reduce_scatter_bytes");
+  if (gathered == estimate.figures.end() || reduced == estimate.figures.end()) return std::nullopt;
+  const double shards = mesh_of(cell).shards, of_others = (shards - 1) / shards;
+  return MovedBytes{of_others * gathered->second, of_others * reduced->second};
 }
 
 bool is_tight(std::int64_t peak, std::int64_t capacity) {
@@ -75,8 +116,12 @@ bool is_tight(std::int64_t peak, std::int64_t capacity) {
 
 Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::vector<Arm>& arms,
                 const Program& program) {
-  Planned plan{cell, capacity.bytes > 0 ? capacity.bytes : cell.config.capacity, {}, {}, 0};
-  plan.of_library = !program.finds_fits || is_library(cell.config);
+  Planned plan;
+  plan.cell = cell;
+  plan.capacity = capacity.bytes > 0 ? capacity.bytes : cell.config.capacity;
+  plan.library = !program.estimated_library.empty() ? program.estimated_library
+                 : is_library(cell.config)          ? cell.config.subject
+                                                    : "";
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   CellConfig lasting = cell.config;
@@ -84,30 +129,22 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
     lasting.training.steps = std::max<std::int64_t>(lasting.training.steps, 2);
   const auto& quantizes = program.vocabulary().quantizes;
   for (const Arm arm : arms) {
-    PlannedArm out{arm, {}, {}, "", "", {}, {}};
+    PlannedArm out = estimated(cell.config, lasting, arm, program);
     if (!capacity.fp8 && arm != Arm::kBf16 && quantizes(cell.config.training.recipe))
       out.cannot_run = fmt::format("{} has no FP8 matrix products", capacity.gpu);
-    try {
-      if (program.estimate)
-        out.estimate = program.estimate(cell.config, arm);
-      else if (program.predict)
-        out.estimate.figures = program.predict(cell.config, arm);
-      if (out.estimate.figures.empty())
-        out.reason = is_library(cell.config) ? "no closed form of a library; --as LIBRARY@RELEASE predicts it"
-                                             : "no closed form";
-      if (program.estimate && lasting.training.steps != cell.config.training.steps)
-        out.lasting = program.estimate(lasting, arm);
-    } catch (const Error& error) {
-      out.reason = error.what();
-    }
-    const std::map<std::string, double>& figures = (out.lasting ? *out.lasting : out.estimate).figures;
-    const auto peak = figures.find("memory.peak_bytes");
-    if (plan.capacity > 0 && peak != figures.end()) out.spare = plan.capacity - static_cast<std::int64_t>(peak->second);
-    if (arm == Arm::kAfter && program.estimate && program.finds_fits && out.spare && *out.spare < 0 &&
-        out.cannot_run.empty())
-      out.search = fits_of(lasting, plan.capacity, program.vocabulary());
+    out.spare = spare_of(out.lasting ? *out.lasting : out.estimate, plan.capacity);
+    if (capacity.bytes > 0 && out.torch) out.torch_spare = spare_of(*out.torch, plan.capacity);
+    const bool lacks_memory = (out.spare && *out.spare < 0) || out.torch_lacks_memory();
+    if (arm == Arm::kAfter && program.estimate && plan.library.empty() && lacks_memory && out.cannot_run.empty())
+      out.search = fits_of(lasting, plan.capacity, out.torch_spare.has_value(), program.vocabulary());
     plan.arms.push_back(std::move(out));
   }
+  const auto of_bf16 = std::ranges::find(plan.arms, Arm::kBf16, &PlannedArm::arm);
+  if (of_bf16 != plan.arms.end())
+    plan.bf16 = *of_bf16;
+  else if (quantizes(cell.config.training.recipe))
+    plan.bf16 = estimated(cell.config, lasting, Arm::kBf16, program);
+  if (plan.bf16 && plan.bf16->estimate.figures.empty()) plan.bf16.reset();
   judge_expectations(plan);
   return plan;
 }

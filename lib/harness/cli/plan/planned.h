@@ -31,17 +31,24 @@ Capacity capacity_of(const PlanRequest& request);
 bool is_tight(std::int64_t peak, std::int64_t capacity);
 
 struct PlannedArm {
-  Arm arm;
+  Arm arm = Arm::kAfter;
   Estimate estimate;
-  /// Of at least two steps: an optimizer makes its state in the first, so that the peak of one step is not that of
-  /// training. Present where a capacity was asked for.
+  /// Figures of at least two steps: an optimizer makes its state in the first, so the peak of one step is not the peak
+  /// of training. Present if a capacity was asked for.
   std::optional<Estimate> lasting;
+  /// What PyTorch holds at least, see torch_at_least(), over as many steps as `lasting`. Absent before a fix, and if
+  /// the figures are a library's.
+  std::optional<Estimate> torch;
   std::string reason;                 ///< why there are no figures
   std::string cannot_run;             ///< why the GPU cannot run the arm, whatever memory it has; "": it can
-  std::optional<std::int64_t> spare;  ///< capacity less peak; nothing where one of them is not known
-  std::optional<FitSearch> search;    ///< of changes that make the arm fit, where they were looked for
+  std::optional<std::int64_t> spare;  ///< capacity less peak; nothing if one of them is not known
+  /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
+  std::optional<std::int64_t> torch_spare;
+  std::optional<FitSearch> search;  ///< for changes that make the arm fit, if it was made
 
-  bool fits() const { return spare && *spare >= 0 && cannot_run.empty(); }
+  /// False also if only PyTorch does not fit.
+  bool fits() const { return spare && *spare >= 0 && !torch_lacks_memory() && cannot_run.empty(); }
+  bool torch_lacks_memory() const { return torch_spare && *torch_spare < 0; }
 };
 
 struct Planned {
@@ -50,11 +57,23 @@ struct Planned {
   std::vector<PlannedArm> arms;
   std::vector<Gate> gates;  ///< the expectations that predictions decide
   std::size_t open = 0;     ///< those that they do not
-  bool of_library = false;  ///< the figures are a library's, which no run on `meta` shows
+  std::string library;      ///< whose figures they are, which no run on `meta` shows; "": the own runtime's
+  /// Figures of the bf16 arm of a cell in eight bits, with PyTorch's lower bound; absent if there are none.
+  std::optional<PlannedArm> bf16;
 
+  /// "the built-in runtime", or the library
+  std::string subject() const { return library.empty() ? "the built-in runtime" : library; }
+  /// "own", or the library: the field "figures_of" of JSON
+  std::string figures_of() const { return library.empty() ? "own" : library; }
   /// True if an expectation fails or, where `fits` is asked for, the after arm does not fit.
   bool fails(bool fits) const;
 };
+
+/// Bytes that a rank receives in all-gathers and sends in reduce-scatters in a step; nothing if nothing is sharded.
+struct MovedBytes {
+  double received = 0, sent = 0;
+};
+std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate);
 
 /// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.
 Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::vector<Arm>& arms,

@@ -1,0 +1,174 @@
+#include "harness/cli/plan/plan_fit_text.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "harness/cell/escape.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/units.h"
+
+namespace fp8lab {
+namespace {
+
+/// Owners of less than this part of a peak are one in its line.
+constexpr std::int64_t kSmallestPart = 50;
+
+/// Marks a peak that fits by little, see is_tight(); live_bytes_legend() explains it.
+constexpr const char* kByLiveBytes = " by live bytes";
+
+/// "29.7 GiB activations and FP8 copies, 11.2 GiB the optimizer's state, 0.1 GiB other"; less than a hundredth of the
+/// peak in all is left out.
+std::string owners_text(const Estimate& estimate) {
+  std::int64_t peak = 0, rest = 0;
+  for (const auto& [owner, bytes] : estimate.peak_by_owner) peak += bytes;
+  std::string out;
+  for (const auto& [owner, bytes] : estimate.peak_by_owner) {
+    if (bytes < peak / kSmallestPart)
+      rest += bytes;
+    else
+      out += fmt::format("{}{} {}", out.empty() ? "" : ", ", bytes_text(static_cast<double>(bytes)), owner);
+  }
+  if (rest * 100 >= peak && rest > 0) out += fmt::format(", {} other", bytes_text(static_cast<double>(rest)));
+  return out;
+}
+
+/// "its peak is 52.2 GiB in backward: 34.2 GiB activations and FP8 copies, ..."
+std::string peak_text(const Estimate& estimate, const char* what) {
+  const std::string owners = owners_text(estimate);
+  return fmt::format("{} {}{}", what, bytes_text(estimate.figures.at("memory.peak_bytes")),
+                     owners.empty() ? "" : fmt::format(" in {}: {}", estimate.peak_phase, owners));
+}
+
+std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  const auto spare = static_cast<double>(*arm.spare);
+  const std::string of = bytes_text(static_cast<double>(plan.capacity));
+  const std::string fit = spare < 0 ? fmt::format("does not fit {}: {} too much", of, bytes_text(-spare))
+                                    : fmt::format("fits {} with {} to spare{}", of, bytes_text(spare),
+                                                  fits_tightly(arm, plan.capacity) ? kByLiveBytes : "");
+  const char* const what = arm.lasting ? "peak from the second step on, with the optimizer's state:" : "peak";
+  return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, plan.subject(), fit,
+                     peak_text(arm.lasting ? *arm.lasting : arm.estimate, what));
+}
+
+std::string torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  const std::string subject = torch_subject(plan.cell.config, arm.arm);
+  const std::string least = bytes_text(arm.torch->figures.at("memory.peak_bytes"));
+  const std::string fit = arm.torch_lacks_memory() ? fmt::format("does not fit {}: it holds at least {}, {} too much",
+                                                                 bytes_text(static_cast<double>(plan.capacity)), least,
+                                                                 bytes_text(-static_cast<double>(*arm.torch_spare)))
+                                                   : fmt::format("holds at least {}; {}", least, kUnknownRest);
+  return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, subject, fit, peak_text(*arm.torch, "lower bound"));
+}
+
+/// A change with the rows that it makes fit.
+struct Remedy {
+  const Fit* fit;
+  std::string changes;
+  std::vector<std::pair<std::string, std::string>> rows;  ///< their peaks then, and the titles of rows that share them
+};
+
+std::string price_text(const Fit& fit) {
+  std::string out;
+  for (const FitChange& change : fit.changes)
+    out += fmt::format("{}{}: {}", out.empty() ? "" : "; ", name(change.price), change.cost);
+  return out;
+}
+
+/// "64.5 GiB by live bytes, PyTorch at least 68.9 GiB"
+std::string peaks_text(const Fit& fit, std::int64_t capacity) {
+  const std::string own = bytes_text(static_cast<double>(fit.peak.own));
+  const std::string note = is_tight(fit.peak.own, capacity) ? kByLiveBytes : "";
+  if (fit.peak.torch == 0) return own + note;
+  return fmt::format("{}{}, PyTorch at least {}", own, note, bytes_text(static_cast<double>(fit.peak.torch)));
+}
+
+/// Adds `title` to the entry of `key`.
+void group(std::vector<std::pair<std::string, std::string>>& groups, const std::string& key, const std::string& title) {
+  const auto same = std::ranges::find(groups, key, &std::pair<std::string, std::string>::first);
+  if (same == groups.end())
+    groups.emplace_back(key, title);
+  else
+    same->second += "; " + title;
+}
+
+}  // namespace
+
+std::string bytes_text(double value) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  return std::abs(value) >= 0.1 * kGiB ? fmt::format("{:.1f} GiB", value / kGiB) : short_figure(value, "B");
+}
+
+std::string live_bytes_legend(const std::string& text, bool of_library) {
+  if (text.find(kByLiveBytes) == std::string::npos) return "";
+  return fmt::format("(by live bytes: blocks of the allocator may need more{})\n",
+                     of_library ? "" : ", which a run on meta shows: fp8lab run FILE -d meta");
+}
+
+std::string torch_subject(const CellConfig& cell, Arm arm) {
+  const bool plain = arm == Arm::kBf16 || cell.training.recipe == "bf16";
+  const char* const sharding = is_sharded(cell) ? " with FSDP2" : "";
+  if (!plain) return fmt::format("a PyTorch library{}", sharding);
+  return fmt::format("PyTorch{} in {}", is_sharded(cell) ? " FSDP2" : "",
+                     cell.training.param_dtype == ParamDType::kF32 ? "FP32" : "BF16");
+}
+
+bool fits_tightly(const PlannedArm& arm, std::int64_t capacity) {
+  return arm.spare && is_tight(capacity - *arm.spare, capacity);
+}
+
+std::string text_of_changes(const Fit& fit) {
+  std::string out;
+  for (const FitChange& change : fit.changes)
+    out += fmt::format("{}{}={}", out.empty() ? "" : ", ", change.key, change.value);
+  return out;
+}
+
+std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
+  std::string out;
+  if (arm.spare) out += runtime_text(plan, arm, indent);
+  if (arm.torch_spare) out += torch_text(plan, arm, indent);
+  return out;
+}
+
+std::string remedies_text(const std::vector<PlannedRow>& rows) {
+  std::vector<Remedy> remedies;
+  std::vector<std::pair<std::string, std::string>> hopeless;  // what was tried, and for which rows
+  std::size_t searched = 0;
+  for (const PlannedRow& row : rows)
+    for (const PlannedArm& arm : row.plan->arms) {
+      if (!arm.search) continue;
+      ++searched;
+      for (const Fit& fit : arm.search->fits) {
+        const std::string changes = text_of_changes(fit);
+        auto known = std::ranges::find(remedies, changes, &Remedy::changes);
+        if (known == remedies.end()) known = remedies.insert(remedies.end(), {&fit, changes, {}});
+        group(known->rows, peaks_text(fit, row.plan->capacity), row.title);
+      }
+      if (arm.search->fits.empty())
+        group(hopeless,
+              arm.search->tried.empty()
+                  ? "no change that plan tries applies"
+                  : fmt::format("no change makes it fit; tried: {}", fmt::join(arm.search->tried, ", ")),
+              row.title);
+    }
+  if (searched == 0) return "";
+  std::ranges::stable_sort(remedies, {}, [](const Remedy& remedy) { return remedy.fit->cost; });
+  std::string out;
+  if (!remedies.empty())
+    out =
+        "Changes of keys, the cheapest first (`fp8lab plan --help` defines it), with their price and the rows "
+        "that then\nfit the built-in runtime; PyTorch's lower bound is then within the memory too:\n";
+  for (const Remedy& remedy : remedies) {
+    out += fmt::format("  {}\n    price: {}\n", remedy.changes, price_text(*remedy.fit));
+    for (const auto& [peaks, titles] : remedy.rows) out += fmt::format("    {}: {}\n", peaks, titles);
+  }
+  for (const auto& [tried, titles] : hopeless) out += fmt::format("  {}: {}\n", titles, tried);
+  return out;
+}
+
+}  // namespace fp8lab
