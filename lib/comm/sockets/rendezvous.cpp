@@ -95,9 +95,21 @@ class RankFinder {
     gate_.send(connection, kRefusalTag, std::as_bytes(std::span(text)));
   }
 
+  /// The addresses that MASTER_ADDR names. Throws Error for one that stands for every interface.
+  std::vector<std::string> named_addresses() const {
+    std::vector<std::string> addresses = resolve(rendezvous_.host);
+    for (const std::string& address : addresses)
+      if (!is_one_address(address))
+        fail(
+            fmt::format("MASTER_ADDR={} is {}, which stands for every interface of a machine; name one address of rank "
+                        "0's machine (127.0.0.1 if all ranks are on it)",
+                        rendezvous_.host, address));
+    return addresses;
+  }
+
   /// Makes the gate listen, and returns its address.
   std::string open_gate() {
-    std::vector<std::string> addresses = resolve(rendezvous_.host);
+    std::vector<std::string> addresses = named_addresses();
     // Addresses of the host may differ from machine to machine; here it is often a loopback address.
     if (everywhere_) addresses = {kEverywhere};
     bool is_here = false;
@@ -160,7 +172,7 @@ class RankFinder {
   // The other ranks.
 
   std::vector<Place> ask_rank_zero() {
-    for (const std::string& address : resolve(rendezvous_.host))
+    for (const std::string& address : named_addresses())
       for (int port = first_port(); port <= last_port(); ++port) gate_.connect_to(address, port, kRetry);
     // Rank 0 of another job, and other programs that speak ZMTP, do not answer.
     const WaitLimit longer = wait_limit_.with_grace();
@@ -179,7 +191,8 @@ class RankFinder {
         }
         const std::optional<Frame> frame = read_frame(received->bytes());
         if (!frame) continue;
-        if (const std::optional<std::string> refusal = read_refusal(*frame)) fail(*refusal);
+        if (const std::optional<std::string> refusal = read_refusal(*frame))
+          fail(fmt::format("rank 0 at {} refuses this rank: {}", received->peer_address(), *refusal));
         address_of_rank_zero_ = received->peer_address();
         if (std::optional<std::vector<Place>> places = read_roster(*frame, rendezvous_.size)) return *std::move(places);
       }
