@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/cli/selection.h"
 #include "harness/run/fake_process.h"
 
 namespace fp8lab {
@@ -117,12 +118,24 @@ TEST(Program, NothingToRunExitsFive) {
     words.insert(words.end(), filters.begin(), filters.end());
     EXPECT_EQ(contains(run(scenarios.run_arguments(words)).output, "carded"), found) << filters.back();
   }
-  // Deep enough to overflow the stack of a recursive parser.
+}
+
+// Deep enough to overflow the stack of a recursive parser; long enough for a search that recurses, or goes back, at
+// each character of an id.
+TEST(Program, FilterThatARecursiveEngineCannotTake_EndsAtOnce) {
+  Scenarios scenarios({});
+  scenarios.add("carded", "device: cuda\n");
   const std::string deep = std::string(60000, '(') + std::string(60000, ')');
-  const Ended refused = run(scenarios.run_arguments({"-f", deep}));
+  EXPECT_EQ(run(scenarios.run_arguments({"-f", deep})).code, 5) << "nothing matches";
+  const Ended refused = run(scenarios.run_arguments({"-f", "(" + std::string(50'000, 'a')}));
   EXPECT_EQ(refused.code, 2);
-  EXPECT_TRUE(contains(refused.errors, "--filter: an expression of 120000 characters; it has 8192 at most"))
-      << refused.errors;
+  EXPECT_TRUE(contains(refused.errors, "--filter: `(aaa")) << refused.errors;
+  EXPECT_TRUE(contains(refused.errors, "is not a regular expression of RE2's syntax: missing )")) << refused.errors;
+  EXPECT_LT(refused.errors.size(), 500u);
+  const auto matches = id_matcher("--filter", ".*x");
+  EXPECT_FALSE(matches(std::string(1'000'000, 'a')));
+  EXPECT_TRUE(matches(std::string(1'000'000, 'a') + "x"));
+  EXPECT_FALSE(id_matcher("--filter", "(a*)*(a*)*$b")(std::string(100'000, 'a')));
 }
 
 TEST(Program, EveryBadFileIsReportedBeforeAnythingRuns) {

@@ -156,7 +156,7 @@ class CommandLine {
         ->type_name("DEVICE,...");
     command
         .add_option("-f,--filter", request_.filters,
-                    "only cells whose id matches; a leading '-' negates; of several, all must hold")
+                    "only cells whose id matches (RE2's syntax); a leading '-' negates; of several, all must hold")
         ->allow_extra_args(false)  // as for devices
         ->type_name("REGEX");
     command

@@ -17,8 +17,8 @@ std::string bundled_directory(const Program& program);
 /// Error, with the place and the command, for a path that does not exist and is the name of a bundled scenario.
 void find_bundled_scenarios(std::vector<std::string>& paths, const Program& program);
 
-/// A function that is true for ids that contain a match of `expression`. Throws Error, which names `option`, if
-/// `expression` is not a regular expression.
+/// A function that is true for ids that contain a match of `expression`, in RE2's syntax: time and memory are linear in
+/// the id. Throws Error, which names `option`, if `expression` is not a regular expression.
 std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression);
 
 /// Throws Error for a device that the device table lacks.
