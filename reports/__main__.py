@@ -28,8 +28,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="What cannot be read is named, in the report and on standard error, and left out; the rest is shown.\n"
         "Exit codes: 0 all was read, 2 something was not (the rest is shown) or cannot be written, 5 all was read and\n"
-        "there was nothing to show, 130 interrupted. Its files appear together at the end. FP8LAB_DEBUG=1 shows where\n"
-        "an internal error arose.",
+        "there was nothing to show, 130 interrupted. Its files appear together at the end. report.pdf is the page printed by\n"
+        "Chromium or Chrome; without one there is no PDF. FP8LAB_DEBUG=1 shows where an internal error arose.",
     )
     made.add_argument(
         "out",
@@ -119,11 +119,13 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         import figures
         import load
         import page
+        import progress
         import render
         import workers
 
-    loader = load.Loader()
-    for argument in options.out:
+    loader, shown = load.Loader(), progress.Progress()
+    for number, argument in enumerate(options.out, 1):
+        shown.show("reading results", number, len(options.out))
         loader.load(argument)
     benches = bench.load(loader.bench_files, loader.problems)
     directory = pathlib.Path(options.directory)
@@ -134,10 +136,14 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
         return EXIT_NOTHING if all(problem.text == load.NO_CELL for problem in loader.problems) else EXIT_BAD_INPUT
     files.refuse_to_replace(directory, ("report.html", "report.md"), "report.pdf", page.MARK)
     ended, lines = 0, []
-    with files.Files() as out, workers.Workers() as pool:
+    with files.Files() as out, workers.Workers() as pool, shown:
+
+        def read_each(work: Any, arguments: list[Any]) -> list[Any]:
+            return shown.each("memory timelines read", [pool.submit(work, argument) for argument in arguments])
+
         out.make_directory(directory / "figures")
         out.replace_older(files.figures_of(directory / "report.md"))
-        plots = choice.choose(loader.sets, benches, options.figures, loader.problems, pool.map)
+        plots = choice.choose(loader.sets, benches, options.figures, loader.problems, read_each)
         if options.snapshots or options.traces:
             drawn = figures.timeline_cells(loader.sets, options.figures)
             cells = (
@@ -151,7 +157,8 @@ def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None")
                 report_error(f"--cells: `{options.cells}` matches no cell; no snapshots or traces were written")
                 ended = EXIT_BAD_INPUT
         report = page.make(printable(options.title), loader.sets, benches, plots, loader.problems)
-        render.write(report, directory, out, pool)
+        without_pdf = render.write(report, directory, out, pool, shown)
+    lines += [f"report.pdf: none; {without_pdf}"] if without_pdf else []
     for problem in loader.problems:
         report_error(str(problem))
     if not all([say(line) for line in [*lines, f"report: {one_line(str(directory / 'report.html'))}"]]):

@@ -1,16 +1,11 @@
-"""What a report says first: did every cell come out as expected, in one line and three figures; and what each scenario
-found, in a sentence."""
+"""What a report says first: did every cell come out as expected, in one line and three figures."""
 
 import dataclasses
-import re
-from collections.abc import Iterable
 
-import units
-from figures import NEVER_HEADLINES, by_scenario, headlines
 from load import Cell, Problem, ResultSet
 from records import VERDICTS
 from set_tables import differences
-from tables import Table, Text, bits_differ, cell_link, counts, named, scenario_link, shown, sides, skipped_text
+from tables import Table, Text, sides, skipped_text
 
 # Verdicts that gates decided.
 JUDGED = frozenset(VERDICTS) - {"inconclusive", "skipped", "crashed", "timeout"}
@@ -48,6 +43,9 @@ def answer(sets: list[ResultSet], problems: list[Problem]) -> Answer:
         ("cells that did not run", skipped_text(skipped)),
     ]
     missing = [text for results in sets for text in results.unseen_fixes]
+    if gone := sorted(fixes - shown - broken):
+        unseen = f"no cell shows {', '.join(gone)}; Findings has the reason"
+        missing += [] if any(results.unseen_fixes for results in sets) else [unseen]
     if cut:
         missing.append(f"{', '.join(cut)} stopped or was cut off")
     if problems:
@@ -110,142 +108,6 @@ _URGENT = ("regressed", "not_fixed", "fail", "crashed", "timeout", "not_reproduc
 def _urgency(cell: Cell) -> tuple[int, int]:
     verdict = _URGENT.index(cell.verdict) if cell.verdict in _URGENT else len(_URGENT)
     return (0 if cell.is_bad else 2 if cell.verdict == "skipped" else 1, verdict)
-
-
-# --- one sentence for each scenario --------------------------------------------------------------------------------------
-
-_SHOWN = ("memory.peak_bytes", "memory.retained_bytes", "traffic.all_gather_bytes", "parity.loss_gap", "time.step_ms")
-
-
-def _measure_of(metric: str) -> str:
-    name = metric.partition(".")[2].removeprefix("by_holder.")
-    return re.sub("_(bytes|ms|ns|db)$", "", name).replace("_", " ").replace("sqnr", "SQNR")
-
-
-def _difference(cell: Cell, metric: str) -> str:
-    before, after = cell.figure("before", metric), cell.figure("after", metric)
-    texts = sides(metric, before, after)
-    text = f"{_measure_of(metric)}: {texts[0].text} before, {texts[1].text} after"
-    if before.predicted is not None and before.predicted == before.value and after.predicted == after.value:
-        text += ", both as predicted"
-    return text
-
-
-def _ratios(cell: Cell) -> list[str]:
-    """Gates on time: the ratio between arms, with its interval."""
-    out = []
-    for gate in cell.record["gates"]:
-        ratio = gate.get("ratio")
-        if ratio:
-            held = {True: "held", False: "broken", None: "undecided"}[gate["pass"]]
-            out.append(
-                f"{_measure_of(gate['metric'] or 'time')}: {ratio['value']:.3f} times "
-                f"({ratio['low']:.3f} to {ratio['high']:.3f} over {ratio['pairs']} pairs), gate {held}"
-            )
-    return out
-
-
-def _is_mended(cell: Cell) -> bool:
-    return bool(cell.ending("before")) and not cell.ending("after")
-
-
-def _ends(cell: Cell) -> str:
-    return f"{cell.ending('before')} before, works after"
-
-
-_EXPECTED = 3  # figures with a gate of a cell's finding
-_FIGURES = 4
-
-
-def _values(cell: Cell) -> list[str]:
-    """The figures that the cell's gates on `after` are about, those with a bound first; then others that most cells
-    have."""
-    against_itself = ("parity.loss_gap",) if cell.recipe == "bf16" else ()
-    expected: dict[str, str] = {}
-    for gate in sorted(cell.record["gates"], key=lambda gate: " equals " in gate["text"]):
-        metric = gate["metric"]
-        if gate["arm"] == "after" and metric and gate["pass"] and metric not in (*NEVER_HEADLINES, *against_itself):
-            words = gate["text"].removeprefix(f"after {metric} is ")
-            words = "as predicted" if "equals predicted" in words else "as expected" if " equals " in words else words
-            expected.setdefault(metric, f" ({words})")
-    out = []
-    for metric in [*list(expected)[:_EXPECTED], *(metric for metric in _SHOWN if metric not in expected)]:
-        figure = cell.figure("after", metric)
-        if figure.value is not None and metric not in against_itself:
-            out.append(f"{_measure_of(metric)} {shown(metric, figure).text}{expected.get(metric, '')}")
-    return out[:_FIGURES]
-
-
-def shows_most(cells: list[Cell]) -> Cell:
-    """The cell that a scenario's row links to: the one that needs attention most, else the one with the finding, else
-    a cell with quantized weights where others have none, of these one as the defaults shard it, with the largest peak."""
-    bad = [cell for cell in cells if cell.is_bad]
-    if bad:
-        return min(bad, key=_urgency)
-    found = headlines(cells)
-    if found:
-        return found[0].cell
-    return max([*filter(_is_mended, cells)] or [*filter(bits_differ, cells)] or cells, key=_subject)
-
-
-def _subject(cell: Cell) -> tuple[bool, bool, bool, bool, bool, float]:
-    """Ranks cells of a scenario without a difference by how much they show of FP8, which most titles are about."""
-    config = cell.record["config"]
-    return (
-        cell.verdict != "skipped",
-        not cell.is_control,
-        config.get("training.quantized_weights") is True and cell.recipe != "bf16",
-        cell.recipe != "bf16",
-        config.get("reshard_after_forward") is not False,
-        cell.figure("after", "memory.peak_bytes").value or 0.0,
-    )
-
-
-def finding(cells: list[Cell]) -> list[Text]:
-    """What the cell of shows_most() found, and what only other cells show, each with its cell."""
-    cell = shows_most(cells)
-    if cell.is_bad or cell.verdict == "skipped":
-        return [Text(cause(cell))]
-    of_all = headlines(cells)
-    own = [*dict.fromkeys(one.metric for one in [*(one for one in of_all if one.cell is cell), *headlines([cell])])]
-    parts = _ratios(cell) + ([_ends(cell)] if _is_mended(cell) else []) + [_difference(cell, metric) for metric in own[:2]]
-    if not parts and bits_differ(cell):
-        parts = ["before's bits differ from after's"]
-    others = [(one.cell, _difference(one.cell, one.metric)) for one in of_all if one.metric not in own]
-    if not _is_mended(cell):
-        others += [(one, _ends(one)) for one in [*filter(_is_mended, cells)][:1]]
-    out = [Text("; ".join(parts or _values(cell)) or "every gate holds")]
-    for other, text in others:
-        out += [Text(f"; {text} (in "), cell_link(other), Text(")")]
-    return out
-
-
-def scenarios_of(results: ResultSet) -> Iterable[list[Cell]]:
-    """Cells by scenario, those that need attention first."""
-    return sorted(by_scenario(results.cells).values(), key=lambda cells: _urgency(shows_most(cells)))
-
-
-def findings_table(sets: list[ResultSet]) -> Table:
-    """A row for every scenario, whoever wrote it."""
-    rows = []
-    for results in sets:
-        for cells in scenarios_of(results):
-            cell = shows_most(cells)
-            fixes = ", ".join(sorted({one.fix for one in cells if one.fix}))
-            parts = finding(cells)
-            found = Text("".join(part.text for part in parts), look="bad" if cell.is_bad else "prose", parts=parts)
-            rows.append(
-                [
-                    counts(cells),
-                    Text(cell.record["title"], look="prose"),
-                    found,
-                    scenario_link(cell),
-                    named(fixes),
-                    Text(", ".join(sorted({one.device for one in cells}))),
-                    Text(results.label),
-                ]
-            )
-    return Table("findings", ["verdicts", "claim", "found", "shown by", "fix", "devices", "set"], rows, written=True)
 
 
 def controls_table(sets: list[ResultSet]) -> Table:

@@ -44,7 +44,7 @@ def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
 Chosen = Callable[[list[ResultSet]], list[Plot]]
 
 
-Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+Map = Callable[[Callable[[Any], Any], list[Any]], Iterable[Any]]
 
 
 def choose(

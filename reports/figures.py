@@ -11,7 +11,6 @@ import timeline as timelines
 from load import Cell, Problem, ResultSet
 from records import ARMS
 
-NEVER_HEADLINES = ("memory.unexplained_bytes", "parity.bitwise_equal")
 LONGEST_NAME = 180  # common file systems allow names of at most 255 bytes
 
 
@@ -40,46 +39,11 @@ def once(plots: Iterable[Plot]) -> list[Plot]:
     return out
 
 
-@dataclasses.dataclass
-class Headline:
-    """The cell of a scenario in which a metric differs most between before and after."""
-
-    cell: Cell
-    metric: str
-
-
-def headlines(cells: list[Cell]) -> list[Headline]:
-    """At most two metrics of one scenario's cells: metrics of its gates that differ between before and after. The
-    differences of `fp8lab run --controls` were planted."""
-    cells = [cell for cell in cells if not cell.is_control]
-    names = dict.fromkeys(
-        gate["metric"]
-        for cell in cells
-        for gate in cell.record["gates"]
-        if gate["metric"] and gate["metric"] not in NEVER_HEADLINES
-    )
-    found = []
-    for metric in names:
-        best = max(cells, key=lambda cell: abs(cell.figure("difference", metric).value or 0.0))
-        if best.figure("difference", metric).value:
-            found.append(Headline(best, metric))
-    return found[:2]
-
-
 def by_scenario(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
     out: dict[str, list[Cell]] = {}
     for cell in cells:
         out.setdefault(cell.scenario, []).append(cell)
     return out
-
-
-def by_scenario_and_fix(cells: Iterable[Cell]) -> list[list[Cell]]:
-    """The cells that name a fix, by scenario and fix; a scenario's matrix may have several fixes."""
-    out: dict[tuple[str, str], list[Cell]] = {}
-    for cell in cells:
-        if cell.fix:
-            out.setdefault((cell.scenario, cell.fix), []).append(cell)
-    return list(out.values())
 
 
 def slug(text: str) -> str:
@@ -122,31 +86,30 @@ def broken_cells(results: ResultSet, metrics: str = "memory.") -> list[Cell]:
 
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
     """For each result set the cells with a failed gate on memory, whatever they are of and whether they have a timeline;
-    then for each fix the `per_fix` cells with the largest difference in memory, largest first; then for each scenario
-    without a fix that says anything of memory, the cells with the largest peak."""
+    then for each fix the `per_fix` cells of its findings about memory, largest effect first; then for each scenario
+    without a fix, and for each fix if the results hold no findings, the cells with the largest peak."""
     out = []
     for results in sets:
         broken = broken_cells(results)[:MOST_BROKEN]
         drawn = {cell.id for cell in broken}
         out += broken
-        by_fix: dict[str, list[tuple[float, Cell]]] = {}
-        for cells in by_scenario_and_fix(results.cells):
-            for headline in headlines(cells):
-                cell = headline.cell
-                if headline.metric.startswith("memory.") and cell.timeline("before") and cell.timeline("after"):
-                    difference = abs(cell.figure("difference", headline.metric).value or 0.0)
-                    by_fix.setdefault(cell.fix, []).append((difference, cell))
-        plain: dict[str, list[tuple[float, Cell]]] = {}
+        ranks = {finding.cell: at for at, finding in enumerate(results.findings or []) if finding.metric.startswith("memory.")}
+        groups: dict[tuple[str, str], list[tuple[tuple[int, float], Cell]]] = {}
         for cell in results.cells:
-            if not cell.fix and timeline_paths(cell):
-                peak = cell.figure("after", "memory.peak_bytes").value or 0.0
-                plain.setdefault(cell.scenario, []).append((peak, cell))
-        for found in [*by_fix.values(), *plain.values()]:
-            chosen: dict[str, Cell] = {}
-            for _, cell in sorted(found, key=lambda pair: -pair[0]):
-                chosen.setdefault(cell.id, cell)
-            out += [cell for cell in [*chosen.values()][:per_fix] if cell.id not in drawn]
+            if (cell.fix and results.findings is not None and cell.id not in ranks) or not _is_drawable(cell):
+                continue
+            peak = cell.figure("after", "memory.peak_bytes").value or 0.0
+            group = (cell.fix, "" if cell.fix else cell.scenario)
+            groups.setdefault(group, []).append(((ranks.get(cell.id, len(ranks)), -peak), cell))
+        for found in sorted(groups.values(), key=lambda found: min(rank for (rank, _), _ in found)):
+            chosen = [cell for _, cell in sorted(found, key=lambda pair: pair[0])][:per_fix]
+            out += [cell for cell in chosen if cell.id not in drawn]
     return out
+
+
+def _is_drawable(cell: Cell) -> bool:
+    paths = timeline_paths(cell)
+    return {"before", "after"} <= paths.keys() if cell.fix else bool(paths)
 
 
 def timeline_paths(cell: Cell) -> dict[str, pathlib.Path]:
@@ -171,6 +134,10 @@ def read_timelines(paths: dict[str, pathlib.Path]) -> tuple[TimelineData | None,
     return TimelineData(list(read), chosen, axis, curves, max(curve.peak[1] for curve in curves)), faults
 
 
+def timeline_name(cell: Cell) -> str:
+    return f"timeline-{cell.results.index}-{slug(cell.id)}"
+
+
 def timeline_plot(
     cell: Cell, data: TimelineData | None, faults: dict[str, str], problems: list[Problem]
 ) -> Plot | None:
@@ -185,7 +152,7 @@ def timeline_plot(
         "bytes that should be gone when backward ends, cool ones stay." + other + gap
     )
     return Plot(
-        f"timeline-{cell.results.index}-{slug(cell.id)}",
+        timeline_name(cell),
         "timelines",
         "timeline",
         f"{cell.fix or cell.record['title']}: {cell.id}",
@@ -347,7 +314,7 @@ def host_plots(sets: list[ResultSet], most: int = 3) -> list[Plot]:
 # --- why a section is empty: what results lack, or what the choice of cells leaves out -----------------------------------------
 
 # What timeline_cells() draws, the other way round.
-_NOT_CHOSEN = "no fix here has a gate on memory that it changes, and no gate on memory failed"
+_NOT_CHOSEN = "no finding here is about memory, and no gate on memory failed"
 
 
 def _any_arm(sets: list[ResultSet], key: str) -> bool:

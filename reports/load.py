@@ -2,6 +2,7 @@
 is kept."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import re
@@ -10,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from documents import Malformed, cleaned, integer, one_line, parsed, printable, read_text, short
-from records import GOOD_VERDICTS, fault_of, usable_environment
+from records import GOOD_VERDICTS, fault_of, fault_of_finding, usable_environment
 
 SCHEMA = "fp8lab.results/"
 SCHEMA_VERSION = 1
@@ -124,21 +125,34 @@ class Cell:
         return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
 
     def timeline(self, side: str) -> pathlib.Path | None:
-        """The path of the arm's memory timeline; None if there is none below the set's folder of timelines."""
+        """The path of the arm's memory timeline; None if there is none below the set's folder. Records of older versions
+        do not name it; the file has the cell's id then."""
         if self.results.root is None:
             return None
-        safe, folder = _safe(self.id), self.results.root / "timelines"
-        path = folder / f"{safe}.{side}.json"
-        if path.is_file():
-            return path if path.resolve().is_relative_to(folder.resolve()) else None
-        if "~" not in safe:
-            return None
-        # Older versions ended cut names with another hash. Such a file is this cell's if no other cell's name begins
-        # alike.
-        found = list(path.parent.glob(f"{path.name.partition('~')[0]}~*.{side}.json"))
-        begin = safe.partition("~")[0] + "~"
-        alike = sum(_safe(cell.id).startswith(begin) for cell in self.results.cells) if found else 0
-        return found[0] if len(found) == alike == 1 else None
+        named = self.record.get("timelines")
+        name = named.get(side) if named is not None else f"timelines/{self.id}.{side}.json"
+        path = self.results.root / name if name else None
+        root = self.results.root.resolve()
+        return path if path and path.is_file() and path.resolve().is_relative_to(root / "timelines") else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What a fix changes most in a run, as the run recorded it."""
+
+    text: str
+    fix: str
+    scenarios: list[str]
+    metric: str
+    unit: str
+    before: float | None
+    after: float | None
+    predicted: float | None  # of before
+    shown: bool
+    reason: str  # why it is not shown
+    cells: int  # that show it
+    of: int
+    cell: str  # the id of the cell that shows it most
 
 
 @dataclasses.dataclass
@@ -153,6 +167,16 @@ class ResultSet:
     complete: bool | None = None
     unseen_fixes: list[str] = dataclasses.field(default_factory=list)  # a line for each scenario whose fix no cell shows
     cells: list[Cell] = dataclasses.field(default_factory=list)
+    findings: list[Finding] | None = None  # largest effect first; None: the program that wrote the results records none
+
+    @functools.cached_property
+    def by_id(self) -> dict[str, Cell]:
+        return {cell.id: cell for cell in self.cells}
+
+    @property
+    def program(self) -> str:
+        program = (self.environment or {}).get("program") or {}
+        return f"fp8lab {program.get('version', 'of an unknown version')}" + (f" at {self.commit}" if self.commit else "")
 
     @property
     def commit(self) -> str:
@@ -163,23 +187,6 @@ class ResultSet:
     @property
     def devices(self) -> list[str]:
         return sorted({cell.device for cell in self.cells})
-
-
-_LONGEST_NAME = 200
-
-
-def _safe(cell_id: str) -> str:
-    """A cell's id in the names of timelines, as in timeline_path() of lib/harness/results/results.cpp."""
-    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode().replace("..", "__")
-    unchanged = plain == cell_id and len(plain) <= _LONGEST_NAME
-    return plain if unchanged else f"{plain[:_LONGEST_NAME]}~{_fnv1a(cell_id.encode()):016x}"
-
-
-def _fnv1a(text: bytes) -> int:
-    out = 0xCBF29CE484222325
-    for byte in text:
-        out = (out ^ byte) * 0x100000001B3 % 2**64
-    return out
 
 
 def _less(a: float | None, b: float | None) -> float | None:
@@ -289,6 +296,21 @@ class Loader:
             named = [(f"cell {number}", record) for number, record in enumerate(document["cells"], 1)]
             environment = self._usable(path, document.get("environment"))
             self._add(label, path, path.parent, named, environment, document.get("complete"), document.get("unseen_fixes"))
+            self.sets[-1].findings = self._findings(path, document.get("findings"))
+
+    def _findings(self, path: pathlib.Path, found: Any) -> list[Finding] | None:
+        if found is None:
+            return None
+        out = []
+        for number, one in enumerate(found if isinstance(found, list) else [found], 1):
+            if fault := fault_of_finding(one):
+                self._problem(path, f"finding {number}", f"{fault}; left out")
+                continue
+            texts = {key: one.get(key) or "" for key in ("fix", "metric", "unit", "reason", "cell")}
+            values = {key: one.get(key) for key in ("before", "after", "predicted")}
+            rest = {key: one[key] for key in ("text", "scenarios", "shown", "cells", "of")}
+            out.append(Finding(**texts, **values, **rest))
+        return out
 
     def _lines_beside(self, label: str, path: pathlib.Path) -> None:
         lines = path.parent / "results.jsonl"

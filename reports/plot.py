@@ -1,123 +1,33 @@
 """Paints plots with matplotlib."""
 
 import io
-import math
 import re
 from collections.abc import Callable
 from typing import Any
 
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+import panels
 import units
 from choice import RatioData
-from figures import HolderData, HostData, Plot, TimelineData, WireData
+from figures import HolderData, HostData, Plot, WireData
 from parity_figures import LossData, NoiseData
 from style import (
-    COOL,
     DASHES,
-    GRID,
     INK,
     PAGE,
     SERIES,
     SIDES,
     THEME,
-    WARM,
-    box,
     byte_axis,
     legend,
     line_style,
     short,
     with_legend,
 )
-
-
-def paint_timeline(data: TimelineData) -> Figure:
-    legend_rows = (len(data.bands) + 3) // 3
-    figure = Figure(figsize=(11, 4.4 + 0.19 * legend_rows), layout="constrained")
-    grid, room = with_legend(figure, legend_rows)
-    panels = grid.subgridspec(1, len(data.arms)).subplots(sharex=True, sharey=True, squeeze=False)[0]
-    cool, warm = iter(COOL), iter(WARM)
-    colours = [next(cool) if band.outlives_backward else next(warm) for band in data.bands]
-    for panel, arm, curve in zip(panels, data.arms, data.curves):
-        panel.stackplot(
-            curve.x, curve.by_band, colors=colours, step="post", edgecolor=PAGE, linewidth=0.25
-        )
-        for other, other_curve in zip(data.arms, data.curves):
-            if other != arm:
-                panel.plot(
-                    other_curve.x,
-                    other_curve.live,
-                    drawstyle="steps-post",
-                    color=INK,
-                    linestyle=(0, (4, 2)),
-                    linewidth=0.9,
-                    label=other,
-                )
-        _mark_phases(panel, data)
-        _mark_peak_and_retained(panel, data, curve)
-        panel.set_title(arm)
-        panel.margins(x=0)
-    panels[0].set_ylim(0, data.unit_of * 1.2)
-    panels[0].set_xlim(0, data.axis.end)
-    byte_axis(panels[0], data.unit_of)
-    for panel in panels:
-        panel.set_xlabel("events (allocations, frees, transfers), in order", labelpad=4)
-    handles = [Patch(facecolor=colour, label=short(band.label, 44)) for colour, band in zip(colours, data.bands)][::-1]
-    if len(data.arms) > 1:
-        handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=0.9, label="total of the other arm"))
-    legend(room, handles, 3)
-    return figure
-
-
-def _mark_phases(panel: Axes, data: TimelineData) -> None:
-    last_shown = -math.inf
-    for (phase, step, _), (start, end) in data.axis.spans.items():
-        panel.axvline(start, color=GRID, linewidth=0.6)
-        middle = (start + end) / 2
-        if end - start > 0.06 * data.axis.end and middle - last_shown > 0.12 * data.axis.end:
-            last_shown = middle
-            panel.text(
-                middle,
-                0.985,
-                phase if step == 0 else f"{phase} {step}",
-                ha="center",
-                va="top",
-                fontsize=7.5,
-                transform=panel.get_xaxis_transform(),
-            )
-
-
-def _mark_peak_and_retained(panel: Axes, data: TimelineData, curve: Any) -> None:
-    look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "fontweight": "bold", "bbox": box(), "zorder": 6}
-    x, live = curve.peak
-    late = x > 0.6 * data.axis.end
-    panel.plot([x], [live], marker="v", color=INK, markersize=6, clip_on=False, zorder=5)
-    side: dict[str, Any] = {"xytext": (-6, 4), "ha": "right"} if late else {"xytext": (6, 4), "ha": "left"}
-    panel.annotate(f"peak {units.byte_text(live)}", (x, live), va="bottom", **side, **look)
-    ends = [(x, mark) for name, x, mark in curve.marks if name == "end_of_backward"]
-    if not ends:
-        return
-    x, mark = ends[-1]
-    text = f"retained {units.byte_text(mark.retained_bytes)}"
-    if mark.retained_bytes > 0:
-        panel.plot(
-            [x, x],
-            [mark.live_bytes - mark.retained_bytes, mark.live_bytes],
-            color=INK,
-            linewidth=3,
-            solid_capstyle="butt",
-            zorder=5,
-        )
-    else:
-        panel.plot([x], [mark.live_bytes], marker="_", color=INK, markersize=9, markeredgewidth=2, zorder=5)
-    # The text is beside the bar, below the line that descends to it.
-    middle = mark.live_bytes - mark.retained_bytes / 2
-    panel.annotate(text, (x, middle), xytext=(-7, 0), ha="right", va="center", **look)
 
 
 def paint_holders(data: HolderData) -> Figure:
@@ -312,7 +222,6 @@ def paint_ratio(data: RatioData) -> Figure:
 
 
 PAINTERS: dict[str, Callable[[Any], Figure]] = {
-    "timeline": paint_timeline,
     "holders": paint_holders,
     "wire": paint_wire,
     "host": paint_host,
@@ -339,18 +248,25 @@ def svg_of(figure: Figure) -> str:
     return re.sub(r'(?<= d=")[^"]*', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), out.getvalue())
 
 
-def png_of(figure: Figure) -> bytes:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", pil_kwargs={"compress_level": 3})  # a tenth more bytes, in seven eighths of the time
-    return out.getvalue()
+def draw(plot: Plot) -> tuple[str, str]:
+    """A plot as SVG file and as elements of the page."""
+    if plot.kind == "timeline":
+        return panels.document(plot.data), in_theme(panels.for_page(plot.data))
+    svg = svg_of(paint(plot))
+    return svg, themed(svg, plot.name)
+
+
+def in_theme(svg: str) -> str:
+    for colour, variable in THEME.items():
+        svg = svg.replace(colour, variable)
+    return svg
 
 
 def themed(svg: str, name: str) -> str:
     """The SVG element for an HTML page: with the theme's colours, unique ids, and no metadata."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    for colour, variable in THEME.items():
-        svg = svg.replace(colour, variable)
+    svg = in_theme(svg)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
     svg = re.sub(r'(xlink:href="#|url\(#)', rf"\g<1>{name}-", svg)
     return re.sub(

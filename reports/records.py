@@ -3,6 +3,7 @@
 from typing import Any
 
 from documents import (
+    FLAG,
     FLAG_OR_NULL,
     NUMBER,
     NUMBER_OR_NULL,
@@ -103,7 +104,23 @@ _CELL = {
     "claims": [_CLAIM],
     "measure": [TEXT],
     "text_checksum?": TEXT_OR_NULL,
+    "timelines?": {f"{arm}?": TEXT_OR_NULL for arm in ARMS},
     "config": {"*": SCALAR},
+}
+_FINDING = {
+    "text": TEXT,
+    "fix?": TEXT_OR_NULL,
+    "scenarios": [TEXT],
+    "metric?": TEXT_OR_NULL,
+    "unit?": TEXT_OR_NULL,
+    "before?": NUMBER_OR_NULL,
+    "after?": NUMBER_OR_NULL,
+    "predicted?": NUMBER_OR_NULL,
+    "shown": FLAG,
+    "reason?": TEXT_OR_NULL,
+    "cells": INTEGER,
+    "of": INTEGER,
+    "cell?": TEXT_OR_NULL,
 }
 # The parts of an environment that a report needs; the others are shown as they are.
 _ENVIRONMENT: dict[str, Any] = {
@@ -127,6 +144,10 @@ def fault_of(record: Any) -> str:
         for entry in arm["metrics"].values():
             entry.setdefault("predicted", None)
     return ""
+
+
+def fault_of_finding(finding: Any) -> str:
+    return misfit(finding, _FINDING, "finding")
 
 
 def usable_environment(environment: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -50,12 +50,10 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
         "legend.fontsize": 8,
         "figure.facecolor": PAGE,
-        "figure.dpi": 130,  # as for PNG, so that texts are not measured again after the layout
         "axes.facecolor": "none",
         "savefig.facecolor": PAGE,
         "svg.fonttype": "none",
         "svg.hashsalt": "fp8lab",
-        "pdf.fonttype": 42,
         "path.simplify": True,
     }
 )
@@ -99,10 +97,6 @@ def with_legend(figure: Figure, rows_of_legend: int, height: float = 0.19) -> tu
 
 def legend(room: Axes, handles: list[Any], columns: int) -> None:
     room.legend(handles=handles, loc="upper left", ncols=columns, borderaxespad=0, bbox_to_anchor=(0, 1))
-
-
-def box() -> dict[str, Any]:
-    return {"boxstyle": "round,pad=0.2", "facecolor": PAGE, "edgecolor": "none", "alpha": 0.9}
 
 
 def short(text: str, length: int) -> str:

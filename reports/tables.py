@@ -8,7 +8,6 @@ from typing import Any
 
 import units
 from documents import short
-from figures import by_scenario_and_fix, headlines
 from load import Cell, Figure, ResultSet
 from records import ARMS, VERDICTS
 
@@ -23,7 +22,6 @@ class Text:
     link: str = ""
     look: str = ""  # good, bad, absent, number, code, prose
     markdown: str = ""  # instead of `text` in Markdown, where nobody can follow the link
-    parts: list["Text"] = dataclasses.field(default_factory=list)  # instead of `text` in a `written` table of the page
 
 
 @dataclasses.dataclass
@@ -36,14 +34,6 @@ class Table:
     search: bool = False
     facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
     written: bool = False  # into the page itself, however many rows there are
-    notes_of: str = ""  # a column whose tooltips are the column `claim` in Markdown; the page has no room for it
-
-    def for_markdown(self) -> "Table":
-        if not self.notes_of:
-            return self
-        at = self.columns.index(self.notes_of) + 1
-        rows = [[*row[:at], Text(row[at - 1].note), *row[at:]] for row in self.rows]
-        return dataclasses.replace(self, columns=[*self.columns[:at], "claim", *self.columns[at:]], rows=rows)
 
     def without(self, column: str) -> "Table":
         if column not in self.columns:
@@ -51,6 +41,44 @@ class Table:
         at = self.columns.index(column)
         rows = [row[:at] + row[at + 1 :] for row in self.rows]
         return dataclasses.replace(self, columns=self.columns[:at] + self.columns[at + 1 :], rows=rows)
+
+    def shortened(self) -> "Table":
+        """Without columns and axes of cells that are equal in all rows; the caption states them once."""
+        if len(self.rows) < 2 or self.facets:
+            return self
+        facts, out = [], self
+        for name, column in zip(self.columns, zip(*self.rows)):
+            if name in _SHARED and len({entry.text for entry in column}) == 1 and len(out.columns) > 2:
+                facts.append(f"{name} {column[0].text}")
+                out = out.without(name)
+        for at, column in enumerate(zip(*out.rows)):
+            if not all(entry.link and "=" in entry.text for entry in column):
+                continue
+            axes = [_axes(entry.text) for entry in column]
+            equal = [axis for axis in axes[0] if all(axis in of_row for of_row in axes)]
+            if equal and all(len(of_row) > len(equal) or "/" in entry.text for of_row, entry in zip(axes, column)):
+                facts.append(", ".join(equal))
+                for row in out.rows:
+                    row[at] = _without_axes(row[at], equal)
+        if not facts:
+            return out
+        return dataclasses.replace(out, caption=" ".join([out.caption, f"In all rows: {'; '.join(facts)}."]).strip())
+
+
+_SHARED = ("set", "device", "devices", "recipe", "arm", "measured by", "judged")
+
+
+def _axes(cell: str) -> list[str]:
+    """`scenario/device=cpu,recipe=block` -> [device=cpu, recipe=block]"""
+    scenario, slash, axes = cell.partition("/")
+    return axes.split(",") if slash and "=" not in scenario else cell.split(",")
+
+
+def _without_axes(entry: Text, equal: list[str]) -> Text:
+    scenario = entry.text.partition("/")[0] if "=" not in entry.text.partition("/")[0] else ""
+    rest = ",".join(axis for axis in _axes(entry.text) if axis not in equal)
+    text = "/".join(part for part in (scenario, rest) if part)
+    return dataclasses.replace(entry, text=text, sort=text, markdown=entry.markdown and text)
 
 
 def number(value: float | None, unit: str, reason: str = "") -> Text:
@@ -77,6 +105,13 @@ def sides(metric: str, first: Figure, second: Figure) -> tuple[Text, Text]:
     if one.text == other.text and first.value != second.value:
         return dataclasses.replace(one, text=one.note), dataclasses.replace(other, text=other.note)
     return one, other
+
+
+def measured_by(cell: Cell) -> str:
+    """Whose figures a cell has: `built-in runtime`, `transformer_engine 2.16.0`."""
+    subject = str(cell.record["config"].get("subject") or "own")
+    version = cell.record["config"].get("versions.after")
+    return "built-in runtime" if subject == "own" else f"{subject} {version}" if version else subject
 
 
 def named(name: str) -> Text:
@@ -123,106 +158,6 @@ def claimed(cells: list[Cell], metric: str, of: str | None = None) -> Text:
     return Text(units.ABSENT, None, "upstream names no figure of this", look="absent")
 
 
-def _upstream(cell: Cell) -> Text:
-    references = ", ".join(cell.record["upstream"])
-    if not cell.record.get("counterfactual"):
-        return Text(references)
-    return Text(f"{references} (counterfactual)", note="no upstream release was ever without this fix")
-
-
-_BITS = "parity.bitwise_equal"
-
-
-def bits_differ(cell: Cell) -> bool:
-    """Whether a fix shows in the bits of the arms."""
-    return cell.verdict == "confirmed" and cell.figure("before", _BITS).value == 0
-
-
-def _without_headline(cells: list[Cell]) -> list[Text]:
-    """The columns from `metric` on, where no metric of a gate differs between the sides."""
-    ran = [cell for cell in cells if cell.verdict != "skipped"]
-    cell = next(filter(bits_differ, ran), (ran or cells)[0])
-    gap = Text(units.ABSENT, None, "no metric differs between the sides", look="absent")
-    what, before = Text("no difference"), gap
-    if not ran:
-        what = Text("did not run", note=cell.record["reason"] or "")
-        before = gap = Text(units.ABSENT, None, what.note or "skipped", look="absent")
-    elif bits_differ(cell):
-        gap = Text(units.ABSENT, None, "before's bits differ from after's", look="absent")
-        what, before = Text(_BITS, look="code"), shown(_BITS, cell.figure("before", _BITS))
-    return [what, before, gap, gap, gap, gap, Text(cell.device), cell_link(cell)]
-
-
-def fixes_table(sets: list[ResultSet]) -> Table:
-    """A row for each scenario, fix and headline metric, with the cell in which the metric differs most."""
-    rows = []
-    for results in sets:
-        for cells in by_scenario_and_fix(results.cells):
-            first = cells[0]
-            head = [
-                Text(first.fix, look="code"),
-                _upstream(first),
-                Text(results.label),
-                Text(first.scenario, note=first.record["title"], look="code"),
-            ]
-            found = headlines(cells)
-            for headline in found:
-                cell, metric = headline.cell, headline.metric
-                before, after = cell.figure("before", metric), cell.figure("after", metric)
-                texts = sides(metric, before, after)
-                rows.append(
-                    head
-                    + [
-                        counts(cells),
-                        Text(metric, look="code"),
-                        *texts,
-                        number(before.predicted, before.unit, "no closed form"),
-                        number(after.predicted, after.unit, "no closed form"),
-                        claimed(cells, metric),
-                        Text(cell.device),
-                        cell_link(cell),
-                    ]
-                )
-            broken = next((cell for cell in cells if cell.ending("before") and not cell.ending("after")), None)
-            if broken:
-                rows.append(
-                    head
-                    + [
-                        counts(cells),
-                        Text("how the run ends"),
-                        Text(broken.ending("before"), note=str((broken.arm("before") or {}).get("reason"))),
-                        Text("works"),
-                        Text(units.ABSENT, look="absent"),
-                        Text(units.ABSENT, look="absent"),
-                        Text(units.ABSENT, look="absent"),
-                        Text(broken.device),
-                        cell_link(broken),
-                    ]
-                )
-            elif not found:
-                rows.append([*head, counts(cells), *_without_headline(cells)])
-    return Table(
-        "fixes",
-        [
-            "fix",
-            "upstream",
-            "set",
-            "scenario",
-            "cells",
-            "metric",
-            "before",
-            "after",
-            "predicted before",
-            "predicted after",
-            "claimed upstream",
-            "device",
-            "shown by",
-        ],
-        rows,
-        notes_of="scenario",
-    )
-
-
 def claims_table(sets: list[ResultSet]) -> Table:
     rows = []
     for results in sets:
@@ -244,6 +179,7 @@ def claims_table(sets: list[ResultSet]) -> Table:
                         ),
                         number(claim.get("predicted"), unit, "no closed form"),
                         number(claim.get("measured"), unit, cell.record["reason"] or figure.reason),
+                        Text(measured_by(cell)),
                         Text(f"{cell.device}, {cell.record['config'].get('arch', '')}".rstrip(", ")),
                         Text(results.label),
                         scenario_link(cell),
@@ -251,7 +187,7 @@ def claims_table(sets: list[ResultSet]) -> Table:
                     ]
                 )
     return Table(
-        "claims", ["source", "claim", "figure", "claimed", "predicted", "measured", "device", "set", "cell", "note"], rows
+        "claims", ["source", "claim", "figure", "claimed", "predicted", "measured", "measured by", "device", "set", "cell", "note"], rows
     )
 
 
@@ -372,6 +308,7 @@ def cells_table(sets: list[ResultSet]) -> Table:
                     Text(cell.recipe),
                     Text(results.label),
                     named(cell.fix),
+                    Text(measured_by(cell)),
                     Text(f"{held} of {len(gates)}", held, look="number" if held == len(gates) else "bad"),
                 ]
                 + [number(figure.value, "B", figure.reason) for figure in peak]
@@ -388,6 +325,7 @@ def cells_table(sets: list[ResultSet]) -> Table:
             "recipe",
             "set",
             "fix",
+            "measured by",
             "gates that hold",
             "peak before",
             "peak after",

@@ -3,7 +3,7 @@
 import concurrent.futures
 import gc
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Self
 
 import interrupts
@@ -25,7 +25,3 @@ class Workers:
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":
         with interrupts.held():
             return self._pool.submit(work, *arguments)
-
-    def map(self, work: Callable[..., Any], arguments: Iterable[Any]) -> list[Any]:
-        futures = [self.submit(work, argument) for argument in arguments]
-        return [future.result() for future in futures]

@@ -1,8 +1,11 @@
 "use strict";
 (() => {
+  // Lines break in names after `_`, `/`, `=`, and after `.` and `,` before a letter, as in the rows that page.py writes.
+  const breakable = (text) => text.split(/(?<=[_/=])(?=[\p{L}\p{N}_])|(?<=[.,])(?=[A-Za-z])/u)
+    .flatMap((part, at) => (at ? [document.createElement("wbr"), part] : [part]));
   const element = (name, text, look) => {
     const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
+    if (text !== undefined) made.append(...breakable(String(text)));
     if (look) made.className = look;
     return made;
   };
@@ -59,6 +62,7 @@
     for (const place of section.querySelectorAll("[data-plot]")) {
       place.innerHTML = figures[place.dataset.plot];
       delete place.dataset.plot;
+      place.style.aspectRatio = "auto";
     }
     for (const table of section.querySelectorAll("table[data-rows]")) {
       if (table.tBodies[0].rows.length) continue;

@@ -1,0 +1,125 @@
+"""What a run found, as its results say: the largest findings with a small picture of before and after, then all of them by
+size of effect, and those that no cell shows with the reason."""
+
+import dataclasses
+
+import panels
+import units
+from figures import Plot, by_scenario, timeline_name
+from load import Cell, Finding, ResultSet
+from tables import Table, Text, cell_link, claimed, counts, measured_by, named, number
+
+MOST_LEADING = 5
+
+
+@dataclasses.dataclass
+class Lead:
+    """A finding at the top of the page: a sentence, whose figures they are, and a picture of both arms."""
+
+    name: str
+    text: str
+    source: str
+    link: str
+    pictures: list[str]  # SVG
+
+
+def _sentence(finding: Finding) -> str:
+    cells = "" if "cells)" in finding.text else f" ({finding.cells} of {finding.of} cells)"
+    return finding.text.removeprefix(f"{finding.fix}: ").replace("->", "→") + cells
+
+
+def _cell_of(results: ResultSet, finding: Finding) -> Cell | None:
+    return results.by_id.get(finding.cell)
+
+
+def _source(results: ResultSet, finding: Finding, cell: Cell | None) -> str:
+    if cell is None:
+        return results.label
+    return f"{measured_by(cell)} on {cell.device}, {cell.recipe}; {cell.scenario}"
+
+
+def _pictures(finding: Finding, cell: Cell | None, plots: dict[str, Plot]) -> list[str]:
+    """The timelines of a finding about memory if they were read, else a bar for each arm if both have a figure."""
+    plot = plots.get(timeline_name(cell)) if cell and finding.metric.startswith("memory.") else None
+    if plot and {"before", "after"} <= set(plot.data.arms):
+        return [panels.panel(plot.data, plot.data.arms.index(arm), small=True) for arm in ("before", "after")]
+    if finding.before is None or finding.after is None:
+        return []
+    sides = (("before", finding.before), ("after", finding.after))
+    return [panels.bars([(arm, value, units.figure(value, finding.unit or "1")) for arm, value in sides])]
+
+
+def leading(sets: list[ResultSet], plots: list[Plot]) -> list[Lead]:
+    """The largest findings of all sets; one that several sets share is shown once."""
+    by_name = {plot.name: plot for plot in plots}
+    ranked = sorted(
+        ((rank, results, one) for results in sets for rank, one in enumerate(filter(lambda f: f.shown, results.findings or []))),
+        key=lambda entry: entry[0],
+    )
+    chosen = {(finding.fix, finding.text): (results, finding) for _, results, finding in reversed(ranked)}
+    out = []
+    for results, finding in [*reversed(chosen.values())][:MOST_LEADING]:
+        cell = _cell_of(results, finding)
+        name = finding.fix or ", ".join(finding.scenarios)
+        link = "#" + cell.anchor if cell else "#findings"
+        out.append(Lead(name, _sentence(finding), _source(results, finding, cell), link, _pictures(finding, cell, by_name)))
+    return out
+
+
+def findings_table(sets: list[ResultSet]) -> Table:
+    rows = []
+    for results in sets:
+        for finding in results.findings or []:
+            if not finding.shown:
+                continue
+            cell = _cell_of(results, finding)
+            unit = finding.unit or "1"
+            rows.append(
+                [
+                    named(finding.fix),
+                    Text(_sentence(finding), look="prose"),
+                    number(finding.before, unit, "not a figure"),
+                    number(finding.after, unit, "not a figure"),
+                    number(finding.predicted, unit, "no closed form"),
+                    claimed([cell] if cell else [], finding.metric),
+                    Text(measured_by(cell)) if cell else named(""),
+                    Text(cell.device if cell else units.ABSENT),
+                    cell_link(cell, cell.id) if cell else named(finding.cell),
+                    Text(results.label),
+                ]
+            )
+    columns = ["fix", "found", "before", "after", "predicted before", "claimed upstream", "measured by", "device", "shown by", "set"]
+    return Table("findings", columns, rows, written=True, caption="Largest effect first.")
+
+
+def hidden_table(sets: list[ResultSet]) -> Table:
+    """The fixes that no cell shows."""
+    rows = [
+        [named(one.fix), Text(", ".join(one.scenarios), look="code"), Text(one.reason or one.text, look="prose"), Text(results.label)]
+        for results in sets
+        for one in results.findings or []
+        if not one.shown
+    ]
+    return Table("hidden", ["fix", "scenarios", "why", "set"], rows, written=True, caption="Fixes that no cell of this run shows:")
+
+
+def without_findings(sets: list[ResultSet]) -> str:
+    """Which sets hold no findings, and the program that wrote them."""
+    older = [f"{results.label} (written by {results.program})" for results in sets if results.findings is None and results.cells]
+    if not older:
+        return ""
+    return f"No findings are recorded in {', '.join(older)}: the verdicts of each scenario are listed; run again to have findings."
+
+
+def scenarios_table(sets: list[ResultSet]) -> Table:
+    """A row for every scenario, what needs attention first."""
+    rows = []
+    for results in sets:
+        for cells in sorted(by_scenario(results.cells).values(), key=lambda cells: not any(cell.is_bad for cell in cells)):
+            cell = next((cell for cell in cells if cell.is_bad), cells[0])
+            fixes = ", ".join(sorted({one.fix for one in cells if one.fix}))
+            devices = ", ".join(sorted({one.device for one in cells}))
+            link = dataclasses.replace(cell_link(cell, cell.scenario), markdown=cell.id)
+            claim = Text(cell.record["title"], look="prose")
+            rows.append([counts(cells), link, claim, named(fixes), Text(devices), Text(results.label)])
+    return Table("scenarios", ["verdicts", "scenario", "claim", "fix", "devices", "set"], rows, written=True)
