@@ -5,9 +5,10 @@ import dataclasses
 
 import panels
 import units
+from answer import cause
 from figures import Plot, by_scenario, timeline_name
 from load import Cell, Finding, ResultSet
-from tables import Table, Text, cell_link, claimed, counts, measured_by, named, number
+from tables import Table, Text, cell_link, claimed, counts, measured_by, named, number, shown
 
 MOST_LEADING = 5
 
@@ -53,10 +54,10 @@ def leading(sets: list[ResultSet], plots: list[Plot]) -> list[Lead]:
     """The largest findings of all sets; one that several sets share is shown once."""
     by_name = {plot.name: plot for plot in plots}
     ranked = sorted(
-        ((rank, results, one) for results in sets for rank, one in enumerate(filter(lambda f: f.shown, results.findings or []))),
+        ((rank, results, one) for results in sets for rank, one in enumerate([one for one in results.findings or [] if one.shown and one.kind != "held"])),
         key=lambda entry: entry[0],
     )
-    chosen = {(finding.fix, finding.text): (results, finding) for _, results, finding in reversed(ranked)}
+    chosen = {(finding.fix, finding.text, *finding.scenarios): (results, finding) for _, results, finding in reversed(ranked)}
     out = []
     for results, finding in [*reversed(chosen.values())][:MOST_LEADING]:
         cell = _cell_of(results, finding)
@@ -93,14 +94,14 @@ def findings_table(sets: list[ResultSet]) -> Table:
 
 
 def hidden_table(sets: list[ResultSet]) -> Table:
-    """The fixes that no cell shows."""
+    """What is not shown: fixes without a cell that shows them, failed and undecided cells."""
     rows = [
-        [named(one.fix), Text(", ".join(one.scenarios), look="code"), Text(one.reason or one.text, look="prose"), Text(results.label)]
+        [named(one.fix), Text(", ".join(one.scenarios), look="code"), Text(one.text, look="prose"), Text(one.reason, look="prose"), Text(results.label)]
         for results in sets
         for one in results.findings or []
         if not one.shown
     ]
-    return Table("hidden", ["fix", "scenarios", "why", "set"], rows, written=True, caption="Fixes that no cell of this run shows:")
+    return Table("hidden", ["fix", "scenarios", "what", "why", "set"], rows, written=True, caption="Not shown, and why:")
 
 
 def without_findings(sets: list[ResultSet]) -> str:
@@ -111,15 +112,33 @@ def without_findings(sets: list[ResultSet]) -> str:
     return f"No findings are recorded in {', '.join(older)}: the verdicts of each scenario are listed; run again to have findings."
 
 
+MOST_FIGURES = 4
+_FIGURES = ("memory.peak_bytes", "memory.retained_bytes", "traffic.all_gather_bytes", "parity.loss_gap", "time.step_ms")
+
+
+def _figures(cell: Cell) -> str:
+    """Figures of the after arm: those that gates are about, then others that most cells have."""
+    gates = [gate["metric"] for gate in cell.record["gates"] if gate["arm"] == "after" and gate["metric"]]
+    out = []
+    for metric in dict.fromkeys([*gates, *_FIGURES]):
+        figure = cell.figure("after", metric)
+        if figure.value is not None and metric != "memory.unexplained_bytes":
+            out.append(f"{metric.partition('.')[2].replace('_', ' ')} {shown(metric, figure).text}")
+    return "; ".join(out[:MOST_FIGURES])
+
+
 def scenarios_table(sets: list[ResultSet]) -> Table:
     """A row for every scenario, what needs attention first."""
     rows = []
     for results in sets:
         for cells in sorted(by_scenario(results.cells).values(), key=lambda cells: not any(cell.is_bad for cell in cells)):
-            cell = next((cell for cell in cells if cell.is_bad), cells[0])
+            cell = min(cells, key=lambda cell: (not cell.is_bad, cell.verdict == "skipped", cell.is_control))
             fixes = ", ".join(sorted({one.fix for one in cells if one.fix}))
             devices = ", ".join(sorted({one.device for one in cells}))
             link = dataclasses.replace(cell_link(cell, cell.scenario), markdown=cell.id)
             claim = Text(cell.record["title"], look="prose")
-            rows.append([counts(cells), link, claim, named(fixes), Text(devices), Text(results.label)])
-    return Table("scenarios", ["verdicts", "scenario", "claim", "fix", "devices", "set"], rows, written=True)
+            figures = cause(cell) if cell.is_bad or cell.verdict == "skipped" else _figures(cell)
+            found = Text(figures, note="after the fix" if cell.fix else "", look="bad" if cell.is_bad else "prose")
+            rows.append([counts(cells), link, claim, named(fixes), found, Text(devices), Text(results.label)])
+    columns = ["verdicts", "scenario", "claim", "fix", "figures of the cell", "devices", "set"]
+    return Table("scenarios", columns, rows, written=True, caption="Every scenario, what needs attention first.")

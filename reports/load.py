@@ -125,15 +125,15 @@ class Cell:
         return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
 
     def timeline(self, side: str) -> pathlib.Path | None:
-        """The path of the arm's memory timeline; None if there is none below the set's folder. Records of older versions
-        do not name it; the file has the cell's id then."""
+        """The path of the arm's memory timeline; None if there is none below the set's folder. A record that does not
+        name its timelines has them under its id."""
         if self.results.root is None:
             return None
-        named = self.record.get("timelines")
-        name = named.get(side) if named is not None else f"timelines/{self.id}.{side}.json"
-        path = self.results.root / name if name else None
-        root = self.results.root.resolve()
-        return path if path and path.is_file() and path.resolve().is_relative_to(root / "timelines") else None
+        named, plain = self.record.get("timelines"), f"timelines/{_safe(self.id)}.{side}.json"
+        names = [f"{plain}.gz", plain] if named is None else [named.get(side) or ""]
+        path = next((path for name in names if name and (path := self.results.root / name).is_file()), None)
+        folder = self.results.root.resolve() / "timelines"
+        return path if path and path.resolve().is_relative_to(folder) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,6 +141,7 @@ class Finding:
     """What a fix changes most in a run, as the run recorded it."""
 
     text: str
+    kind: str  # what differs; `held` without a before arm
     fix: str
     scenarios: list[str]
     metric: str
@@ -187,6 +188,21 @@ class ResultSet:
     @property
     def devices(self) -> list[str]:
         return sorted({cell.device for cell in self.cells})
+
+
+_LONGEST_NAME = 200
+
+
+def _safe(cell_id: str) -> str:
+    """A cell's id in the names of timelines, as in timeline_path() of lib/harness/results/results.cpp: FNV-1a of the id
+    if it was cut or changed."""
+    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode().replace("..", "__")
+    if plain == cell_id and len(plain) <= _LONGEST_NAME:
+        return plain
+    digest = 0xCBF29CE484222325
+    for byte in cell_id.encode():
+        digest = (digest ^ byte) * 0x100000001B3 % 2**64
+    return f"{plain[:_LONGEST_NAME]}~{digest:016x}"
 
 
 def _less(a: float | None, b: float | None) -> float | None:
@@ -306,7 +322,7 @@ class Loader:
             if fault := fault_of_finding(one):
                 self._problem(path, f"finding {number}", f"{fault}; left out")
                 continue
-            texts = {key: one.get(key) or "" for key in ("fix", "metric", "unit", "reason", "cell")}
+            texts = {key: one.get(key) or "" for key in ("kind", "fix", "metric", "unit", "reason", "cell")}
             values = {key: one.get(key) for key in ("before", "after", "predicted")}
             rest = {key: one[key] for key in ("text", "scenarios", "shown", "cells", "of")}
             out.append(Finding(**texts, **values, **rest))

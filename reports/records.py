@@ -109,6 +109,7 @@ _CELL = {
 }
 _FINDING = {
     "text": TEXT,
+    "kind?": TEXT_OR_NULL,
     "fix?": TEXT_OR_NULL,
     "scenarios": [TEXT],
     "metric?": TEXT_OR_NULL,

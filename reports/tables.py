@@ -52,7 +52,7 @@ class Table:
                 facts.append(f"{name} {column[0].text}")
                 out = out.without(name)
         for at, column in enumerate(zip(*out.rows)):
-            if not all(entry.link and "=" in entry.text for entry in column):
+            if len({entry.text for entry in column}) == 1 or not all(entry.link and "=" in entry.text for entry in column):
                 continue
             axes = [_axes(entry.text) for entry in column]
             equal = [axis for axis in axes[0] if all(axis in of_row for of_row in axes)]

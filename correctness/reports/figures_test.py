@@ -14,6 +14,7 @@ import figures
 import load
 import measure_tables
 import page
+import panels
 import parity_figures
 import plot
 import records
@@ -42,22 +43,19 @@ class Choice(sample.Case):
     def retaining(self, scenario: str, before: int, after: int, recipe: str = "delayed") -> dict[str, Any]:
         return with_metric(sample.cell(scenario, recipe), "memory.retained_bytes", before=before, after=after)
 
-    def test_the_headline_is_the_cell_with_the_largest_difference_of_either_sign(self) -> None:
-        found = result_set(self.retaining("a", 5, 0), self.retaining("a", 0, 9, "mxfp8"), self.retaining("a", 7, 0, "block"))
-        self.assertEqual([h.cell.recipe for h in figures.headlines(found.cells)], ["mxfp8"])
-        self.assertEqual(figures.headlines(result_set(self.retaining("a", 5, 5)).cells), [])
-
-    def test_timelines_are_of_the_cell_with_the_largest_difference(self) -> None:
+    def test_timelines_are_of_the_cells_of_findings_largest_effect_first(self) -> None:
         for sizes in ((3, 8), (8, 3)):
             directory = self.directory / str(sizes[0])
-            sample.write_set(directory, [self.retaining(f"s{size}", size, 0) for size in sizes])
+            cells = [self.retaining(f"s{size}", size, 0) for size in sizes]
+            ordered = sorted(cells, key=lambda cell: cell["scenario"], reverse=True)
+            sample.write_set(directory, cells, findings=[sample.finding(cell) for cell in ordered])
             loader = load.Loader()
             loader.load(str(directory))
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 1)], ["s8"])
             self.assertEqual([cell.scenario for cell in figures.timeline_cells(loader.sets, 2)], ["s8", "s3"])
 
     def loaded(self, found: list[dict[str, Any]]) -> list[load.ResultSet]:
-        sample.write_set(self.directory, found)
+        sample.write_set(self.directory, found, findings=[])
         loader = load.Loader()
         loader.load(str(self.directory))
         return loader.sets
@@ -92,7 +90,7 @@ class Choice(sample.Case):
         return {gap.name: gap.absent for gap in page.make("", sets, bench.Bench(), plots, []).gaps}
 
     def test_absences_are_true(self) -> None:
-        not_chosen = "no fix here has a gate on memory that it changes, and no gate on memory failed"
+        not_chosen = "no finding here is about memory, and no gate on memory failed"
         gaps = self.absent(self.loaded([self.retaining("equal", 5, 5)]))
         self.assertEqual(gaps["timelines"], not_chosen + "; `--snapshots --cells REGEX` writes the timelines of other cells")
         self.assertEqual(gaps["holders"], not_chosen)
@@ -224,11 +222,11 @@ class Timelines(unittest.TestCase):
             made = self.made(*(i % 7 + 1 for i in range(count)))
             bands, axis = timeline.bands([made], 2), timeline.shared_axis([made])
             curve = timeline.curve(made, bands, axis, 1000)
-            painted = plot.paint_timeline(figures.TimelineData(["after"], bands, axis, [curve], curve.peak[1]))
-            for area in painted.axes[0].collections[: len(bands)]:
-                corners = area.get_paths()[0].vertices[:-1]
-                slanted = sum((one != other).all() for one, other in zip(corners, corners[1:]))
-                self.assertLessEqual(slanted, 2, "the ends of an area alone")
+            drawn = panels.panel(figures.TimelineData(["after"], bands, axis, [curve], curve.peak[1]), 0)
+            areas = re.findall(r' d="([^"]*Z)"', drawn)
+            self.assertEqual(len(areas), len(bands))
+            for area in areas:
+                self.assertRegex(area, r"\AM[0-9. ]+([HV][0-9.]+)+Z\Z", "no slanted line")
 
     def test_bands_are_of_the_largest_holders(self) -> None:
         made = self.made(5, 50, 20, marks=(("a", 2), ("b", 6)))

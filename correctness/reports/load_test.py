@@ -220,6 +220,18 @@ class Timelines(sample.Case):
         path.write_text("{}")
         return path
 
+    def test_the_record_names_the_file_whatever_the_cell_is_called(self) -> None:
+        cell, other, outside = self.set_of("a/" + "x" * 1000, "a/y", "a/z")
+        path = self.write("a/short.before.json.gz")
+        cell.record["timelines"] = {"before": "timelines/a/short.before.json.gz", "after": None}
+        self.assertEqual([cell.timeline(arm) for arm in ("before", "after", "bf16")], [path, None, None])
+        self.write("a/y.before.json")
+        other.record["timelines"] = {}
+        self.assertIsNone(other.timeline("before"), "the record says that there is none")
+        (self.directory / "secret.json").write_text("{}")
+        outside.record["timelines"] = {"before": "timelines/../secret.json", "after": "/etc/hostname"}
+        self.assertEqual([outside.timeline(arm) for arm in ("before", "after")], [None, None])
+
     def test_shortened_names_equal_those_of_the_program(self) -> None:
         # TimelinePathsHaveNoSpecialCharacters of correctness/harness/results/results_test.cpp expects the same ones.
         long = "a/" + "x" * 1000
@@ -227,15 +239,6 @@ class Timelines(sample.Case):
         paths = [self.write(f"a/{'x' * 198}~{end}.before.json") for end in ("5a438b8357b318d9", "147633330a428165")]
         self.assertEqual([cell.timeline("before") for cell in cells], [*paths, None])
         self.assertIsNone(cells[0].timeline("after"))
-
-    def test_shortened_names_of_older_versions_are_found_if_one_cell_matches(self) -> None:
-        first, second, other = self.set_of("a/" + "x" * 300, "a/" + "x" * 301, "a/" + "y" * 300)
-        self.write(f"a/{'x' * 198}~1234.before.json")
-        path = self.write(f"a/{'y' * 198}~1234.before.json")
-        self.assertEqual([cell.timeline("before") for cell in (first, second, other)], [None, None, path])
-        self.write(f"a/{'y' * 198}~1235.before.json")
-        self.assertIsNone(other.timeline("before"))
-
 
     def test_names_equal_those_of_the_program_where_characters_are_replaced(self) -> None:
         cells = self.set_of("a/x=b c\n", "a/corpus=../../b", "a/../../secret")
@@ -272,38 +275,6 @@ class Figures(sample.Case):
     def test_differences_are_before_minus_after(self) -> None:
         figure = self.cell(sample.cell()).figure("difference", "memory.retained_bytes")
         self.assertEqual((figure.value, figure.predicted), (3 * sample.MIB, 3 * sample.MIB))
-
-    def test_the_table_of_fixes_shows_all_sides(self) -> None:
-        cell = self.cell(sample.cell())
-        table = tables.fixes_table([cell.results])
-        row = dict(zip(table.columns, (text.text for text in table.rows[0])))
-        self.assertEqual(row["before"], "3.00 MiB")
-        self.assertEqual(row["after"], "0 B")
-        self.assertEqual(row["predicted before"], "3.00 MiB")
-        self.assertEqual(row["claimed upstream"], "3 MiB (difference)")
-        self.assertEqual(row["cells"], "1 confirmed")
-
-    def test_fixes_of_one_matrix_have_rows_of_their_own(self) -> None:
-        results = load.ResultSet("s", "s")
-        for fix, retained in (("release_attention_tensors", 2), ("release_fuser_tensors", 5)):
-            record = sample.cell(fix=fix) | {"id": f"leak/fix={fix}"}
-            record["arms"]["before"]["metrics"]["memory.retained_bytes"]["value"] = retained
-            results.cells.append(load.Cell(record, results))
-        table = tables.fixes_table([results])
-        columns = [table.columns.index(name) for name in ("fix", "cells", "before", "shown by")]
-        self.assertEqual(
-            [[row[column].text for column in columns] for row in table.rows],
-            [
-                ["release_attention_tensors", "1 confirmed", "2 B", "fix=release_attention_tensors"],
-                ["release_fuser_tensors", "1 confirmed", "5 B", "fix=release_fuser_tensors"],
-            ],
-        )
-
-    def test_a_crashed_arm_is_shown_as_a_side(self) -> None:
-        record = sample.cell()
-        record["arms"]["before"] |= {"status": "crashed", "signal": "SIGSEGV", "metrics": {}}
-        rows = tables.fixes_table([self.cell(record).results]).rows
-        self.assertEqual([text.text for text in rows[0][5:8]], ["how the run ends", "SIGSEGV", "works"])
 
     def test_sets_side_by_side_show_what_differs(self) -> None:
         slower = sample.cell()

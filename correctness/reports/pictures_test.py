@@ -72,7 +72,7 @@ class Pictures(unittest.TestCase):
         temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         cls.addClassCleanup(temporary.cleanup)
         directory = pathlib.Path(temporary.name)
-        sample.write_set(directory / "results", cells(), complete=False)
+        sample.write_set(directory / "results", cells(), complete=False, findings=[sample.finding(sample.cell())])
         command = [sys.executable, "-B", str(sample.ROOT / "reports"), str(directory / "results"), "-o", str(directory / "r")]
         subprocess.run(command, capture_output=True, timeout=300, check=True)
         cls.browser = cls.enterClassContext(Chromium(program, directory / "profile"))
@@ -146,12 +146,12 @@ class Pictures(unittest.TestCase):
             self.assertEqual(far, [], name)
             self.assertLessEqual(self.browser.evaluate("document.documentElement.scrollWidth"), width, name)
 
-    def test_the_table_of_fixes_fits_the_screen_of_a_laptop(self) -> None:
+    def test_the_table_of_findings_fits_the_screen_of_a_laptop(self) -> None:
         for width in (1280, 1366):
             self.browser.screen(False, width, HEIGHT)
             self.browser.open(self.url)
             over = self.browser.evaluate(
-                "(frame => frame.scrollWidth - frame.clientWidth)(document.querySelector('#table-fixes').parentElement)"
+                "(frame => frame.scrollWidth - frame.clientWidth)(document.querySelector('#table-findings').parentElement)"
             )
             self.assertLessEqual(over, 0, f"{width} pixels")
 

@@ -59,9 +59,11 @@ class Program(sample.Case):
         shutil.copytree(self.older / "report", self.directory / "report", dirs_exist_ok=True)
 
     def run_program(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
+        ended = subprocess.run(
             [PROGRAM, *arguments], capture_output=True, text=True, timeout=280, check=False, env=ENVIRONMENT | environment
         )
+        ended.stderr = sample.without_progress(ended.stderr)
+        return ended
 
     def report(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
         return self.run_program("report", *arguments, "-o", str(self.directory / "report"), **environment)
@@ -114,9 +116,9 @@ class Program(sample.Case):
         self.assertEqual(self.run_program("run", str(self.directory / "mine.yaml"), "-o", str(out)).returncode, 0)
         (out / "results.jsonl").unlink()
         self.assertEqual(self.report(str(out)).returncode, 0)
-        self.assertRegex(self.markdown(), r"\| 1 pass \| My own \| retained 0 B \(as expected\); peak [0-9.]+ KiB")
+        self.assertRegex(self.markdown(), r"\| 1 pass \| `mine` \| My own \| – \| retained bytes 0 B; peak bytes [0-9.]+ KiB")
         self.assertRegex(self.markdown(), r"### My own: mine\n")
-        self.assertIn("figures/timeline-0-mine.png", self.markdown())
+        self.assertIn("figures/timeline-0-mine.svg", self.markdown())
         alone = self.report(str(out / "results.json"), "--snapshots", "--cells=absent")
         self.assertEqual(alone.returncode, 2)
         self.assertIn("matches no cell", alone.stderr)
@@ -223,7 +225,7 @@ class Program(sample.Case):
         return {str(path): path.read_bytes() if path.is_file() else b"" for path in paths if path.exists()}
 
     def test_a_full_disk_is_one_line_and_leaves_an_older_report_as_it_was(self) -> None:
-        # A limit of the file size acts as a full disk; this one lies between the sizes of report.md and of the PDF.
+        # A limit of the file size acts as a full disk; this one lies between the sizes of report.md and of report.html.
         def shrink() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
@@ -238,8 +240,8 @@ class Program(sample.Case):
             )
             self.assertEqual((ended.returncode, ended.stdout), (2, ""))
             self.assertRegex(
-                ended.stderr,
-                r"\Afp8lab: error: \S+/report/report\.pdf: cannot be written: File too large; "
+                sample.without_progress(ended.stderr),
+                r"\Afp8lab: error: \S+/report/report\.html: cannot be written: File too large; "
                 r"make room, or give a directory on another disk with -o\n\Z",
             )
             self.assertEqual(self.written(), before)
@@ -293,14 +295,14 @@ class Program(sample.Case):
             children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
             return importing(pid) and len(children) > 0
 
-        def drawing_the_pdf(_: int) -> bool:
+        def drawing(_: int) -> bool:
             return (self.directory / "report" / "report.md.part").exists()
 
         out = str(sample.write_set(self.directory / "good", [sample.cell()]))
         for older in (False, True):
             if older:
                 self.copy_older_report()
-            for moment in (importing, painting, drawing_the_pdf):
+            for moment in (importing, painting, drawing):
                 with self.subTest(older=older, moment=moment.__name__):
                     self.interrupt([out, "--snapshots"], moment)
 
@@ -347,7 +349,7 @@ class Program(sample.Case):
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
-        self.assertEqual((process.returncode, stdout, stderr), (130, "", "fp8lab: error: interrupted\n"))
+        self.assertEqual((process.returncode, stdout, sample.without_progress(stderr)), (130, "", "fp8lab: error: interrupted\n"))
         self.assertEqual(self.written(), before)
 
     def test_standard_output_that_is_full_is_named(self) -> None:
@@ -363,8 +365,18 @@ class Program(sample.Case):
                 env=ENVIRONMENT,
             )
         self.assertEqual(ended.returncode, 2)
-        self.assertRegex(ended.stderr, r"\Afp8lab: error: standard output cannot be written.*\n\Z")
+        self.assertRegex(sample.without_progress(ended.stderr), r"\Afp8lab: error: standard output cannot be written.*\n\Z")
         self.assertIn("good", self.markdown())
+
+    def test_without_a_browser_there_is_no_pdf_and_a_line_says_so(self) -> None:
+        out = str(write_small_set(self.directory / "good"))
+        self.copy_older_report()
+        (self.directory / "bin").mkdir()
+        ended = self.report(out, PATH=str(self.directory / "bin"))
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+        self.assertIn("report.pdf: none; a PDF needs Chromium or Chrome", ended.stdout)
+        self.assertFalse((self.directory / "report" / "report.pdf").exists(), "the older report's is removed")
+        self.assertTrue((self.directory / "report" / "report.html").exists())
 
     def test_help_says_what_files_are_for(self) -> None:
         self.assertIn("PyTorch's memory viewer", self.run_program("report", "--help").stdout)

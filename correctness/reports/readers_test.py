@@ -26,7 +26,6 @@ import files
 import figures
 import load
 import page
-import pdf
 import plot
 
 ROUNDS, PAINTED = 150, 1
@@ -155,11 +154,9 @@ class Readers(sample.Case):
         for problem in loader.problems:
             self.assertNotRegex(str(problem), r"Error\b|object has no attribute|unhashable")
         if painted:
-            figure_of = {one.name: plot.paint(one) for one in plots}
-            for figure in figure_of.values():
-                plot.png_of(figure)
-                plot.svg_of(figure)
-            pdf.document(report, lambda one: figure_of[one.name])
+            for one in plots:
+                plot.draw(one)
+            self.assertIsNone(CONTROL.search(page.printed(report)))
         cells = sum(len(results.cells) for results in loader.sets)
         return collections.Counter(problems=len(loader.problems), full=not loader.problems, cells=cells)
 
@@ -167,7 +164,7 @@ class Readers(sample.Case):
         chance = random.Random(16)
         cells = sample.cells()
         # A set whose ids are short, so that timelines are found.
-        results = sample.document(cells)
+        results = sample.document(cells, findings=[sample.finding(cells[0]), sample.finding(cells[1], shown=False)])
         lines = [*cells, sample.cell("other")]
         rows = [
             sample.benchmark("gemm/1024", 2.0, of_gemm=0.8, p50_us=3.0, bytes_per_second=1e12, flops=1e12),

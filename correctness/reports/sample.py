@@ -124,6 +124,27 @@ def cell(
     }
 
 
+def finding(record: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """What `fp8lab run` records of the defect that a cell shows."""
+    return {
+        "text": "3.00 MiB retained after backward -> 0",
+        "fix": record["fix"],
+        "scenarios": [record["scenario"]],
+        "metric": "memory.retained_bytes",
+        "unit": "B",
+        "before": 3 * MIB,
+        "after": 0,
+        "predicted": 3 * MIB,
+        "effect": 3 * MIB,
+        "kind": "bytes",
+        "shown": True,
+        "reason": None,
+        "cells": 1,
+        "of": 2,
+        "cell": record["id"],
+    } | changes
+
+
 def timeline(retained: bool) -> dict[str, Any]:
     """A parameter that stays, a saved tensor that moves to another holder, and the end of a step."""
     size = MIB
@@ -201,6 +222,11 @@ def write_benchmarks(path: pathlib.Path, rows: list[dict[str, Any]]) -> pathlib.
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"context": {"num_cpus": 2}, "benchmarks": rows}), encoding="utf-8")
     return path
+
+
+def without_progress(stderr: str) -> str:
+    """Standard error without the lines that a slow machine has."""
+    return "".join(line for line in stderr.splitlines(keepends=True) if not line.startswith("report: "))
 
 
 class Case(unittest.TestCase):

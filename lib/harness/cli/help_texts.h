@@ -39,7 +39,8 @@ inline constexpr const char* kCompareHelp =
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
 
 inline constexpr const char* kReportNotes =
-    "Writes report.html (one file that needs no network), report.md, report.pdf and figures/*.svg, *.png.\n"
+    "Writes report.html (one file that needs no network), report.md, figures/*.svg, and report.pdf, which is the page\n"
+    "as Chromium or Chrome prints it; without one of them there is no PDF, and a line says so.\n"
     "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
     "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared "
     "with.\n"
