@@ -12,7 +12,6 @@ import traceback
 from typing import Any
 
 import files
-import interrupts
 from documents import one_line, printable
 
 PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
@@ -112,18 +111,17 @@ def checked(options: argparse.Namespace) -> int:
 
 
 def write_report(options: argparse.Namespace, pattern: "re.Pattern[str] | None") -> int:
-    with interrupts.held():  # libraries do not expect an interrupt during their imports
+    with files.held():  # libraries do not expect an interrupt during their imports
         import bench
         import choice
         import export
         import figures
         import load
         import page
-        import progress
         import render
         import workers
 
-    loader, shown = load.Loader(), progress.Progress()
+    loader, shown = load.Loader(), workers.Progress()
     for number, argument in enumerate(options.out, 1):
         shown.show("reading results", number, len(options.out))
         loader.load(argument)

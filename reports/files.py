@@ -5,10 +5,9 @@ import contextlib
 import errno
 import pathlib
 import re
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
-
-import interrupts
 
 
 class Unwritable(Exception):
@@ -27,7 +26,7 @@ class Files:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        with interrupts.held():
+        with held():
             try:
                 if kind is None:
                     self._name()
@@ -131,3 +130,14 @@ def _named_on_error(path: pathlib.Path) -> Iterator[None]:
         yield
     except OSError as error:  # the error of a failed write does not name the file
         raise Unwritable(f"{path}: cannot be written: {error.strerror}; {_remedy(error)}") from error
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Code that Ctrl-C must not interrupt: blocks SIGINT until the end of the context, where a pending one arrives. Processes that are started inside
+    inherit the block and never see an interrupt, so their parent must end them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

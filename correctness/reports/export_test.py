@@ -12,7 +12,6 @@ import files
 import load
 import snapshot
 import timeline
-import traces
 
 # The types that the viewer's own unpickler supports.
 OPCODES = {
@@ -151,7 +150,7 @@ class Exports(sample.Case):
             snapshot.snapshot(timeline.read(path))
 
     def test_perfetto_gets_spans_by_phase_and_counters_by_holder(self) -> None:
-        document = traces.document([("before", self.read(True)), ("after", self.read(False))], 0, "cell")
+        document = export.trace([("before", self.read(True)), ("after", self.read(False))], 0, "cell")
         events = json.loads(document)["traceEvents"]
         self.assertEqual({event["pid"] for event in events}, {0, 1})
         spans = [(event["name"], event["ts"], event["dur"]) for event in events if event["ph"] == "X" and event["pid"] == 0]

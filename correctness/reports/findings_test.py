@@ -11,12 +11,12 @@ from unittest import mock
 import sample
 
 import bench
-import browser
 import choice
 import findings
 import load
 import page
-import progress
+import render
+import workers
 
 MIB = sample.MIB
 
@@ -116,17 +116,17 @@ class Identifiers(unittest.TestCase):
 
 class Paper(unittest.TestCase):
     def test_without_a_browser_there_is_a_reason_with_a_remedy(self) -> None:
-        with mock.patch.object(browser, "NAMES", ()):
-            self.assertEqual(browser.pdf("<p>")[0], b"")
-            self.assertIn("needs Chromium or Chrome: install the Debian package chromium", browser.pdf("<p>")[1])
+        with mock.patch.object(render, "NAMES", ()):
+            self.assertEqual(render.pdf_of("<p>")[0], b"")
+            self.assertIn("needs Chromium or Chrome: install the Debian package chromium", render.pdf_of("<p>")[1])
 
     def test_a_browser_that_fails_leaves_a_reason(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             program = pathlib.Path(name, "chromium")
             program.write_text("#!/bin/sh\nexit 1\n")
             program.chmod(0o755)
-            with mock.patch.object(browser, "find", lambda: str(program)):
-                self.assertIn("did not print the page", browser.pdf("<p>")[1])
+            with mock.patch.object(render, "find_browser", lambda: str(program)):
+                self.assertIn("did not print the page", render.pdf_of("<p>")[1])
 
 
 class Progress(unittest.TestCase):
@@ -134,7 +134,7 @@ class Progress(unittest.TestCase):
         stream = io.StringIO()
         stream.isatty = lambda: is_terminal  # type: ignore[method-assign]
         now = iter([0.0, *seconds])
-        with progress.Progress(stream, lambda: next(now)) as shown:
+        with workers.Progress(stream, lambda: next(now)) as shown:
             for number in range(1, len(seconds) + 1):
                 shown.show("figures drawn", number, 10, 0.0)
         return stream.getvalue()
