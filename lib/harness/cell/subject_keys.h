@@ -15,14 +15,19 @@ namespace fp8lab {
 struct SubjectRow {
   std::string_view name;
   std::string_view title;
-  bool installable;  ///< it is a package that `fp8lab subjects --install` can install
+  bool installable;            ///< it is a package that `fp8lab subjects --install` can install
+  std::string_view cost = {};  ///< disk and time that installing it takes
 };
+
+inline constexpr std::string_view kPytorchCost = "about 3 GB of disk and ten minutes on two cores";
 
 inline constexpr std::array kSubjects{
     SubjectRow{"own", "this program's runtime", false},
-    SubjectRow{"torch", "PyTorch: FSDP2 in BF16", true},
-    SubjectRow{"torchao", "torchao: float8 linear layers over FSDP2", true},
-    SubjectRow{"transformer_engine", "NVIDIA Transformer Engine for PyTorch", true},
+    SubjectRow{"torch", "PyTorch: FSDP2 in BF16", true, kPytorchCost},
+    SubjectRow{"torchao", "torchao: float8 linear layers over FSDP2", true, kPytorchCost},
+    SubjectRow{
+        "transformer_engine", "NVIDIA Transformer Engine for PyTorch", true,
+        "PyTorch's 3 GB of disk or more and ten minutes, then its extension is compiled with nvcc: up to an hour"},
     SubjectRow{"double", "stands in for a library in tests: a version names the defect that it has", false},
 };
 

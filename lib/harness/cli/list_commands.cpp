@@ -8,6 +8,7 @@
 
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/results/verdict.h"
@@ -191,6 +192,12 @@ int env_command(bool json, const Program& program) {
 int subjects_command(const std::string& release, bool json, const Program& program) {
   const Subjects subjects(program.worker_directory);
   if (!release.empty()) {
+    for (const SubjectRow& row : kSubjects)
+      if (row.installable && release.starts_with(fmt::format("{}==", row.name)))
+        std::fputs(fmt::format("fp8lab: installing {} into {}: {}\n", for_terminal(release),
+                               for_terminal(subjects.folder()), row.cost)
+                       .c_str(),
+                   stderr);
     print(fmt::format("{}\n", install_release(release, subjects.folder())));
     return 0;
   }
