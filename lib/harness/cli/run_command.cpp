@@ -148,8 +148,13 @@ class Run {
     const std::vector<UnseenFix> unseen = unseen_fixes(ids);
     outcome_.fix_unseen = !unseen.empty();
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const RunSummary summary{
-        now_utc(), environment_line(program_.build), ids.size() == cells_.size(), cells_.size(), seconds, unseen};
+    const RunSummary summary{.date = now_utc(),
+                             .environment = environment_line(program_.build),
+                             .complete = ids.size() == cells_.size(),
+                             .planned = cells_.size(),
+                             .seconds = seconds,
+                             .unseen_fixes = unseen,
+                             .findings = run_findings(records)};
     std::string error = write_error;
     bool documented = false;
     try {

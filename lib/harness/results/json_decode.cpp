@@ -206,6 +206,23 @@ CellConfig config_from(const JsonReader& json) {
   return cell;
 }
 
+Effect effect_from(const JsonReader& json, const std::string& text) {
+  Effect out;
+  const JsonReader kind = json.at("kind");
+  const auto known = std::ranges::find_if(kEffectKinds, [&](EffectKind one) { return kind.is_text(name(one)); });
+  if (known == kEffectKinds.end()) kind.refuse("a kind of effect that this program knows");
+  out.kind = *known;
+  out.text = text;
+  out.metric = json.text_or_empty("metric");
+  out.unit = json.text_or_empty("unit");
+  out.before = json.at("before").number_or_null();
+  out.after = json.at("after").number_or_null();
+  out.predicted = json.at("predicted").number_or_null();
+  out.as_predicted = json.at("as_predicted").flag();
+  out.size = json.at("size").number();
+  return out;
+}
+
 CellRecord record_from(const JsonReader& json) {
   CellRecord out;
   out.config = config_from(json);
@@ -224,6 +241,7 @@ CellRecord record_from(const JsonReader& json) {
   });
   json.at("gates").each_item([&](const JsonReader& gate) { out.gates.push_back(gate_from(gate)); });
   json.at("claims").each_item([&](const JsonReader& claim) { out.claims.push_back(claim_from(claim)); });
+  if (const auto effect = json.find("effect")) out.effect = effect_from(*effect, json.at("finding").text());
   out.text_checksum = json.text_or_empty("text_checksum");
   out.hash = json.at("hash").text();
   return out;

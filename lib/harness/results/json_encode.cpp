@@ -159,6 +159,17 @@ Json claim_json(const ClaimRecord& record) {
   return out;
 }
 
+Json effect_json(const Effect& effect) {
+  return {{"kind", name(effect.kind)},
+          {"metric", text_or_null(effect.metric)},
+          {"unit", text_or_null(effect.unit)},
+          {"before", finite_or_null(effect.before)},
+          {"after", finite_or_null(effect.after)},
+          {"predicted", finite_or_null(effect.predicted)},
+          {"as_predicted", effect.as_predicted},
+          {"size", finite_or_null(effect.size)}};
+}
+
 std::string dumped(const Json& json) {
   // The output of a crashed process may contain any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -205,6 +216,10 @@ std::string record_to_json(const CellRecord& record) {
            {"hash", record.hash}};
   if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
   if (record.counterfactual) out["counterfactual"] = true;
+  if (record.effect) {
+    out["finding"] = record.effect->text;
+    out["effect"] = effect_json(*record.effect);
+  }
   for (const auto& [arm, result] : record.arms) out["arms"][std::string(name(arm))] = arm_json(result, finite_or_null);
   for (const Gate& gate : record.gates) out["gates"].push_back(gate_json(gate));
   for (const ClaimRecord& claim : record.claims) out["claims"].push_back(claim_json(claim));

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "harness/results/effect.h"
 #include "harness/results/verdict.h"
 #include "harness/scenario/scenario.h"
 
@@ -32,6 +34,7 @@ struct CellRecord {
   ArmResults arms;
   std::vector<Gate> gates;
   std::vector<ClaimRecord> claims;
+  std::optional<Effect> effect;  ///< what a confirmed cell shows; absent in records of earlier versions
   std::string text_checksum;  ///< as that of PlannedCell
   std::string hash;           ///< over everything on which the verdict depends, except the program
 };
@@ -49,11 +52,17 @@ inline int line_of_failure(const CellRecord& record) {
 /// record is read when it is needed; memory holds only a Head of each, for counting.
 struct RecordList {
   struct Head {
+    std::string id;
     std::string scenario;
     std::string fix;
     Verdict verdict = Verdict::kInconclusive;
     double seconds = 0;
     bool undecided_control = false;
+    bool control = false;      ///< the cell tests the measurement
+    bool has_before = false;   ///< the cell has a before arm
+    std::string measured_on;   ///< "meta", "cuda", "transformer_engine on cuda"
+    std::set<std::string> groups;  ///< groups of the metrics that its gates name: "memory"
+    std::optional<Effect> effect;
   };
   std::vector<Head> heads;
   std::function<CellRecord(std::size_t)> read;  ///< the record of heads[i]
@@ -61,10 +70,7 @@ struct RecordList {
   std::size_t size() const { return heads.size(); }
 };
 
-inline RecordList::Head head_of(const CellRecord& record) {
-  return {record.config.scenario, record.config.fix, record.verdict, record.seconds,
-          is_undecided_control(record.config.id, record.verdict, record.gates)};
-}
+RecordList::Head head_of(const CellRecord& record);
 
 inline std::vector<Verdict> verdicts_of(const RecordList& records) {
   std::vector<Verdict> verdicts;

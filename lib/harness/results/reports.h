@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "harness/results/record.h"
+#include "harness/results/run_findings.h"
 
 // Documents about a run, for other programs and for people. Functions write their text to a sink piece by piece,
 // because neither the records of a run nor its documents need to fit in memory.
@@ -26,6 +27,7 @@ struct RunSummary {
   std::size_t planned = 0;  ///< number of cells in the plan
   double seconds = 0;
   std::vector<UnseenFix> unseen_fixes = {};
+  std::vector<RunFinding> findings = {};  ///< of all its cells
 };
 
 /// Writes JUnit XML for CI systems: one suite per scenario, classname = scenario, name = cell id. The message is in the

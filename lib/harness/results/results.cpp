@@ -323,8 +323,10 @@ void write_results_json(std::size_t cells, const std::function<std::string(std::
                         const std::string& environment_json, const RunSummary& run, const TextSink& out) {
   std::vector<std::string> unseen;
   for (const UnseenFix& one : run.unseen_fixes) unseen.push_back(one.text);
-  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"unseen_fixes\": {}, \"environment\": {}, \"cells\": [",
-                  kResultsSchema, run.complete, texts_to_json(unseen), environment_json));
+  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"findings\": {}, \"unseen_fixes\": {}, \"environment\": {}, "
+                  "\"cells\": [",
+                  kResultsSchema, run.complete, findings_to_json(run.findings), texts_to_json(unseen),
+                  environment_json));
   for (std::size_t i = 0; i < cells; ++i) {
     out(i == 0 ? "\n" : ",\n");
     out(line(i));

@@ -351,6 +351,7 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
   out.verdict = judgement.verdict;
   out.reason = std::move(judgement.reason);
   out.gates = std::move(judgement.gates);
+  if (out.verdict == Verdict::kConfirmed) out.effect = effect_of(arms, out.gates);
   for (const Claim& claim : cell.claims)
     out.claims.push_back(
         {claim, predicted(arms, claim.side, claim.metric).value, measured(arms, claim.side, claim.metric).value});

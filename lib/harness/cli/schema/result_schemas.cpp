@@ -117,6 +117,8 @@ Json cell_schema() {
               {"claims", list_of(reference("claim")), "figures that sources state, beside those measured"},
               {"measure", list_of(kText), "groups of metrics that the scenario asks for"},
               {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
+              {"finding?", kText, "what a confirmed cell shows: 589.5 MiB retained after backward -> 0"},
+              {"effect?", reference("effect"), "the figures of `finding`"},
               {"text_checksum?", kHash, "of the text that the cell trains on"},
               {"hash", kHash,
                "over the cell, the bytes of its text, its expectations, claims and time limit; --resume runs a cell "
@@ -133,6 +135,10 @@ std::string results_schema() {
       document(kResultsSchema, "fp8lab results",
                object({{"schema", {{"const", kResultsSchema}}, "name and version of this schema"},
                        {"complete", kFlag, "false when the run was stopped before its last cell"},
+                       {"findings?", list_of(reference("finding")),
+                        "what the run established, largest effect first: failed cells; inconclusive cells; arms that "
+                        "end differently; values by which a scenario describes a defect; bytes in memory or moved, by "
+                        "size; counts; other values; times; cells without a before arm; fixes that no cell shows"},
                        {"unseen_fixes?", list_of(kText), "a line for each scenario whose fix no cell shows (exit 3)"},
                        {"environment", environment, "the program, machine, libraries and variables of the run"},
                        {"cells", list_of(reference("cell")), "in the order of scenarios and of their matrices"}}));
@@ -159,6 +165,34 @@ std::string results_schema() {
               {"ratio?", ratio, "of a timed figure to another arm's, over pairs of processes"},
               {"detail?", kText, "why undecided, or how the arm ended"},
               {"line?", kPositive, "of the expectation, in the scenario's file"}});
+  definitions["effect"] = object({{"kind", one_of(kEffectKinds), "what differs between before and after"},
+                                  {"metric", kTextOrNull, "that differs most; null: the arms end differently"},
+                                  {"unit", kTextOrNull, "of the metric"},
+                                  {"before", kNumberOrNull, "null: absent or not finite"},
+                                  {"after", kNumberOrNull, "null: absent or not finite"},
+                                  {"predicted", kNumberOrNull, "closed form of `before`"},
+                                  {"as_predicted", kFlag, "true: both figures equal their closed forms"},
+                                  {"size", kNumber,
+                                   "difference in `unit`; of values and times relative to the larger figure; of "
+                                   "endings 4 for a signal, 3 for an error, 2 for a timeout, 1 for too little memory"}});
+  Json kinds = one_of(kEffectKinds);
+  for (const char* kind : {"failed", "undecided", "held", "unseen"}) kinds["enum"].push_back(kind);
+  definitions["finding"] =
+      object({{"text", kText, "the finding in one line, with the device or library that it was measured on"},
+              {"kind", kinds, "failed, undecided (inconclusive), an effect, held (without a before arm), unseen"},
+              {"fix", kTextOrNull, "null: of cells without a fix"},
+              {"scenarios", list_of(kText), "of its cells"},
+              {"metric", kTextOrNull, "that an expectation names and that differs most"},
+              {"unit", kTextOrNull, "of the metric"},
+              {"before", kNumberOrNull, "in `cell`; null: absent or not finite"},
+              {"after", kNumberOrNull, "in `cell`; null: absent or not finite"},
+              {"predicted", kNumberOrNull, "closed form of `before`"},
+              {"effect", kNumber, "orders findings of one kind: size of the effect, or number of cells"},
+              {"shown", kFlag, "a cell shows the difference, or every cell without a before arm holds"},
+              {"reason", kTextOrNull, "why it is not shown"},
+              {"cells", kCount, "that show it"},
+              {"of", kCount, "cells that ran"},
+              {"cell", kTextOrNull, "id of the cell whose figures these are"}});
   definitions["claim"] = object({{"source", kText, "who states it"},
                                  {"words", kText, "in the source's own words"},
                                  {"metric", kText, "that it is about"},
