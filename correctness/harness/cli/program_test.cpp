@@ -25,10 +25,15 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   const Ended ended = run(scenarios.run_arguments());
   EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_EQ(ended.errors, "");
-  EXPECT_TRUE(contains(ended.output, "/2] confirmed      one  0.")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "/2] confirmed      one  ")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "2 confirmed\n")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "results: " + scenarios.out() + "/results.json\n"));
-  EXPECT_TRUE(contains(ended.output, "exit 0: all good\n"));
+  EXPECT_TRUE(contains(ended.output, "exit 0: all 2 cells came out as their scenarios expect\n")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "retained after backward -> 0  0.")) << "a confirmed line has its figure";
+  const Json findings = Json::parse(scenarios.results())["findings"];
+  ASSERT_EQ(findings.size(), 1u) << findings;
+  EXPECT_EQ(findings[0]["fix"], "release_attention_tensors");
+  EXPECT_TRUE(contains(ended.output, findings[0]["text"].get<std::string>() + "\n")) << ended.output;
   EXPECT_FALSE(contains(ended.output, "\033")) << "colours belong on terminals";
   EXPECT_EQ(scenarios.violations(), std::vector<std::string>{});
   EXPECT_EQ(Json::parse(scenarios.results())["complete"], true);

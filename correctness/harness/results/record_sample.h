@@ -60,6 +60,15 @@ inline CellRecord record_named(const std::string& id) {
   claim.unit = "MiB";
   claim.note = "n";
   out.claims = {{claim, 5, std::nullopt}};
+  out.effect = Effect{.kind = EffectKind::kBytes,
+                      .text = "589.0 MiB retained after backward -> 0",
+                      .metric = "memory.retained_bytes",
+                      .unit = "B",
+                      .before = 617611264,
+                      .after = 0,
+                      .predicted = 617611264,
+                      .as_predicted = true,
+                      .size = 617611264};
   out.hash = "0011223344556677";
   return out;
 }

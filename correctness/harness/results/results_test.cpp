@@ -106,6 +106,31 @@ TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsCopied) {
   EXPECT_EQ(sample::read(file("sample/a=1")), "measured again");
 }
 
+TEST(ResultSet, TimelinesBeyondTheirMost_KeepTheLargestEffectOfEachScenarioAndFailedCells) {
+  const TemporaryDirectory dir;
+  ResultSet results(dir / "out", false);
+  const auto add = [&](const std::string& id, Verdict verdict, double size) {
+    CellRecord record = record_named(id);
+    record.verdict = verdict;
+    record.effect->size = size;
+    for (const Arm arm : {Arm::kBefore, Arm::kAfter})
+      results.write_timeline(id, arm, std::string(kMostTimelineBytes / 5, ' '));
+    results.append(record);
+    EXPECT_EQ(results.read(id).timelines.at(Arm::kAfter), timeline_path(id, Arm::kAfter));
+  };
+  const auto has = [&](const std::string& id) {
+    return std::filesystem::exists(dir / "out" / timeline_path(id, Arm::kBefore));
+  };
+  add("sample/a=1", Verdict::kConfirmed, 1);
+  add("sample/a=2", Verdict::kConfirmed, 2);
+  results.finish({"sample/a=1", "sample/a=2"}, "{}", {});
+  EXPECT_TRUE(has("sample/a=1") && has("sample/a=2")) << "there is room for all";
+  add("sample/a=3", Verdict::kNotFixed, 0);
+  results.finish({"sample/a=1", "sample/a=2", "sample/a=3"}, "{}", {});
+  EXPECT_FALSE(has("sample/a=1"));
+  EXPECT_TRUE(has("sample/a=2") && has("sample/a=3"));
+}
+
 TEST(ResultSet, KilledResumedRunLeavesNoOlderDocuments) {
   const TemporaryDirectory dir;
   const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};

@@ -334,6 +334,21 @@ TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
   EXPECT_EQ(judge(fix_cell(), arms, expectations).verdict, Verdict::kRegressed);
 }
 
+TEST(Regression, WorseFigureThatAnExpectationStatesExactly_IsTheFixesPrice) {
+  const ArmResults arms{{Arm::kBefore, arm(42336, 42336)}, {Arm::kAfter, arm(42360, 42360)}};
+  const auto verdict = [&](const Expectation& of_after) {
+    return judge(fix_cell(), arms, {equals_predicted(Side::kBefore), of_after}).verdict;
+  };
+  EXPECT_EQ(verdict(equals_predicted(Side::kAfter)), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(equals(Side::kAfter, 42360)), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(equals(Side::kDifference, -24)), Verdict::kConfirmed);
+  EXPECT_EQ(verdict(expect(Side::kAfter, Comparison::kAtMost, 50000)), Verdict::kRegressed);
+  EXPECT_EQ(verdict(equals(Side::kAfter, 42336)), Verdict::kRegressed) << "the gate fails";
+  Expectation loose = equals(Side::kAfter, 42360);
+  loose.rel = 0.5;
+  EXPECT_EQ(verdict(loose), Verdict::kRegressed) << "a figure within half of it is not stated";
+}
+
 // A loss gap may double, or grow by 1e-4, without being worse: runs over other data differ by as much.
 TEST(Regression, ExceedsBothSlacksOfItsMetric) {
   const auto verdict = [](double before_gap, double after_gap) {

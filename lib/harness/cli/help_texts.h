@@ -4,7 +4,8 @@
 namespace fp8lab {
 
 inline constexpr const char* kExitCodes =
-    "Exit codes: 0 all good, 1 a gate failed, 2 bad configuration or usage, or results cannot be written,\n"
+    "Exit codes: 0 every cell that ran came out as its scenario expects, 1 a gate failed or after is worse\n"
+    "than before, 2 bad configuration or usage, or results cannot be written,\n"
     "3 inconclusive, or a scenario in which no cell shows its fix, 4 a crash that no scenario expected,\n"
     "5 nothing ran, 124 timeout, 128+N stopped by signal N.\n";
 

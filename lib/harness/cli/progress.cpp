@@ -79,7 +79,9 @@ std::string Progress::line_of(const CellRecord& record) const {
   const std::string head =
       fmt::format("[{:>{}}/{}] {} {}", done_, digits, total_, coloured(record.verdict), for_terminal(record.config.id));
   if (record.verdict == Verdict::kSkipped) return fmt::format("{}  ({})", head, for_terminal(record.reason));
-  std::string line = fmt::format("{}  {:.2f} s{}", head, record.seconds, timings_of(record));
+  std::string line =
+      fmt::format("{}  {}{:.2f} s{}", head, record.effect ? for_terminal(record.effect->text) + "  " : "",
+                  record.seconds, timings_of(record));
   if (!record.reason.empty())
     line += fmt::format("\n{:>{}}{}:{}: {}", "", 2 * digits + 4, for_terminal(record.file), line_of_failure(record),
                         for_terminal(record.reason));

@@ -11,11 +11,13 @@
 #include <utility>
 
 #include "core/check.h"
+#include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/listing.h"
 #include "harness/cli/program.h"
 #include "harness/cli/progress.h"
+#include "harness/cli/run_end.h"
 #include "harness/cli/selection.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
@@ -171,8 +173,7 @@ class Run {
       results_.write_json(ids, environment_, summary,
                           [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); });
     const int code = exit_code(decided(records));
-    for (const UnseenFix& one : unseen) std::fprintf(text_, "%s\n", one.text.c_str());
-    std::fprintf(text_, "%s\n", last_lines(summary, documented, code).c_str());
+    std::fputs(end_of_run(summary.findings, last_lines(summary, documented, code, records)).c_str(), text_);
     return code;
   }
 
@@ -209,23 +210,35 @@ class Run {
     return out;
   }
 
-  std::string last_lines(const RunSummary& summary, bool documented, int code) const {
-    std::string out;
+  /// The lines after the findings: at most 12.
+  std::vector<std::string> last_lines(const RunSummary& summary, bool documented, int code,
+                                      const RecordList& records) const {
+    constexpr std::size_t kMostUnseen = 3;
+    std::vector<std::string> out;
+    const std::vector<UnseenFix>& unseen = summary.unseen_fixes;
+    for (std::size_t i = 0; i < unseen.size() && i < kMostUnseen; ++i) out.push_back(for_terminal(unseen[i].text));
+    if (unseen.size() > kMostUnseen)
+      out.back() = fmt::format("and {} whose cells show no fix: summary.md",
+                               counted(unseen.size() - kMostUnseen + 1, "more scenario"));
     if (!summary.complete)
-      out += fmt::format("stopped: {} of {} cells finished; the same command with --resume goes on\n",
-                         outcome_.verdicts.size(), summary.planned);
-    out += fmt::format("{} in {:.1f} s: {}\n", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
-                       counts_of(outcome_.verdicts));
-    if (const std::string controls = controls_.text(); !controls.empty()) out += controls + "\n";
+      out.push_back(fmt::format("stopped: {} of {} cells finished; the same command with --resume goes on",
+                                outcome_.verdicts.size(), summary.planned));
+    out.push_back(fmt::format("{} in {:.1f} s: {}", counted(outcome_.verdicts.size(), "cell"), summary.seconds,
+                              counts_of(outcome_.verdicts)));
+    if (const std::string controls = controls_.text(); !controls.empty()) out.push_back(controls);
     std::set<std::string> selected;
     for (const PlannedCell& cell : cells_) selected.insert(cell.config.id);
     if (const std::size_t others = results_.count_others(selected); others > 0)
-      out += fmt::format("outside of this selection: {} of an earlier run, in results.jsonl and not in results.json\n",
-                         counted(others, "cell"));
-    if (documented)
-      out += fmt::format("results: {}\nsummary: {}\nreport:  fp8lab report {} -o report\n",
-                         results_.path_of("results.json"), results_.path_of("summary.md"), request_.out);
-    return out + fmt::format("exit {}: {}", code, exit_code_meaning(code));
+      out.push_back(
+          fmt::format("outside of this selection: {} of an earlier run, in results.jsonl and not in results.json",
+                      counted(others, "cell")));
+    if (documented) {
+      out.push_back("results: " + results_.path_of("results.json"));
+      out.push_back("summary: " + results_.path_of("summary.md"));
+      out.push_back(fmt::format("report:  fp8lab report {} -o report", request_.out));
+    }
+    out.push_back(fmt::format("exit {}: {}", code, exit_words(code, records)));
+    return out;
   }
 
   const RunRequest& request_;

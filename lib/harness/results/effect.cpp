@@ -168,15 +168,18 @@ std::optional<Effect> effect_in(const ArmResult& before, const ArmResult& after,
   out.before = finite(*was);
   out.after = finite(*is);
   out.predicted = value_in(before, gate.metric, &MetricValue::predicted);
-  out.as_predicted = out.predicted && out.predicted == was && value_in(after, gate.metric, &MetricValue::predicted) == is;
-  const bool counts = out.kind == EffectKind::kBytes || out.kind == EffectKind::kTraffic || out.kind == EffectKind::kHost;
+  out.as_predicted =
+      out.predicted && out.predicted == was && value_in(after, gate.metric, &MetricValue::predicted) == is;
+  const bool counts =
+      out.kind == EffectKind::kBytes || out.kind == EffectKind::kTraffic || out.kind == EffectKind::kHost;
   out.size = counts && out.before && out.after ? std::abs(*was - *is) : relative(*was, *is);
   out.text = words_of(*was, *is, gate.metric, metric->unit);
   if (gate.ratio)
-    out.text += fmt::format(" ({:.4g} of before's, 99 % interval {:.4g} to {:.4g})", gate.ratio->value,
-                            gate.ratio->low, gate.ratio->high);
+    out.text += fmt::format(" ({:.4g} of before's, 99 % interval {:.4g} to {:.4g})", gate.ratio->value, gate.ratio->low,
+                            gate.ratio->high);
   const bool is_worse = metric->better == Better::kLess ? *is > *was : *is < *was;
-  if (is_worse && out.unit == "B" && out.before && out.after) out.text += fmt::format(", {} more, as expected", short_figure(*is - *was, "B"));
+  if (is_worse && out.unit == "B" && out.before && out.after)
+    out.text += fmt::format(", {} more, as expected", short_figure(*is - *was, "B"));
   return out;
 }
 

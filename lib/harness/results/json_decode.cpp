@@ -206,6 +206,12 @@ CellConfig config_from(const JsonReader& json) {
   return cell;
 }
 
+Arm arm_named(const std::string& key, const JsonReader& value) {
+  const auto arm = std::find_if(kArms.begin(), kArms.end(), [&](Arm a) { return name(a) == key; });
+  if (arm == kArms.end()) value.refuse_for("names no arm; there are before, after and bf16");
+  return *arm;
+}
+
 Effect effect_from(const JsonReader& json, const std::string& text) {
   Effect out;
   const JsonReader kind = json.at("kind");
@@ -235,10 +241,11 @@ CellRecord record_from(const JsonReader& json) {
   out.reason = json.text_or_empty("reason");
   out.seconds = json.at("seconds").number();
   json.at("arms").each_member([&](const std::string& key, const JsonReader& result) {
-    const auto arm = std::find_if(kArms.begin(), kArms.end(), [&](Arm a) { return name(a) == key; });
-    if (arm == kArms.end()) result.refuse_for("names no arm; there are before, after and bf16");
-    out.arms[*arm] = arm_from(result, finite_from);
+    out.arms[arm_named(key, result)] = arm_from(result, finite_from);
   });
+  if (const auto timelines = json.find("timelines"))
+    timelines->each_member(
+        [&](const std::string& key, const JsonReader& path) { out.timelines[arm_named(key, path)] = path.text(); });
   json.at("gates").each_item([&](const JsonReader& gate) { out.gates.push_back(gate_from(gate)); });
   json.at("claims").each_item([&](const JsonReader& claim) { out.claims.push_back(claim_from(claim)); });
   if (const auto effect = json.find("effect")) out.effect = effect_from(*effect, json.at("finding").text());

@@ -216,6 +216,7 @@ std::string record_to_json(const CellRecord& record) {
            {"hash", record.hash}};
   if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
   if (record.counterfactual) out["counterfactual"] = true;
+  for (const auto& [arm, path] : record.timelines) out["timelines"][std::string(name(arm))] = path;
   if (record.effect) {
     out["finding"] = record.effect->text;
     out["effect"] = effect_json(*record.effect);

@@ -19,6 +19,7 @@ RecordList::Head head_of(const CellRecord& record) {
   out.measured_on = is_library(cell) ? subject_text(cell) + " on " + cell.device : cell.device;
   for (const Gate& gate : record.gates)
     if (!gate.metric.empty()) out.groups.insert(gate.metric.substr(0, gate.metric.find('.')));
+  out.peak_bytes = measured(record.arms, Side::kAfter, "memory.peak_bytes").value.value_or(0);
   out.effect = record.effect;
   return out;
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -34,9 +35,10 @@ struct CellRecord {
   ArmResults arms;
   std::vector<Gate> gates;
   std::vector<ClaimRecord> claims;
-  std::optional<Effect> effect;  ///< what a confirmed cell shows; absent in records of earlier versions
-  std::string text_checksum;  ///< as that of PlannedCell
-  std::string hash;           ///< over everything on which the verdict depends, except the program
+  std::map<Arm, std::string> timelines;  ///< paths below the run's directory
+  std::optional<Effect> effect;          ///< what a confirmed cell shows; absent in records of earlier versions
+  std::string text_checksum;             ///< as that of PlannedCell
+  std::string hash;                      ///< over everything on which the verdict depends, except the program
 };
 
 /// The line of the first gate that does not hold, or else of the scenario, as where an arm's end is the failure; 0:
@@ -58,10 +60,11 @@ struct RecordList {
     Verdict verdict = Verdict::kInconclusive;
     double seconds = 0;
     bool undecided_control = false;
-    bool control = false;      ///< the cell tests the measurement
-    bool has_before = false;   ///< the cell has a before arm
-    std::string measured_on;   ///< "meta", "cuda", "transformer_engine on cuda"
+    bool control = false;          ///< the cell tests the measurement
+    bool has_before = false;       ///< the cell has a before arm
+    std::string measured_on;       ///< "meta", "cuda", "transformer_engine on cuda"
     std::set<std::string> groups;  ///< groups of the metrics that its gates name: "memory"
+    double peak_bytes = 0;         ///< of the after arm; 0: not measured
     std::optional<Effect> effect;
   };
   std::vector<Head> heads;

@@ -218,7 +218,12 @@ void ResultSet::append(const CellRecord& record) {
     if (ran && result->second.timeline_json.empty() && !result->second.measured_in.empty())
       share_timeline(timeline_path(result->second.measured_in, arm), timeline_path(id, arm));
   }
-  append_line(record, Sync::kYes);
+  CellRecord placed = record;
+  placed.timelines.clear();
+  std::error_code ignored;
+  for (const auto& [arm, result] : record.arms)
+    if (fs::exists(directory_ / timeline_path(id, arm), ignored)) placed.timelines[arm] = timeline_path(id, arm);
+  append_line(placed, Sync::kYes);
 }
 
 void ResultSet::update(const CellRecord& record) { append_line(record, Sync::kNo); }
@@ -285,10 +290,37 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
   for (const std::string& path : timelines_) fs::remove(directory_ / path, ignored);
   timelines_.clear();
   const RecordList list = records(ids);
+  remove_undrawn_timelines(list);
   write_atomically("results.json", Sync::kYes,
                    [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
   write_atomically("junit.xml", Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
   write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
+}
+
+void ResultSet::remove_undrawn_timelines(const RecordList& list) const {
+  std::error_code error;
+  std::uintmax_t bytes = 0;
+  for (fs::recursive_directory_iterator at(directory_ / kTimelines, error), end; !error && at != end;
+       at.increment(error))
+    if (at->is_regular_file(error)) bytes += at->file_size(error);
+  if (bytes <= kMostTimelineBytes) return;
+  const auto weight = [](const RecordList::Head& head) {
+    if (!head.has_before) return head.peak_bytes;
+    return head.effect && head.effect->kind == EffectKind::kBytes ? head.effect->size : 0;
+  };
+  std::map<std::pair<std::string, std::string>, std::size_t> drawn;  // a place in the list by scenario and fix
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const RecordList::Head& head = list.heads[i];
+    if (!fs::exists(directory_ / timeline_path(head.id, Arm::kAfter), error)) continue;
+    const auto [place, added] = drawn.try_emplace({head.scenario, head.fix}, i);
+    if (!added && weight(head) > weight(list.heads[place->second])) place->second = i;
+  }
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const RecordList::Head& head = list.heads[i];
+    const auto place = drawn.find({head.scenario, head.fix});
+    if (!is_good(head.verdict) || (place != drawn.end() && place->second == i)) continue;
+    for (const Arm arm : kArms) fs::remove(directory_ / timeline_path(head.id, arm), error);
+  }
 }
 
 void ResultSet::write_atomically(const std::string& file, Sync sync,
@@ -323,10 +355,10 @@ void write_results_json(std::size_t cells, const std::function<std::string(std::
                         const std::string& environment_json, const RunSummary& run, const TextSink& out) {
   std::vector<std::string> unseen;
   for (const UnseenFix& one : run.unseen_fixes) unseen.push_back(one.text);
-  out(fmt::format("{{\"schema\": \"{}\", \"complete\": {}, \"findings\": {}, \"unseen_fixes\": {}, \"environment\": {}, "
-                  "\"cells\": [",
-                  kResultsSchema, run.complete, findings_to_json(run.findings), texts_to_json(unseen),
-                  environment_json));
+  out(fmt::format(
+      "{{\"schema\": \"{}\", \"complete\": {}, \"findings\": {}, \"unseen_fixes\": {}, \"environment\": {}, "
+      "\"cells\": [",
+      kResultsSchema, run.complete, findings_to_json(run.findings), texts_to_json(unseen), environment_json));
   for (std::size_t i = 0; i < cells; ++i) {
     out(i == 0 ? "\n" : ",\n");
     out(line(i));

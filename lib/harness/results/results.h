@@ -16,6 +16,9 @@
 
 namespace fp8lab {
 
+/// The bytes of timelines above which a run keeps only those that a report draws.
+inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
+
 /// The directory of a run's results. append() returns only when the finished cell is on disk, so a run that is killed
 /// loses only the cells that were running. Memory holds a few words of a finished cell; its record is read again from
 /// its line where a document needs it.
@@ -72,7 +75,9 @@ class ResultSet {
   void write_json(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run,
                   const TextSink& out) const;
   /// Writes results.json, junit.xml and summary.md of these finished cells, each file complete or not at all. Removes
-  /// timelines of cells that did not finish.
+  /// timelines of cells that did not finish; and, if the timelines exceed kMostTimelineBytes, those that no report
+  /// draws: it draws cells that need attention, and of each scenario and fix the cell with the largest difference in
+  /// memory, or without a before arm with the largest peak.
   void finish(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run);
 
   const std::filesystem::path& directory() const { return directory_; }
@@ -85,6 +90,7 @@ class ResultSet {
   void refuse_other_environment(const std::string& environment_json) const;
   void append_line(const CellRecord& record, Sync sync);
   std::string line(const Cell& cell) const;
+  void remove_undrawn_timelines(const RecordList& records) const;
   void share_timeline(const std::string& from, const std::string& to) const;
   void write_atomically(const std::string& file, Sync sync, const std::function<void(const TextSink&)>& write) const;
 

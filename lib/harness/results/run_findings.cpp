@@ -113,11 +113,10 @@ void set_effect(const RecordList& records, const Group& group, const Cells& conf
   out.shown = true;
   out.kind = head.effect ? name(head.effect->kind) : name(EffectKind::kValues);
   out.size = head.effect ? head.effect->size : 0;
-  out.text = fmt::format("{}: {}{} ({} of {}, {}{})", group.label,
-                         head.effect ? head.effect->text : "before and after differ",
-                         head.effect ? as_predicted(records, confirmed, *head.effect) : "", out.cells,
-                         counted(out.of, "cell"), head.measured_on,
-                         undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
+  out.text =
+      fmt::format("{}: {}{} ({} of {}, {}{})", group.label, head.effect ? head.effect->text : "before and after differ",
+                  head.effect ? as_predicted(records, confirmed, *head.effect) : "", out.cells, counted(out.of, "cell"),
+                  head.measured_on, undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
 }
 
 void set_unseen(const RecordList& records, const Group& group, const Cells& ran, RunFinding& out) {
@@ -125,7 +124,8 @@ void set_unseen(const RecordList& records, const Group& group, const Cells& ran,
   out.cell = records.heads[group.cells.front()].id;
   out.reason = ran.empty() ? fmt::format("no cell ran: {}", records.read(group.cells.front()).reason)
                            : "before and after are equal in every figure that `expect` names";
-  out.text = fmt::format("{}: not shown by any of {}: {}", group.label, counted(group.cells.size(), "cell"), out.reason);
+  out.text =
+      fmt::format("{}: not shown by any of {}: {}", group.label, counted(group.cells.size(), "cell"), out.reason);
 }
 
 /// The finding of a group; nothing for cells without a before arm that hold, which share one.
@@ -177,8 +177,8 @@ std::optional<RunFinding> held_finding(const RecordList& records) {
   out.size = static_cast<double>(cells.size());
   out.shown = true;
   out.text = fmt::format("without a before arm: {} of {} as expected{}{}", counted(cells.size(), "cell"),
-                         counted(out.scenarios.size(), "scenario"),
-                         words.empty() ? "" : "; their gates are on ", fmt::join(words, ", "));
+                         counted(out.scenarios.size(), "scenario"), words.empty() ? "" : "; their gates are on ",
+                         fmt::join(words, ", "));
   return out;
 }
 

@@ -36,8 +36,8 @@ std::vector<RunFinding> run_findings(const RecordList& records);
 /// The findings as a list of JSON.
 std::string findings_to_json(const std::vector<RunFinding>& findings);
 
-/// `findings` as at most `most` lines (at least 3), each escaped for a terminal, at most 300 characters long: failed and
-/// inconclusive first, then the largest effects, then the number of those that are left out.
+/// `findings` as at most `most` lines (at least 3), each escaped for a terminal, at most 300 characters long: failed
+/// and inconclusive first, then the largest effects, then the number of those that are left out.
 std::vector<std::string> finding_lines(const std::vector<RunFinding>& findings, std::size_t most);
 
 }  // namespace fp8lab

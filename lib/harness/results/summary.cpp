@@ -82,19 +82,49 @@ std::string gate_lines(const CellRecord& record) {
   return out;
 }
 
+/// A part that a reader opens; GitHub and GitLab render it.
+std::string fold(const std::string& title) {
+  return fmt::format("<details>\n<summary>{}</summary>\n\n", for_xml(printable(title)));
+}
+
+constexpr std::string_view kFoldEnd = "</details>\n\n";
+
+void write_findings(const std::vector<RunFinding>& findings, const TextSink& sink) {
+  constexpr std::size_t kMostFindings = 15;
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    if (i == 0) sink("## Findings\n\n");
+    if (i == kMostFindings) sink("\n" + fold(counted(findings.size() - i, "more finding")));
+    sink(fmt::format("- {}\n", for_markdown(findings[i].text)));
+  }
+  if (findings.size() > kMostFindings)
+    sink("\n" + std::string(kFoldEnd));
+  else if (!findings.empty())
+    sink("\n");
+}
+
+/// One line for each of the first cells that need attention, and all of them in full, folded.
 void write_attention(const RecordList& records, const TextSink& sink) {
-  bool first = true;
-  for (std::size_t i = 0; i < records.size(); ++i) {
-    if (is_good(records.heads[i].verdict) || records.heads[i].undecided_control) continue;
+  constexpr std::size_t kMostLines = 10;
+  std::vector<std::size_t> cells;
+  for (std::size_t i = 0; i < records.size(); ++i)
+    if (!is_good(records.heads[i].verdict) && !records.heads[i].undecided_control) cells.push_back(i);
+  if (cells.empty()) return;
+  sink("## Needs attention\n\n");
+  for (std::size_t i = 0; i < std::min(cells.size(), kMostLines); ++i)
+    sink(fmt::format("- {}: {}\n", name(records.heads[cells[i]].verdict),
+                     for_markdown_code(records.heads[cells[i]].id)));
+  if (cells.size() > kMostLines) sink(fmt::format("- and {}\n", counted(cells.size() - kMostLines, "more cell")));
+  sink("\n" + fold(fmt::format("Gates and output of {}", counted(cells.size(), "cell"))));
+  for (const std::size_t i : cells) {
     const CellRecord record = records.read(i);
-    std::string out = std::exchange(first, false) ? "## Needs attention\n\n" : "";
-    out += fmt::format("### {}: {}\n\n{}\n\n{}", name(record.verdict), for_markdown_code(record.config.id),
-                       for_markdown(record.reason), gate_lines(record));
+    std::string out = fmt::format("### {}: {}\n\n{}\n\n{}", name(record.verdict), for_markdown_code(record.config.id),
+                                  for_markdown(record.reason), gate_lines(record));
     for (const auto& [arm, result] : record.arms)
       if (!result.output_tail.empty())
         out += fmt::format("\nThe {} arm printed, at last:\n\n{}", name(arm), for_markdown_block(result.output_tail));
     sink(out + "\n");
   }
+  sink(kFoldEnd);
 }
 
 /// "crashed by SIGSEGV"
@@ -302,10 +332,20 @@ void write_summary_markdown(const RecordList& records, const RunSummary& run, co
                                 run.seconds, for_markdown(run.environment));
   if (!run.complete)
     out += fmt::format("**Stopped before its end: {} of {} cells finished.**\n\n", records.size(), run.planned);
-  for (const UnseenFix& unseen : run.unseen_fixes) out += fmt::format("**{}**\n\n", for_markdown(unseen.text));
-  sink(out + "MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n");
+  constexpr std::size_t kMostUnseen = 5;
+  for (std::size_t i = 0; i < run.unseen_fixes.size() && i < kMostUnseen; ++i)
+    out += fmt::format("**{}**\n\n", for_markdown(run.unseen_fixes[i].text));
+  if (run.unseen_fixes.size() > kMostUnseen)
+    out += fmt::format("**and {} whose cells show no fix: `unseen_fixes` of results.json**\n\n",
+                       counted(run.unseen_fixes.size() - kMostUnseen, "more scenario"));
+  sink(out);
+  write_findings(run.findings, sink);
   write_attention(records, sink);
+  sink("## Figures\n\n" + fold(fmt::format("Figures of {} of {}", counted(records.size(), "cell"),
+                                           counted(scenarios.size(), "scenario"))));
+  sink("MiB is 2^20 bytes; exact bytes are in parentheses; – is an absent figure.\n\n");
   for (const std::string& scenario : scenarios) write_scenario(records, by_scenario[scenario], sink);
+  sink(kFoldEnd);
 }
 
 }  // namespace fp8lab

@@ -236,11 +236,27 @@ std::string unexpected_end(const ArmResults& arms, const std::vector<Expectation
   return "";
 }
 
-/// The first exact metric of the expectations in which after is worse than before by more than its slack, or "".
-std::string regression(const ArmResults& arms, const std::vector<Expectation>& expectations) {
+/// True if an expectation that holds states the figure of after exactly, itself or by its difference from before. A
+/// figure that is worse and stated so is the fix's price, not a regression.
+bool is_stated(const std::string& metric, const std::vector<Expectation>& expectations,
+               const std::vector<Gate>& gates) {
+  for (std::size_t i = 0; i < expectations.size(); ++i) {
+    const Expectation& e = expectations[i];
+    if (e.metric == metric && e.comparison == Comparison::kEquals && !e.of && e.abs == 0 && e.rel == 0 &&
+        (e.side == Side::kAfter || e.side == Side::kDifference) && gates[i].pass == true)
+      return true;
+  }
+  return false;
+}
+
+/// The first exact metric of the expectations in which after is worse than before by more than its slack although no
+/// expectation states it, or "".
+std::string regression(const ArmResults& arms, const std::vector<Expectation>& expectations,
+                       const std::vector<Gate>& gates) {
   for (const Expectation& e : expectations) {
     const Metric* metric = find_metric(e.metric);
     if (!metric || !metric->exact || metric->better == Better::kNeither) continue;
+    if (is_stated(e.metric, expectations, gates)) continue;
     const Figure before = measured(arms, Side::kBefore, e.metric);
     const Figure after = measured(arms, Side::kAfter, e.metric);
     if (!before.value || !after.value) continue;
@@ -359,7 +375,7 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
 
   const std::string timeout = unexpected_end(arms, expectations, true);
   const std::string crash = unexpected_end(arms, expectations, false);
-  std::string worse = has_fix ? regression(arms, expectations) : "";
+  std::string worse = has_fix ? regression(arms, expectations, out.gates) : "";
   if (worse.empty()) worse = slower;
   const std::pair<const std::string&, Verdict> ladder[] = {
       {timeout, Verdict::kTimeout},
@@ -398,13 +414,13 @@ int exit_code(const RunOutcome& outcome) {
 
 std::string_view exit_code_meaning(int code) {
   switch (code) {
-    case 0: return "all good";
-    case 1: return "a gate failed";
+    case 0: return "every cell that ran came out as its scenario expects";
+    case 1: return "cells did not come out as their scenarios expect";
     case 2: return "results cannot be written";
     case 3: return "inconclusive, or a fix that no cell shows";
     case 4: return "a crash that no scenario expected";
     case 5: return "nothing ran";
-    case 124: return "timeout";
+    case 124: return "cells took longer than their time limit";
     default: return code > 128 ? "interrupted" : "unknown";
   }
 }

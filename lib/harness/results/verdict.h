@@ -19,7 +19,8 @@ enum class Verdict {
   kUnaffected,     ///< fix cell: every expectation holds, and no such figure differs: the fix changes nothing here
   kNotReproduced,  ///< fix cell: an expectation of the before arm, of the difference or of the BF16 control fails
   kNotFixed,       ///< fix cell: an expectation of the after arm fails
-  kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation
+  kRegressed,      ///< fix cell: after is worse than before in an exact metric of an expectation, and no expectation
+                   ///< that holds states the figure of after, or its difference from before, by `equals`
   kPass,           ///< plain cell: every expectation holds
   kFail,           ///< plain cell: an expectation fails
   kInconclusive,   ///< a figure is absent, or a fix cell has no expectation of one of its sides
@@ -96,11 +97,11 @@ struct RunOutcome {
 };
 
 /// The exit code, the first that applies: 2: bad usage; 128 + signal: interrupted; 4: a crash; 124: a timeout; 1: a
-/// gate failed; 3: an inconclusive cell, or a fix that no cell shows; 5: nothing ran (no cell, or all skipped); 0: all
-/// good.
+/// gate failed, or after is worse than before; 3: an inconclusive cell, or a fix that no cell shows; 5: nothing ran (no
+/// cell, or all skipped); 0: every cell that ran came out as its scenario expects.
 int exit_code(const RunOutcome& outcome);
 
-/// "a gate failed" and so on, for the last line of a run.
+/// What an exit code means, in words, without the cells of a run.
 std::string_view exit_code_meaning(int code);
 
 }  // namespace fp8lab

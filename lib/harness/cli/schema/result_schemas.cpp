@@ -117,6 +117,9 @@ Json cell_schema() {
               {"claims", list_of(reference("claim")), "figures that sources state, beside those measured"},
               {"measure", list_of(kText), "groups of metrics that the scenario asks for"},
               {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
+              {"timelines?", map_of(kText),
+               "by arm, the file with its memory over time; a run with more than 32 MiB of them keeps those that a "
+               "report draws"},
               {"finding?", kText, "what a confirmed cell shows: 589.5 MiB retained after backward -> 0"},
               {"effect?", reference("effect"), "the figures of `finding`"},
               {"text_checksum?", kHash, "of the text that the cell trains on"},
@@ -165,16 +168,17 @@ std::string results_schema() {
               {"ratio?", ratio, "of a timed figure to another arm's, over pairs of processes"},
               {"detail?", kText, "why undecided, or how the arm ended"},
               {"line?", kPositive, "of the expectation, in the scenario's file"}});
-  definitions["effect"] = object({{"kind", one_of(kEffectKinds), "what differs between before and after"},
-                                  {"metric", kTextOrNull, "that differs most; null: the arms end differently"},
-                                  {"unit", kTextOrNull, "of the metric"},
-                                  {"before", kNumberOrNull, "null: absent or not finite"},
-                                  {"after", kNumberOrNull, "null: absent or not finite"},
-                                  {"predicted", kNumberOrNull, "closed form of `before`"},
-                                  {"as_predicted", kFlag, "true: both figures equal their closed forms"},
-                                  {"size", kNumber,
-                                   "difference in `unit`; of values and times relative to the larger figure; of "
-                                   "endings 4 for a signal, 3 for an error, 2 for a timeout, 1 for too little memory"}});
+  definitions["effect"] =
+      object({{"kind", one_of(kEffectKinds), "what differs between before and after"},
+              {"metric", kTextOrNull, "that differs most; null: the arms end differently"},
+              {"unit", kTextOrNull, "of the metric"},
+              {"before", kNumberOrNull, "null: absent or not finite"},
+              {"after", kNumberOrNull, "null: absent or not finite"},
+              {"predicted", kNumberOrNull, "closed form of `before`"},
+              {"as_predicted", kFlag, "true: both figures equal their closed forms"},
+              {"size", kNumber,
+               "difference in `unit`; of values and times relative to the larger figure; of "
+               "endings 4 for a signal, 3 for an error, 2 for a timeout, 1 for too little memory"}});
   Json kinds = one_of(kEffectKinds);
   for (const char* kind : {"failed", "undecided", "held", "unseen"}) kinds["enum"].push_back(kind);
   definitions["finding"] =
