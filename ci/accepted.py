@@ -1,4 +1,4 @@
-"""The reviewed file of regressions that a comparison accepts, each for a time and a reason.
+"""The reviewed file of changes that a comparison accepts, each until a date and for a reason.
 
 [[accept]]
 cells = "attention.*device=cpu"   # regular expression on the ids of cells
@@ -9,9 +9,15 @@ why = "#123: the cache is kept over two steps"
 
 [[accept]]
 cells = "^old_scenario/"
-kind = "vanished"                 # in place of a metric and its limit: any regression of this kind; KINDS lists them
+kind = "vanished"                 # in place of a metric and its limit: any change of this kind; KINDS lists them
 expires = 2027-03-31
 why = "#124: the scenario is removed"
+
+[[accept]]
+cells = "^mixtral/"
+kind = "redefined"                # no regression, but a warning until it is accepted, as is "gates"
+expires = 2027-03-31
+why = "#125: 8 experts instead of 4"
 """
 
 import dataclasses
@@ -23,7 +29,8 @@ import tomllib
 KEYS = {"cells": str, "metric": str, "at_most": (int, float), "at_least": (int, float), "kind": str, "expires": datetime.date,
         "why": str}
 # Of the changes that `fp8lab compare --json` reports, those that have no limit.
-KINDS = ("vanished", "verdict", "arm", "no_figure")
+KINDS = ("vanished", "verdict", "arm", "no_figure", "redefined", "gates")
+REVIEWED = ("redefined", "gates")  # no regressions: ci/matrix warns of those that are not accepted
 
 
 class AcceptError(Exception):
@@ -95,20 +102,22 @@ def read(path):
 
 
 def apply(entries, comparison, today):
-    """Takes accepted regressions out of the comparison; returns each with its entry, and what is wrong with entries."""
+    """Takes accepted regressions out of the comparison; returns each accepted change with its entry, and what is wrong
+    with entries."""
     accepted, warnings = [], []
     valid = [entry for entry in entries if today <= entry.expires]
     for change in comparison["changes"]:
-        entry = next((entry for entry in valid if change["regression"] and entry.covers(change)), None)
+        matters = change["regression"] or change["kind"] in REVIEWED
+        entry = next((entry for entry in valid if matters and entry.covers(change)), None)
         if entry is None:
             continue
         entry.used = True
+        comparison["regressions"] -= change["regression"]
         change["regression"] = False
-        comparison["regressions"] -= 1
         accepted.append((change, entry))
     for entry in entries:
         if today > entry.expires:
             warnings.append(f"{entry.place}: expired on {entry.expires} and accepts nothing; renew or remove it")
         elif not entry.used:
-            warnings.append(f"{entry.place}: accepts no regression of this comparison; remove it if none is left")
+            warnings.append(f"{entry.place}: accepts no change of this comparison; remove it if none is left")
     return accepted, warnings

@@ -1,11 +1,11 @@
 """Runs a tier of the scenarios as CI systems want it: builds what is missing, runs, compares with a baseline, reports.
 
-The directory OUT then holds what `fp8lab run` writes (junit.xml among it, with a suite for the comparison), and
-comparison.json. On GitHub a Markdown summary is appended to $GITHUB_STEP_SUMMARY and failures become annotations of the
+The directory OUT then holds what `fp8lab run` writes (junit.xml among it, with a suite for the comparison),
+comparison.json, and run_exit_code, the exit code of the run without the comparison. On GitHub a Markdown summary is appended to $GITHUB_STEP_SUMMARY and failures become annotations of the
 scenario's line; elsewhere they are lines `file:line: error: ...`.
 
 Exit codes: 0 all good, 1 a gate failed or a regression, 2 bad usage or configuration, 3 inconclusive, 4 a crash,
-5 nothing ran, or no cell failed and none is in common with the baseline, 124 timeout, 128+N stopped by signal N.
+5 nothing ran, or no cell failed and none has the id of a baseline's cell, 124 timeout, 128+N stopped by signal N.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from documents import one_line  # of reports/, which matrix_report finds
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/cpu/scenarios/fp8lab"
 # What a run leaves behind; an older run's must not be taken for this one's.
-DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json")
+DOCUMENTS = ("results.json", "junit.xml", "summary.md", "comparison.json", "run_exit_code")
 # What a run replaces beside them, and the file that every run leaves first.
 TIMELINES, LINES, CELL_BEGINS = "timelines", "results.jsonl", b'{"id":"'
 TIER_KEYS = {"title": str, "scenarios": list, "devices": list, "filter": str, "sample": int,
@@ -270,15 +270,15 @@ def compare(program, baseline, out, allow):
 
 
 def accept(entries, comparison, code):
-    """The regressions that are accepted, each with its entry, and the comparison's exit code without them."""
+    """The changes that are accepted, each with its entry, and the comparison's exit code without them."""
     before = comparison["regressions"]
     taken, warnings = accepted.apply(entries, comparison, datetime.date.today())
     for change, entry in taken:
         say(f"{change['id']}: {change['text']}; accepted until {entry.expires}: {entry.why}")
     for text in warnings:
         matrix_report.warn(text)
-    if code == 1 and before > 0 and comparison["regressions"] == 0:
-        code = 0 if comparison["cells_compared"] else 5
+    if before > 0 and comparison["regressions"] == 0:
+        comparison["exit_code"] = code = 0
     return taken, code
 
 
@@ -294,7 +294,7 @@ def meaning_of(code, run_code, baseline):
     if code == 1:
         return f"regressions against {baseline}"
     alone = "" if run_code == 0 else f"; the run alone is {EXIT_MEANINGS[run_code]} (exit {run_code})"
-    return (f"{matrix_report.NOTHING_COMPARED}: no cell ran both here and in {baseline} with the same keys; "
+    return (f"{matrix_report.NOTHING_COMPARED}: no cell ran both here and in {baseline}; "
             f"give --against a run of these cells, or leave it out until there is one{alone}")
 
 
@@ -355,6 +355,8 @@ def run_tier(arguments):
     results, fault = matrix_report.read(out / "results.json", matrix_report.RESULTS)
     errors += [fault] if fault else []
     run_code = 2 if fault else run_code
+    if results:
+        (out / "run_exit_code").write_text(f"{run_code}\n", encoding="utf-8")
     comparison, compared_code, taken = None, 0, []
     if baseline and results and not results["complete"]:
         errors.append(f"the run was stopped before its last cell, so it is not compared with {baseline}")

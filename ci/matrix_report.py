@@ -19,14 +19,16 @@ RESULTS = {"complete": FLAG,
                       "reason": TEXT_OR_NULL, "seconds": NUMBER,
                       "gates": [{"pass": FLAG_OR_NULL, "observed": NUMBER_OR_NULL, "limit": NUMBER_OR_NULL,
                                  "line?": COUNT}]}]}
-COMPARISON = {"cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
-              "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG}]}
+COMPARISON = {"exit_code": COUNT, "cells_compared": COUNT, "regressions": COUNT, "better": COUNT,
+              "changes": [{"kind": TEXT, "id": TEXT, "file": TEXT, "line": COUNT, "text": TEXT, "regression": FLAG,
+                           "gated": FLAG}]}
 GOOD = ("confirmed", "unaffected", "pass", "skipped")
 CONTROLS = ("/control=same", "/control=planted")  # how their cells' ids end
 # GitHub drops a step's full summary above this size, and annotations above this number.
 SUMMARY_BYTES = 1024 * 1024
 ANNOTATIONS = 10
 ROWS = 50  # of a table in the summary
+NAMED = 5  # cells in a warning
 NOTHING_COMPARED = "nothing in common with the baseline"
 
 
@@ -43,7 +45,7 @@ class Report:
     comparison: dict | None  # comparison.json
     baseline: pathlib.Path | None
     errors: list[str]
-    accepted: list = dataclasses.field(default_factory=list)  # regressions, each with its accepted.Entry
+    accepted: list = dataclasses.field(default_factory=list)  # changes, each with its accepted.Entry
 
     def cells(self):
         return self.results["cells"] if self.results else []
@@ -175,9 +177,16 @@ def headline(report):
 
 
 def other_scenarios(report):
-    """What a change of the scenarios takes from the comparison, or an empty text."""
-    redefined, gates = len(report.changes("redefined")), len(report.changes("gates"))
-    return f"{redefined} cells redefined and not compared, {gates} with other gates" if redefined or gates else ""
+    """The cells that a change of the scenarios takes from the comparison, or an empty text; accepted ones are left out."""
+    accepted = [change for change, _ in report.accepted]
+    texts = []
+    for kind, text in (("redefined", "redefined: figures and verdicts are not gated"),
+                       ("gates", "with other gates: a better verdict counts as no better")):
+        ids = [change["id"] for change in report.changes(kind) if change not in accepted]
+        if ids:
+            more = f" and {len(ids) - NAMED} more" if len(ids) > NAMED else ""
+            texts.append(f"{len(ids)} cell{'s' * (len(ids) > 1)} {text} ({', '.join(ids[:NAMED])}{more})")
+    return "; ".join(texts)
 
 
 def comparison_text(report):
@@ -194,12 +203,14 @@ def comparison_text(report):
     if report.regressions():
         text += table(["cell", "worse"], map(row, report.regressions()))
     if report.accepted:
-        text += f"{len(report.accepted)} regressions accepted.\n\n"
+        text += f"{len(report.accepted)} changes accepted.\n\n"
         text += table(["cell", "accepted", "until", "why"],
                       [[*row(change), entry.expires, escape.markdown(entry.why)] for change, entry in report.accepted])
     if other_scenarios(report):
-        text += f"{other_scenarios(report)}.\n\n"
-        text += table(["cell", "redefined or other gates"], map(row, [*report.changes("redefined"), *report.changes("gates")]))
+        figures = [change for change in report.changes("figure") if not change["gated"]]
+        text += f"{escape.markdown(other_scenarios(report))}.\n\n"
+        text += table(["cell", "redefined or other gates; figures are not gated"],
+                      map(row, [*report.changes("redefined"), *report.changes("gates"), *figures]))
     return text
 
 
@@ -284,7 +295,7 @@ def suite_of(report):
     for change in report.regressions():
         by_cell.setdefault(change["id"], []).append(change)
     compared = report.comparison["cells_compared"]
-    is_empty = compared == 0 and not by_cell
+    is_empty = report.comparison["exit_code"] == 5
     suite = ElementTree.Element("testsuite", name="against the baseline", tests=str(max(len(by_cell), 1)),
                                 failures=str(len(by_cell)), errors=str(int(is_empty)), skipped="0", time="0")
     if not by_cell:

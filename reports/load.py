@@ -4,6 +4,7 @@ is kept."""
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import re
 import zlib
@@ -234,6 +235,12 @@ class Loader:
         self.problems.append(Problem(printable(str(path)), printable(record), printable(text)))
 
     def _directory(self, label: str, path: pathlib.Path) -> None:
+        try:
+            os.scandir(path).close()
+            os.stat(path / ".")
+        except OSError as error:
+            self._problem(path, "", f"cannot be read: {error.strerror}; give your user the right to read and enter it")
+            return
         label = self._free_label(label)
         benches = sorted((path / "bench").glob("*.json"))
         self.bench_files += [(label, file) for file in benches]

@@ -73,12 +73,13 @@ class Action(unittest.TestCase):
 
     def test_uses_in_one_workflow_have_names_and_keys_of_their_own(self):
         used = re.findall(r"(?m)^ +(?:key|restore-keys|name): (.*)$", ACTION)
-        self.assertEqual(4, len(used))
+        self.assertEqual(6, len(used))
         for value in used:  # actions/cache refuses a comma, and a second artifact of one name is refused
             self.assertNotIn("inputs.", value)
             self.assertIn("steps.baseline.outputs.", value)
         found = [self.outputs(DEVICES=devices, SCENARIOS=scenarios) for devices in ("cpu,meta", "meta")
                  for scenarios in ("scenarios", "some/more, of them")]
+        self.assertEqual(1, len({one["program"] for one in found}), "they share the program")
         for name in ("key", "slug"):
             self.assertEqual(4, len({one[name] for one in found}))
             for one in found:
@@ -107,10 +108,28 @@ class Action(unittest.TestCase):
         self.assertTrue((self.folder / ".fp8lab/out/junit.xml").exists())
 
     def test_every_step_is_known(self):
-        self.assertEqual(["baseline", "run", "keep"], [re.search(r'/action" (\w+)', step)[1] for step in STEPS])
+        self.assertEqual(["baseline", "program", "run", "keep"], [re.search(r'/action" (\w+)', step)[1] for step in STEPS])
 
 
 class GitLab(unittest.TestCase):
+    def test_the_default_branch_keeps_results_that_passed_by_themselves_and_its_exit_code(self):
+        text = (ROOT / ".gitlab-ci.yml").read_text(encoding="utf-8")
+        script = textwrap.dedent(re.search(r"- \|\n((?: {6}.*\n)+)", text[text.index("\nscenarios-and-baseline:"):])[1])
+        for own, code, kept in ((0, 0, True), (0, 1, True), (1, 1, False), (None, 2, False)):
+            with tempfile.TemporaryDirectory() as name:
+                folder = pathlib.Path(name)
+                (folder / "ci").mkdir()
+                (folder / "ci/action").symlink_to(ROOT / "ci/action")
+                record = f"echo {own} >out/results/run_exit_code" if own is not None else "true"
+                (folder / "ci/matrix").write_text(f"#!/bin/sh\nmkdir -p out/results\necho '{{}}' >out/results/results.json\n"
+                                                  f"{record}\nexit {code}\n")
+                (folder / "ci/matrix").chmod(0o755)
+                done = subprocess.run(["bash", "-eo", "pipefail", "-c", script], cwd=name, check=False, capture_output=True,
+                                      env=os.environ | {"DEVICE": "meta"})
+                self.assertEqual(code, done.returncode, done.stderr)
+                self.assertEqual(kept, (folder / "baseline/results.json").exists(), (own, code))
+        self.assertRegex(text, r"(?m)^      unprotect: true\n      when: always$", "GitLab drops the cache of a failed job")
+
     def test_a_job_uses_what_there_is_and_warns_without_a_baseline(self):
         text = (ROOT / ".gitlab-ci.yml").read_text(encoding="utf-8")
         self.assertEqual(1, text.count("- *against\n"), "both jobs use it")

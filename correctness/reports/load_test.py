@@ -1,5 +1,6 @@
 """Bad input: one error that names file and record, and everything else is still shown."""
 
+import errno
 import gzip
 import json
 import os
@@ -97,6 +98,12 @@ class Loading(sample.Case):
         self.assertIn("there is no such file", self.only_problem(self.loaded(str(self.directory / "none"))))
         (self.directory / "bare").mkdir()
         self.assertIn("holds neither results.json nor", self.only_problem(self.loaded(str(self.directory / "bare"))))
+
+    def test_an_unreadable_folder_is_named_with_the_cause(self) -> None:
+        refused = PermissionError(errno.EACCES, "Permission denied")
+        with unittest.mock.patch("os.scandir", side_effect=refused):  # root may read every folder
+            problem = self.only_problem(self.loaded(str(self.directory)))
+        self.assertTrue(problem.startswith(f"{self.directory}: cannot be read: Permission denied; "), problem)
 
     def test_a_compressed_file_is_read_and_a_truncated_one_is_named(self) -> None:
         sample.write_set(self.directory)

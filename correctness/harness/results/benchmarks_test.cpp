@@ -89,10 +89,24 @@ TEST_F(Benchmarks, SlowerMeansEveryRepetition) {
   const auto pace = [&](std::initializer_list<double> was, std::initializer_list<double> is) {
     return compare_benchmarks(of(was), of(is)).rows.at(0).pace;
   };
-  EXPECT_EQ(pace({10, 11, 12}, {12.1, 13, 14}), Pace::kSlower);
-  EXPECT_EQ(pace({10, 11, 12}, {12, 13, 14}), Pace::kWithinSpread);
-  EXPECT_EQ(pace({10, 11, 12}, {8, 9, 9.9}), Pace::kFaster);
-  EXPECT_EQ(pace({10}, {20, 20, 20}), Pace::kUnknown);
+  EXPECT_EQ(pace({10, 11, 12, 12, 12}, {12.1, 13, 14, 14, 14}), Pace::kSlower);
+  EXPECT_EQ(pace({10, 11, 12, 12, 12}, {12, 13, 14, 14, 14}), Pace::kWithinSpread);
+  EXPECT_EQ(pace({10, 11, 12, 12, 12}, {8, 9, 9.9, 9, 9}), Pace::kFaster);
+  EXPECT_EQ(pace({10}, {20, 20, 20, 20, 20}), Pace::kUndecided);
+}
+
+TEST_F(Benchmarks, FewerRepetitionsThanATestNeeds_AreUndecidedAndSaySo) {
+  const auto three = [&](double time) {
+    return load({repetition("cast", time), repetition("cast", time + 0.1), repetition("cast", time + 0.2)});
+  };
+  const BenchmarkComparison compared = compare_benchmarks(three(10), three(8));
+  EXPECT_EQ(compared.rows.at(0).pace, Pace::kUndecided);
+  for (const std::string& text :
+       {benchmarks_text(compared), benchmarks_markdown(compared), benchmarks_json(compared)}) {
+    EXPECT_NE(text.find("3 repetitions: no test is possible below 5; undecided"), std::string::npos) << text;
+    EXPECT_EQ(text.find("every repetition"), std::string::npos) << text;
+  }
+  EXPECT_EQ(Json::parse(benchmarks_json(compared)).at("undecided"), 1);
 }
 
 TEST_F(Benchmarks, TheWorstRowIsFirstAndRowsOfOneFileAreNamed) {
@@ -105,7 +119,9 @@ TEST_F(Benchmarks, TheWorstRowIsFirstAndRowsOfOneFileAreNamed) {
   const std::string text = benchmarks_text(compared);
   EXPECT_TRUE(text.starts_with("1.500 times  b  10 ns -> 15 ns")) << text;
   EXPECT_NE(
-      text.find("2 rows: 0 slower, 0 faster, 0 within their spread, 2 without one; 1 only in the baseline, 1 new"),
+      text.find(
+          "2 rows: 0 slower, 0 faster, 0 within their spread, 2 undecided (run with --benchmark_repetitions=5); 1 only "
+          "in the baseline, 1 new"),
       std::string::npos)
       << text;
   EXPECT_EQ(Json::parse(benchmarks_json(compared)).at("rows").at(0).at("ratio"), 1.5);

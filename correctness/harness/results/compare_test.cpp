@@ -181,16 +181,37 @@ TEST(Compare, ATextIsWhatItHoldsAndNotWhereItIs) {
   }
 }
 
-TEST(Compare, RedefinedScenarioIsReportedWithoutComparingItsFigures) {
+TEST(Compare, RedefinedCell_ShowsBothFiguresAndGatesNone) {
   const RunComparison out = compared([](CellRecord& c) {
     c.config.model.seq = 64;
     peak(c, Arm::kAfter) = 5000;
+    c.arms[Arm::kAfter].metrics["memory.by_holder.parameter"].value = 4400;
+    c.arms[Arm::kAfter].metrics["host.pre_forward_ns"].value = 300;
+    c.verdict = Verdict::kInconclusive;
   });
-  ASSERT_EQ(out.changes.size(), 1u);
-  EXPECT_EQ(out.changes[0].kind, ChangeKind::kRedefined);
   EXPECT_EQ(out.cells_compared, 0u);
-  EXPECT_EQ(out.exit_code(), 5);
+  EXPECT_EQ(out.cells_redefined, 1u);
+  EXPECT_EQ(out.regressions(), 0u) << "the gates of its own run judge it";
+  EXPECT_EQ(out.exit_code(), 0);
+  EXPECT_TRUE(out.findings.empty());
+  EXPECT_TRUE(out.timings.empty()) << "times of two shapes have no ratio";
+  ASSERT_FALSE(out.changes.empty());
+  EXPECT_EQ(out.changes[0].kind, ChangeKind::kRedefined);
   EXPECT_EQ(out.changes[0].is_text, "model.seq=64");
+  for (const std::string& text : {comparison_text(out), comparison_markdown(out)}) {
+    EXPECT_NE(text.find("after memory.peak_bytes: 1,000 B -> 4.88 KiB (5,000 B) (+400 %)"), std::string::npos) << text;
+    EXPECT_NE(text.find("not gated"), std::string::npos) << text;
+    EXPECT_NE(text.find("host.pre_forward_ns"), std::string::npos) << text;
+    EXPECT_EQ(text.find("by_holder"), std::string::npos) << text;
+    EXPECT_NE(text.find("no regression in 0 cells; 1 cell redefined and not gated"), std::string::npos) << text;
+  }
+  EXPECT_EQ(compared([](CellRecord& c) { c.config.model.seq = 64; }).exit_code(), 0);
+}
+
+TEST(Compare, AllCellsVanishedWithPermission_ExitsZero) {
+  const auto all = [](const std::string&) { return true; };
+  EXPECT_EQ(compare_runs(run_of({cell("a")}), run_of({cell("b")}), all).exit_code(), 0);
+  EXPECT_EQ(compare_runs(run_of({}), run_of({cell("b")}), all).exit_code(), 5);
 }
 
 // A run that passes because its limit was raised is no better run.

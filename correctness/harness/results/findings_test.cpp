@@ -58,7 +58,8 @@ TEST(Findings, PlantedLeakIsTheFirstLineWithItsHolder) {
   EXPECT_EQ(
       first_line(out),
       "a: after memory.retained_bytes +200 B: 0 B -> 200 B, after backward, held by context of layers[*].attention: "
-      "q, k (+200 B); with it memory.end_of_backward_bytes, memory.peak_bytes");
+      "q, k (+200 B); with it memory.end_of_backward_bytes, memory.peak_bytes")
+      << "of equal changes the cause leads";
   ASSERT_EQ(out.findings.size(), 2u) << "one line a cell";
   EXPECT_EQ(out.findings[0].holder_bytes, 200);
   EXPECT_EQ(comparison_text(out).find("by_holder"), std::string::npos) << "the finding names the holder";
@@ -87,9 +88,33 @@ TEST(Findings, PlantedFrozenWeightIsTheFirstLine) {
     *c.arms[Arm::kAfter].metrics["parity.weights_moved"].value = 2.0 / 3;
     *c.arms[Arm::kAfter].metrics["parity.loss_gap"].value = 0.06;
   });
-  EXPECT_TRUE(first_line(out).starts_with("a: after parity.weights_moved -0.333333 (-33.3 %): 1 -> 0.666667"))
+  EXPECT_TRUE(first_line(out).starts_with("a: after parity.loss_gap +0.059 (60 times as much): 0.001 -> 0.06"))
+      << first_line(out);
+  EXPECT_NE(first_line(out).find("; with it parity.weights_moved -0.333333 (-33.3 %): 1 -> 0.666667"),
+            std::string::npos)
       << first_line(out);
   EXPECT_NE(first_line(out).find("confirmed -> not_fixed"), std::string::npos) << first_line(out);
+}
+
+TEST(Findings, LeakNextToALargerPeak_HeadlineIsThePeakAndTheLeakIsNamedWithItsFigure) {
+  constexpr double kMiB = 1 << 20;
+  for (const double retained : {0.0, 2 * kMiB}) {  // memory is relative to the peak, so 0 is no special case
+    CellRecord was = clean("a"), is = clean("a");
+    for (CellRecord* cell : {&was, &is}) {
+      const bool now = cell == &is;
+      ArmResult& after = cell->arms[Arm::kAfter];
+      after.metrics["memory.retained_bytes"] = bytes(retained + (now ? kMiB : 0));
+      after.metrics["memory.forward_peak_bytes"] = bytes(500 * kMiB + (now ? 64 * kMiB : 0));
+      after.metrics[kPeak] = bytes(1000 * kMiB + (now ? 64 * kMiB : 0));
+      after.peak_by_holder = {{"workspace", now ? 64 << 20 : 0}};
+    }
+    const std::string line = first_line(compare_runs(run_of({was}), run_of({is})));
+    EXPECT_TRUE(line.starts_with("a: after memory.forward_peak_bytes +64.0 MiB (+12.8 %): 500.0 MiB -> 564.0 MiB") ||
+                line.starts_with("a: after memory.peak_bytes +64.0 MiB (+6.4 %): 1000.0 MiB -> 1.04 GiB"))
+        << line;
+    EXPECT_NE(line.find(", from forward on, held by workspace (+64.0 MiB)"), std::string::npos) << line;
+    EXPECT_NE(line.find("; with it memory.retained_bytes +1.00 MiB"), std::string::npos) << line;
+  }
 }
 
 TEST(Findings, DoubledStepTimeIsReportedWithItsSpreadAndNotGated) {

@@ -28,7 +28,9 @@ inline constexpr const char* kRunExamples =
 
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"
-    "line for each cell that changed, the worst first: by how much, in which phase, who holds the bytes. Of several\n"
+    "line for each cell that changed, the worst first: its largest relative change (memory: relative to the arm's\n"
+    "peak), in which phase, who holds the bytes, what changed with it. Of a cell whose keys changed both figures are\n"
+    "shown, and none is gated. Of several\n"
     "runs the last is compared with the baseline, and each line names the run and commit since which it\n"
     "holds. A regression is a cell that vanished, a verdict further from good, and a figure that every run\n"
     "repeats (bytes, counts, equalities) that got worse. New cells are none. Timings are shown and not judged.\n"
@@ -36,8 +38,8 @@ inline constexpr const char* kCompareHelp =
     "difference\n"
     "is neither better nor worse: a loss gap may double. `fp8lab metrics NAME` has that of a metric.\n"
     "Two Google Benchmark files, of two commits or of a peer, are compared row by row: the ratio of medians, and\n"
-    "whether every repetition is slower or faster.\n\n"
-    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell to compare.\n";
+    "whether every repetition is slower or faster; with fewer than five repetitions a row is undecided.\n\n"
+    "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell in common.\n";
 
 inline constexpr const char* kReportNotes =
     "Writes report.html (one file that needs no network), report.md, figures/*.svg, and report.pdf, which is the page\n"

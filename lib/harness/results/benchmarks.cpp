@@ -23,8 +23,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kFewestRepetitions = 3;
-
 /// Google Benchmark writes counters that are no finite numbers as NaN and Infinity, which JSON does not have: the
 /// variation of a counter that is always 0, for one. Counters are not read, so they become null.
 std::string without_nan(std::string_view text) {
@@ -81,7 +79,7 @@ BenchmarkRow row_of(const std::string& name, Found found) {
 }
 
 Pace pace_of(const BenchmarkRow& was, const BenchmarkRow& is) {
-  if (was.repetitions < kFewestRepetitions || is.repetitions < kFewestRepetitions) return Pace::kUnknown;
+  if (was.repetitions < kFewestRepetitions || is.repetitions < kFewestRepetitions) return Pace::kUndecided;
   if (is.low > was.high) return Pace::kSlower;
   return is.high < was.low ? Pace::kFaster : Pace::kWithinSpread;
 }
@@ -93,22 +91,28 @@ std::string time_text(double ns) {
   return fmt::format("{:.3g} ns", ns);
 }
 
-std::string_view words(Pace pace) {
-  switch (pace) {
+std::string words(const BenchmarkChange& row) {
+  switch (row.pace) {
     case Pace::kSlower: return "slower in every repetition";
     case Pace::kFaster: return "faster in every repetition";
     case Pace::kWithinSpread: return "within the spread of the repetitions";
-    case Pace::kUnknown: return "no spread: --benchmark_repetitions=5 gives one";
+    case Pace::kUndecided: {
+      const std::size_t fewest = std::min(row.was.repetitions, row.is.repetitions);
+      return fmt::format("{}: no test is possible below {}; undecided", counted(fewest, "repetition"),
+                         kFewestRepetitions);
+    }
   }
   return "";
 }
 
 std::string summary(const BenchmarkComparison& comparison) {
+  const std::size_t undecided = comparison.count(Pace::kUndecided);
   return fmt::format(
-      "{}: {} slower, {} faster, {} within their spread, {} without one; {} only in the baseline, {} new",
+      "{}: {} slower, {} faster, {} within their spread, {} undecided{}; {} only in the baseline, {} new",
       counted(comparison.rows.size(), "row"), comparison.count(Pace::kSlower), comparison.count(Pace::kFaster),
-      comparison.count(Pace::kWithinSpread), comparison.count(Pace::kUnknown), comparison.only_baseline.size(),
-      comparison.only_run.size());
+      comparison.count(Pace::kWithinSpread), undecided,
+      undecided == 0 ? "" : fmt::format(" (run with --benchmark_repetitions={})", kFewestRepetitions),
+      comparison.only_baseline.size(), comparison.only_run.size());
 }
 
 }  // namespace
@@ -178,7 +182,7 @@ std::string benchmarks_text(const BenchmarkComparison& comparison) {
   std::string out;
   for (const BenchmarkChange& row : comparison.rows)
     out += fmt::format("{:.3f} times  {}  {} -> {}, {}\n", row.ratio(), for_terminal(row.is.name),
-                       time_text(row.was.median), time_text(row.is.median), words(row.pace));
+                       time_text(row.was.median), time_text(row.is.median), words(row));
   for (const std::string& name : comparison.only_baseline) out += fmt::format("gone         {}\n", for_terminal(name));
   for (const std::string& name : comparison.only_run) out += fmt::format("new          {}\n", for_terminal(name));
   return out + summary(comparison) + "\n";
@@ -190,7 +194,7 @@ std::string benchmarks_markdown(const BenchmarkComparison& comparison) {
   out += "\n| benchmark | baseline | now | times the baseline | |\n|---|---|---|---|---|\n";
   for (const BenchmarkChange& row : comparison.rows)
     out += fmt::format("| {} | {} | {} | {:.3f} | {} |\n", for_markdown(row.is.name), time_text(row.was.median),
-                       time_text(row.is.median), row.ratio(), words(row.pace));
+                       time_text(row.is.median), row.ratio(), words(row));
   return out;
 }
 
@@ -203,12 +207,16 @@ std::string benchmarks_json(const BenchmarkComparison& comparison) {
   for (const BenchmarkChange& row : comparison.rows)
     rows.push_back({{"name", row.is.name},
                     {"ratio", row.ratio()},
-                    {"finding", words(row.pace)},
+                    {"finding", words(row)},
                     {"baseline", side(row.was)},
                     {"run", side(row.is)}});
-  const Json out{{"schema", "fp8lab.benchmarks/1"},           {"slower", comparison.count(Pace::kSlower)},
-                 {"faster", comparison.count(Pace::kFaster)}, {"rows", rows},
-                 {"only_baseline", comparison.only_baseline}, {"only_run", comparison.only_run}};
+  const Json out{{"schema", "fp8lab.benchmarks/1"},
+                 {"slower", comparison.count(Pace::kSlower)},
+                 {"faster", comparison.count(Pace::kFaster)},
+                 {"undecided", comparison.count(Pace::kUndecided)},
+                 {"rows", rows},
+                 {"only_baseline", comparison.only_baseline},
+                 {"only_run", comparison.only_run}};
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

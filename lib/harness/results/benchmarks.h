@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-// Google Benchmark's JSON files: two commits' benchmarks, or this program's beside a peer's rows of the same names.
+// Google Benchmark's JSON files: benchmarks of two commits, or this program's and a peer's rows of the same names.
 namespace fp8lab {
 
 /// A row's real time, in nanoseconds, over its repetitions.
 struct BenchmarkRow {
   std::string name;  ///< without the suffixes of repetitions and aggregates
   double median = 0;
-  /// The shortest and the longest repetition; where a file has aggregates alone, two standard deviations around the
+  /// The shortest and the longest repetition; if a file has only aggregates, two standard deviations around the
   /// median.
   double low = 0, high = 0;
   std::size_t repetitions = 0;
@@ -22,16 +22,21 @@ struct BenchmarkRow {
 /// but perhaps a run's results. Throws Error, which names file and place, if it is broken.
 std::optional<std::vector<BenchmarkRow>> load_benchmarks(const std::string& path);
 
+/// The fewest repetitions, in each file, from which a row is judged. If two rows of n repetitions have the same
+/// distribution, all of one are slower or all are faster than the other's by chance in 2 of binomial(2n, n) cases: 10 %
+/// with 3 repetitions, 0.8 % with 5.
+inline constexpr std::size_t kFewestRepetitions = 5;
+
 enum class Pace {
   kSlower,        ///< every repetition is slower than every one of the baseline
   kFaster,        ///< every repetition is faster
   kWithinSpread,  ///< the repetitions overlap
-  kUnknown,       ///< a side has fewer than three repetitions, which give no spread
+  kUndecided,     ///< a file has fewer than kFewestRepetitions
 };
 
 struct BenchmarkChange {
   BenchmarkRow was, is;
-  Pace pace = Pace::kUnknown;
+  Pace pace = Pace::kUndecided;
   double ratio() const { return is.median / was.median; }
 };
 

@@ -72,9 +72,7 @@ class Comparer {
     changes_of(was, is);
     const bool both = ran(was) && ran(is);
     const std::span changes(out_.changes.begin() + static_cast<std::ptrdiff_t>(first), out_.changes.end());
-    // A cell whose keys differ is another cell: neither its figures nor its times are compared.
-    if (std::any_of(changes.begin(), changes.end(), [](const Change& c) { return c.kind == ChangeKind::kRedefined; }))
-      return;
+    if (both && redefined_) return;
     if (auto found = finding_of(both ? was : nullptr, both ? is : nullptr, changes))
       out_.findings.push_back(std::move(*found));
   }
@@ -88,9 +86,10 @@ class Comparer {
       gone.reason = is ? is->reason : "";
       return add(gone, verdict_of(was), verdict_of(is));
     }
-    verdict(*was, *is, gates(*was, *is));
-    if (redefined(*was, *is)) return;
-    ++out_.cells_compared;
+    const bool same_gates = gates(*was, *is);
+    redefined_ = redefined(*was, *is);
+    ++(redefined_ ? out_.cells_redefined : out_.cells_compared);
+    verdict(*was, *is, same_gates);
     for (const Arm arm : kArms)
       if (ended(*was, *is, arm)) figures(*is, arm, was->arms.at(arm), is->arms.at(arm));
   }
@@ -152,12 +151,12 @@ class Comparer {
     return false;
   }
 
-  /// Under other gates a verdict that is nearer to good says nothing of the program.
+  /// Under other gates a verdict that is nearer to good does not show a better program.
   void verdict(const CellRecord& was, const CellRecord& is, bool same_gates) {
     if (was.verdict == is.verdict) return;
     Change out = change(ChangeKind::kVerdict, is);
     out.direction = direction_of(distance_from_good(is) - distance_from_good(was));
-    if (!same_gates && out.direction == Direction::kBetter) out.direction = Direction::kNeutral;
+    if (redefined_ || (!same_gates && out.direction == Direction::kBetter)) out.direction = Direction::kNeutral;
     out.line = line_of_failure(is);
     out.reason = is.reason;
     add(out, std::string(name(was.verdict)), std::string(name(is.verdict)));
@@ -189,7 +188,7 @@ class Comparer {
     if (was_status == is_status) return !is_status.empty();
     Change out = change(ChangeKind::kArm, is);
     out.arm = name(arm);
-    out.direction = direction_of((was_status == "ok") - (is_status == "ok"));
+    out.direction = redefined_ ? Direction::kNeutral : direction_of((was_status == "ok") - (is_status == "ok"));
     out.line = line_of_failure(is);
     out.reason = now == is.arms.end() ? "" : now->second.reason;
     add(out, was_status, is_status);
@@ -208,7 +207,7 @@ class Comparer {
   void figure(const CellRecord& cell, Arm arm, const std::string& name, const MetricValue& was, const MetricValue& is) {
     const Metric* metric = find_metric(name);
     if (!metric) return;  // a metric of another version of the program
-    if (!metric->exact) {
+    if (!metric->exact && !redefined_) {
       if (was.value && is.value)
         out_.timings.push_back(
             {cell.config.id, std::string(fp8lab::name(arm)), name, std::string(metric->unit), *was.value, *is.value});
@@ -224,6 +223,8 @@ class Comparer {
     out.was = was.value;
     out.is = is.value;
     out.reason = both ? "" : is.reason;
+    out.gated = !redefined_;
+    if (redefined_) return add(out);
     if (both)
       out.direction = direction_of(*metric, *was.value, *is.value);
     else if (was.value && is_judged(*metric))
@@ -232,6 +233,7 @@ class Comparer {
   }
 
   const std::function<bool(const std::string&)>& allowed_;
+  bool redefined_ = false;  ///< the cell at hand
   RunComparison out_;
 };
 
@@ -260,7 +262,12 @@ std::size_t RunComparison::regressions() const {
       std::count_if(changes.begin(), changes.end(), [](const Change& change) { return change.is_regression(); }));
 }
 
-int RunComparison::exit_code() const { return regressions() > 0 ? 1 : cells_compared == 0 ? 5 : 0; }
+int RunComparison::exit_code() const {
+  if (regressions() > 0) return 1;
+  const bool any = cells_compared + cells_redefined > 0 ||
+                   std::any_of(changes.begin(), changes.end(), [](const Change& change) { return change.allowed; });
+  return any ? 0 : 5;
+}
 
 RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
                            const std::function<bool(const std::string& id)>& allowed) {

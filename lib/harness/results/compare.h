@@ -20,7 +20,7 @@ enum class ChangeKind {
   kArm,        ///< an arm's process ended with another status, or did not run; its figures are not compared
   kFigure,     ///< the value of a metric differs
   kNoFigure,   ///< a metric that had a value has none, or the reverse
-  kRedefined,  ///< the cell of this id has other keys; its figures are not compared
+  kRedefined,  ///< the cell of this id has other keys; its figures are shown and not gated
   kGates,      ///< the cell has other gates, so that its verdict may differ without a figure that does
 };
 
@@ -40,6 +40,7 @@ struct Change {
   ChangeKind kind = ChangeKind::kFigure;
   Direction direction = Direction::kNeutral;
   bool allowed = false;           ///< the cell is worse, and the caller allowed that
+  bool gated = true;              ///< false: a figure of a redefined cell, which is neither worse nor better
   std::string id;                 ///< of the cell
   std::string file;               ///< of the scenario, in the newer run; of a vanished cell, in the baseline
   int line = 0;                   ///< in the file: the gate on this metric, else the scenario's beginning; 0: unknown
@@ -51,7 +52,7 @@ struct Change {
   bool is_regression() const { return direction == Direction::kWorse && !allowed; }
 };
 
-/// What changed in a cell, in one line: the change from which the others follow.
+/// What changed in a cell, in one line: the largest relative change, and the figures from which the others follow.
 struct Finding {
   Direction direction = Direction::kNeutral;  ///< kNeutral: a time, which is not gated
   bool allowed = false;
@@ -61,7 +62,7 @@ struct Finding {
   std::string phase;              ///< "after backward"; "" where the metric is no memory
   std::string holder;             ///< "context of layers[*].attention: q, k, v"; "" if unknown
   std::int64_t holder_bytes = 0;  ///< by which the holder grew
-  std::vector<std::string> also;  ///< other metrics that changed in the same direction
+  std::vector<std::string> also;  ///< other metrics that changed in the same direction, causes first
   std::string since;              ///< "run 3, commit 0123456789ab (not at ...)"; "" if unknown
   std::string text;               ///< in words, without the cell
   double severity = 0;            ///< larger is worse
@@ -82,22 +83,26 @@ struct EnvironmentChange {
 };
 
 struct RunComparison {
-  std::size_t cells_compared = 0;  ///< cells that ran in both runs with the same keys
-  std::vector<Change> changes;     ///< in the order of the newer run's cells; vanished cells last
-  std::vector<Finding> findings;   ///< at most one for each cell, the worst first
+  std::size_t cells_compared = 0;   ///< cells that ran in both runs with the same keys
+  std::size_t cells_redefined = 0;  ///< cells that ran in both runs with different keys
+  std::vector<Change> changes;      ///< in the order of the newer run's cells; vanished cells last
+  std::vector<Finding> findings;    ///< at most one for each cell, the worst first
   std::vector<Timing> timings;
   std::vector<EnvironmentChange> environment;
   bool baseline_complete = true, complete = true;
 
   std::size_t count(Direction direction) const;
   std::size_t regressions() const;
-  /// 1: there is a regression; 5: there is none, but no cell was compared; 0: otherwise.
+  /// 1: there is a regression. 5: there is none, because the runs have no cell in common: none was compared or
+  /// redefined, and none vanished with the caller's permission. 0: otherwise.
   int exit_code() const;
 };
 
 /// Compares two runs. Worse are: a vanished cell; a verdict further from good; and, in any arm, an exact metric
 /// (metrics.h) that is worse by more than its slack or has lost its value. Other differences are not worse: a new cell,
-/// a timing, a family of shares (memory.by_holder.*). `allowed(id)`, if given, is true for cells that may become worse.
+/// a timing, a family of shares (memory.by_holder.*), and every figure and verdict of a redefined cell, which is
+/// another cell under an old name: the gates of its own run judge it. `allowed(id)`, if given, is true for cells that
+/// may become worse.
 RunComparison compare_runs(const StoredRun& baseline, const StoredRun& run,
                            const std::function<bool(const std::string& id)>& allowed = {});
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
+#include <functional>
+#include <limits>
 #include <map>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -14,7 +14,6 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/results/compare.h"
-#include "harness/results/document_file.h"
 #include "harness/results/json_text.h"
 
 namespace fp8lab {
@@ -38,7 +37,8 @@ std::string ratio_text(double ratio) {
 /// ", within its slack of 100 %" of a difference that is neither better nor worse because it is small; else "".
 std::string slack_text(const Change& change) {
   const Metric* metric = find_metric(change.metric);
-  if (!metric || !metric->has_slack() || change.direction != Direction::kNeutral || !change.was || !change.is)
+  if (!metric || !metric->has_slack() || change.direction != Direction::kNeutral || !change.gated || !change.was ||
+      !change.is)
     return "";
   const bool relative = metric->slack_rel * std::min(std::abs(*change.was), std::abs(*change.is)) > metric->slack_abs;
   return ", within its slack of " +
@@ -64,7 +64,7 @@ std::string text_of(const Change& change) {
                          because(change.reason));
     }
     case ChangeKind::kRedefined:
-      return fmt::format("the scenario was {} and is {}; figures are not compared", change.was_text, change.is_text);
+      return fmt::format("the scenario was {} and is {}; its figures are not gated", change.was_text, change.is_text);
     case ChangeKind::kGates:
       return fmt::format("its gates changed; was: {}; is: {}", change.was_text.empty() ? "none" : change.was_text,
                          change.is_text.empty() ? "none" : change.is_text);
@@ -99,10 +99,53 @@ std::string section(const RunComparison& comparison, std::string_view title, Bel
   return out;
 }
 
-/// True for a share of a sum, which the finding of the cell names where it matters.
+/// True for a share of a sum, which the finding of the cell names if it matters.
 bool is_share(const Change& change) {
   const Metric* metric = find_metric(change.metric);
   return metric && metric->is_family();
+}
+
+/// By which part of its baseline a figure changed; infinite if it had none.
+double relative_change(const Change& change) {
+  if (!change.was || !change.is) return std::numeric_limits<double>::infinity();
+  return std::abs(*change.is - *change.was) / std::abs(*change.was);
+}
+
+struct RedefinedCell {
+  const Change* definition = nullptr;
+  std::vector<const Change*> figures;  ///< in both runs, without shares of sums, the largest relative change first
+};
+
+std::vector<RedefinedCell> redefined_cells(const RunComparison& comparison) {
+  std::vector<RedefinedCell> out;
+  for (const Change& change : comparison.changes) {
+    if (change.kind == ChangeKind::kRedefined) out.push_back({&change, {}});
+    if (!change.gated && !is_share(change)) out.back().figures.push_back(&change);
+  }
+  for (RedefinedCell& cell : out)
+    std::ranges::stable_sort(cell.figures, std::greater{},
+                             [](const Change* change) { return relative_change(*change); });
+  return out;
+}
+
+/// Each redefined cell with both runs' figures.
+std::string redefined_text(const RunComparison& comparison) {
+  constexpr std::size_t kMostFigures = 6;
+  const std::vector<RedefinedCell> cells = redefined_cells(comparison);
+  if (cells.empty()) return "";
+  std::string out = fmt::format("Redefined ({}), figures of both runs, not gated:\n", counted(cells.size(), "cell"));
+  for (std::size_t i = 0; i < std::min(cells.size(), kMostLines); ++i) {
+    const RedefinedCell& cell = cells[i];
+    out += for_terminal(fmt::format("  {}: {}", cell.definition->id, text_of(*cell.definition))) + "\n";
+    for (std::size_t k = 0; k < std::min(cell.figures.size(), kMostFigures); ++k)
+      out += fmt::format("    not gated: {}\n", for_terminal(text_of(*cell.figures[k])));
+    if (cell.figures.empty()) out += "    no figure differs\n";
+    if (cell.figures.size() > kMostFigures)
+      out += fmt::format("    and {}; --json has all\n", counted(cell.figures.size() - kMostFigures, "more figure"));
+  }
+  if (cells.size() > kMostLines)
+    out += fmt::format("  and {}; --json has all\n", counted(cells.size() - kMostLines, "more cell"));
+  return out;
 }
 
 std::string line_of(const Finding& finding) {
@@ -152,10 +195,15 @@ Json number_or_null(const std::optional<double>& value) {
 }
 
 Json change_json(const Change& change) {
-  Json out{{"kind", name(change.kind)}, {"direction", name(change.direction)},
-           {"id", change.id},           {"file", change.file},
-           {"line", change.line},       {"regression", change.is_regression()},
-           {"allowed", change.allowed}, {"reason", text_or_null(change.reason)},
+  Json out{{"kind", name(change.kind)},
+           {"direction", name(change.direction)},
+           {"id", change.id},
+           {"file", change.file},
+           {"line", change.line},
+           {"regression", change.is_regression()},
+           {"allowed", change.allowed},
+           {"gated", change.gated},
+           {"reason", text_or_null(change.reason)},
            {"text", text_of(change)}};
   if (!change.arm.empty()) out["arm"] = change.arm;
   if (change.metric.empty()) {
@@ -187,16 +235,25 @@ Json finding_json(const Finding& finding) {
           {"text", finding.text}};
 }
 
+/// "; 3 cells were redefined and are not gated", or nothing.
+std::string redefined_count(const RunComparison& comparison) {
+  if (comparison.cells_redefined == 0) return "";
+  return fmt::format("; {} redefined and not gated", counted(comparison.cells_redefined, "cell"));
+}
+
 std::string verdict_line(const RunComparison& comparison) {
   switch (comparison.exit_code()) {
-    case 0: return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"));
-    case 5: return "nothing to compare: no cell ran in both, or all were redefined";
+    case 0:
+      return fmt::format("no regression in {}", counted(comparison.cells_compared, "cell")) +
+             redefined_count(comparison);
+    case 5: return "nothing to compare: no cell ran in both";
     default: {
       std::set<std::string> worse;
       for (const Change& change : comparison.changes)
         if (change.is_regression()) worse.insert(change.id);
       return fmt::format("{} worse or vanished ({}), {} compared", counted(worse.size(), "cell"),
-                         counted(comparison.regressions(), "change"), comparison.cells_compared);
+                         counted(comparison.regressions(), "change"), comparison.cells_compared) +
+             redefined_count(comparison);
     }
   }
 }
@@ -243,11 +300,12 @@ std::string comparison_text(const RunComparison& comparison) {
     return [kind](const Change& change) { return change.direction == Direction::kNeutral && change.kind == kind; };
   };
   out += section(comparison, "Appeared", neutral(ChangeKind::kAppeared));
-  out += section(comparison, "Redefined", neutral(ChangeKind::kRedefined));
+  out += redefined_text(comparison);
   out += section(comparison, "Other gates", neutral(ChangeKind::kGates));
   out += section(comparison, "Other, neither better nor worse", [](const Change& change) {
     return change.direction == Direction::kNeutral && change.kind != ChangeKind::kAppeared &&
-           change.kind != ChangeKind::kRedefined && change.kind != ChangeKind::kGates && !is_share(change);
+           change.kind != ChangeKind::kRedefined && change.kind != ChangeKind::kGates && change.gated &&
+           !is_share(change);
   });
   out += section(comparison, "Better", [](const Change& c) { return c.direction == Direction::kBetter; });
   out += section(comparison, "Worse, and allowed", [](const Change& c) { return c.allowed; });
@@ -274,12 +332,30 @@ std::string markdown_list(const RunComparison& comparison, ChangeKind kind, std:
   return fmt::format("\n{} {}:\n\n{}", counted(count, "cell"), what, lines);
 }
 
+/// A row for each figure of the redefined cells that differs, with both runs' values.
+std::string redefined_markdown(const RunComparison& comparison) {
+  const std::vector<RedefinedCell> cells = redefined_cells(comparison);
+  if (cells.empty()) return "";
+  std::size_t rows = 0;
+  std::string out = fmt::format("\n{} redefined, figures not gated:\n\n| cell | figure, not gated |\n|---|---|\n",
+                                counted(cells.size(), "cell"));
+  const auto row = [&](const Change& change) {
+    if (++rows <= kMostLines)
+      out += fmt::format("| {} | {} |\n", for_markdown(change.id), for_markdown(text_of(change)));
+  };
+  for (const RedefinedCell& cell : cells) {
+    row(*cell.definition);
+    for (const Change* figure : cell.figures) row(*figure);
+  }
+  return out +
+         (rows > kMostLines ? fmt::format("\nand {}; --json has all\n", counted(rows - kMostLines, "more row")) : "");
+}
+
 }  // namespace
 
 std::string comparison_markdown(const RunComparison& comparison) {
   std::string out = fmt::format("**{}**\n", verdict_line(comparison)) + incomplete_text(comparison, "\n") +
-                    markdown_list(comparison, ChangeKind::kAppeared, "appeared") +
-                    markdown_list(comparison, ChangeKind::kRedefined, "redefined, so that no figure is compared") +
+                    markdown_list(comparison, ChangeKind::kAppeared, "appeared") + redefined_markdown(comparison) +
                     markdown_list(comparison, ChangeKind::kGates, "with other gates");
   if (comparison.findings.empty()) return out;
   out += "\n| cell | what changed | holder | since |\n|---|---|---|---|\n";
@@ -295,6 +371,7 @@ std::string comparison_json(const RunComparison& comparison) {
   Json out{{"schema", kComparisonSchema},
            {"exit_code", comparison.exit_code()},
            {"cells_compared", comparison.cells_compared},
+           {"cells_redefined", comparison.cells_redefined},
            {"regressions", comparison.regressions()},
            {"worse", comparison.count(Direction::kWorse)},
            {"better", comparison.count(Direction::kBetter)},
@@ -312,35 +389,6 @@ std::string comparison_json(const RunComparison& comparison) {
   for (const EnvironmentChange& e : comparison.environment)
     out["environment"].push_back({{"key", e.key}, {"was", text_or_null(e.was)}, {"is", text_or_null(e.is)}});
   return out.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
-StoredRun load_run(const std::string& path) {
-  namespace fs = std::filesystem;
-  constexpr const char* kRemedy = "give the results.json of a finished run, or the directory that holds it";
-  std::error_code error;
-  fs::path file = path;
-  if (fs::is_directory(file, error)) file /= "results.json";
-  if (fs::path packed = file.string() + ".gz"; !fs::exists(file, error) && fs::exists(packed, error)) file = packed;
-  if (const fs::path lines = file.parent_path() / "results.jsonl"; !fs::exists(file, error) && fs::exists(lines, error))
-    fail(fmt::format(
-        "{}: that run did not end, so it has no results.json; finish it with `fp8lab run ... -o {} --resume`", path,
-        path));
-  if (!fs::is_regular_file(file, error)) {
-    const bool exists = fs::exists(file, error);
-    fail(fmt::format("{}: {}; {}", file.string(),
-                     exists  ? "not a file"
-                     : error ? error.message()
-                             : "no such file",
-                     kRemedy));
-  }
-  const std::string text = read_document(file);
-  try {
-    return run_from_json(text);
-  } catch (const std::bad_alloc&) {
-    fail(fmt::format("{}: it needs more memory than there is; compare parts of the run", file.string()));
-  } catch (const Error& bad) {
-    fail(fmt::format("{}: {}; {}", file.string(), bad.what(), kRemedy));
-  }
 }
 
 }  // namespace fp8lab

@@ -14,11 +14,12 @@
 #include "harness/results/compare.h"
 #include "harness/results/json_reader.h"
 
-// One finding for each cell that changed: the change from which the others follow, and who holds the bytes.
+// One finding for each cell that changed: the largest relative change, its causes, and who holds the bytes.
 namespace fp8lab {
 namespace {
 
-/// The figures that lead a finding, before all others: causes come before what follows from them.
+/// Figures from which others follow. A finding names them with their values, and one of them leads if its change is as
+/// large as the largest.
 constexpr std::array<std::string_view, 11> kCauses{"parity.weights_moved",         "parity.shards_moved",
                                                    "parity.ranks_equal",           "parity.gathered_equals_unsharded",
                                                    "parity.bitwise_equal",         "twin.losses_equal",
@@ -42,15 +43,27 @@ constexpr std::array<PhaseOf, 7> kPhases{{{"memory.retained_bytes", "after backw
 /// where the ratio is at least the other.
 constexpr double kLeastRatio = 1.1, kLeastRatioWithoutSamples = 1.5;
 
+/// A change is as large as the largest from this part of it on: allocators round.
+constexpr double kAsLarge = 0.99;
+/// The most figures that a finding names besides causes.
+constexpr std::size_t kMostNamed = 3;
+
 std::size_t rank_of(const std::string& metric) {
   const auto at = std::find(kCauses.begin(), kCauses.end(), metric);
   return static_cast<std::size_t>(at - kCauses.begin());
 }
 
-/// |change| as a fraction of what it was. Anything that was 0 changed without bound.
-double relative(const Change& change) {
+/// |change| as a fraction of the baseline. Memory is relative to the arm's peak in `was`, so that 1 MiB retained is
+/// less than 64 MiB of peak. Other figures are relative to their own value; one that was 0 changed without bound.
+double relative(const Change& change, const CellRecord* was) {
   if (!change.was || !change.is) return std::numeric_limits<double>::infinity();
-  return std::abs(*change.is - *change.was) / std::abs(*change.was);
+  double base = std::abs(*change.was);
+  if (was && change.metric.starts_with("memory.") && change.unit == "B")
+    for (const auto& [arm, result] : was->arms)
+      if (name(arm) == change.arm)
+        if (const auto peak = result.metrics.find("memory.peak_bytes"); peak != result.metrics.end())
+          base = std::max(base, std::abs(peak->second.value.value_or(0)));
+  return std::abs(*change.is - *change.was) / base;
 }
 
 /// "layers[3].fc1" and "layers[4].fc1" are one holder.
@@ -85,10 +98,14 @@ void name_holder(const ArmResult& was, const ArmResult& is, double by, bool at_p
   }
 }
 
-std::string phase_of(const std::vector<const Change*>& changes, Direction direction) {
+/// The first phase that accounts for at least half of the bytes by which `leading` changed.
+std::string phase_of(const std::vector<const Change*>& changes, const Change& leading) {
+  const auto by = [](const Change& change) {
+    return change.was && change.is ? std::abs(*change.is - *change.was) : 0.0;
+  };
   for (const PhaseOf& row : kPhases)
     for (const Change* change : changes)
-      if (change->metric == row.metric && change->direction == direction) return std::string(row.phase);
+      if (change->metric == row.metric && 2 * by(*change) >= by(leading)) return std::string(row.phase);
   return "";
 }
 
@@ -181,12 +198,15 @@ std::optional<Finding> finding_of(const CellRecord* was, const CellRecord* is, s
     else if (change.metric != "memory.unexplained_bytes" || figures.empty())
       figures.push_back(&change);
   }
-  const Change* first = ending;
-  for (const Change* change : figures) {
-    if (first == ending || rank_of(change->metric) < rank_of(first->metric) ||
-        (rank_of(change->metric) == rank_of(first->metric) && relative(*change) > relative(*first)))
-      first = change;
-  }
+  double largest = 0;
+  for (const Change* change : figures) largest = std::max(largest, relative(*change, was));
+  // Causes first; among equals the largest change.
+  std::stable_sort(figures.begin(), figures.end(), [&](const Change* a, const Change* b) {
+    return std::pair(rank_of(a->metric), -relative(*a, was)) < std::pair(rank_of(b->metric), -relative(*b, was));
+  });
+  const auto leading = std::find_if(figures.begin(), figures.end(),
+                                    [&](const Change* change) { return relative(*change, was) >= kAsLarge * largest; });
+  const Change* first = leading == figures.end() ? ending : *leading;
   out.id = first->id;
   out.allowed = first->allowed;
   out.metric = first->metric;
@@ -195,15 +215,17 @@ std::optional<Finding> finding_of(const CellRecord* was, const CellRecord* is, s
   out.is = first->is;
   out.unit = first->unit;
   // How a cell ended and what it computes come before how much it needs.
-  const bool values = first->metric.starts_with("parity.") || first->metric.starts_with("twin.");
-  out.severity = (first->metric.empty() ? 2e9 : values ? 1e9 : 0) + std::min(relative(*first), 1e8);
+  const bool values = std::any_of(figures.begin(), figures.end(), [](const Change* change) {
+    return change->metric.starts_with("parity.") || change->metric.starts_with("twin.");
+  });
+  out.severity = (first->metric.empty() ? 2e9 : values ? 1e9 : 0) + std::min(relative(*first, was), 1e8);
   if (first->metric.empty()) {
     out.text = text_of(*first);
     return out;
   }
   out.text = fmt::format("{} {} {}: {}", first->arm, first->metric, by_text(*first), values_text(*first));
   if (first->metric.starts_with("memory.") && first->was && first->is) {
-    out.phase = phase_of(figures, out.direction);
+    out.phase = phase_of(figures, *first);
     for (const Arm arm : kArms)
       if (name(arm) == first->arm && was->arms.contains(arm) && is->arms.contains(arm))
         name_holder(was->arms.at(arm), is->arms.at(arm), *first->is - *first->was,
@@ -213,15 +235,20 @@ std::optional<Finding> finding_of(const CellRecord* was, const CellRecord* is, s
   if (!out.holder.empty())
     out.text += fmt::format(", held by {} ({}{})", out.holder, out.holder_bytes < 0 ? "-" : "+",
                             short_figure(std::abs(static_cast<double>(out.holder_bytes)), "B"));
+  std::vector<std::string> with;  // causes with their figures
   for (const Change* change : figures) {
+    if (change == first) continue;
     const std::string name = change->arm == first->arm ? change->metric : change->arm + " " + change->metric;
-    if (change != first) out.also.push_back(name);
+    out.also.push_back(name);
+    if (rank_of(change->metric) < kCauses.size())
+      with.push_back(fmt::format("{} {}: {}", name, by_text(*change), values_text(*change)));
+    else if (with.size() < kMostNamed)
+      with.push_back(name);
   }
-  if (!out.also.empty())
-    out.text += fmt::format(
-        "; with it {}{}",
-        fmt::join(out.also.begin(), out.also.begin() + std::min<std::ptrdiff_t>(3, std::ssize(out.also)), ", "),
-        out.also.size() > 3 ? fmt::format(" and {} more", out.also.size() - 3) : "");
+  if (!with.empty())
+    out.text +=
+        fmt::format("; with it {}{}", fmt::join(with, ", "),
+                    out.also.size() > with.size() ? fmt::format(" and {} more", out.also.size() - with.size()) : "");
   if (ending) out.text += "; " + text_of(*ending);
   if (!slow.text.empty()) out.text += "; " + slow.text;
   return out;
