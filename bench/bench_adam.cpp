@@ -1,4 +1,5 @@
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cstring>
 #include <memory>
@@ -76,6 +77,7 @@ struct Bench {
 
 void step(benchmark::State& state, const Row& row) {
   Bench bench(row);
+  state.SetLabel(fmt::format("1 tensor of {}x{}, {}", kRows, kCols, name(row.dtype)));
   Adam adam({&bench.parameter}, row.options);
   measure_beside(
       state, {.by_copy = 2 * bench.from.bytes(), .by_work = row.bytes_per_parameter * kRows * kCols},
@@ -88,9 +90,9 @@ void step(benchmark::State& state, const Row& row) {
 int main(int argc, char** argv) {
   return fp8lab::run_on_one_core(argc, argv, [] {
     for (const fp8lab::Row& row : fp8lab::kTable)
-      benchmark::RegisterBenchmark(("adam/" + std::string(row.name)).c_str(), fp8lab::step, row)
-          ->UseManualTime()
-          ->Iterations(fp8lab::kRepetitions)
-          ->Unit(benchmark::kMillisecond);
+      fp8lab::set_iterations(benchmark::RegisterBenchmark(("adam/" + std::string(row.name)).c_str(), fp8lab::step, row)
+                                 ->UseManualTime()
+                                 ->Unit(benchmark::kMillisecond),
+                             fp8lab::kRepetitions);
   });
 }

@@ -1,4 +1,5 @@
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <chrono>
 #include <memory>
@@ -20,6 +21,7 @@ namespace {
 constexpr std::int64_t kSide = 4096;
 constexpr int kTensors = 24;
 constexpr std::int64_t kParameters = kTensors * kSide * kSide;
+const std::string kShape = fmt::format("{} tensors of {}x{}", kTensors, kSide, kSide);
 
 struct Row {
   const char* name;
@@ -111,11 +113,13 @@ struct Bench {
 
 void step(benchmark::State& state, const Row& row) {
   Bench bench(row, kTensors, {kSide, kSide});
+  state.SetLabel(kShape);
   time_on_gpu(state, {.bytes = row.bytes_per_parameter * kParameters}, [&](int) { bench.adam->step(bench.runtime); });
 }
 
 void host_step(benchmark::State& state, const Row& row) {
   Bench bench(row, static_cast<int>(state.range(0)), {64, 64});
+  state.SetLabel(fmt::format("{} tensors of 64x64", state.range(0)));
   for (auto _ : state) {
     const auto begin = std::chrono::steady_clock::now();
     bench.adam->step(bench.runtime);
@@ -134,6 +138,7 @@ void gradient_norm(benchmark::State& state, DType dtype) {
   }
   const Tensor sum = device.allocate({Shape{1}, DType::kF32}, device.holder(HolderKind::kInput));
   const auto bytes = static_cast<std::int64_t>(size_bytes(dtype));
+  state.SetLabel(kShape);
   time_on_gpu(state, {.bytes = bytes * kParameters}, [&](int) {
     device.launch(&KernelTable::square_sum, SquareSumArgs{.tensors = views, .sum = sum.data<float>()});
   });
@@ -149,6 +154,7 @@ void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
       tensors.push_back(random_tensor(device, {kSide, kSide}, DType::kF32, static_cast<std::uint64_t>(i)));
     list.push_back({.out = tensors.end()[-3].view(), .a = tensors.end()[-2].view(), .b = tensors.end()[-1].view()});
   }
+  state.SetLabel(kShape);
   time_on_gpu(state, {.bytes = 4 * arrays * kParameters}, [&](int) {
     device.launch(&KernelTable::list_op, ListOpArgs{.op = op, .tensors = list, .scalar = kScalar});
   });
@@ -156,7 +162,8 @@ void list_operation(benchmark::State& state, ListOp op, std::int64_t arrays) {
 
 void register_rows() {
   const auto on_gpu = [](const std::string& name, auto work) {
-    benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime()->Iterations(11)->Unit(benchmark::kMicrosecond);
+    set_iterations(benchmark::RegisterBenchmark(name.c_str(), work)->UseManualTime()->Unit(benchmark::kMicrosecond),
+                   11);
   };
   for (const Row& row : kTable)
     on_gpu("adam/" + std::string(row.name), [&row](benchmark::State& state) { step(state, row); });
@@ -165,12 +172,12 @@ void register_rows() {
   on_gpu("list_op/scale", [](benchmark::State& state) { list_operation(state, ListOp::kScale, 2); });
   on_gpu("list_op/addcdiv", [](benchmark::State& state) { list_operation(state, ListOp::kAddcdiv, 4); });
   for (const Row& row : kTable)
-    benchmark::RegisterBenchmark(("adam_host/" + std::string(row.name)).c_str(),
-                                 [&row](benchmark::State& state) { host_step(state, row); })
-        ->Arg(300)
-        ->UseManualTime()
-        ->Iterations(200)
-        ->Unit(benchmark::kMicrosecond);
+    set_iterations(benchmark::RegisterBenchmark(("adam_host/" + std::string(row.name)).c_str(),
+                                                [&row](benchmark::State& state) { host_step(state, row); })
+                       ->Arg(300)
+                       ->UseManualTime()
+                       ->Unit(benchmark::kMicrosecond),
+                   200);
 }
 
 }  // namespace

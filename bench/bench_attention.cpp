@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
 #include <string>
@@ -78,6 +80,8 @@ void attend(benchmark::State& state, const Case& c, bool eight_bits, Pass pass) 
   Device& device = *gpu();
   device.context().set_deterministic(pass != Pass::kBackwardInAnyOrder);
   const AttentionShape shape = shape_of(c);
+  state.SetLabel(fmt::format("batch {}, seq {}, {} heads, {} kv heads, head_dim {}", c.batch, c.seq, c.heads,
+                             c.kv_heads, kHeadDim));
   const Recipe recipe = make_recipe("current");
   const std::int64_t rows = c.seq * c.batch;
   const Input q = make_input({rows, c.heads * kHeadDim}, eight_bits ? &recipe.activation : nullptr, 1);
@@ -126,12 +130,13 @@ int main(int argc, char** argv) {
       for (const bool eight_bits : {false, true})
         for (const auto& [pass, suffix] : fp8lab::kPasses) {
           const std::string name = std::string("attention/") + c.name + (eight_bits ? "/fp8" : "/bf16") + suffix;
-          benchmark::RegisterBenchmark(
-              name.c_str(),
-              [&c, eight_bits, pass = pass](benchmark::State& state) { fp8lab::attend(state, c, eight_bits, pass); })
-              ->UseManualTime()
-              ->Unit(benchmark::kMicrosecond)
-              ->Iterations(10);
+          fp8lab::set_iterations(benchmark::RegisterBenchmark(name.c_str(),
+                                                              [&c, eight_bits, pass = pass](benchmark::State& state) {
+                                                                fp8lab::attend(state, c, eight_bits, pass);
+                                                              })
+                                     ->UseManualTime()
+                                     ->Unit(benchmark::kMicrosecond),
+                                 10);
         }
   });
 }

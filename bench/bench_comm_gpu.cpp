@@ -209,10 +209,8 @@ void add(const std::string& name, const std::function<void(benchmark::State&)>& 
       state.SkipWithError(error.what());
     }
   };
-  benchmark::RegisterBenchmark(name.c_str(), guarded)
-      ->UseManualTime()
-      ->Unit(benchmark::kMicrosecond)
-      ->Iterations(iterations);
+  set_iterations(benchmark::RegisterBenchmark(name.c_str(), guarded)->UseManualTime()->Unit(benchmark::kMicrosecond),
+                 iterations);
 }
 
 void register_all() {

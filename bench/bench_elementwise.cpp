@@ -46,7 +46,7 @@ class Rotation {
 };
 
 void add_row(const std::string& name, const std::function<void(benchmark::State&)>& run) {
-  benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Iterations(31)->Unit(benchmark::kMicrosecond);
+  set_iterations(benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Unit(benchmark::kMicrosecond), 31);
 }
 
 void norm_forward_row(benchmark::State& state, NormKind kind, std::int64_t cols, DType dtype) {

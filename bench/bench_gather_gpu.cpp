@@ -20,6 +20,7 @@
 namespace fp8lab {
 namespace {
 
+constexpr std::int64_t kSeq = 8192;
 constexpr std::int64_t kNever = std::int64_t{1} << 60;
 
 struct Mode {
@@ -45,7 +46,7 @@ class Layer {
         model_(runtime_, make_recipe(recipe),
                {.layer = "transformer_layer",
                 .layers = 1,
-                .config = llama_8b(8192),
+                .config = llama_8b(kSeq),
                 .eight_bit_weights = true,
                 .deferred_init = true}),
         mesh_(ranks, {.replicas = 1, .shards = ranks.size()}),
@@ -97,6 +98,7 @@ void gather_layer(benchmark::State& state, const Mode& mode, std::string_view re
     lockstep.run(state, world, batch,
                  [&] { return slowest.emplace_back(*std::max_element(seconds.begin(), seconds.end())); });
   });
+  state.SetLabel(shape_of(llama_8b(kSeq)));
   count_bandwidth(state, size.load(), median_of(slowest));
 }
 
@@ -105,11 +107,11 @@ void register_all() {
     for (const Mode& mode : kModes) {
       if (!process_group_row(mode.row).unavailable_reason().empty()) continue;
       const std::string name = "gather/" + std::string(recipe) + "/" + std::string(mode.name);
-      benchmark::RegisterBenchmark(name.c_str(),
-                                   [&mode, recipe](benchmark::State& state) { gather_layer(state, mode, recipe); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond)
-          ->Iterations(15);
+      set_iterations(benchmark::RegisterBenchmark(
+                         name.c_str(), [&mode, recipe](benchmark::State& state) { gather_layer(state, mode, recipe); })
+                         ->UseManualTime()
+                         ->Unit(benchmark::kMicrosecond),
+                     15);
     }
 }
 

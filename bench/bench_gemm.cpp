@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -96,12 +98,17 @@ struct Operands {
   }
 };
 
+std::string shape_of(const Product& product) {
+  return fmt::format("m {}, n {}, k {}", product.m, product.n, product.k);
+}
+
 double flops_of(const Product& product) {
   return 2.0 * static_cast<double>(product.m) * static_cast<double>(product.n) * static_cast<double>(product.k);
 }
 
 void multiply(benchmark::State& state, const Product& product, const Kind& kind) {
   const Operands operands(product, kind.recipe);
+  state.SetLabel(shape_of(product));
   time_on_gpu(state, {.flops = flops_of(product)}, [&](int call) { gemm(*gpu(), operands.of_call(call, product)); });
 }
 
@@ -110,6 +117,7 @@ void multiply(benchmark::State& state, const Product& product, const Kind& kind)
 void multiply_to_quantized(benchmark::State& state, const Product& product, bool at_once) {
   Device& device = *gpu();
   const Operands operands(product, "current");
+  state.SetLabel(shape_of(product));
   const Recipe recipe = make_recipe("delayed");
   const TensorSpec scalar{Shape{1}, DType::kF32};
   const HolderId holder = device.holder(HolderKind::kInFlight);
@@ -146,7 +154,7 @@ int main(int argc, char** argv) {
   return fp8lab::run_on_gpu(argc, argv, [] {
     static const std::vector<fp8lab::Product> kProducts = fp8lab::products();
     const auto timed = [](benchmark::internal::Benchmark* row) {
-      row->UseManualTime()->Unit(benchmark::kMicrosecond)->Iterations(30);
+      fp8lab::set_iterations(row->UseManualTime()->Unit(benchmark::kMicrosecond), 30);
     };
     for (const fp8lab::Product& product : kProducts) {
       const std::string name = "gemm/" + product.name + "/";

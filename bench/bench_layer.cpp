@@ -51,6 +51,7 @@ void train_layer(benchmark::State& state, const Case& which, bool deterministic)
   LayerConfig config = llama_8b(kSeq);
   config.batch = kBatch;
   config.fp8_attention = which.fp8_attention;
+  state.SetLabel(shape_of(config));
   Model model(runtime, make_recipe(which.recipe), {.layers = 1, .config = config});
   const Shape shape{kSeq * kBatch, config.hidden};
   const Variable x{random_tensor(device, shape, DType::kBF16, 2), nullptr};
@@ -98,11 +99,12 @@ int main(int argc, char** argv) {
   return fp8lab::run_on_gpu(argc, argv, [] {
     for (const fp8lab::Case& which : fp8lab::kCases)
       for (const bool deterministic : {true, false})
-        benchmark::RegisterBenchmark(
-            (std::string("layer/llama_8b_2x4096/") + which.name + (deterministic ? "" : "/any_order")).c_str(),
-            [&which, deterministic](benchmark::State& state) { fp8lab::train_layer(state, which, deterministic); })
-            ->UseManualTime()
-            ->Unit(benchmark::kMillisecond)
-            ->Iterations(10);
+        fp8lab::set_iterations(
+            benchmark::RegisterBenchmark(
+                (std::string("layer/llama_8b_2x4096/") + which.name + (deterministic ? "" : "/any_order")).c_str(),
+                [&which, deterministic](benchmark::State& state) { fp8lab::train_layer(state, which, deterministic); })
+                ->UseManualTime()
+                ->Unit(benchmark::kMillisecond),
+            10);
   });
 }

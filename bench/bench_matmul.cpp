@@ -1,4 +1,5 @@
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <memory>
@@ -80,6 +81,7 @@ constexpr Product kProducts[] = {{"256", 256, 256, 256, false},
 
 void run(benchmark::State& state, Device& device, const Product& product, std::string_view instruction_set) {
   select_cpu_instruction_set(instruction_set);
+  state.SetLabel(fmt::format("m {}, n {}, k {}, f32", product.m, product.n, product.k));
   const HolderId holder = device.holder(HolderKind::kInput, "bench");
   const Tensor a = device.allocate({Shape{product.m, product.k}, DType::kF32}, holder);
   const Tensor b = product.transposed ? device.allocate({Shape{product.k, product.n}, DType::kF32}, holder)
@@ -111,13 +113,14 @@ void run(benchmark::State& state, Device& device, const Product& product, std::s
 void register_rows(Device& device) {
   for (const std::string_view instruction_set : cpu_instruction_sets())
     for (const Product& product : kProducts)
-      benchmark::RegisterBenchmark(("matmul/" + std::string(instruction_set) + "/" + product.name).c_str(),
-                                   [&device, &product, instruction_set](benchmark::State& state) {
-                                     run(state, device, product, instruction_set);
-                                   })
-          ->UseManualTime()
-          ->Iterations(kRepetitions)
-          ->Unit(benchmark::kMillisecond);
+      set_iterations(
+          benchmark::RegisterBenchmark(("matmul/" + std::string(instruction_set) + "/" + product.name).c_str(),
+                                       [&device, &product, instruction_set](benchmark::State& state) {
+                                         run(state, device, product, instruction_set);
+                                       })
+              ->UseManualTime()
+              ->Unit(benchmark::kMillisecond),
+          kRepetitions);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "fsdp/sharding.h"
 #include "llama_8b.h"
 #include "over_gpus.h"
+#include "rows.h"
 
 // The host work before the first kernel of a sharded layer (pre-forward), on `meta`, as rank 0 of four simulated ranks:
 // steady state, no kernels, no waiting. A layer is one parameter group. `p50_ns` is the median of the pre-forwards; the
@@ -56,6 +57,7 @@ void pre_forward(benchmark::State& state, const Case& which, const char* recipe,
                  .deferred_init = true});
     Mesh mesh(world, {.replicas = 1, .shards = kRanks});
     Sharding sharding(runtime, model, mesh, {});
+    state.SetLabel(shape_of(llama_8b(kSeq, which.form)));
     for (int i = 0; i < kWarmUp; ++i) {
       sharding.unshard(runtime);
       sharding.reshard();
@@ -128,6 +130,7 @@ void pre_forward_on_gpus(benchmark::State& state, const Case& which, const char*
     runtime.host.heap_allocations = heap_allocations;
     lockstep.run(state, world, round, [&] { return 1e-9 * static_cast<double>(issued.back()); });
     if (world.rank() != 0) return;
+    state.SetLabel(shape_of(llama_8b(kSeq, which.form)));
     std::vector<std::int64_t> nanoseconds;
     std::int64_t allocations = 0;
     for (const PreForwardSample& sample : samples) {
@@ -148,11 +151,11 @@ void register_on_gpus() {
       const Case& which = kCases[3];
       const std::string name =
           std::string("pre_forward/on_gpus/") + row + "/" + recipe + "/" + which.layer + "_" + which.form;
-      benchmark::RegisterBenchmark(name.c_str(),
-                                   [=](benchmark::State& state) { pre_forward_on_gpus(state, which, recipe, row); })
-          ->UseManualTime()
-          ->Unit(benchmark::kMicrosecond)
-          ->Iterations(300);
+      set_iterations(benchmark::RegisterBenchmark(
+                         name.c_str(), [=](benchmark::State& state) { pre_forward_on_gpus(state, which, recipe, row); })
+                         ->UseManualTime()
+                         ->Unit(benchmark::kMicrosecond),
+                     300);
     }
   }
 }
@@ -173,8 +176,7 @@ void register_all() {
 }  // namespace fp8lab
 
 int main(int argc, char** argv) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (!fp8lab::read_options(argc, argv)) return 1;
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
   fp8lab::register_all();
   if (fp8lab::device_row("cuda").unavailable_reason().empty()) fp8lab::register_on_gpus();

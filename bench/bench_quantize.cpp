@@ -1,4 +1,5 @@
 #include <benchmark/benchmark.h>
+#include <fmt/format.h>
 
 #include <cstring>
 #include <memory>
@@ -42,6 +43,7 @@ struct Bench {
   /// Times `work`, which moves `bytes`, alternately with memcpy.
   template <class Work>
   void measure(benchmark::State& state, std::int64_t bytes, const Work& work) {
+    state.SetLabel(fmt::format("{}x{}, bf16", kRows, kCols));
     measure_beside(state, {.by_copy = 2 * x.bytes(), .by_work = bytes}, [this] { copy_once(); }, work);
   }
 };
@@ -83,10 +85,8 @@ Quantizer inputs_of(const Bench& bench, const QuantFormat& format, Orientations 
 /// Google Benchmark keeps registered functions until the program ends, so rows refer to `bench` and own no tensors.
 void register_rows(Bench& bench) {
   const auto add = [](const std::string& name, auto run) {
-    benchmark::RegisterBenchmark(name.c_str(), run)
-        ->UseManualTime()
-        ->Iterations(kRepetitions)
-        ->Unit(benchmark::kMillisecond);
+    set_iterations(benchmark::RegisterBenchmark(name.c_str(), run)->UseManualTime()->Unit(benchmark::kMillisecond),
+                   kRepetitions);
   };
   add("memcpy",
       [&bench](benchmark::State& state) { bench.measure(state, 2 * bench.x.bytes(), [&] { bench.copy_once(); }); });

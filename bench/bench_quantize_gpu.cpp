@@ -93,10 +93,10 @@ template <class Run>
 void add(const std::string& name, const Case& row, const Run& run) {
   const std::string full =
       fmt::format("{}/{}x{}/{}", name, row.shape.rows(), row.shape.cols(), fp8lab::name(row.dtype));
-  benchmark::RegisterBenchmark(full.c_str(), [row, run](benchmark::State& state) { run(state, row); })
-      ->UseManualTime()
-      ->Iterations(31)
-      ->Unit(benchmark::kMicrosecond);
+  set_iterations(benchmark::RegisterBenchmark(full.c_str(), [row, run](benchmark::State& state) { run(state, row); })
+                     ->UseManualTime()
+                     ->Unit(benchmark::kMicrosecond),
+                 31);
 }
 
 void register_rows() {

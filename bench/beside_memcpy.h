@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "rows.h"
 
 // Measures the bandwidth of an operation relative to memcpy: one thread pinned to one core, on memory well beyond the
 // last-level cache. Every repetition runs memcpy and then the operation, so that both see the same state of the
@@ -86,8 +87,7 @@ inline int pin_to_one_core() {
 /// What rows refer to must outlive this call.
 template <class RegisterRows>
 int run_on_one_core(int argc, char** argv, const RegisterRows& register_rows) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  if (!read_options(argc, argv)) return 2;
   benchmark::AddCustomContext("single thread, pinned to core", std::to_string(pin_to_one_core()));
   register_rows();
   benchmark::RunSpecifiedBenchmarks();

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "nn/layer_config.h"
@@ -17,6 +20,12 @@ inline LayerConfig llama_8b(std::int64_t seq, std::string_view form = "llama") {
   config.ffn = 14336;
   config.seq = seq;
   return config;
+}
+
+/// The label of a row: a name such as "llama_8b" does not show the sizes.
+inline std::string shape_of(const LayerConfig& config) {
+  return fmt::format("batch {}, seq {}, hidden {}, ffn {}, {} heads, {} kv heads", config.batch, config.seq,
+                     config.hidden, config.ffn, config.heads, config.kv_heads);
 }
 
 }  // namespace fp8lab

@@ -13,6 +13,7 @@
 #include "backend/device.h"
 #include "median.h"
 #include "ops/elementwise.h"
+#include "rows.h"
 
 // Times operations on the GPU: random data, inputs that rotate past the L2, times from events, medians. Every round
 // runs a large device-to-device copy, the work, and a copy of as many bytes as the work moves, so that all three see
@@ -49,8 +50,7 @@ inline int rotations_past_l2(std::int64_t bytes) {
 
 /// The main function of a benchmark. Without a GPU it registers no rows and prints the reason on standard error.
 inline int run_on_gpu(int argc, char** argv, const std::function<void()>& register_rows) {
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (!read_options(argc, argv)) return 1;
   if (gpu() == nullptr) {
     std::fprintf(stderr, "no row can run here: %s\n", device_row("cuda").unavailable_reason().c_str());
     return 0;

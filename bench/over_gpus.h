@@ -10,6 +10,7 @@
 
 #include "backend/device.h"
 #include "comm/process_group.h"
+#include "rows.h"
 
 // Benchmarks of several ranks with a GPU each.
 namespace fp8lab {
@@ -59,8 +60,7 @@ inline void count_bandwidth(benchmark::State& state, std::int64_t size, double s
 /// error.
 inline int run_over_gpus(int argc, char** argv, const std::function<void()>& register_rows) {
   setenv("NCCL_NVLS_ENABLE", "0", 0);  // no NVLink multicast
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (!read_options(argc, argv)) return 1;
   if (gpus() < 2) {
     std::fprintf(stderr, "no row can run here: two GPUs are needed, and there are %d\n", gpus());
     return 0;
