@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -168,6 +170,67 @@ TEST(Interruption, Kill_LeavesNoOrphanAndUsableLines) {
   const Ended resumed = sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"}));
   EXPECT_EQ(resumed.code, 0) << resumed.errors;
   EXPECT_EQ(Json::parse(run.scenarios.results())["cells"].size(), 1u);
+}
+
+/// A $TMPDIR of this test's own, and the folders of runs in it.
+class TemporaryFiles {
+ public:
+  TemporaryFiles() : before_(std::filesystem::temp_directory_path().string()) {
+    ::setenv("TMPDIR", folder_.string().c_str(), 1);
+  }
+  ~TemporaryFiles() { ::setenv("TMPDIR", before_.c_str(), 1); }
+
+  std::filesystem::path path(const std::string& name) const { return folder_ / name; }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.string()))
+      if (const std::string name = entry.path().filename(); name.starts_with("fp8lab-run-")) out.push_back(name);
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
+ private:
+  std::string before_;
+  sample::TemporaryDirectory folder_;
+};
+
+TEST(Interruption, Kill_TemporaryFilesAreRemovedByTheNextRun) {
+  const TemporaryFiles temporary;
+  HangingRun run("before_deaf");
+  const std::vector<std::string> folders = temporary.names();
+  ASSERT_EQ(folders.size(), 1u);
+  sample::write(temporary.path(folders[0]) / "arm-0/values", "large");
+  EXPECT_EQ(sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"})).code, 0);
+  EXPECT_EQ(temporary.names(), folders) << "a run that lives keeps its folder, and another one removes its own";
+  run.process.signal(SIGKILL);
+  EXPECT_EQ(run.process.finish(), -SIGKILL);
+  EXPECT_EQ(temporary.names(), folders);
+  EXPECT_EQ(sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"})).code, 0);
+  EXPECT_EQ(temporary.names(), std::vector<std::string>{});
+}
+
+TEST(Interruption, TemporaryFolders_ThatMayBelongToAnother_AreKept) {
+  const TemporaryFiles temporary;
+  const Scenarios scenarios({"good"});
+  sample::write(temporary.path("elsewhere/lock"), "");
+  std::filesystem::create_directory_symlink("elsewhere", temporary.path("fp8lab-run-link"));
+  sample::write(temporary.path("fp8lab-run-linked-lock/values"), "");
+  std::filesystem::create_symlink("../elsewhere/lock", temporary.path("fp8lab-run-linked-lock/lock"));
+  sample::write(temporary.path("fp8lab-run-starts/values"), "");
+  sample::write(temporary.path("fp8lab-run-old/values"), "");
+  std::filesystem::last_write_time(temporary.path("fp8lab-run-old"),
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(2));
+  EXPECT_EQ(sample::run(scenarios.run_arguments()).code, 0);
+  const std::vector<std::string> kept{"fp8lab-run-link", "fp8lab-run-linked-lock", "fp8lab-run-starts"};
+  EXPECT_EQ(temporary.names(), kept);
+  EXPECT_TRUE(std::filesystem::exists(temporary.path("elsewhere/lock")));
+}
+
+TEST(Interruption, TemporaryFolder_ThatCannotBeMade_DoesNotEndTheRun) {
+  const Scenarios scenarios({"good"});
+  const TemporaryFiles temporary;
+  ::setenv("TMPDIR", "/proc", 1);
+  EXPECT_EQ(sample::run(scenarios.run_arguments()).code, 0);
 }
 
 TEST(Interruption, ClosedPipe_DoesNotEndTheRun) {

@@ -1,26 +1,16 @@
 #include "harness/cell/temporary_folder.h"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
-#include <random>
 #include <system_error>
 
 namespace fp8lab {
-namespace {
 
 std::filesystem::path temporary_path() {
   std::error_code error;
   std::filesystem::path path = std::filesystem::temp_directory_path(error);
   return error ? std::filesystem::path("/tmp") : path;
-}
-
-}  // namespace
-
-std::filesystem::path unused_temporary_path() {
-  std::random_device random;
-  return temporary_path() / fmt::format("fp8lab-arm-{:08x}{:08x}", random(), random());
 }
 
 std::filesystem::path make_temporary_folder(const std::string& prefix) {

@@ -9,8 +9,8 @@ namespace fp8lab {
 /// parent removes it when the child has ended, even if that was killed.
 inline constexpr const char* kTemporaryVariable = "FP8LAB_TMPDIR";
 
-/// A path for that variable at which nothing is, where temporary files go ($TMPDIR).
-std::filesystem::path unused_temporary_path();
+/// Where temporary files go: $TMPDIR, else /tmp.
+std::filesystem::path temporary_path();
 
 /// Makes an empty folder named `prefix` and random letters, below $FP8LAB_TMPDIR, else where temporary files go.
 /// Returns an empty path if none can be made.

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,6 +18,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/temporary_folder.h"
 #include "harness/results/json_codec.h"
+#include "harness/run/child_process.h"
 #include "harness/run/limits.h"
 
 namespace fp8lab {
@@ -101,69 +101,6 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, std::min<std::size_t>(end - begin + 1, 200));
 }
 
-struct ChildSetup {
-  int input_fd, output_fd, exchange_fd;
-  pid_t parent;
-  char* const* argv;
-  char* const* environment;
-};
-
-/// Blocks all signals while it lives. Between fork and exec a child has its parent's handlers, which would swallow a
-/// SIGTERM that arrives there.
-class SignalsHeldBack {
- public:
-  SignalsHeldBack() {
-    sigset_t all;
-    sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsHeldBack() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsHeldBack(const SignalsHeldBack&) = delete;
-  SignalsHeldBack& operator=(const SignalsHeldBack&) = delete;
-
- private:
-  sigset_t before_;
-};
-
-/// Resets signal handlers to their defaults; ignored signals stay ignored.
-void drop_handlers() {
-  for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action{};
-    if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
-    action = {};
-    ::sigaction(signal, &action, nullptr);
-  }
-}
-
-/// Runs in the child between fork and exec, so it may only make async-signal-safe calls. Signals are blocked on entry
-/// and unblocked here.
-[[noreturn]] void become_child(const ChildSetup& setup) {
-  ::setpgid(0, 0);
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != setup.parent) ::_exit(1);  // the parent ended before prctl
-  // An expected crash should not spend seconds on a core file.
-  const rlimit none{0, 0};
-  ::setrlimit(RLIMIT_CORE, &none);
-  drop_handlers();
-  for (const int ignored : {SIGPIPE, SIGXFSZ}) ::signal(ignored, SIG_DFL);
-  sigset_t no_signals;
-  sigemptyset(&no_signals);
-  ::sigprocmask(SIG_SETMASK, &no_signals, nullptr);
-  // Duplicate the descriptors above the targets first, so that no dup2 closes a descriptor that is still needed.
-  const int input = ::fcntl(setup.input_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
-  const int output = ::fcntl(setup.output_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
-  const int exchange = ::fcntl(setup.exchange_fd, F_DUPFD_CLOEXEC, kExchangeFd + 1);
-  if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(output, STDERR_FILENO) >= 0 &&
-      ::dup2(exchange, kExchangeFd) >= 0)
-    ::execve(setup.argv[0], setup.argv, setup.environment);
-  const char* reason = ::strerrordesc_np(errno);
-  constexpr char kWhat[] = "cannot start the arm's program: ";
-  const int descriptor = output >= 0 ? output : setup.output_fd;
-  (void)!::write(descriptor, kWhat, sizeof kWhat - 1);
-  if (reason) (void)!::write(descriptor, reason, std::strlen(reason));
-  ::_exit(127);
-}
-
 /// This process's variables, "NAME=value", where `changed` has no other value for them.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
   std::vector<std::string> variables;
@@ -185,7 +122,8 @@ std::vector<char*> pointers_to(std::vector<std::string>& words) {
 
 }  // namespace
 
-ArmProcess::ArmProcess(const ArmCommand& command) : folder_(unused_temporary_path()), started_(Clock::now()) {
+ArmProcess::ArmProcess(const ArmCommand& command)
+    : run_folder_(RunFolder::shared()), folder_(run_folder_->unused_path()), started_(Clock::now()) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail_to_start("socketpair");
   Fd control(ends[0]);
@@ -203,15 +141,13 @@ ArmProcess::ArmProcess(const ArmCommand& command) : folder_(unused_temporary_pat
   std::vector<std::string> variables = environment_with(changed);
   const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
 
-  const ChildSetup setup{input.get(), output_write.get(), exchange.get(), ::getpid(), argv.data(), environment.data()};
-  {
-    const SignalsHeldBack held_back;
-    pid_ = ::fork();
-    if (pid_ < 0) fail_to_start("fork");
-    if (pid_ == 0) become_child(setup);
-  }
-  // Parent and child both call this, so that the group exists whichever of them runs first.
-  ::setpgid(pid_, pid_);
+  pid_ = start_child({.argv = argv.data(),
+                      .environment = environment.data(),
+                      .input_fd = input.get(),
+                      .output_fd = output_write.get(),
+                      .errors_fd = output_write.get(),
+                      .exchange_fd = exchange.get()});
+  if (pid_ < 0) fail_to_start("fork");
   control_fd_ = control.release();
   exchange_fd_ = exchange.release();
   output_fd_ = output.release();

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "harness/cell/cell.h"
+#include "harness/run/child_process.h"
+#include "harness/run/run_folder.h"
 
 namespace fp8lab {
 
@@ -26,9 +28,6 @@ struct ArmCommand {
   std::vector<std::string> arguments{"__arm"};
   std::map<std::string, std::string> environment{};  ///< variables that differ from this process's
 };
-
-/// The descriptor of the request and of the result, in the process that runs an arm.
-inline constexpr int kExchangeFd = 3;
 
 /// A child process that runs arms, one after another, in a process group of its own; its standard output and error are
 /// captured. Descriptor kExchangeFd of the child is a file in memory, which holds the request and afterwards the
@@ -79,6 +78,7 @@ class ArmProcess {
   bool reaped();
 
   pid_t pid_ = -1;
+  std::shared_ptr<const RunFolder> run_folder_;
   std::filesystem::path folder_;  ///< for temporary files of the process
   int control_fd_ = -1;
   int exchange_fd_ = -1;

@@ -17,6 +17,7 @@
 #include "harness/cell/units.h"
 #include "harness/results/json_codec.h"
 #include "harness/run/limits.h"
+#include "harness/run/run_folder.h"
 #include "harness/run/running_cell.h"
 
 namespace fp8lab {
@@ -370,6 +371,7 @@ CellRecord make_record(const PlannedCell& cell, ArmResults arms, double seconds)
 
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events, SignalWatch& watch) {
+  const std::shared_ptr<const RunFolder> folder = RunFolder::shared();  // for all arms, also when none runs
   return Runner(cells, vocabulary, options, events, watch).run();
 }
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <sys/types.h>
+
+namespace fp8lab {
+
+/// A program to start, and its descriptors.
+struct ChildSetup {
+  char* const* argv;         ///< argv[0]: a path, or a program of PATH
+  char* const* environment;  ///< "NAME=value"; ends with a null pointer, as argv does
+  int input_fd, output_fd, errors_fd;
+  int exchange_fd = -1;  ///< becomes descriptor kExchangeFd; -1: there is none
+};
+
+/// The descriptor of the request and of the result, in the process that runs an arm.
+inline constexpr int kExchangeFd = 3;
+
+/// Starts a program in a process group of its own, with the default effect of signals that are not ignored. SIGKILL
+/// ends it when the thread that called this ends. A program that cannot be started exits with status 127 and a message
+/// on its standard error. Returns -1, with errno set, if there is no process for it.
+pid_t start_child(const ChildSetup& setup);
+
+/// Ends the process group of a child when this object is destroyed, or when this process has ended, however that
+/// happens: programs that a child has started do not end with it.
+class GroupGuard {
+ public:
+  /// The child must not have been waited for.
+  explicit GroupGuard(pid_t group);
+  ~GroupGuard();
+  GroupGuard(const GroupGuard&) = delete;
+  GroupGuard& operator=(const GroupGuard&) = delete;
+
+ private:
+  pid_t guard_ = -1;   ///< a process in the group, which waits for the end of this one
+  int lifeline_ = -1;  ///< an end of a pipe that only this process holds
+};
+
+}  // namespace fp8lab
