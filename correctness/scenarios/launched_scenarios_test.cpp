@@ -86,5 +86,28 @@ TEST(LaunchedScenarios, MeasureOverMpiWhatThreadsMeasure) {
   expect_the_same(run(mpirun));
 }
 
+// mpirun sends the signal to one rank after the other, so a rank may see another one stop before it has the signal
+// itself.
+TEST(LaunchedScenarios, SignalWhileRanksConnectOverMpi_EveryRankEndsWithIt) {
+  const std::string mpirun = paths::kMpirun;
+  if (mpirun.empty()) GTEST_SKIP() << "this build found no MPI";
+  constexpr int kRuns = 10;
+  for (int run = 0; run < kRuns; ++run) {
+    const sample::TemporaryDirectory directory;
+    const std::string folder = directory.string() + "/";
+    sample::write(directory / "over-ranks.yaml", kScenario);
+    // The shell of a rank outlives the signal and writes the exit code of the program, which gets it too.
+    sample::write(directory / "rank.sh", "trap : TERM\n" + std::string(paths::kProgram) + " run " + folder +
+                                             "over-ranks.yaml -o " + folder + "out\necho $? > " + folder +
+                                             "code.$OMPI_COMM_WORLD_RANK\n");
+    const std::string command = mpirun + " sh " + folder + "rank.sh > " + folder + "log 2>&1 & launcher=$!; " +
+                                "until grep -qs 'launched the ranks' " + folder + "log; do sleep 0.001; done; " +
+                                "sleep 0.0" + std::to_string(run) + "; kill -TERM $launcher; wait $launcher; cat " +
+                                folder + "code.* | sort -u > " + folder + "ended";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    EXPECT_EQ(sample::read(directory / "ended"), "143\n") << sample::read(directory / "log");
+  }
+}
+
 }  // namespace
 }  // namespace fp8lab

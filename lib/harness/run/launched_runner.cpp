@@ -10,12 +10,14 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "backend/device.h"
 #include "core/check.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/cell/temporary_folder.h"
 #include "harness/results/json_codec.h"
 
 namespace fp8lab {
@@ -30,6 +32,8 @@ constexpr double kShareOfTheLimit = 0.8;
 constexpr double kLongestStart = 4;
 /// The time that ranks wait for rank 0, which may be computing predictions or writing results.
 constexpr double kLongestWriteSeconds = 300;
+/// The time within which a signal that a launcher sends to all ranks comes to each of them.
+constexpr auto kLongestDelivery = std::chrono::milliseconds(1000);
 constexpr int kLastSignal = 64;
 constexpr const char* kWhyNoCrash =
     "it expects an arm to crash, which only a local run survives: launched ranks are processes of one run";
@@ -116,6 +120,7 @@ void fit_to_launch(std::vector<PlannedCell>& cells, const std::vector<Scenario>&
 LaunchedRunner::LaunchedRunner(const LaunchedRanks& ranks, const std::vector<PlannedCell>& plan,
                                const Vocabulary& vocabulary, MeasureOver measure)
     : ranks_(ranks), plan_(plan), measure_(std::move(measure)) {
+  ::setenv(kTemporaryVariable, folder_->unused_path().c_str(), 1);
   for (const PlannedCell& cell : plan_) {
     cells_and_arms_ += hash_of(cell);
     for (const Arm arm : arms_of(cell, vocabulary)) cells_and_arms_ += name(arm);
@@ -129,9 +134,13 @@ int LaunchedRunner::connect(const RunnerOptions& options) {
     const auto limit = to_duration(limit_s);
     ranks_.check_equal(cells_and_arms_, "cells",
                        {.timeout = limit, .shutdown_timeout = limit, .stop = watchdog.stop()});
-  } catch (const Error&) {
-    if (watch_.stop_requests() == 0) throw;
-    return watch_.first_stop_signal();
+  } catch (const Error& error) {
+    // A launcher sends a signal to all ranks, and another rank may have received it, and stopped, before this one.
+    const bool stopped = std::string_view(error.what()).find(kStoppedFromOutside) != std::string_view::npos;
+    if (stopped || dynamic_cast<const RanksLost*>(&error) != nullptr) watch_.wait_for_stop(kLongestDelivery);
+    if (watch_.stop_requests() > 0) return watch_.first_stop_signal();
+    if (stopped) throw RanksLost(error.what());
+    throw;
   }
   return 0;  // a signal that arrives later stops run()
 }

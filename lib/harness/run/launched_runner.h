@@ -1,11 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "harness/measure/measure.h"
 #include "harness/run/launched_ranks.h"
+#include "harness/run/run_folder.h"
 #include "harness/run/runner.h"
 #include "harness/run/signal_watch.h"
 #include "harness/scenario/scenario.h"
@@ -30,7 +32,8 @@ class LaunchedRunner {
                  MeasureOver measure);
 
   /// Connects the ranks; must be the first call. It may wait for ranks as long as an arm may run. Returns the signal
-  /// that ended the wait, or 0. Throws Error if a rank does not connect or was started with other cells.
+  /// that ended the wait, or 0. Throws Error if a rank does not connect or was started with other cells, and RanksLost
+  /// if another rank was stopped.
   int connect(const RunnerOptions& options);
   /// On rank 0: runs cells of the plan, as run_cells() does.
   int run(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
@@ -49,6 +52,7 @@ class LaunchedRunner {
   const std::vector<PlannedCell>& plan_;
   std::string cells_and_arms_;  ///< hashes of the cells and names of their arms; must be equal on all ranks
   MeasureOver measure_;
+  std::shared_ptr<const RunFolder> folder_ = RunFolder::shared();
   SignalWatch watch_;
   /// Seconds that a rank waits for another between two arms; the other may be writing results.
   double silence_s_ = 300;

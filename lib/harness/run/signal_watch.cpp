@@ -1,10 +1,13 @@
 #include "harness/run/signal_watch.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 
 #include "core/check.h"
 
@@ -63,6 +66,17 @@ int SignalWatch::fd() const { return wake_pipe[0]; }
 void SignalWatch::drain() {
   char buffer[256];
   while (::read(wake_pipe[0], buffer, sizeof buffer) > 0) {
+  }
+}
+
+void SignalWatch::wait_for_stop(std::chrono::milliseconds longest) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + longest;
+  while (stop_requests() == 0 && Clock::now() < deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    pollfd woken{.fd = fd(), .events = POLLIN, .revents = 0};
+    ::poll(&woken, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
+    drain();  // of a SIGCHLD
   }
 }
 

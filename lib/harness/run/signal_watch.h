@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <csignal>
 
 namespace fp8lab {
@@ -23,6 +24,9 @@ class SignalWatch {
   int fd() const;
   /// Makes fd() unreadable until the next signal. Counts stay.
   void drain();
+
+  /// Waits until a stop is requested, for at most this time.
+  void wait_for_stop(std::chrono::milliseconds longest);
 
   /// The number of SIGINT, SIGTERM and SIGHUP received, and the first of them (0: none).
   int stop_requests() const;
