@@ -235,12 +235,28 @@ TEST_F(SubjectCells, ALibraryThatIsNotInstalledIsAskedForOnce) {
   EXPECT_EQ(sample::read(directory_ / "log"), "--check\n--check\n") << "once for each library";
 }
 
+TEST_F(SubjectCells, AnInstallationIsSuggestedForSubjectsThatCanBeInstalled) {
+  const auto python = directory_ / "python";
+  sample::write(python, "#!/bin/sh\nexec python3 -S \"$@\"\n");  // without site packages Python finds no library
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  ::setenv("FP8LAB_SUBJECT_PYTHON", python.c_str(), 1);
+  ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
+  sample::Process process({"subjects", "--json"}, directory_.string());
+  EXPECT_EQ(process.finish(), 0) << process.errors;
+  for (const Json& one : Json::parse(process.output)) {
+    const std::string reason = one.at("reason"), name = one.at("subject");
+    EXPECT_NE(reason.find("is not installed in"), std::string::npos) << reason;
+    EXPECT_EQ(reason.find("--install " + name + "==") != std::string::npos, name != "double") << reason;
+  }
+}
+
 TEST_F(SubjectCells, InstallingAReleaseMakesItsEnvironmentOrSaysWhatToDo) {
-  // In place of Python: `-m venv DIR` makes DIR/bin/python, which calls this script too; pip does as PIP_ENDS says.
+  // In place of Python: `-I -m venv DIR` makes DIR/bin/python, which calls this script too; pip ends with PIP_ENDS.
   const auto python = directory_ / "path/python3";
   sample::write(python,
                 "#!/bin/sh\n"
-                "if [ \"$2\" = venv ]; then mkdir -p \"$3/bin\" && cp \"$0\" \"$3/bin/python\"; exit; fi\n"
+                "test \"$1 $2\" = '-I -m' || exit 9\n"
+                "if [ \"$3\" = venv ]; then mkdir -p \"$4/bin\" && cp \"$0\" \"$4/bin/python\"; exit; fi\n"
                 "echo \"$@\" >> \"$PIP_LOG\"\n"
                 "echo 'ERROR: no matching distribution' >&2\n"
                 "exit \"$PIP_ENDS\"\n");

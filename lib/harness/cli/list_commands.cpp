@@ -9,6 +9,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/cli/listing.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/results/verdict.h"
@@ -90,6 +91,8 @@ int validate_command(const std::vector<std::string>& paths, bool json, const Pro
     if (loaded.errors.empty())
       print(fmt::format("{}, {}: all valid\n", counted(files.size(), "file"), counted(loaded.cells.size(), "cell")));
   }
+  std::fflush(stdout);  // the notes come last also if both streams are one file
+  std::fputs(code_notes(loaded.cells).c_str(), stderr);
   return exit_code({.verdicts = {Verdict::kPass}, .bad_usage = !loaded.errors.empty()});
 }
 

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "harness/cell/escape.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
 
@@ -57,6 +60,20 @@ std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& voc
     out += fmt::format("  arms: {}\n", fmt::join(arm_names(cell, vocabulary), ", "));
     for (const std::string& text : expectations(cell)) out += fmt::format("  expects: {}\n", text);
   }
+  return out;
+}
+
+std::string code_notes(const std::vector<PlannedCell>& cells) {
+  std::set<std::pair<std::string, std::string>> folders;  // by file
+  for (const PlannedCell& cell : cells)
+    for (const std::string& version : {cell.config.versions.before, cell.config.versions.after})
+      if (is_library(cell.config) && is_folder(version)) folders.emplace(cell.file, version);
+  std::string out;
+  for (const auto& [file, folder] : folders)
+    out += fmt::format(
+        "fp8lab: {}: `versions` names the folder {}; running its cells runs the Python code there, so run this "
+        "scenario only if you trust it like code\n",
+        for_terminal(file), for_terminal(folder));
   return out;
 }
 

@@ -16,4 +16,9 @@ struct ListingOptions {
 /// The output of `fp8lab run --list` and `fp8lab run --dry-run`.
 std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const ListingOptions& options);
 
+/// For standard error: a line for each scenario file and folder in its `versions`, whose Python code runs with the
+/// cells.
+/// "" if there are none.
+std::string code_notes(const std::vector<PlannedCell>& cells);
+
 }  // namespace fp8lab

@@ -12,15 +12,18 @@
 
 #include "core/check.h"
 #include "harness/cli/program.h"
+#include "harness/subjects/python_path.h"
 
 namespace fp8lab {
 namespace {
 
 constexpr const char* kPythonVariable = "FP8LAB_PYTHON";
 constexpr const char* kReportsVariable = "FP8LAB_REPORTS";
-// The probe only finds the packages, which is far quicker than importing them.
+// The probe only finds the packages, which is far quicker than importing them. "" in sys.path is the working directory,
+// whose files are not the report's packages.
 constexpr const char* kProbe =
     "import sys\n"
+    "sys.path[:] = [folder for folder in sys.path if folder]\n"
     "from importlib.util import find_spec\n"
     "sys.exit(sys.version_info < (3, 11) or not (find_spec('matplotlib') and find_spec('jinja2')))\n";
 
@@ -82,6 +85,7 @@ std::string find_reports(const std::string& built_in) {
 
 int report_command(const ReportRequest& request, const Program& program) {
   const std::string reports = find_reports(program.reports_directory);
+  ::setenv("PYTHONPATH", python_path().c_str(), 1);
   std::vector<std::string> arguments{find_python(), reports};
   arguments.insert(arguments.end(), {"--out=" + request.out, "--title=" + request.title,
                                      "--figures=" + std::to_string(request.figures)});

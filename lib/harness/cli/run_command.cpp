@@ -264,15 +264,13 @@ int run_launched(const LaunchedRanks& ranks, const RunRequest& request, const Pr
     std::fprintf(text, "%s\n", ranks.describe().c_str());
     std::fflush(text);  // now, because this rank may wait minutes for the others
   }
-  const int signal = runner.connect(runner_options(request, program));
-  if (signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
-  if (!ranks.is_head()) {
-    try {
-      return runner.follow(runner_options(request, program));
-    } catch (const RanksLost& error) {
-      report_error(fmt::format("on rank {}: {}", ranks.rank(), error.what()));
-      return exit_code({.verdicts = {}, .ranks_lost = true});
-    }
+  try {
+    const int signal = runner.connect(runner_options(request, program));
+    if (signal != 0) return exit_code({.verdicts = {}, .interrupted_by = signal});
+    if (!ranks.is_head()) return runner.follow(runner_options(request, program));
+  } catch (const RanksLost& error) {
+    report_error(fmt::format("on rank {}: {}", ranks.rank(), error.what()));
+    return exit_code({.verdicts = {}, .ranks_lost = true});
   }
   int code = exit_code({.verdicts = {}, .bad_usage = true});
   try {
@@ -355,7 +353,13 @@ int run_command(const RunRequest& request, const Program& program) {
       check(request.controls, none);
       if (speaks) std::fputs(fmt::format("fp8lab: {}\n", none).c_str(), stderr);  // the controls test the rest
     }
-  if (loaded.errors.empty() && !ranks) Subjects(program.worker_directory).skip_impossible(loaded.cells, vocabulary);
+  if (loaded.errors.empty() && !ranks) {
+    Subjects subjects(program.worker_directory);
+    if (request.list || request.dry_run)
+      subjects.skip_missing(loaded.cells, vocabulary);
+    else
+      subjects.skip_impossible(loaded.cells, vocabulary);
+  }
   if (loaded.errors.empty() && ranks) {
     try {
       fit_to_launch(loaded.cells, loaded.scenarios, *ranks);
@@ -369,7 +373,11 @@ int run_command(const RunRequest& request, const Program& program) {
   }
   if (request.list || request.dry_run) {
     const ListingOptions options{.details = request.dry_run, .json = request.json};
-    if (speaks) std::fputs(listing(loaded.cells, vocabulary, options).c_str(), stdout);
+    if (speaks) {
+      std::fputs(listing(loaded.cells, vocabulary, options).c_str(), stdout);
+      std::fflush(stdout);  // the notes come last also if both streams are one file
+      std::fputs(code_notes(loaded.cells).c_str(), stderr);
+    }
     if (!loaded.cells.empty()) return 0;
   }
   if (loaded.cells.empty()) {

@@ -1,7 +1,5 @@
 #include "harness/subjects/captured_process.h"
 
-#include <fcntl.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,8 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+
+#include "harness/run/child_process.h"
 
 namespace fp8lab {
 namespace {
@@ -59,7 +59,6 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  const sigset_t& before() const { return before_; }
   /// Waits for a signal, for some milliseconds. Returns it, or 0.
   int take() const {
     const timespec longest{.tv_sec = 0, .tv_nsec = 5'000'000};
@@ -71,26 +70,16 @@ class StopSignals {
   sigset_t set_{}, before_{};
 };
 
-pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output, const MemoryFile& errors,
-            const sigset_t& signal_mask) {
+pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output,
+            const MemoryFile& errors) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_adddup2(&actions, input.fd(), STDIN_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, output.fd(), STDOUT_FILENO);
-  ::posix_spawn_file_actions_adddup2(&actions, errors.fd(), STDERR_FILENO);
-  ::posix_spawnattr_setsigmask(&attributes, &signal_mask);
-  // A group of its own, so that it can be ended with what it started.
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK);
-  pid_t child = -1;
-  const int error = ::posix_spawnp(&child, argv[0], &actions, &attributes, argv.data(), ::environ);
-  ::posix_spawn_file_actions_destroy(&actions);
-  ::posix_spawnattr_destroy(&attributes);
-  return error == 0 ? child : -1;
+  return start_child({.argv = argv.data(),
+                      .environment = ::environ,
+                      .input_fd = input.fd(),
+                      .output_fd = output.fd(),
+                      .errors_fd = errors.fd()});
 }
 
 }  // namespace
@@ -103,8 +92,9 @@ Captured captured(const std::vector<std::string>& words, const std::string& inpu
   int status = 0, stopped_by = 0;
   {
     const StopSignals signals;
-    const pid_t child = start(words, input, output, errors, signals.before());
+    const pid_t child = start(words, input, output, errors);
     if (child < 0) return out;
+    const GroupGuard guard(child);
     const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
     pid_t ended = 0;
     while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {

@@ -8,15 +8,15 @@ namespace fp8lab {
 
 /// How a program that captured() ran has ended.
 struct Captured {
-  int status = -1;     ///< its exit status; -1: it was not found, a signal ended it, or it took too long
+  int status = -1;     ///< its exit status; 127: it was not found; -1: a signal ended it, or it took too long
   bool late = false;   ///< it took too long
   std::string output;  ///< its standard output
   std::string errors;  ///< its standard error
 };
 
 /// Runs `words`, a program of PATH and its arguments, with `input` on its standard input, for at most `limit_s`
-/// seconds. SIGINT, SIGTERM and SIGHUP end the program and all that it started; after `before_stop` the signal is
-/// raised again.
+/// seconds. The program and all that it started end with this process, even if SIGKILL ends it. SIGINT, SIGTERM and
+/// SIGHUP end them too; after `before_stop` the signal is raised again.
 Captured captured(const std::vector<std::string>& words, const std::string& input, double limit_s,
                   const std::function<void()>& before_stop = {});
 

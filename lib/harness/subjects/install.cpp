@@ -11,6 +11,7 @@
 #include "harness/cell/subject_keys.h"
 #include "harness/run/arm_process.h"
 #include "harness/subjects/captured_process.h"
+#include "harness/subjects/installation.h"
 
 namespace fp8lab {
 namespace {
@@ -50,14 +51,10 @@ std::vector<std::vector<std::string>> calls_of_pip(const Release& release) {
           {"--no-build-isolation", "transformer_engine[pytorch]==" + release.version}};
 }
 
-void run_step(const std::vector<std::string>& words, const fs::path& environment, const std::string& remedy) {
-  const auto remove_environment = [&] {
-    std::error_code ignored;
-    fs::remove_all(environment, ignored);
-  };
-  const Captured run = captured(words, "", kInstallSeconds, remove_environment);
+void run_step(const std::vector<std::string>& words, const Installation& installation, const std::string& remedy) {
+  const Captured run = captured(words, "", kInstallSeconds, [&] { installation.discard(); });
   if (run.status == 0) return;
-  remove_environment();
+  installation.discard();
   const std::size_t end = run.errors.find_last_not_of(" \n");
   std::string reason = run.late ? fmt::format("it took longer than {:g} s", kInstallSeconds) : "it left no message";
   if (!run.late && end != std::string::npos) {
@@ -73,20 +70,21 @@ void run_step(const std::vector<std::string>& words, const fs::path& environment
 std::string install_release(const std::string& text, const std::string& folder) {
   const Release release = parsed(text);
   const fs::path environment = fs::path(folder) / fmt::format("{}-{}", release.subject, release.version);
-  if (fs::exists(environment))
-    fail(fmt::format("subjects: --install: {} exists; remove it to install anew", environment.string()));
   const std::string python = (environment / "bin/python").string();
   fs::create_directories(folder);
-  run_step({"python3", "-m", "venv", environment.string()}, environment,
+  const Installation installation(environment);
+  // Option -I: no file of the working directory replaces a module of Python, venv or pip.
+  run_step({"python3", "-I", "-m", "venv", environment.string()}, installation,
            "install Python's venv module (Debian: python3-venv)");
   for (const std::vector<std::string>& wanted : calls_of_pip(release)) {
-    std::vector<std::string> words{python, "-m", "pip", "install"};
+    std::vector<std::string> words{python, "-I", "-m", "pip", "install"};
     words.insert(words.end(), wanted.begin(), wanted.end());
-    run_step(words, environment,
+    run_step(words, installation,
              fmt::format("where pip reaches no registry, make the environment with `python3 -m venv {}`, and install "
                          "wheels from a folder with `{} -m pip install --no-index --find-links WHEELS {}`",
                          environment.string(), python, fmt::join(wanted, " ")));
   }
+  installation.finish();
   return fmt::format("{} {} is in {}; scenarios name it in `versions`", release.subject, release.version,
                      environment.string());
 }

@@ -12,6 +12,8 @@
 #include "harness/results/json_reader.h"
 #include "harness/results/verdict.h"
 #include "harness/subjects/captured_process.h"
+#include "harness/subjects/installation.h"
+#include "harness/subjects/python_path.h"
 
 namespace fp8lab {
 namespace {
@@ -43,6 +45,12 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, end - begin + 1);
 }
 
+/// Runs the module fp8lab_subjects.worker. Python puts the working directory first in sys.path, as "", whose files
+/// would then replace the worker's modules; option -P, which prevents it, is new in Python 3.11.
+constexpr const char* kRunWorker =
+    "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import runpy; "
+    "runpy.run_module('fp8lab_subjects.worker', run_name='__main__', alter_sys=True)";
+
 /// The last line of what a failed worker wrote, which in Python names the error.
 std::string failure(const Captured& run) {
   if (run.late) return fmt::format("it gave no answer in {:g} s", kAnswerSeconds);
@@ -68,15 +76,16 @@ std::string Subjects::python_of(const std::string& subject, const std::string& v
 std::vector<std::string> Subjects::worker(const std::string& subject, const std::string& version) const {
   std::string path = package_folder_;
   if (is_folder(version)) path = fs::absolute(version).string() + ":" + path;
-  if (const std::string others = variable("PYTHONPATH"); !others.empty()) path += ":" + others;
+  if (const std::string others = python_path(); !others.empty()) path += ":" + others;
   std::error_code ignored;  // without its path, the program is looked for in PATH
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
   return {"/usr/bin/env",
           "FP8LAB_PROGRAM=" + (ignored ? "fp8lab" : program.string()),
           "PYTHONPATH=" + path,
+          "PYTHONSAFEPATH=1",  // for the processes that a library starts
           python_of(subject, version),
-          "-m",
-          "fp8lab_subjects.worker"};
+          "-c",
+          kRunWorker};
 }
 
 ArmCommand Subjects::command(const CellConfig& cell, Arm arm) const {
@@ -98,8 +107,11 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
   if (is_folder(version) && !fs::is_directory(version, ignored))
     return fmt::format("there is no folder {} for the {} arm; a folder in `versions` is relative to the scenario's",
                        fs::absolute(version).lexically_normal().string(), name(arm));
-  if (const std::string python = python_of(cell.subject, version);
-      is_release(cell.subject, version) && !fs::exists(python, ignored))
+  if (!is_release(cell.subject, version)) return "";
+  const std::string python = python_of(cell.subject, version);
+  if (const std::string why = unfinished(fs::path(folder_) / fmt::format("{}-{}", cell.subject, version)); !why.empty())
+    return fmt::format("{} {} is not installed: {}", cell.subject, version, why);
+  if (!fs::exists(python, ignored))
     return fmt::format("{} {} is not installed: there is no {}; run `fp8lab subjects --install {}=={}`", cell.subject,
                        version, python, cell.subject, version);
   return "";
@@ -154,17 +166,26 @@ std::string Subjects::asked(const CellConfig& cell, Arm arm) {
   return answer->second;
 }
 
-void Subjects::skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) {
+void Subjects::skip_missing(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const {
   for (PlannedCell& cell : cells) {
     if (!is_library(cell.config)) continue;
     for (const Arm arm : arms_of(cell, vocabulary)) {
       if (!cell.skip_reason.empty()) break;
       cell.skip_reason = missing(cell.config, arm);
-      if (cell.skip_reason.empty()) {
-        cell.skip_reason = asked(cell.config, arm);
-        if (!cell.skip_reason.empty()) break;
-        cell.skip_reason = without_gpus(cell.config, arm);
-      }
+      cell.skipped_here = !cell.skip_reason.empty();
+    }
+  }
+}
+
+void Subjects::skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) {
+  skip_missing(cells, vocabulary);
+  for (PlannedCell& cell : cells) {
+    if (!is_library(cell.config)) continue;
+    for (const Arm arm : arms_of(cell, vocabulary)) {
+      if (!cell.skip_reason.empty()) break;
+      cell.skip_reason = asked(cell.config, arm);
+      if (!cell.skip_reason.empty()) break;
+      cell.skip_reason = without_gpus(cell.config, arm);
       cell.skipped_here = !cell.skip_reason.empty();
     }
   }

@@ -32,8 +32,13 @@ class Subjects {
   /// The command line of the worker for an arm.
   ArmCommand command(const CellConfig& cell, Arm arm) const;
 
+  /// Gives each cell whose library, release or folder is not on this machine, and that is not skipped yet, the reason.
+  /// Runs no code.
+  void skip_missing(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const;
+
   /// Gives each cell whose library cannot run it, and that is not skipped yet, the reason. Starts Python for each
-  /// different question, and once for a library that is not installed.
+  /// different question, and once for a library that is not installed; so it runs code of the folders that `versions`
+  /// names, and is for commands that run cells.
   void skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
 
   /// The installed one of each library, and the releases that have a virtual environment.

@@ -45,9 +45,12 @@ def absent(subject):
         return f"the worker knows no subject {subject}"
     for package in PACKAGES[subject]:
         if importlib.util.find_spec(package) is None:
+            where = f"{package} is not installed in {sys.executable}; install it"
+            if subject not in PACKAGES[subject]:  # no package of this name can be installed
+                return f"{where}, or name another Python in FP8LAB_SUBJECT_PYTHON"
             return (
-                f"{package} is not installed in {sys.executable}; install it, name another Python in "
-                f"FP8LAB_SUBJECT_PYTHON, or give a release its own: `fp8lab subjects --install {subject}==RELEASE`"
+                f"{where}, name another Python in FP8LAB_SUBJECT_PYTHON, or give a release its own: "
+                f"`fp8lab subjects --install {subject}==RELEASE`"
             )
     return ""
 

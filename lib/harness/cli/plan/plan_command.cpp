@@ -71,7 +71,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
     if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
     const std::vector<std::string> devices = devices_of(loaded.cells);
     select_cells(loaded.cells, request.selection, program.vocabulary());
-    if (request.as.empty()) Subjects(program.worker_directory).skip_impossible(loaded.cells, program.vocabulary());
+    if (request.as.empty()) Subjects(program.worker_directory).skip_missing(loaded.cells, program.vocabulary());
     for (const PlannedCell& cell : loaded.cells)
       plans.push_back(planned(cell, capacity, arms_of(cell, program.vocabulary()), program));
     if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
