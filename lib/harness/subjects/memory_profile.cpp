@@ -1,10 +1,13 @@
 #include "harness/subjects/memory_profile.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
+#include <ranges>
 #include <utility>
 
 #include "core/check.h"
@@ -17,10 +20,11 @@ namespace {
 
 /// Keys that a profile models with every value, or that change no byte: learning rates, seeds, and what the values of
 /// scales are.
-constexpr std::array<std::string_view, 40> kModelled{"device",
+constexpr std::array<std::string_view, 45> kModelled{"device",
                                                      "subject",
                                                      "capacity",
                                                      "reshard_after_forward",
+                                                     "gather_ahead",
                                                      "versions.before",
                                                      "versions.after",
                                                      "model.layer",
@@ -35,6 +39,10 @@ constexpr std::array<std::string_view, 40> kModelled{"device",
                                                      "model.init_std",
                                                      "model.scaled_residuals",
                                                      "training.steps",
+                                                     "training.micro_batches",
+                                                     "training.loss",
+                                                     "training.clip_norm",
+                                                     "training.keep_loss",
                                                      "training.learning_rate",
                                                      "training.learning_rate_schedule",
                                                      "training.warmup_steps",
@@ -65,14 +73,11 @@ constexpr std::array kReasons{
     Reason{"ranks", "profiles say nothing of several ranks that do not shard"},
     Reason{"fix", "it is a switch of this program's own runtime"},
     Reason{"control", "it is a test of this program's own measurement"},
-    Reason{"training.loss", "profiles are of `loss: sum`"},
-    Reason{"training.micro_batches", "profiles are of `micro_batches: 1`"},
     Reason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
     Reason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
     Reason{"training.moments", "profiles are of moments in f32 and bf16"},
     Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
     Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
-    Reason{"training.keep_loss", "profiles are of `keep_loss: true`"},
     Reason{"model.vocabulary", "profiles are of layers alone, without `vocabulary`, embedding and head"},
     Reason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
 };
@@ -93,24 +98,30 @@ bool has_quantized_weights(const CellConfig& cell, Arm arm) {
   return arm != Arm::kBf16 && cell.training.recipe != "bf16" && cell.training.quantized_weights;
 }
 
-/// The key of a sharded cell of which profiles say nothing, and why.
-std::string uncovered_when_sharded(const CellConfig& cell, Arm arm) {
+/// The keys of a sharded cell of which profiles say nothing, and why.
+void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, std::vector<std::string>& out) {
   if (has_quantized_weights(cell, arm))
-    return "training.quantized_weights: profiles say nothing of sharded FP8 weights";
+    out.emplace_back("training.quantized_weights: profiles say nothing of sharded FP8 weights");
   if (cell.training.checkpoint != Recompute::kNone)
-    return "training.checkpoint: profiles say nothing of recomputation around sharded layers";
+    out.emplace_back("training.checkpoint: profiles say nothing of recomputation around sharded layers");
+  if (cell.training.micro_batches > 1)
+    out.emplace_back("training.micro_batches: profiles say nothing of several micro-batches of sharded layers");
+  if (cell.training.clip_norm > 0)
+    out.emplace_back("training.clip_norm: profiles say nothing of the norm of sharded gradients");
   const Sizes sizes(cell.model);
   const int shards = mesh_of(cell).shards;
   for (const char* rows : {"hidden", "qkv", "ffn"})
-    if (static_cast<std::int64_t>(sizes.of(rows).value()) % shards != 0)
-      return fmt::format("ranks: {} shards do not divide {}, and profiles say nothing of padded shards", shards, rows);
-  return "";
+    if (static_cast<std::int64_t>(sizes.of(rows).value()) % shards != 0) {
+      out.push_back(
+          fmt::format("ranks: {} shards do not divide {}, and profiles say nothing of padded shards", shards, rows));
+      break;
+    }
 }
 
-/// The key whose value is not the default and of which profiles say nothing, and why; empty if the cell has none. A new
-/// key is refused until it is known to be modelled.
-std::string uncovered(const CellConfig& cell, Arm arm, const std::string& arch) {
-  if (cell.arch != arch) return fmt::format("arch: {}; the profile is of {}", cell.arch, arch);
+/// The keys whose values are not the default and of which profiles say nothing, and why. A new key is refused until it
+/// is known to be modelled.
+std::vector<std::string> unmodelled(const CellConfig& cell, Arm arm) {
+  std::vector<std::string> out;
   const CellConfig plain;
   for (const Key& key : keys()) {
     const Value value = key.get(cell);
@@ -118,12 +129,12 @@ std::string uncovered(const CellConfig& cell, Arm arm, const std::string& arch) 
     if (key.path == "fix" && arm != Arm::kBefore) continue;                    // it is there that the fix is reverted
     if (key.path.starts_with("training.fp8_") && arm == Arm::kBf16) continue;  // nothing is in eight bits there
     const auto* const reason = std::ranges::find(kReasons, key.path, &Reason::key);
-    return fmt::format("{}: {}", key.path,
-                       reason != kReasons.end()
-                           ? std::string(reason->text)
-                           : fmt::format("{}; profiles are of cells that leave it out", to_text(value)));
+    out.push_back(fmt::format("{}: {}", key.path,
+                              reason != kReasons.end()
+                                  ? std::string(reason->text)
+                                  : fmt::format("{}; profiles are of cells that leave it out", to_text(value))));
   }
-  return is_sharded(cell) ? uncovered_when_sharded(cell, arm) : "";
+  return out;
 }
 
 /// Bytes of Adam's state for an element.
@@ -207,6 +218,18 @@ double weight_in_use(const ProfileRow& row, const TermsByKind& moment, const Siz
   return in_use;
 }
 
+/// The row of a micro-batch that finds the gradients of those before it: a layer's are added to them one function after
+/// the other, so what its backward leaves is no more, and the MLP's are freed before attention's are made.
+ProfileRow adding_gradients(ProfileRow row) {
+  row.backward.erase("gradient");
+  for (TermsByKind& moment : row.backward_moments)
+    if (const auto gradient = moment.find("gradient"); gradient != moment.end()) {
+      Terms& terms = gradient->second;
+      if (terms.contains("hidden*hidden") || terms.contains("hidden*qkv")) terms.erase("hidden*ffn");
+    }
+  return row;
+}
+
 /// The row without copies of weights from forward to backward. Forward has one orientation of the weight it multiplies
 /// by, taken as the largest, and backward makes the other one for the time of its product: a byte an element.
 ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
@@ -217,24 +240,44 @@ ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
       drop_copies(moment);
     }
   drop_copies(row.backward);
-  for (TermsByKind& moment : row.output_moments) drop_copies(moment);
   return row;
 }
 
 }  // namespace
 
-const ProfileRow& MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
-  const bool bf16 = arm == Arm::kBf16;
-  const std::string recipe = bf16 ? "bf16" : cell.training.recipe;
+const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
+  const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
   const bool quantized = has_quantized_weights(cell, arm);
   const auto found = std::ranges::find_if(rows_, [&](const ProfileRow& row) {
     return row.layer == cell.model.layer && row.form == cell.model.form && row.recipe == recipe &&
-           row.quantized_weights == quantized;
+           row.quantized_weights == quantized && is_within(release_, row.first, row.last);
   });
-  if (found == rows_.end())
-    fail(fmt::format("the profile has no {} in form {} under {}{}", cell.model.layer, cell.model.form, recipe,
-                     quantized ? " with FP8 weights" : ""));
-  return *found;
+  return found == rows_.end() ? nullptr : &*found;
+}
+
+std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm arm) const {
+  std::vector<std::string> out;
+  if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile is of {}", cell.arch, arch_));
+  std::ranges::move(unmodelled(cell, arm), std::back_inserter(out));
+  if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
+  if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
+    out.push_back(fmt::format("training.loss: the profile has no {}", loss));
+  CellConfig as_run = cell;  // in its arm
+  as_run.training.quantized_weights = has_quantized_weights(cell, arm);
+  for (const ProfileGap& gap : gaps_) {
+    if (!is_within(release_, gap.first, gap.last)) continue;
+    if (std::ranges::all_of(gap.cells, [&](const auto& entry) {
+          return to_text(find_key(entry.first)->get(as_run)) == entry.second;
+        }))
+      out.push_back(fmt::format("{}: {} {}: {}", gap.cells.empty() ? "versions.after" : gap.cells.begin()->first,
+                                subject_, release_, gap.reason));
+  }
+  if (row_of(cell, arm) == nullptr) {
+    const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
+    out.push_back(fmt::format("model.layer: the profile has no {} in form {} under {}{}", cell.model.layer,
+                              cell.model.form, recipe, as_run.training.quantized_weights ? " with FP8 weights" : ""));
+  }
+  return out;
 }
 
 PredictFunction with_profiles(PredictFunction own, std::string folder) {
@@ -255,9 +298,21 @@ std::map<std::string, double> MemoryProfile::figures_if_covered(const CellConfig
 }
 
 Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
-  if (const std::string reason = uncovered(cell, arm, arch_); !reason.empty()) fail(reason);
+  if (const std::vector<std::string> reasons = uncovered(cell, arm); !reasons.empty())
+    fail(fmt::format("{}", fmt::join(reasons, "; ")));
+  const ProfileRow& row = *row_of(cell, arm);
+  Estimate out = estimate_of(row, cell);
+  for (const auto& [name, bytes] : out.figures)
+    if (bytes < 0)
+      fail(fmt::format("{}: `rows[{}]`: its terms make {} of this cell {:g} bytes", path_, &row - rows_.data(), name,
+                       bytes));
+  return out;
+}
+
+Estimate MemoryProfile::estimate_of(const ProfileRow& of_kind, const CellConfig& cell) const {
   const Sizes sizes(cell.model);
-  ProfileRow row = row_of(cell, arm);
+  ProfileRow row = of_kind;
+  const ProfileLoss& loss = losses_.at(to_text(find_key("training.loss")->get(cell)));
   const auto layers = static_cast<double>(cell.model.layers);
   double elements = 0.0, largest = 0.0;
   for (const Terms& weight : row.weights) {
@@ -278,20 +333,31 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   const bool has_stepped = cell.training.steps > 1;
   base.optimizer = has_stepped ? state : 0.0;
   base.state = layers * static_cast<double>(row.state);
-  base.input = bytes_of_input;
+  base.input = bytes_of_input + sizes.of(loss.held);
   base.workspace = scratch_;
 
+  double gradients = 0.0;  // when backward has ended
+  if (const auto gradient = row.backward.find("gradient"); gradient != row.backward.end())
+    gradients = share * layers * sizes.of(gradient->second);
   Alive before = base;
+  if (cell.training.micro_batches > 1) {
+    before.gradients = gradients;
+    row = adding_gradients(std::move(row));
+  }
   before.context += sizes.of(row.before);
   Highest peak;
   Alive end_of_forward;
   std::map<std::string, double> figures;
-  const double backward_dy = sizes.of(row.loss);
+  const double backward_dy = sizes.of(loss.backward);
   const bool recomputed = cell.training.checkpoint == Recompute::kFull;
   if (recomputed) {
     // Each layer's input is kept; its backward begins with its forward, whose output is dropped.
     end_of_forward = before;
     end_of_forward.context += layers * bytes_of_input;
+    for (const TermsByKind& moment : loss.forward_moments) peak.consider(end_of_forward.plus(moment, sizes), "forward");
+    end_of_forward.context += sizes.of(loss.forward);
+    for (const TermsByKind& moment : loss.backward_moments)
+      peak.consider(end_of_forward.plus(moment, sizes), "backward");
     Alive recomputing = end_of_forward;
     recomputing.workspace += backward_dy;
     for (const TermsByKind& moment : row.forward_moments) peak.consider(recomputing.plus(moment, sizes), "backward");
@@ -307,7 +373,7 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   } else {
     const auto after = [&](double done) {
       Alive alive = before.plus(row.forward, sizes, done);
-      if (done > 0) alive.context += sizes.of(row.first);
+      if (done > 0) alive.context += sizes.of(row.first_surplus);
       return alive;
     };
     end_of_forward = after(layers).with_fsdp(fsdp.after_forward(layers));
@@ -315,14 +381,14 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
     for (const TermsByKind& moment : row.forward_moments)
       for (const double done : {0.0, layers - 1.0})
         forward.consider(after(done).plus(moment, sizes).with_fsdp(fsdp.in_forward(done)), "forward");
-    for (const TermsByKind& moment : row.output_moments)
-      forward.consider(after(layers - 1.0).plus(moment, sizes).with_fsdp(fsdp.after_forward(layers)), "forward");
+    for (const TermsByKind& moment : loss.forward_moments) forward.consider(end_of_forward.plus(moment, sizes), "forward");
+    end_of_forward.context += sizes.of(loss.forward);
     // FP8 weights that Adam has written may be turned in the next forward, and a sharded layer's own peak may
     // be below the loss's in the run that made the profile; profiles hold neither.
     const bool turned = cell.training.optimizer != Optimizer::kNone && row.quantized_weights && has_stepped;
     if (!turned && !fsdp.is_sharded()) figures["memory.forward_peak_bytes"] = forward.alive.total();
     peak.consider(forward.alive, "forward");
-    for (const TermsByKind& moment : row.loss_moments) peak.consider(end_of_forward.plus(moment, sizes), "backward");
+    for (const TermsByKind& moment : loss.backward_moments) peak.consider(end_of_forward.plus(moment, sizes), "backward");
     const auto in_backward = [&](double done) {
       Alive alive = end_of_forward.plus(row.backward, sizes, done, share);
       alive.workspace += backward_dy;
@@ -340,9 +406,8 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   }
 
   Alive end_of_backward = base;
-  if (const auto gradient = row.backward.find("gradient"); gradient != row.backward.end())
-    end_of_backward.gradients = share * layers * sizes.of(gradient->second);
-  end_of_backward.context = bytes_of_input;  // the output
+  end_of_backward.gradients = gradients;
+  if (cell.training.keep_loss) end_of_backward.context = sizes.of(loss.kept);
   Alive end_of_step = end_of_backward;
   end_of_step.gradients = 0.0;
   end_of_step.optimizer = state;
@@ -367,8 +432,8 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   figures[held + "optimizer_state"] = end_of_forward.optimizer;
   figures[held + "recipe_state"] = end_of_forward.state;
   figures[held + "input"] = end_of_forward.input;
-  figures[held + "output"] = bytes_of_input;
-  figures[held + "context"] = end_of_forward.context - bytes_of_input;
+  figures[held + "output"] = sizes.of(loss.kept);
+  figures[held + "context"] = end_of_forward.context - sizes.of(loss.kept);
   figures[held + "workspace"] = end_of_forward.workspace;
   if (end_of_forward.fsdp > 0) figures[held + "unsharded"] = end_of_forward.fsdp;
   for (auto& [name, bytes] : figures) bytes = static_cast<double>(static_cast<std::int64_t>(bytes));

@@ -17,8 +17,24 @@ namespace fp8lab {
 /// By kind: context, gradient or workspace.
 using TermsByKind = std::map<std::string, Terms>;
 
+/// What a loss adds to the layers. Moments are counted from where the layers' forward, or the loss's, has ended.
+struct ProfileLoss {
+  Terms held;      ///< the target
+  Terms forward;   ///< what its forward leaves; it may free the output
+  Terms kept;      ///< what the loss itself keeps until it is dropped
+  Terms backward;  ///< what its backward leaves for the last layer's
+  std::vector<TermsByKind> forward_moments, backward_moments;
+};
+
+/// Releases, from first to last, in which cells with these values are not like the profile.
+struct ProfileGap {
+  std::string first, last, reason;
+  std::map<std::string, std::string> cells;  ///< values by key
+};
+
 /// A kind of layer under one recipe. "Leaves" is what is alive more when a part of a step ends than when it began.
 struct ProfileRow {
+  std::string first, last;  ///< the releases that it is of; empty: all that have no row of their own
   std::string layer, form, recipe;
   bool quantized_weights = false;
   std::vector<Terms> weights;        ///< elements of each weight of a layer
@@ -28,12 +44,10 @@ struct ProfileRow {
   double adam_all = 0, adam_largest = 0, adam_last = 0;
   std::int64_t state = 0;         ///< a layer's amaxes, scales and the like, in bytes
   Terms before;                   ///< what a forward leaves before its first layer
-  Terms first;                    ///< what the first layer's forward leaves more than another one's
+  Terms first_surplus;            ///< what the first layer's forward leaves more than another one's
   TermsByKind forward, backward;  ///< what a layer leaves
-  Terms loss;                     ///< what the loss's backward leaves for the last layer's
-  /// Candidates for the peak, from where the part of the step begins: a layer's forward, or the last layer's with the
-  /// loss that follows it, the loss's backward, a layer's backward.
-  std::vector<TermsByKind> forward_moments, output_moments, loss_moments, backward_moments;
+  /// Candidates for the peak, from where the layer's forward or backward begins.
+  std::vector<TermsByKind> forward_moments, backward_moments;
 };
 
 class MemoryProfile {
@@ -50,14 +64,17 @@ class MemoryProfile {
   /// "transformer_engine 2.15 to 2.16, measured with torch ...".
   std::string title() const;
 
-  /// Memory of the cell's arm if the library runs it; the phase and the owners of the peak. Throws Error with the key
-  /// that the profile says nothing of.
+  /// Memory of the cell's arm if the library runs it; the phase and the owners of the peak. Throws Error with every key
+  /// that the profile says nothing of: "KEY: reason; KEY: reason".
   Estimate estimate(const CellConfig& cell, Arm arm) const;
   /// Its figures; none for an arm of which the profile says nothing.
   std::map<std::string, double> figures_if_covered(const CellConfig& cell, Arm arm) const;
 
  private:
-  const ProfileRow& row_of(const CellConfig& cell, Arm arm) const;
+  const ProfileRow* row_of(const CellConfig& cell, Arm arm) const;
+  /// Why the profile says nothing of the cell's arm, key by key; empty if it does.
+  std::vector<std::string> uncovered(const CellConfig& cell, Arm arm) const;
+  Estimate estimate_of(const ProfileRow& row, const CellConfig& cell) const;
   /// True where FP8 copies of sharded weights are dropped after a layer's forward and made again in its backward.
   bool drops_sharded_copies() const;
 
@@ -65,12 +82,17 @@ class MemoryProfile {
   static std::optional<MemoryProfile> look_up(const std::string& folder, const std::string& release,
                                               std::vector<std::string>& known);
 
-  std::string subject_, first_, last_, arch_, measured_;
+  std::string path_, subject_, first_, last_, arch_, measured_, compared_;
   std::string release_;               ///< for which the profile was looked up; `last_` if it was read alone
   std::string keeps_sharded_copies_;  ///< the last release in which they live from forward to backward; empty: none
   double scratch_ = 0;                ///< bytes that the library keeps for all layers
+  std::map<std::string, ProfileLoss> losses_;  ///< by value of `training.loss`
+  std::vector<ProfileGap> gaps_;
   std::vector<ProfileRow> rows_;
 };
+
+/// True if the release lies between two others, or the range is empty; "2.16.1" is "2.16".
+bool is_within(const std::string& release, const std::string& first, const std::string& last);
 
 /// Predictions of the own runtime, and of a library's memory where `folder` has a profile of it.
 PredictFunction with_profiles(PredictFunction own, std::string folder);

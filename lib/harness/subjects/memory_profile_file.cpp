@@ -19,57 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSchema = "fp8lab.memory-profile/2";
+constexpr std::string_view kSchema = "fp8lab.memory-profile/3";
 constexpr std::array kKinds{"context", "gradient", "workspace"};
-
-Terms terms_from(const JsonReader& json) {
-  static const Sizes any{ModelConfig{}};
-  Terms out;
-  json.each_member([&](const std::string& term, const JsonReader& times) {
-    if (!any.of(std::string_view(term))) times.refuse_for("belongs to no term: name products of sizes, or bytes");
-    out[term] = times.number();
-  });
-  return out;
-}
-
-TermsByKind by_kind_from(const JsonReader& json) {
-  TermsByKind out;
-  for (const char* kind : kKinds)
-    if (const auto terms = json.find(kind)) out[kind] = terms_from(*terms);
-  return out;
-}
-
-std::vector<TermsByKind> moments_from(const JsonReader& json) {
-  std::vector<TermsByKind> out;
-  json.each_item([&](const JsonReader& moment) { out.push_back(by_kind_from(moment)); });
-  return out;
-}
-
-ProfileRow row_from(const JsonReader& json) {
-  ProfileRow row;
-  row.layer = json.at("layer").text();
-  row.form = json.at("form").text();
-  row.recipe = json.at("recipe").text();
-  row.quantized_weights = json.at("quantized_weights").flag();
-  json.at("weights").each_item([&](const JsonReader& weight) { row.weights.push_back(terms_from(weight)); });
-  row.vectors = terms_from(json.at("vectors"));
-  row.bytes_of_weight = json.at("bytes_of_weight").integer(1, 16);
-  const JsonReader adam = json.at("adam");
-  row.adam_all = adam.at("all").number();
-  row.adam_largest = adam.at("largest").number();
-  row.adam_last = adam.at("last").number();
-  row.state = json.at("state").integer(0);
-  row.before = terms_from(json.at("before"));
-  row.first = terms_from(json.at("first"));
-  row.forward = by_kind_from(json.at("forward"));
-  row.backward = by_kind_from(json.at("backward"));
-  row.loss = terms_from(json.at("loss"));
-  row.forward_moments = moments_from(json.at("forward_moments"));
-  row.output_moments = moments_from(json.at("output_moments"));
-  row.loss_moments = moments_from(json.at("loss_moments"));
-  row.backward_moments = moments_from(json.at("backward_moments"));
-  return row;
-}
 
 /// "2.16" and "2.16.1" as (2, 16); nothing for other texts.
 std::optional<std::pair<std::int64_t, std::int64_t>> release_of(std::string_view text) {
@@ -82,6 +33,90 @@ std::optional<std::pair<std::int64_t, std::int64_t>> release_of(std::string_view
   return std::pair(*major, *minor);
 }
 
+std::string release_from(const JsonReader& json) {
+  if (!release_of(json.text())) json.refuse("a release, such as 2.16");
+  return json.text();
+}
+
+double factor_from(const JsonReader& json, double least = 0.0) {
+  const double out = json.number();
+  if (!(out >= least)) json.refuse(fmt::format("a number of at least {:g}", least));
+  return out;
+}
+
+/// Bytes that are there have factors of at least `least`; what a part of a step takes away has some below 0.
+constexpr double kAny = -1e9;
+Terms terms_from(const JsonReader& json, double least = 0.0) {
+  static const Sizes any{ModelConfig{}};
+  Terms out;
+  json.each_member([&](const std::string& term, const JsonReader& times) {
+    if (!any.of(std::string_view(term))) times.refuse_for("belongs to no term: name products of sizes, or bytes");
+    out[term] = factor_from(times, least);
+  });
+  return out;
+}
+
+TermsByKind by_kind_from(const JsonReader& json, double least = kAny) {
+  TermsByKind out;
+  for (const char* kind : kKinds)
+    if (const auto terms = json.find(kind)) out[kind] = terms_from(*terms, least);
+  return out;
+}
+
+std::vector<TermsByKind> moments_from(const JsonReader& json) {
+  std::vector<TermsByKind> out;
+  json.each_item([&](const JsonReader& moment) { out.push_back(by_kind_from(moment)); });
+  return out;
+}
+
+ProfileLoss loss_from(const JsonReader& json) {
+  ProfileLoss out;
+  out.held = terms_from(json.at("held"));
+  out.forward = terms_from(json.at("forward"), -2.0);  // the output, in 16 bits
+  out.kept = terms_from(json.at("kept"));
+  out.backward = terms_from(json.at("backward"));
+  out.forward_moments = moments_from(json.at("forward_moments"));
+  out.backward_moments = moments_from(json.at("backward_moments"));
+  return out;
+}
+
+ProfileGap gap_from(const JsonReader& json) {
+  ProfileGap out;
+  out.first = release_from(json.at("first"));
+  out.last = release_from(json.at("last"));
+  out.reason = json.at("reason").text();
+  json.at("cells").each_member([&](const std::string& key, const JsonReader& value) {
+    if (std::ranges::find(keys(), key, &Key::path) == keys().end()) value.refuse_for("belongs to no key of a cell");
+    out.cells[key] = value.text();
+  });
+  return out;
+}
+
+ProfileRow row_from(const JsonReader& json) {
+  ProfileRow row;
+  if (json.find("first")) row.first = release_from(json.at("first"));
+  if (json.find("last")) row.last = release_from(json.at("last"));
+  row.layer = json.at("layer").text();
+  row.form = json.at("form").text();
+  row.recipe = json.at("recipe").text();
+  row.quantized_weights = json.at("quantized_weights").flag();
+  json.at("weights").each_item([&](const JsonReader& weight) { row.weights.push_back(terms_from(weight)); });
+  row.vectors = terms_from(json.at("vectors"));
+  row.bytes_of_weight = json.at("bytes_of_weight").integer(1, 16);
+  const JsonReader adam = json.at("adam");
+  row.adam_all = factor_from(adam.at("all"));
+  row.adam_largest = factor_from(adam.at("largest"));
+  row.adam_last = factor_from(adam.at("last"));
+  row.state = json.at("state").integer(0);
+  row.before = terms_from(json.at("before"));
+  row.first_surplus = terms_from(json.at("first_layer"), kAny);
+  row.forward = by_kind_from(json.at("forward"), 0.0);
+  row.backward = by_kind_from(json.at("backward"));
+  row.forward_moments = moments_from(json.at("forward_moments"));
+  row.backward_moments = moments_from(json.at("backward_moments"));
+  return row;
+}
+
 }  // namespace
 
 MemoryProfile MemoryProfile::read(const std::string& path) {
@@ -91,11 +126,10 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
     const JsonReader json = document.root();
     if (!json.at("schema").is_text(kSchema)) json.at("schema").refuse(kSchema);
     MemoryProfile out;
+    out.path_ = path;
     out.subject_ = json.at("subject").text();
-    out.first_ = json.at("first").text();
-    out.last_ = json.at("last").text();
-    if (!release_of(out.first_)) json.at("first").refuse("a release, such as 2.16");
-    if (!release_of(out.last_)) json.at("last").refuse("a release, such as 2.16");
+    out.first_ = release_from(json.at("first"));
+    out.last_ = release_from(json.at("last"));
     out.release_ = out.last_;
     out.keeps_sharded_copies_ = json.at("keeps_sharded_copies_until").text();
     if (!out.keeps_sharded_copies_.empty() && !release_of(out.keeps_sharded_copies_))
@@ -103,6 +137,10 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
     out.arch_ = json.at("arch").text();
     out.measured_ = json.at("measured").text();
     out.scratch_ = static_cast<double>(json.at("scratch").integer(0));
+    out.compared_ = json.at("compared").text();
+    json.at("losses").each_member(
+        [&](const std::string& name, const JsonReader& loss) { out.losses_[name] = loss_from(loss); });
+    json.at("differs").each_item([&](const JsonReader& gap) { out.gaps_.push_back(gap_from(gap)); });
     json.at("rows").each_item([&](const JsonReader& row) { out.rows_.push_back(row_from(row)); });
     return out;
   } catch (const Error& error) {
@@ -147,10 +185,15 @@ std::optional<MemoryProfile> MemoryProfile::find(const std::string& folder, cons
   return look_up(folder, fmt::format("{}@{}", cell.subject, version), known);
 }
 
+bool is_within(const std::string& release, const std::string& first, const std::string& last) {
+  return (first.empty() || release_of(first) <= release_of(release)) &&
+         (last.empty() || release_of(release) <= release_of(last));
+}
+
 bool MemoryProfile::drops_sharded_copies() const { return release_of(keeps_sharded_copies_) < release_of(release_); }
 
 std::string MemoryProfile::title() const {
-  return fmt::format("{} {} to {}, from a run with {}", subject_, first_, last_, measured_);
+  return fmt::format("{} {} to {}, from a run with {}; {}", subject_, first_, last_, measured_, compared_);
 }
 
 }  // namespace fp8lab

@@ -1,18 +1,21 @@
 """Makes a library's memory profile out of a run: what each layer saves, and which temporaries live at its peaks.
 
-    python -m fp8lab_subjects.profile RUN SUBJECT FIRST LAST GPU > lib/subjects/profiles/SUBJECT-FIRST-LAST.json
+    python -m fp8lab_subjects.profile RUN RELEASES GPU [RUN2 FIRST2 LAST2] > lib/subjects/profiles/SUBJECT.json
 
-RUN is the folder of `fp8lab run scenarios/subjects/transformer-engine-profile.yaml`, with its timelines; FIRST and LAST
-are the releases that the profile is used for, "2.15 2.16"; GPU is its name. Every block's size is a product of the model's sizes, which
-the scenario's own sizes tell apart. Needs no PyTorch. What the profile means: lib/harness/subjects/memory_profile.h.
+RUN is the folder of `fp8lab run scenarios/subjects/transformer-engine-profile{,-losses}.yaml`, with its timelines;
+RELEASES is the file that says for which releases the profile is used (profiles/SUBJECT.releases); GPU is its name.
+Rows of a second run that differ from RUN's are of its releases alone. Every block's size is a product of the model's
+sizes, which the scenario's own sizes tell apart. Needs no PyTorch. What the profile means:
+lib/harness/subjects/memory_profile.h.
 """
 
 import functools
+import gzip
 import json
 import pathlib
 import sys
 
-SCHEMA = "fp8lab.memory-profile/2"
+SCHEMA = "fp8lab.memory-profile/3"
 PRODUCTS = (
     "tokens*hidden", "tokens*ffn", "tokens*qkv", "tokens*kv", "tokens*heads", "hidden*hidden", "hidden*ffn",
     "hidden*qkv", "tokens", "seq*head_dim",
@@ -33,10 +36,6 @@ ADAM_OF_8_BITS = {
     "current": {"all": 4, "largest": 2, "last": 0},
     "block": {"all": 4, "largest": 2, "last": 0},
 }
-# The last release whose FP8 copies of sharded weights live from forward to backward, seen by
-# transformer-engine-fsdp2-copies.yaml, since the run for profiles has one rank.
-KEEPS_SHARDED_COPIES = {"transformer_engine": "2.15"}
-LOSS = "autograd"  # who allocates while the loss is computed, after the last layer's forward
 HELD = {"output": "context", "context": "context", "gradient": "gradient"}
 
 
@@ -170,7 +169,8 @@ def held_at_start(steps, kind):
 
 
 def row_of(config, timeline, unknown):
-    """What the profile says of one kind of layer. The run has two layers."""
+    """What the profile says of one kind of layer. The run has three layers: the one in the middle is like every other,
+    and the last one's surplus is the loss's."""
     sizes = sizes_of(config)
     steps = Steps(timeline, sizes, unknown)
     weights, vectors = shapes_of(config)
@@ -178,8 +178,7 @@ def row_of(config, timeline, unknown):
     kept = held_at_start(steps, "parameter") / config["model.layers"]
     before, _ = steps.changes("start_of_step", "forward of layers[0]")
     first, _ = steps.changes("forward of layers[0]", "forward of layers[1]")
-    forward, moments = steps.changes("forward of layers[1]", "end_of_forward")
-    loss, loss_moments = steps.changes("end_of_forward", "backward of layers[1]")
+    forward, moments = steps.changes("forward of layers[1]", "forward of layers[2]")
     backward, backward_moments = steps.changes("backward of layers[1]", "backward of layers[0]")
     return {
         "layer": config["model.layer"], "form": config["model.form"], "recipe": config["training.recipe"],
@@ -187,31 +186,81 @@ def row_of(config, timeline, unknown):
         "weights": weights, "vectors": vectors, "bytes_of_weight": round(kept / elements),
         "adam": ADAM_OF_8_BITS[config["training.recipe"]] if config["training.quantized_weights"] else ADAM_OF_16_BITS,
         "state": round(held_at_start(steps, "recipe state") / config["model.layers"]),
-        "before": total(before), "first": plus(total(first), total(forward), -1),
-        "forward": {"context": total(forward)},
-        "forward_moments": highest([moment for moment in moments if moment[0] != LOSS]),
-        "output_moments": highest([moment for moment in moments if moment[0] == LOSS]),
-        "loss": total(loss), "loss_moments": highest(loss_moments),
+        "before": total(before), "first_layer": plus(total(first), total(forward), -1),
+        "forward": {"context": total(forward)}, "forward_moments": highest(moments),
         "backward": backward, "backward_moments": highest(backward_moments),
     }, held_at_start(steps, "workspace")
 
 
-def main(run, subject, first, last, gpu):
-    run = pathlib.Path(run)
-    results = json.loads((run / "results.json").read_text())
-    rows, unknown, scratch = [], set(), 0
-    for cell in results["cells"]:
-        timeline = json.loads((run / "timelines" / f"{cell['id']}.after.json").read_text())
-        row, scratch = row_of(cell["config"], timeline, unknown)
-        rows.append(row)
+def loss_of(config, timeline, unknown):
+    """What a loss adds to the layers: held through the step, left by its forward, whose input it may free, and the
+    gradient that its backward leaves; each moment is counted from where the last layer has ended."""
+    sizes = sizes_of(config)
+    steps = Steps(timeline, sizes, unknown)
+    forward = total(steps.changes("forward of layers[1]", "forward of layers[2]")[0])
+    last, moments = steps.changes("forward of layers[2]", "end_of_forward")
+    inside = len(steps.changes("forward of layers[2]", "end of forward of layers[2]")[1])
+    gradient, loss_moments = steps.changes("end_of_forward", "backward of layers[2]")
+    for begin, end, sign in (("backward of layers[2]", "backward of layers[1]", 1),
+                             ("backward of layers[1]", "backward of layers[0]", -1)):
+        gradient = {"workspace": plus(total(gradient), total(steps.changes(begin, end)[0]), sign)}
+    whole, _ = steps.changes("start_of_step", "end_of_backward")
+    target = held_at_start(steps, "input") - 2 * value("tokens*hidden", sizes)
+
+    def workspace(moment, less):
+        return moment[0], {"workspace": plus(total(moment[1]), less, -1)}
+
+    return {
+        "held": terms_of(target, "target", sizes, unknown) if target > 0 else {},
+        "forward": plus(total(last), forward, -1),
+        "forward_moments": highest([workspace(moment, forward) for moment in moments[inside:]]),
+        "kept": plus(total(whole), whole.get("gradient", {}), -1),
+        "backward": total(gradient), "backward_moments": highest([workspace(moment, {}) for moment in loss_moments]),
+    }
+
+
+def timeline_of(run, cell):
+    path = run / "timelines" / f"{cell['id']}.after.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    return json.loads(gzip.decompress(path.with_name(path.name + ".gz").read_bytes()))
+
+
+def rows_of(run, unknown):
+    """The rows of a run, its losses, scratch and the cells."""
+    cells = json.loads((run / "results.json").read_text())["cells"]
+    rows, losses, scratch = [], {}, 0
+    for cell in cells:
+        timeline = timeline_of(run, cell)
+        if cell["scenario"].endswith("-losses"):
+            losses[cell["config"]["training.loss"]] = loss_of(cell["config"], timeline, unknown)
+        else:
+            row, scratch = row_of(cell["config"], timeline, unknown)
+            rows.append(row)
+    return rows, losses, scratch, cells
+
+
+def kind_of(row):
+    return tuple(row[key] for key in ("layer", "form", "recipe", "quantized_weights"))
+
+
+def differing(rows, others, first, last):
+    """Those of `others` that are not like the row of their kind, for the releases from `first` to `last`."""
+    known = {kind_of(row): row for row in rows}
+    return [{"first": first, "last": last} | row for row in others if row != known[kind_of(row)]]
+
+
+def main(run, releases, gpu, run2="", first2="", last2=""):
+    unknown = set()
+    rows, losses, scratch, cells = rows_of(pathlib.Path(run), unknown)
+    if run2:
+        rows = differing(rows, rows_of(pathlib.Path(run2), unknown)[0], first2, last2) + rows
     for size, owner in sorted(unknown):
         print(f"a block of {size} B of {owner} is no product of the model's sizes; it is taken as it is", file=sys.stderr)
-    measured = [*(note for note in results["cells"][0]["arms"]["after"]["notes"] if " is " not in note), gpu]
-    head = {
-        "schema": SCHEMA, "subject": subject, "first": first, "last": last,
-        "keeps_sharded_copies_until": KEEPS_SHARDED_COPIES.get(subject, ""), "arch": results["cells"][0]["config"]["arch"],
-        "measured": ", ".join(measured), "scratch": scratch,
-    }
+    notes = [note for note in cells[0]["arms"]["after"]["notes"] if " is " not in note and not note.startswith("on ")]
+    measured = [*notes, gpu]
+    head = {"schema": SCHEMA, **json.loads(pathlib.Path(releases).read_text()), "arch": cells[0]["config"]["arch"],
+            "measured": ", ".join(measured), "scratch": scratch, "losses": losses}
     lines = ",\n".join("  " + json.dumps(row) for row in rows)
     print(json.dumps(head)[:-1] + f', "rows": [\n{lines}\n]}}')
 

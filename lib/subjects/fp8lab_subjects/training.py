@@ -22,6 +22,9 @@ class BehindAnEmbedding(torch.autograd.Function):
 class Instrument:
     """Watches a run. `close` is called whether training ended well or not."""
 
+    # True: the loss is summed in more bits than the output has, and the output is kept for the instrument to read.
+    reads_values = False
+
     def phase(self, run, name):
         """A phase begins: setup, idle, forward, backward or optimizer."""
 
@@ -95,12 +98,26 @@ class Run:
         )
         return values
 
+    @property
+    def reads_values(self):
+        return any(instrument.reads_values for instrument in self.instruments)
+
     def loss_of(self, output):
+        """The loss as a training loop writes it: in the output's type, but for logits. Values that are scored have
+        more bits, whose copies no figure of memory or time holds."""
         if self.cell.vocabulary:
             return F.cross_entropy(output.float(), self.target)
+        if self.reads_values:
+            output = output.float()
         if self.target is not None:
-            return F.mse_loss(output.float(), self.target.float())
-        return output.sum(dtype=torch.float64).float()
+            return F.mse_loss(output, self.target.to(output.dtype))
+        return output.sum(dtype=torch.float64).float() if self.reads_values else output.sum()
+
+    def forward(self):
+        """Makes the loss. Nothing but its graph holds the output, unless an instrument reads that."""
+        output = self.subject.forward(self.model, BehindAnEmbedding.apply(self.x, self.asking))
+        self.loss = self.loss_of(output)
+        self.output = output if self.reads_values else None
 
     def synchronize(self):
         if self.device.type == "cuda":
@@ -113,8 +130,7 @@ class Run:
         self.x = self.target = self.output = self.loss = None
         self.make_inputs(index)
         self._tell("phase", "forward")
-        self.output = self.subject.forward(self.model, BehindAnEmbedding.apply(self.x, self.asking))
-        self.loss = self.loss_of(self.output)
+        self.forward()
         self._tell("mark", "end_of_forward", last)
         if index == 0:
             self.losses.append(0.0)

@@ -18,6 +18,8 @@ def plain(tensor):
 class ValuesInstrument(Instrument):
     """Keeps what parity compares. Writes rank-R.json and one file of 32-bit floats for each kind of values."""
 
+    reads_values = True
+
     def __init__(self, folder):
         self.folder, self.kept = folder, {}
 
