@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -21,13 +24,19 @@ namespace fp8lab {
 namespace {
 
 /// A layer that saves 10 bytes for each token and element, and needs 4 bytes for an element of its weight in backward.
-const std::string kProfile = R"({"schema": "fp8lab.memory-profile/2", "subject": "torch", "first": "2.4", "last": "2.6",
- "keeps_sharded_copies_until": "2.5", "arch": "hopper", "measured": "by hand", "scratch": 1000, "rows": [{"layer": "linear", "form": "gpt", "recipe": "bf16",
+const std::string kProfile = R"({"schema": "fp8lab.memory-profile/3", "subject": "torch", "first": "2.4", "last": "2.6",
+ "compared": "by hand", "keeps_sharded_copies_until": "2.5", "arch": "hopper", "measured": "by hand", "scratch": 1000,
+ "differs": [{"first": "2.4", "last": "2.4", "cells": {"training.master_weights": "f32"}, "reason": "it is made up"}],
+ "losses": {"sum": {"held": {}, "forward": {"bytes": 8, "tokens*hidden": -2}, "forward_moments": [{"workspace": {"bytes": 16}}],
+  "kept": {"bytes": 8}, "backward": {"tokens": 2}, "surplus": {}, "backward_moments": [{"workspace": {"tokens": 2}}]},
+  "mse": {"held": {"tokens*hidden": 2}, "forward": {"bytes": 8}, "forward_moments": [{"workspace": {"tokens*hidden": 90}}],
+  "kept": {"bytes": 8}, "backward": {"tokens": 2}, "surplus": {}, "backward_moments": []}},
+ "rows": [{"layer": "linear", "form": "gpt", "recipe": "bf16",
  "quantized_weights": false, "weights": [{"hidden*hidden": 1}], "vectors": {"hidden": 1}, "bytes_of_weight": 2,
- "adam": {"all": 1, "largest": 3, "last": 2}, "state": 5, "before": {"seq": 1}, "first": {"bytes": 7}, "forward": {"context": {"tokens*hidden": 10}},
- "forward_moments": [{"workspace": {"tokens*hidden": 12}}], "output_moments": [], "loss": {"tokens": 2}, "loss_moments": [],
+ "adam": {"all": 1, "largest": 3, "last": 2}, "state": 5, "before": {"seq": 1}, "first_layer": {"bytes": 7}, "forward": {"context": {"tokens*hidden": 10}},
+ "forward_moments": [{"workspace": {"tokens*hidden": 12}}],
  "backward": {"context": {"tokens*hidden": -10}, "gradient": {"hidden*hidden": 2, "hidden": 2}},
- "backward_moments": [{"workspace": {"hidden*hidden": 4}}]}]})";
+ "backward_moments": [{"workspace": {"hidden*hidden": 4}}], "spread_moments": [{"workspace": {"hidden*hidden": 5}}]}]})";
 
 CellConfig small_cell() {
   CellConfig cell;
@@ -72,7 +81,7 @@ TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
   CellConfig cell = small_cell();
   // 3 layers of 100 x 100 weights and 100 biases in 2 bytes, 3 x 5 of state, an input of 20 x 100 in 2 bytes, scratch.
   const double base = 3 * (2 * 10000 + 2 * 100) + 15 + 4000 + 1000;
-  const double end_of_forward = base + 4 + 7 + 3 * 20000;
+  const double end_of_forward = base + 4 + 7 + 3 * 20000 + 8 - 4000;             // the loss is there, the output is not
   const double last = end_of_forward + 40 + 40000;                               // backward of the last layer
   const double first = end_of_forward + 40 + 40000 + 2 * (20000 + 200 - 20000);  // of the first
   const Estimate plain = profile.estimate(cell, Arm::kAfter);
@@ -91,7 +100,7 @@ TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
   const Estimate adam = profile.estimate(cell, Arm::kAfter);
   EXPECT_EQ(at(adam, "memory.end_of_forward_bytes"), end_of_forward + 3 * 10100 * 12);
   EXPECT_EQ(at(adam, "memory.optimizer_peak_bytes"),
-            base + 3 * 10100 * 12 + 4000 + 3 * 20200 + 1 * 3 * 10000 + 3 * 10000 + 2 * 10000);
+            base + 3 * 10100 * 12 + 8 + 3 * 20200 + 1 * 3 * 10000 + 3 * 10000 + 2 * 10000);
 
   // The only step's forward and backward precede the optimizer's first step, which makes its state.
   cell.training.steps = 1;
@@ -105,8 +114,91 @@ TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
   cell.training.optimizer = Optimizer::kNone;
   cell.training.checkpoint = Recompute::kFull;
   const Estimate recomputed = profile.estimate(cell, Arm::kAfter);
-  EXPECT_EQ(at(recomputed, "memory.end_of_forward_bytes"), base + 4 + 3 * 4000);
-  EXPECT_EQ(at(recomputed, "memory.peak_bytes"), base + 4 + 3 * 4000 + 40 + 20000 - 4000 + 40000 + 2 * (20200 - 4000));
+  EXPECT_EQ(at(recomputed, "memory.end_of_forward_bytes"), base + 4 + 2 * 4000 + 8);
+  EXPECT_EQ(at(recomputed, "memory.peak_bytes"),
+            base + 4 + 2 * 4000 + 8 + 40 + 20000 - 4000 + 40000 + 2 * (20200 - 4000));
+}
+
+TEST_F(MemoryProfiles, ALossHasItsOwnTerms) {
+  const auto at = [](const Estimate& estimate, const char* name) { return estimate.figures.at(name); };
+  const MemoryProfile profile = written(kProfile);
+  CellConfig cell = small_cell();
+  const Estimate sum = profile.estimate(cell, Arm::kAfter);
+  cell.training.loss = Loss::kMse;
+  const Estimate mse = profile.estimate(cell, Arm::kAfter);
+  // A target, and the output, which lives until backward.
+  EXPECT_EQ(at(mse, "memory.end_of_forward_bytes") - at(sum, "memory.end_of_forward_bytes"), 4000 + 4000);
+  EXPECT_EQ(at(mse, "memory.forward_by_holder.input") - at(sum, "memory.forward_by_holder.input"), 4000);
+  // Its temporaries are those of the highest moment: the output is still there, the loss is not.
+  EXPECT_EQ(at(mse, "memory.peak_bytes"), at(mse, "memory.end_of_forward_bytes") - 8 + 90 * 2000);
+  EXPECT_EQ(mse.peak_phase, "forward");
+  cell.training.keep_loss = false;
+  EXPECT_EQ(
+      at(mse, "memory.end_of_backward_bytes") - at(profile.estimate(cell, Arm::kAfter), "memory.end_of_backward_bytes"),
+      8);
+}
+
+TEST_F(MemoryProfiles, ALayerThatIsGivenOneNumberAsGradientHasItsOwnMoments) {
+  const std::string text = replaced(kProfile, "\"surplus\": {}", "\"surplus\": {\"tokens*hidden\": 2}");
+  CellConfig cell = small_cell();
+  cell.model.layers = 1;
+  const auto peak = [&](const std::string& profile) {
+    return written(profile).estimate(cell, Arm::kAfter).figures.at("memory.peak_bytes");
+  };
+  // The only layer is the last one: it has the higher moment, and what it leaves is no part of that.
+  EXPECT_EQ(peak(text) - peak(kProfile), 10000);
+  // The peak of three is in the first one, beside the gradient that the last one left.
+  cell.model.layers = 3;
+  EXPECT_EQ(peak(text) - peak(kProfile), 4000);
+}
+
+TEST_F(MemoryProfiles, MicroBatchesAfterTheFirstFindItsGradients) {
+  const auto at = [](const Estimate& estimate, const char* name) { return estimate.figures.at(name); };
+  const MemoryProfile profile = written(kProfile);
+  CellConfig cell = small_cell();
+  const Estimate one = profile.estimate(cell, Arm::kAfter);
+  cell.training.micro_batches = 3;
+  const Estimate three = profile.estimate(cell, Arm::kAfter);
+  EXPECT_EQ(at(three, "memory.end_of_forward_bytes") - at(one, "memory.end_of_forward_bytes"), 3 * 20200);
+  EXPECT_EQ(at(three, "memory.end_of_backward_bytes"), at(one, "memory.end_of_backward_bytes"));
+  // All gradients, and the highest layer is the last.
+  EXPECT_EQ(at(three, "memory.peak_bytes"), at(three, "memory.end_of_forward_bytes") + 40 + 40000);
+}
+
+TEST_F(MemoryProfiles, ReleasesThatDifferAreRefusedWithTheReason) {
+  written(kProfile);
+  CellConfig cell = small_cell();
+  const auto refusal = [&](const char* release) -> std::string {
+    try {
+      MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("torch@2.4"), "");
+  cell.training.master_weights = Master::kF32;
+  EXPECT_EQ(refusal("torch@2.4.1"), "training.master_weights: torch 2.4.1: it is made up");
+  EXPECT_EQ(refusal("torch@2.5"), "");
+}
+
+TEST_F(MemoryProfiles, FiguresBelowNothingAreRefusedWithFileAndRow) {
+  EXPECT_TRUE(
+      names(refusal(replaced(kProfile, "\"weights\": [{\"hidden*hidden\": 1", "\"weights\": [{\"hidden*hidden\": -1")),
+            "p.json: `rows[0].weights[0].\"hidden*hidden\"` must be a number of at least 0"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "\"all\": 1", "\"all\": -1")), "`rows[0].adam.all` must be"));
+  EXPECT_TRUE(names(
+      refusal(replaced(kProfile, "{\"context\": {\"tokens*hidden\": 10}}", "{\"context\": {\"tokens*hidden\": -10}}")),
+      "must be a number of at least 0"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "\"tokens*hidden\": -2}", "\"tokens*hidden\": -9}")), "at least -2"));
+  // Whose sign alone says nothing.
+  const MemoryProfile profile = written(replaced(kProfile, "{\"bytes\": 7}", "{\"bytes\": -9e8}"));
+  try {
+    profile.estimate(small_cell(), Arm::kAfter);
+    ADD_FAILURE() << "figures are below nothing";
+  } catch (const Error& error) {
+    EXPECT_TRUE(names(error.what(), "p.json: `rows[0]`: its terms make memory.")) << error.what();
+  }
 }
 
 TEST_F(MemoryProfiles, ShardedLayersHaveFsdp2sBuffersAtTheirPeaks) {
@@ -116,9 +208,9 @@ TEST_F(MemoryProfiles, ShardedLayersHaveFsdp2sBuffersAtTheirPeaks) {
   CellConfig cell = small_cell();
   cell.ranks = 2;
   // As above, with half of all parameters. A layer's parameters are 20,200 bytes.
-  const double half = 3 * 10100 + 15 + 4000 + 1000 + 4 + 7 + 3 * 20000;
+  const double half = 3 * 10100 + 15 + 4000 + 1000 + 4 + 7 + 3 * 20000 + 8 - 4000;
   EXPECT_EQ(figure(cell, "memory.end_of_forward_bytes"), half);
-  EXPECT_EQ(figure(cell, "memory.end_of_backward_bytes"), 2 * 3 * 10100 + 15 + 4000 + 1000 + 4000);
+  EXPECT_EQ(figure(cell, "memory.end_of_backward_bytes"), 2 * 3 * 10100 + 15 + 4000 + 1000 + 8);
   // In the second layer of backward: its parameters, the next layer's gather and the last layer's gradients.
   EXPECT_EQ(figure(cell, "memory.peak_bytes"), half + 40 + 40000 + (10100 - 20000) + 3 * 20200);
   cell.mesh = "2x2";
@@ -134,7 +226,7 @@ TEST_F(MemoryProfiles, ShardedLayersHaveFsdp2sBuffersAtTheirPeaks) {
   // One rank gathers nothing; its peak is in the first layer.
   CellConfig alone = small_cell();
   alone.sharding = Sharded::kFsdp;
-  const double entire = 3 * 20200 + 15 + 4000 + 1000 + 4 + 7 + 3 * 20000;
+  const double entire = 3 * 20200 + 15 + 4000 + 1000 + 4 + 7 + 3 * 20000 + 8 - 4000;
   EXPECT_EQ(figure(alone, "memory.end_of_forward_bytes"), entire);
   EXPECT_EQ(figure(alone, "memory.peak_bytes"), entire + 40 + 40000 + 2 * (20200 - 20000) + 2 * 20200);
 }
@@ -157,9 +249,9 @@ TEST_F(MemoryProfiles, CopiesOfShardedWeightsLiveUntilBackwardInOldReleasesAlone
   EXPECT_EQ(figure("torch@2.5", "memory.end_of_forward_bytes") - figure("torch@2.6", "memory.end_of_forward_bytes"),
             3 * 20000);
   // The last layer's backward makes one orientation of its weight again; in 2.5 its copies and those before it live.
-  EXPECT_EQ(figure("torch@2.5", "memory.peak_bytes"), 3 * 10100 + 5026 + 3 * 40000 + 40 + 40000 + 2 * 20200);
+  EXPECT_EQ(figure("torch@2.5", "memory.peak_bytes"), 3 * 10100 + 5026 + 8 - 4000 + 3 * 40000 + 40 + 40000 + 2 * 20200);
   EXPECT_EQ(figure("torch@2.6", "memory.peak_bytes"),
-            3 * 10100 + 5026 + 3 * 20000 + 40 + 50000 + (10100 - 20000) + 3 * 20200);
+            3 * 10100 + 5026 + 8 - 4000 + 3 * 20000 + 40 + 50000 + (10100 - 20000) + 3 * 20200);
 }
 
 TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
@@ -199,7 +291,20 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
             }),
             "");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile is of hopper");
-  EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "training.loss: "));
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.gather_ahead = true; }), "");  // FSDP2 does so whatever the key says
+  // All keys are named at once.
+  const std::string all = reason([](CellConfig& cell) {
+    cell.training.fp8_attention = true;
+    cell.training.recipe = "mxfp8";
+    cell.model.vocabulary = 100;
+    cell.ranks = 2;
+    cell.training.micro_batches = 2;
+    cell.training.checkpoint = Recompute::kFull;
+  });
+  for (const char* key : {"training.fp8_attention: ", "model.vocabulary: ", "training.micro_batches: ",
+                          "training.checkpoint: ", "model.layer: the profile has no linear in form gpt under mxfp8"})
+    EXPECT_TRUE(names(all, key)) << key << " is not in: " << all;
   EXPECT_TRUE(
       names(reason([](CellConfig& cell) { cell.training.recipe = "mxfp8"; }), "no linear in form gpt under mxfp8"));
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.model.layer = "layernorm_mlp"; }), "no layernorm_mlp"));
@@ -210,6 +315,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
                                        "mesh",
                                        "sharding",
                                        "reshard_after_forward",
+                                       "gather_ahead",
                                        "versions.before",
                                        "versions.after",
                                        "model.layer",
@@ -224,6 +330,10 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
                                        "model.init_std",
                                        "model.scaled_residuals",
                                        "training.steps",
+                                       "training.micro_batches",
+                                       "training.loss",
+                                       "training.clip_norm",
+                                       "training.keep_loss",
                                        "training.optimizer",
                                        "training.learning_rate",
                                        "training.learning_rate_schedule",
@@ -309,7 +419,7 @@ TEST_F(MemoryProfiles, ADamagedFileIsAnErrorOfTheCellsThatNeedIt) {
 
 TEST_F(MemoryProfiles, AFileIsCheckedWhenItIsRead) {
   EXPECT_EQ(refusal(kProfile), "");
-  EXPECT_TRUE(names(refusal(replaced(kProfile, "profile/2", "profile/1")), "`schema` must be fp8lab.memory-profile/2"));
+  EXPECT_TRUE(names(refusal(replaced(kProfile, "profile/3", "profile/1")), "`schema` must be fp8lab.memory-profile/3"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"tokens*hidden\": 10", "\"tokens*width\": 10")), "tokens*width"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"state\": 5", "\"state\": -5")), "state"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"last\": \"2.6\"", "\"last\": \"new\"")), "`last` must be a release"));
@@ -334,31 +444,124 @@ TEST_F(MemoryProfiles, AReleaseIsFoundInItsRangeAlone) {
         << release << ": " << found(release);
 }
 
-/// Of runs on GPUs whose sizes are not those of the run that made the profile, and of sharded ones.
+/// How far figures are from what was measured.
+struct Distances {
+  int rows = 0;
+  double worst_end_of_forward = 0, worst_peak = 0;
+};
+
+/// Of runs on GPUs whose sizes are not those of the run that made the profile, and of sharded ones. Rows that were
+/// measured before the worker dropped the output hold it wherever they are compared, two bytes a token and column; and
+/// where its FP64 copy of the output made the peak, that is not compared.
 TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
-  const std::set<std::string> others{"transformer-engine-memory", "transformer-engine-memory-8b",
-                                     "transformer-engine-memory-releases", "transformer-engine-fsdp2-copies",
+  const std::set<std::string> now{"transformer-engine-memory", "transformer-engine-memory-8b",
+                                  "transformer-engine-memory-micro-batches", "transformer-engine-profile",
+                                  "transformer-engine-profile-losses"};
+  const std::set<std::string> before{"transformer-engine-memory-releases", "transformer-engine-fsdp2-copies",
                                      "transformer-engine-memory-fsdp2"};
-  std::map<int, int> arms;  // by ranks
+  std::map<std::string, Distances> seen;
   for (const char* set : {"x1-te-h100", "x2-te-h100", "x2-te-fsdp2-h100"})
     for (const CellRecord& record : load_run(std::string(paths::kMeasured) + "/" + set).cells) {
-      if (others.count(record.config.scenario) == 0) continue;
+      const bool held_output = before.count(record.config.scenario) > 0;
+      if (now.count(record.config.scenario) + before.count(record.config.scenario) == 0) continue;
+      const double output = held_output
+                                ? 2.0 * static_cast<double>(record.config.model.seq * record.config.model.batch *
+                                                            record.config.model.hidden)
+                                : 0.0;
       for (const auto& [arm, result] : record.arms) {
         const auto profile = MemoryProfile::find(paths::kProfiles, record.config, arm);
         ASSERT_TRUE(profile) << record.config.id;
         const auto figures = profile->estimate(record.config, arm).figures;
-        std::vector<const char*> names{"memory.end_of_forward_bytes", "memory.peak_bytes",
-                                       "memory.end_of_backward_bytes", "memory.end_of_step_bytes"};
+        const auto measured = [&](const char* name) { return result.metrics.at(name).value.value(); };
+        Distances& distances = seen[record.config.scenario];
+        ++distances.rows;
+        std::vector<const char*> names{"memory.end_of_forward_bytes", "memory.end_of_backward_bytes",
+                                       "memory.end_of_step_bytes"};
         if (is_sharded(record.config)) names.push_back("memory.optimizer_peak_bytes");
+        if (!held_output || measured("memory.forward_peak_bytes") < measured("memory.peak_bytes"))
+          names.push_back("memory.peak_bytes");
         for (const char* name : names) {
-          const double measured = result.metrics.at(name).value.value();
-          EXPECT_LT(std::abs(figures.at(name) - measured), 0.01 * measured) << record.config.id << " " << name;
+          const double expected = measured(name) - output, off = std::abs(figures.at(name) - expected) / expected;
+          EXPECT_LT(off, record.config.scenario == "transformer-engine-profile" ? 0.012 : 0.01)
+              << record.config.id << " " << name << ": " << figures.at(name) << " for " << expected;
+          if (std::string_view(name) == "memory.end_of_forward_bytes")
+            distances.worst_end_of_forward = std::max(distances.worst_end_of_forward, off);
+          if (std::string_view(name) == "memory.peak_bytes") distances.worst_peak = std::max(distances.worst_peak, off);
         }
-        ++arms[record.config.ranks];
       }
     }
-  EXPECT_EQ(arms[1], 91 + 3 + 2);
-  EXPECT_EQ(arms[2], 3 + 18);
+  for (const auto& [scenario, distances] : seen) {
+    RecordProperty(scenario, distances.rows);
+    std::printf("%s: %d rows, end of forward off by at most %.3f %%, peak %.3f %%\n", scenario.c_str(), distances.rows,
+                100 * distances.worst_end_of_forward, 100 * distances.worst_peak);
+  }
+  EXPECT_EQ(seen["transformer-engine-memory"].rows, 52);
+  EXPECT_EQ(seen["transformer-engine-memory-8b"].rows, 26);
+  EXPECT_EQ(seen["transformer-engine-memory-micro-batches"].rows, 24);
+  EXPECT_EQ(seen["transformer-engine-memory-fsdp2"].rows, 20);
+}
+
+/// Six Llama-3 8B layers of 2 x 4096 tokens over two ranks, trained by a loop of another program, MiB of rank 0.
+TEST(BundledProfile, PredictsTheLoopOfAnotherProgramWithinOnePercent) {
+  CellConfig cell;
+  cell.model = {.layer = "transformer_layer", .form = "llama"};
+  cell.model.layers = 6;
+  cell.model.hidden = 4096;
+  cell.model.heads = 32;
+  cell.model.kv_heads = 8;
+  cell.model.ffn = 14336;
+  cell.model.seq = 4096;
+  cell.model.batch = 2;
+  cell.ranks = 2;
+  cell.gather_ahead = true;
+  cell.training.recipe = "delayed";
+  cell.training.steps = 3;
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.master_weights = Master::kF32;
+  struct Row {
+    const char* release;
+    Arm arm;
+    double end_of_forward, peak;
+  };
+  for (const Row& row : {Row{"2.15.0", Arm::kBf16, 15302.7, 16758.7}, Row{"2.16.1", Arm::kBf16, 15302.7, 16758.7},
+                         Row{"2.15.0", Arm::kAfter, 17126.8, 19146.4}, Row{"2.16.1", Arm::kAfter, 14630.8, 16706.4}}) {
+    const auto figures = MemoryProfile::find(paths::kProfiles, std::string("transformer_engine@") + row.release)
+                             .estimate(cell, row.arm)
+                             .figures;
+    EXPECT_NEAR(figures.at("memory.end_of_forward_bytes") / 1048576, row.end_of_forward, 0.01 * row.end_of_forward);
+    EXPECT_NEAR(figures.at("memory.peak_bytes") / 1048576, row.peak, 0.01 * row.peak) << row.release;
+    std::printf("%s: %.1f for %.1f, peak %.1f for %.1f MiB\n", row.release,
+                figures.at("memory.end_of_forward_bytes") / 1048576, row.end_of_forward,
+                figures.at("memory.peak_bytes") / 1048576, row.peak);
+  }
+}
+
+TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {
+  CellConfig cell;
+  cell.model.layer = "transformer_layer";
+  cell.training.recipe = "current";
+  const auto refusal = [&](const std::string& release) -> std::string {
+    try {
+      MemoryProfile::find(paths::kProfiles, "transformer_engine@" + release).estimate(cell, Arm::kAfter);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* form : {"llama", "gpt"})
+    for (int minor = 13; minor <= 20; ++minor) {
+      cell.model.form = form;
+      const std::string reason = refusal("2." + std::to_string(minor));
+      if (cell.model.form == "gpt" && minor > 16)
+        EXPECT_TRUE(names(reason, "masks of dropout")) << reason;
+      else
+        EXPECT_EQ(reason, "") << minor;
+    }
+  cell.model.form = "llama";
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.quantized_weights = true;
+  EXPECT_TRUE(names(refusal("2.13.0"), "training.optimizer: transformer_engine 2.13.0: its FusedAdam fails"));
+  EXPECT_EQ(refusal("2.14.1"), "");
 }
 
 }  // namespace

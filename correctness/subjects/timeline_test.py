@@ -3,7 +3,6 @@
 import json
 import pathlib
 import sys
-import tempfile
 import types
 import unittest
 
@@ -97,7 +96,7 @@ class Timelines(unittest.TestCase):
 
 
 CONFIG = {
-    "model.layer": "linear", "model.form": "llama", "model.layers": 2, "model.hidden": 1920, "model.heads": 15,
+    "model.layer": "linear", "model.form": "llama", "model.layers": 3, "model.hidden": 1920, "model.heads": 15,
     "model.kv_heads": 5, "model.ffn": 5248, "model.seq": 896, "model.batch": 11, "training.recipe": "delayed",
     "training.quantized_weights": False,
 }
@@ -136,7 +135,7 @@ class Profiles(unittest.TestCase):
         ]
         self.assertEqual([moment["at"] for moment in profile.highest(moments)], ["b", "c"])
 
-    def test_a_row_holds_what_a_layer_leaves(self):
+    def test_a_row_holds_what_a_layer_leaves_and_the_loss_is_apart(self):
         unit = SIZES["tokens"] * SIZES["hidden"]
         weight = 2 * SIZES["hidden"] ** 2
         holders = [
@@ -144,35 +143,49 @@ class Profiles(unittest.TestCase):
             {"kind": "workspace", "owner": "linear.forward"}, {"kind": "gradient", "owner": "layers[0].weight"},
             {"kind": "recipe state", "owner": "layers.0"},
         ]
-        sizes = [(0, weight), (0, weight), (4, 1000)]  # before
-        sizes += 2 * [(2, 4 * unit), (1, unit), (2, -4 * unit)]  # forward of two layers
+        holders += [{"kind": "input", "owner": "x"}]
+        sizes = [*3 * [(0, weight)], (4, 1500), (5, 4 * unit)]  # before; with a target
+        sizes += 3 * [(2, 4 * unit), (1, unit), (2, -4 * unit)]  # forward of three layers
+        sizes += [(2, 3 * unit), (2, -2 * unit), (2, -unit)]  # the loss, which frees the output
         sizes += [(2, 2 * unit)]  # the loss's backward
-        sizes += 2 * [(2, 8 * unit), (3, weight), (2, -8 * unit), (1, -unit)]
+        sizes += 3 * [(2, 8 * unit), (3, weight), (2, -8 * unit), (1, -unit)]
         names = {
-            "start_of_step": 3, "forward of layers[0]": 3, "forward of layers[1]": 6, "end_of_forward": 9,
-            "backward of layers[1]": 10, "backward of layers[0]": 14,
+            "start_of_step": 5, "forward of layers[0]": 5, "forward of layers[1]": 8, "forward of layers[2]": 11,
+            "end of forward of layers[2]": 14, "end_of_forward": 17, "backward of layers[2]": 18,
+            "backward of layers[1]": 22, "backward of layers[0]": 26, "end_of_backward": 30,
         }
         timeline = {
             "holders": holders, "marks": [{"name": name, "event": event} for name, event in names.items()],
             "events": [[size, abs(size), 0, holder, "", 0] for holder, size in sizes],
         }
-        with tempfile.TemporaryDirectory() as folder:
-            run = pathlib.Path(folder)
-            (run / "timelines").mkdir()
-            (run / "timelines/c.after.json").write_text(json.dumps(timeline))
-            cell = {"id": "c", "config": CONFIG, "arms": {"after": {"notes": ["lib 1"]}}}
-            (run / "results.json").write_text(json.dumps({"cells": [cell]}))
-            row, scratch = profile.row_of(CONFIG, json.loads((run / "timelines/c.after.json").read_text()), set())
-        self.assertEqual(scratch, 0)
+        unknown = set()
+        row, scratch = profile.row_of(CONFIG, timeline, unknown)
+        loss = profile.loss_of(CONFIG, timeline, unknown)
+        self.assertEqual((scratch, unknown), (0, set()))
         self.assertEqual(row["bytes_of_weight"], 2)
         self.assertEqual(row["state"], 500)
-        self.assertEqual(row["first"], {})
+        self.assertEqual(row["first_layer"], {})
         self.assertEqual(row["forward"], {"context": {"tokens*hidden": 1}})
-        self.assertEqual(row["loss"], {"tokens*hidden": 2})
         self.assertEqual(row["forward_moments"], [{"at": "context of LinearBackward", "workspace": {"tokens*hidden": 4},
                                                    "context": {"tokens*hidden": 1}}])
         self.assertEqual(row["backward"], {"gradient": {"hidden*hidden": 2}, "context": {"tokens*hidden": -1}})
         self.assertEqual(len(row["backward_moments"]), 1)
+        # The loss is no part of the row: the last layer's surplus is its own.
+        self.assertEqual(loss["held"], {"tokens*hidden": 2})
+        self.assertEqual(loss["forward"], {})
+        self.assertEqual(loss["forward_moments"], [{"at": "linear.forward", "workspace": {"tokens*hidden": 3}}])
+        self.assertEqual(loss["backward"], {"tokens*hidden": 2})
+        self.assertEqual(loss["surplus"], {})
+        self.assertEqual(len(row["spread_moments"]), 1)
+        self.assertEqual(loss["backward_moments"], [{"at": "linear.forward", "workspace": {"tokens*hidden": 2}}])
+        self.assertEqual(loss["kept"], {"tokens*hidden": 2})
+
+    def test_rows_of_another_release_are_kept_if_they_differ(self):
+        def row(form, state):
+            return {"layer": "linear", "form": form, "recipe": "bf16", "quantized_weights": False, "state": state}
+
+        found = profile.differing([row("gpt", 1), row("llama", 2)], [row("gpt", 1), row("llama", 3)], "2.17", "2.20")
+        self.assertEqual(found, [{"first": "2.17", "last": "2.20"} | row("llama", 3)])
 
 
 if __name__ == "__main__":

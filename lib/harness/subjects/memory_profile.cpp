@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <functional>
-#include <iterator>
-#include <ranges>
 #include <utility>
 
 #include "core/check.h"
@@ -17,125 +15,6 @@
 
 namespace fp8lab {
 namespace {
-
-/// Keys that a profile models with every value, or that change no byte: learning rates, seeds, and what the values of
-/// scales are.
-constexpr std::array<std::string_view, 45> kModelled{"device",
-                                                     "subject",
-                                                     "capacity",
-                                                     "reshard_after_forward",
-                                                     "gather_ahead",
-                                                     "versions.before",
-                                                     "versions.after",
-                                                     "model.layer",
-                                                     "model.form",
-                                                     "model.layers",
-                                                     "model.hidden",
-                                                     "model.heads",
-                                                     "model.kv_heads",
-                                                     "model.ffn",
-                                                     "model.seq",
-                                                     "model.batch",
-                                                     "model.init_std",
-                                                     "model.scaled_residuals",
-                                                     "training.steps",
-                                                     "training.micro_batches",
-                                                     "training.loss",
-                                                     "training.clip_norm",
-                                                     "training.keep_loss",
-                                                     "training.learning_rate",
-                                                     "training.learning_rate_schedule",
-                                                     "training.warmup_steps",
-                                                     "training.final_learning_rate",
-                                                     "training.decay_steps",
-                                                     "training.beta1",
-                                                     "training.beta2",
-                                                     "training.weight_decay",
-                                                     "training.decoupled_decay",
-                                                     "training.decay_only_matrices",
-                                                     "training.master_weights",
-                                                     "training.recipe",
-                                                     "training.quantized_weights",
-                                                     "training.checkpoint",
-                                                     "training.seed",
-                                                     "training.data",
-                                                     "training.fp8_sums",
-                                                     "training.recipe_options.fp8_format",
-                                                     "training.recipe_options.amax_algorithm",
-                                                     "training.recipe_options.margin",
-                                                     "training.recipe_options.epsilon",
-                                                     "training.recipe_options.power_of_two_scales"};
-
-struct Reason {
-  std::string_view key, text;
-};
-constexpr std::array kReasons{
-    Reason{"ranks", "profiles say nothing of several ranks that do not shard"},
-    Reason{"fix", "it is a switch of this program's own runtime"},
-    Reason{"control", "it is a test of this program's own measurement"},
-    Reason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
-    Reason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
-    Reason{"training.moments", "profiles are of moments in f32 and bf16"},
-    Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
-    Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
-    Reason{"model.vocabulary", "profiles are of layers alone, without `vocabulary`, embedding and head"},
-    Reason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
-};
-
-/// True for other values than the default that are modelled all the same.
-bool is_modelled(const Key& key, const CellConfig& cell) {
-  const TrainingConfig& training = cell.training;
-  if (key.path == "ranks") return is_sharded(cell);
-  if (key.path == "mesh" || key.path == "sharding") return true;
-  if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
-  if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
-  if (key.path == "training.moments") return training.moments == Moments::kBF16;
-  return std::ranges::find(kModelled, key.path) != kModelled.end();
-}
-
-/// BF16 ignores the key.
-bool has_quantized_weights(const CellConfig& cell, Arm arm) {
-  return arm != Arm::kBf16 && cell.training.recipe != "bf16" && cell.training.quantized_weights;
-}
-
-/// The keys of a sharded cell of which profiles say nothing, and why.
-void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, std::vector<std::string>& out) {
-  if (has_quantized_weights(cell, arm))
-    out.emplace_back("training.quantized_weights: profiles say nothing of sharded FP8 weights");
-  if (cell.training.checkpoint != Recompute::kNone)
-    out.emplace_back("training.checkpoint: profiles say nothing of recomputation around sharded layers");
-  if (cell.training.micro_batches > 1)
-    out.emplace_back("training.micro_batches: profiles say nothing of several micro-batches of sharded layers");
-  if (cell.training.clip_norm > 0)
-    out.emplace_back("training.clip_norm: profiles say nothing of the norm of sharded gradients");
-  const Sizes sizes(cell.model);
-  const int shards = mesh_of(cell).shards;
-  for (const char* rows : {"hidden", "qkv", "ffn"})
-    if (static_cast<std::int64_t>(sizes.of(rows).value()) % shards != 0) {
-      out.push_back(
-          fmt::format("ranks: {} shards do not divide {}, and profiles say nothing of padded shards", shards, rows));
-      break;
-    }
-}
-
-/// The keys whose values are not the default and of which profiles say nothing, and why. A new key is refused until it
-/// is known to be modelled.
-std::vector<std::string> unmodelled(const CellConfig& cell, Arm arm) {
-  std::vector<std::string> out;
-  const CellConfig plain;
-  for (const Key& key : keys()) {
-    const Value value = key.get(cell);
-    if (key.path == "arch" || value == key.get(plain) || is_modelled(key, cell)) continue;
-    if (key.path == "fix" && arm != Arm::kBefore) continue;                    // it is there that the fix is reverted
-    if (key.path.starts_with("training.fp8_") && arm == Arm::kBf16) continue;  // nothing is in eight bits there
-    const auto* const reason = std::ranges::find(kReasons, key.path, &Reason::key);
-    out.push_back(fmt::format("{}: {}", key.path,
-                              reason != kReasons.end()
-                                  ? std::string(reason->text)
-                                  : fmt::format("{}; profiles are of cells that leave it out", to_text(value))));
-  }
-  return out;
-}
 
 /// Bytes of Adam's state for an element.
 double state_bytes(const TrainingConfig& training) {
@@ -222,11 +101,12 @@ double weight_in_use(const ProfileRow& row, const TermsByKind& moment, const Siz
 /// the other, so what its backward leaves is no more, and the MLP's are freed before attention's are made.
 ProfileRow adding_gradients(ProfileRow row) {
   row.backward.erase("gradient");
-  for (TermsByKind& moment : row.backward_moments)
-    if (const auto gradient = moment.find("gradient"); gradient != moment.end()) {
-      Terms& terms = gradient->second;
-      if (terms.contains("hidden*hidden") || terms.contains("hidden*qkv")) terms.erase("hidden*ffn");
-    }
+  for (std::vector<TermsByKind>* moments : {&row.backward_moments, &row.spread_moments})
+    for (TermsByKind& moment : *moments)
+      if (const auto gradient = moment.find("gradient"); gradient != moment.end()) {
+        Terms& terms = gradient->second;
+        if (terms.contains("hidden*hidden") || terms.contains("hidden*qkv")) terms.erase("hidden*ffn");
+      }
   return row;
 }
 
@@ -234,7 +114,7 @@ ProfileRow adding_gradients(ProfileRow row) {
 /// by, taken as the largest, and backward makes the other one for the time of its product: a byte an element.
 ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
   drop_copies(row.forward);
-  for (std::vector<TermsByKind>* moments : {&row.forward_moments, &row.backward_moments})
+  for (std::vector<TermsByKind>* moments : {&row.forward_moments, &row.backward_moments, &row.spread_moments})
     for (TermsByKind& moment : *moments) {
       moment["workspace"]["bytes"] += moments == &row.forward_moments ? largest : weight_in_use(row, moment, sizes);
       drop_copies(moment);
@@ -244,41 +124,6 @@ ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
 }
 
 }  // namespace
-
-const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
-  const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
-  const bool quantized = has_quantized_weights(cell, arm);
-  const auto found = std::ranges::find_if(rows_, [&](const ProfileRow& row) {
-    return row.layer == cell.model.layer && row.form == cell.model.form && row.recipe == recipe &&
-           row.quantized_weights == quantized && is_within(release_, row.first, row.last);
-  });
-  return found == rows_.end() ? nullptr : &*found;
-}
-
-std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm arm) const {
-  std::vector<std::string> out;
-  if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile is of {}", cell.arch, arch_));
-  std::ranges::move(unmodelled(cell, arm), std::back_inserter(out));
-  if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
-  if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
-    out.push_back(fmt::format("training.loss: the profile has no {}", loss));
-  CellConfig as_run = cell;  // in its arm
-  as_run.training.quantized_weights = has_quantized_weights(cell, arm);
-  for (const ProfileGap& gap : gaps_) {
-    if (!is_within(release_, gap.first, gap.last)) continue;
-    if (std::ranges::all_of(gap.cells, [&](const auto& entry) {
-          return to_text(find_key(entry.first)->get(as_run)) == entry.second;
-        }))
-      out.push_back(fmt::format("{}: {} {}: {}", gap.cells.empty() ? "versions.after" : gap.cells.begin()->first,
-                                subject_, release_, gap.reason));
-  }
-  if (row_of(cell, arm) == nullptr) {
-    const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
-    out.push_back(fmt::format("model.layer: the profile has no {} in form {} under {}{}", cell.model.layer,
-                              cell.model.form, recipe, as_run.training.quantized_weights ? " with FP8 weights" : ""));
-  }
-  return out;
-}
 
 PredictFunction with_profiles(PredictFunction own, std::string folder) {
   return [own = std::move(own), folder = std::move(folder)](const CellConfig& cell, Arm arm) {
@@ -348,7 +193,10 @@ Estimate MemoryProfile::estimate_of(const ProfileRow& of_kind, const CellConfig&
   Highest peak;
   Alive end_of_forward;
   std::map<std::string, double> figures;
-  const double backward_dy = sizes.of(loss.backward);
+  const double given = sizes.of(loss.backward), surplus = sizes.of(loss.surplus);
+  const auto moments_of = [&](double done) -> const std::vector<TermsByKind>& {
+    return done == 0.0 && !loss.surplus.empty() ? row.spread_moments : row.backward_moments;
+  };
   const bool recomputed = cell.training.checkpoint == Recompute::kFull;
   if (recomputed) {
     // Each layer's input is kept; its backward begins with its forward, whose output is dropped.
@@ -359,17 +207,18 @@ Estimate MemoryProfile::estimate_of(const ProfileRow& of_kind, const CellConfig&
     for (const TermsByKind& moment : loss.backward_moments)
       peak.consider(end_of_forward.plus(moment, sizes), "backward");
     Alive recomputing = end_of_forward;
-    recomputing.workspace += backward_dy;
+    recomputing.workspace += given;
     for (const TermsByKind& moment : row.forward_moments) peak.consider(recomputing.plus(moment, sizes), "backward");
     const auto of_layer = [&](double done) {
       Alive alive = recomputing.plus(row.forward, sizes);
       alive.context -= (1.0 + done) * bytes_of_input;
+      if (done > 0) alive.workspace += surplus;
       const auto gradient = row.backward.find("gradient");
       if (gradient != row.backward.end()) alive.gradients += done * sizes.of(gradient->second);
       return alive;
     };
-    for (const TermsByKind& moment : row.backward_moments)
-      for (const double done : {0.0, layers - 1.0}) peak.consider(of_layer(done).plus(moment, sizes), "backward");
+    for (const double done : {0.0, layers - 1.0})
+      for (const TermsByKind& moment : moments_of(done)) peak.consider(of_layer(done).plus(moment, sizes), "backward");
   } else {
     const auto after = [&](double done) {
       Alive alive = before.plus(row.forward, sizes, done);
@@ -381,27 +230,31 @@ Estimate MemoryProfile::estimate_of(const ProfileRow& of_kind, const CellConfig&
     for (const TermsByKind& moment : row.forward_moments)
       for (const double done : {0.0, layers - 1.0})
         forward.consider(after(done).plus(moment, sizes).with_fsdp(fsdp.in_forward(done)), "forward");
-    for (const TermsByKind& moment : loss.forward_moments) forward.consider(end_of_forward.plus(moment, sizes), "forward");
+    for (const TermsByKind& moment : loss.forward_moments)
+      forward.consider(end_of_forward.plus(moment, sizes), "forward");
     end_of_forward.context += sizes.of(loss.forward);
     // FP8 weights that Adam has written may be turned in the next forward, and a sharded layer's own peak may
     // be below the loss's in the run that made the profile; profiles hold neither.
     const bool turned = cell.training.optimizer != Optimizer::kNone && row.quantized_weights && has_stepped;
     if (!turned && !fsdp.is_sharded()) figures["memory.forward_peak_bytes"] = forward.alive.total();
     peak.consider(forward.alive, "forward");
-    for (const TermsByKind& moment : loss.backward_moments) peak.consider(end_of_forward.plus(moment, sizes), "backward");
+    for (const TermsByKind& moment : loss.backward_moments)
+      peak.consider(end_of_forward.plus(moment, sizes), "backward");
     const auto in_backward = [&](double done) {
       Alive alive = end_of_forward.plus(row.backward, sizes, done, share);
-      alive.workspace += backward_dy;
+      alive.workspace += given + (done > 0 ? surplus : 0.0);
       return alive;
     };
     // Between its first and last layers backward's memory is linear in what is done.
     for (const double done : {0.0, std::min(1.0, layers - 1.0), std::max(layers - 2.0, 0.0), layers - 1.0}) {
-      for (const TermsByKind& moment : row.backward_moments)
+      for (const TermsByKind& moment : moments_of(done))
         peak.consider(in_backward(done).plus(moment, sizes).with_fsdp(fsdp.in_backward(done)), "backward");
       // Behind the layer its gradients are among FSDP2's buffers.
-      if (fsdp.is_sharded())
-        peak.consider(in_backward(done).plus(row.backward, sizes, 1.0, 0.0).with_fsdp(fsdp.in_reduce(done)),
-                      "backward");
+      if (fsdp.is_sharded()) {
+        Alive reducing = in_backward(done).plus(row.backward, sizes, 1.0, 0.0).with_fsdp(fsdp.in_reduce(done));
+        if (done == 0.0) reducing.workspace += surplus;
+        peak.consider(reducing, "backward");
+      }
     }
   }
 

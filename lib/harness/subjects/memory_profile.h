@@ -22,7 +22,10 @@ struct ProfileLoss {
   Terms held;      ///< the target
   Terms forward;   ///< what its forward leaves; it may free the output
   Terms kept;      ///< what the loss itself keeps until it is dropped
-  Terms backward;  ///< what its backward leaves for the last layer's
+  Terms backward;  ///< what its backward leaves
+  /// What the last layer's backward leaves more than another one's: its own gradient, if it was given one number for
+  /// all elements, as a sum gives. Its moments are then the row's `spread_moments`.
+  Terms surplus;
   std::vector<TermsByKind> forward_moments, backward_moments;
 };
 
@@ -47,7 +50,7 @@ struct ProfileRow {
   Terms first_surplus;            ///< what the first layer's forward leaves more than another one's
   TermsByKind forward, backward;  ///< what a layer leaves
   /// Candidates for the peak, from where the layer's forward or backward begins.
-  std::vector<TermsByKind> forward_moments, backward_moments;
+  std::vector<TermsByKind> forward_moments, backward_moments, spread_moments;
 };
 
 class MemoryProfile {

@@ -75,6 +75,7 @@ ProfileLoss loss_from(const JsonReader& json) {
   out.forward = terms_from(json.at("forward"), -2.0);  // the output, in 16 bits
   out.kept = terms_from(json.at("kept"));
   out.backward = terms_from(json.at("backward"));
+  out.surplus = terms_from(json.at("surplus"), kAny);
   out.forward_moments = moments_from(json.at("forward_moments"));
   out.backward_moments = moments_from(json.at("backward_moments"));
   return out;
@@ -114,6 +115,7 @@ ProfileRow row_from(const JsonReader& json) {
   row.backward = by_kind_from(json.at("backward"));
   row.forward_moments = moments_from(json.at("forward_moments"));
   row.backward_moments = moments_from(json.at("backward_moments"));
+  row.spread_moments = moments_from(json.at("spread_moments"));
   return row;
 }
 

@@ -170,7 +170,7 @@ def held_at_start(steps, kind):
 
 def row_of(config, timeline, unknown):
     """What the profile says of one kind of layer. The run has three layers: the one in the middle is like every other,
-    and the last one's surplus is the loss's."""
+    and the last one, which the sum gives one number as the gradient of all elements, has moments of its own."""
     sizes = sizes_of(config)
     steps = Steps(timeline, sizes, unknown)
     weights, vectors = shapes_of(config)
@@ -180,6 +180,7 @@ def row_of(config, timeline, unknown):
     first, _ = steps.changes("forward of layers[0]", "forward of layers[1]")
     forward, moments = steps.changes("forward of layers[1]", "forward of layers[2]")
     backward, backward_moments = steps.changes("backward of layers[1]", "backward of layers[0]")
+    _, spread = steps.changes("backward of layers[2]", "backward of layers[1]")
     return {
         "layer": config["model.layer"], "form": config["model.form"], "recipe": config["training.recipe"],
         "quantized_weights": config["training.quantized_weights"],
@@ -188,22 +189,22 @@ def row_of(config, timeline, unknown):
         "state": round(held_at_start(steps, "recipe state") / config["model.layers"]),
         "before": total(before), "first_layer": plus(total(first), total(forward), -1),
         "forward": {"context": total(forward)}, "forward_moments": highest(moments),
-        "backward": backward, "backward_moments": highest(backward_moments),
+        "backward": backward, "backward_moments": highest(backward_moments), "spread_moments": highest(spread),
     }, held_at_start(steps, "workspace")
 
 
 def loss_of(config, timeline, unknown):
-    """What a loss adds to the layers: held through the step, left by its forward, whose input it may free, and the
-    gradient that its backward leaves; each moment is counted from where the last layer has ended."""
+    """What a loss adds to the layers: held through the step, left by its forward, whose input it may free, and by its
+    backward; then what the last layer's backward leaves more than another one's, where it was given one number for all
+    elements. Moments are counted from where the last layer, or the loss's forward, has ended."""
     sizes = sizes_of(config)
     steps = Steps(timeline, sizes, unknown)
     forward = total(steps.changes("forward of layers[1]", "forward of layers[2]")[0])
     last, moments = steps.changes("forward of layers[2]", "end_of_forward")
     inside = len(steps.changes("forward of layers[2]", "end of forward of layers[2]")[1])
     gradient, loss_moments = steps.changes("end_of_forward", "backward of layers[2]")
-    for begin, end, sign in (("backward of layers[2]", "backward of layers[1]", 1),
-                             ("backward of layers[1]", "backward of layers[0]", -1)):
-        gradient = {"workspace": plus(total(gradient), total(steps.changes(begin, end)[0]), sign)}
+    surplus = plus(total(steps.changes("backward of layers[2]", "backward of layers[1]")[0]),
+                   total(steps.changes("backward of layers[1]", "backward of layers[0]")[0]), -1)
     whole, _ = steps.changes("start_of_step", "end_of_backward")
     target = held_at_start(steps, "input") - 2 * value("tokens*hidden", sizes)
 
@@ -215,7 +216,7 @@ def loss_of(config, timeline, unknown):
         "forward": plus(total(last), forward, -1),
         "forward_moments": highest([workspace(moment, forward) for moment in moments[inside:]]),
         "kept": plus(total(whole), whole.get("gradient", {}), -1),
-        "backward": total(gradient), "backward_moments": highest([workspace(moment, {}) for moment in loss_moments]),
+        "backward": total(gradient), "surplus": surplus, "backward_moments": highest([workspace(moment, {}) for moment in loss_moments]),
     }
 
 

@@ -35,7 +35,6 @@ OWN_KEYS = {
     "training.fp8_mha": (False, "the worker does not turn on attention in FP8"),
     "capacity": (0, "a library has no limit of memory but the device's"),
     "context_parallel": (1, "the worker gives every rank entire sequences"),
-    "gather_ahead": (False, "prefetching is FSDP2's own choice"),
 }
 
 
