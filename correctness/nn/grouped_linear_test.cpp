@@ -30,7 +30,8 @@ Rows rows(std::int64_t tokens, std::int64_t experts, bool uneven) {
 
 TEST(GroupRows, AreEqualInAnEvenSplit) {
   EXPECT_EQ(rows(8192, 4, false), (Rows{2048, 2048, 2048, 2048}));
-  EXPECT_EQ(rows(10, 4, false), (Rows{2, 2, 2, 4}));
+  EXPECT_EQ(rows(256, 4, false), (Rows{64, 64, 64, 64}));  // fewer blocks of 128 than experts
+  EXPECT_EQ(rows(10, 4, false), (Rows{2, 3, 2, 3}));
   EXPECT_EQ(rows(7, 1, false), Rows{7});
 }
 
@@ -40,15 +41,20 @@ TEST(GroupRows, DifferInAnUnevenSplitAndOneIsEmpty) {
   EXPECT_EQ(rows(7, 1, true), Rows{7});
 }
 
-// Whatever blocks fit all tokens fit every group, even if some get none.
-TEST(GroupRows, AreMultiplesOfTheBlocksThatDivideAllTokens) {
+// Blocks that fit all tokens fit every group of an uneven split, even if some get none.
+TEST(GroupRows, EvenGroupsAreEqualAndUnevenOnesMultiplesOfTheBlocksThatDivideAllTokens) {
   for (const std::int64_t tokens : {1, 6, 8, 96, 128, 384, 1048})
     for (const std::int64_t experts : {1, 2, 3, 8, 129})
       for (const bool uneven : {false, true}) {
         const Rows groups = rows(tokens, experts, uneven);
         EXPECT_EQ(std::ssize(groups), experts);
         EXPECT_EQ(std::accumulate(groups.begin(), groups.end(), std::int64_t{0}), tokens);
-        for (const std::int64_t group : groups) EXPECT_EQ(group % std::gcd(tokens, std::int64_t{128}), 0);
+        for (const std::int64_t group : groups) {
+          if (uneven)
+            EXPECT_EQ(group % std::gcd(tokens, std::int64_t{128}), 0);
+          else
+            EXPECT_LE(std::abs(group * experts - tokens), experts);  // equal but for one row
+        }
         if (uneven && experts > 1) {
           EXPECT_EQ(groups[1], 0);
         }

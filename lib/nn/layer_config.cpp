@@ -30,7 +30,7 @@ std::span<const LayerForm> form_table() { return kForms; }
 
 std::vector<std::int64_t> LayerConfig::group_rows() const {
   constexpr std::int64_t kLargestBlock = 128;
-  const std::int64_t unit = std::gcd(tokens(), kLargestBlock), units = tokens() / unit;
+  const std::int64_t unit = uneven_split ? std::gcd(tokens(), kLargestBlock) : 1, units = tokens() / unit;
   // Shares fall from `experts` to 1. Without the second one, whose group is empty, and in units rounded down.
   std::vector<std::int64_t> shares(static_cast<std::size_t>(experts), 1);
   if (uneven_split) {

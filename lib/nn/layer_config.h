@@ -41,9 +41,9 @@ struct LayerConfig {
 
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t tokens() const { return seq * batch; }
-  /// Rows of each expert's group, in order; they add up to tokens(). Every group is a multiple of gcd(tokens, 128), so
-  /// that the blocks of a recipe fit all groups where they fit all tokens. An even split of fewer such units than
-  /// experts leaves groups empty.
+  /// Rows of each expert's group, in order; they add up to tokens(). An even split is of equal groups; rows that the
+  /// experts do not divide make some groups larger by one. The groups of an uneven split are multiples of
+  /// gcd(tokens, 128), so that the blocks of a recipe that fit all tokens fit all groups.
   std::vector<std::int64_t> group_rows() const;
   /// Columns of the packed projection: queries, then keys, then values.
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }

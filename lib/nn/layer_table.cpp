@@ -65,16 +65,54 @@ std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerC
   return std::make_unique<Layer>(build, name, config);
 }
 
+constexpr std::array<std::string_view, 2> kLinearKeys{"model.bias", "training.cache_weights"};
+constexpr std::array<std::string_view, 3> kGroupedKeys{"model.bias", "model.experts", "model.split"};
+constexpr std::array<std::string_view, 4> kNormLinearKeys{"model.form", "model.bias", "training.fused_quantize",
+                                                          "training.cache_weights"};
+constexpr std::array<std::string_view, 7> kMlpKeys{"model.form",
+                                                   "model.ffn",
+                                                   "model.op_fuser",
+                                                   "model.bias",
+                                                   "model.scaled_residuals",
+                                                   "training.fused_quantize",
+                                                   "training.cache_weights"};
+constexpr std::array<std::string_view, 11> kAttentionKeys{"model.form",
+                                                          "model.heads",
+                                                          "model.kv_heads",
+                                                          "model.bias",
+                                                          "model.scaled_residuals",
+                                                          "model.dropout",
+                                                          "training.fused_quantize",
+                                                          "training.cache_weights",
+                                                          "training.fp8_attention",
+                                                          "training.fp8_attention_backward",
+                                                          "training.fp8_mha"};
+constexpr std::array<std::string_view, 13> kTransformerKeys{"model.form",
+                                                            "model.heads",
+                                                            "model.kv_heads",
+                                                            "model.ffn",
+                                                            "model.op_fuser",
+                                                            "model.bias",
+                                                            "model.scaled_residuals",
+                                                            "model.dropout",
+                                                            "training.fused_quantize",
+                                                            "training.cache_weights",
+                                                            "training.fp8_attention",
+                                                            "training.fp8_attention_backward",
+                                                            "training.fp8_mha"};
+
 constexpr std::array kLayers = {
-    LayerRow{"linear", "one matrix product", make_linear, square_product},
+    LayerRow{"linear", "one matrix product", make_linear, square_product, kLinearKeys},
     LayerRow{"grouped_linear", "one matrix product for each expert, over its group of tokens", make<GroupedLinear>,
-             group_products},
-    LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product},
-    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products},
+             group_products, kGroupedKeys},
+    LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product,
+             kNormLinearKeys},
+    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products,
+             kMlpKeys},
     LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,
-             attention_products},
+             attention_products, kAttentionKeys},
     LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>,
-             transformer_products},
+             transformer_products, kTransformerKeys},
 };
 
 }  // namespace

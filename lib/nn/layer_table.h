@@ -25,6 +25,8 @@ struct LayerRow {
   std::unique_ptr<Module> (*make)(Build&, const std::string& name, const LayerConfig&);
   /// All weights and activations that a quantizing recipe casts, in both orientations.
   std::vector<QuantizedMatrix> (*quantized)(const LayerConfig&);
+  /// Keys of a scenario that the layer reads and other layers do not. A test tries every key with every layer.
+  std::span<const std::string_view> keys;
 };
 
 /// The table of layers. To add one, add a file and a row. Every layer maps [tokens, hidden] to [tokens, hidden].

@@ -101,6 +101,8 @@ struct RecipeRow {
   std::string_view name;
   std::string_view title;
   Recipe (*make)();
+  /// Keys of a scenario that the recipe reads and other recipes do not. A test tries every key with every recipe.
+  std::span<const std::string_view> keys;
 };
 
 /// The table of recipes. lib/README.md says what a new one needs.

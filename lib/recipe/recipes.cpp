@@ -9,12 +9,38 @@
 namespace fp8lab {
 namespace {
 
+template <class... Own>
+constexpr auto quantizing_and(Own... own) {
+  return std::array<std::string_view, 7 + sizeof...(own)>{"training.first_layers_bf16",
+                                                          "training.last_layers_bf16",
+                                                          "training.quantized_weights",
+                                                          "training.masters_from",
+                                                          "training.fused_quantize",
+                                                          "training.cache_weights",
+                                                          "training.recipe_options.fp8_format",
+                                                          own...};
+}
+
+constexpr auto kDelayedKeys =
+    quantizing_and("training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward", "training.fp8_mha",
+                   "training.initial_history_length", "training.recipe_options.amax_history_length",
+                   "training.recipe_options.amax_algorithm", "training.recipe_options.margin");
+constexpr auto kCurrentKeys =
+    quantizing_and("training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward",
+                   "training.recipe_options.epsilon", "training.recipe_options.power_of_two_scales");
+constexpr auto kBlockKeys = quantizing_and("training.fp8_sums", "training.recipe_options.epsilon",
+                                           "training.recipe_options.power_of_two_scales");
+constexpr auto kMxfp8Keys = quantizing_and("training.recipe_options.scale_rounding");
+
 constexpr std::array kRecipes = {
-    RecipeRow{"bf16", "no quantization: the baseline every other recipe is compared with", make_bf16},
-    RecipeRow{"delayed", "per-tensor FP8, scale from the amax history of earlier steps (DelayedScaling)", make_delayed},
-    RecipeRow{"current", "per-tensor FP8, scale from the tensor's own amax (Float8CurrentScaling)", make_current},
-    RecipeRow{"block", "E4M3 in 1x128 blocks (weights 128x128), FP32 scales (Float8BlockScaling)", make_block},
-    RecipeRow{"mxfp8", "E4M3 in 1x32 blocks, E8M0 scales (MXFP8BlockScaling)", make_mxfp8},
+    RecipeRow{"bf16", "no quantization: the baseline every other recipe is compared with", make_bf16, {}},
+    RecipeRow{"delayed", "per-tensor FP8, scale from the amax history of earlier steps (DelayedScaling)", make_delayed,
+              kDelayedKeys},
+    RecipeRow{"current", "per-tensor FP8, scale from the tensor's own amax (Float8CurrentScaling)", make_current,
+              kCurrentKeys},
+    RecipeRow{"block", "E4M3 in 1x128 blocks (weights 128x128), FP32 scales (Float8BlockScaling)", make_block,
+              kBlockKeys},
+    RecipeRow{"mxfp8", "E4M3 in 1x32 blocks, E8M0 scales (MXFP8BlockScaling)", make_mxfp8, kMxfp8Keys},
 };
 
 [[noreturn]] void refuse_option(const Recipe& recipe, std::string_view option, std::string_view needs) {

@@ -1,7 +1,7 @@
-#include "harness/cell/absent_keys.h"
-
 #include <algorithm>
 #include <array>
+
+#include "harness/cell/file_keys.h"
 
 namespace fp8lab {
 namespace {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "harness/cell/absent_keys.h"
-
 namespace fp8lab {
 namespace {
 

@@ -64,6 +64,7 @@ Key key(std::string_view path, KeyType type, std::string_view meaning, Access) {
   row.type = type;
   row.meaning = meaning;
   row.set = [](CellConfig& cell, const Value& value) { assign(Access{}(cell), value); };
+  row.copy = [](CellConfig& to, const CellConfig& from) { Access{}(to) = Access{}(const_cast<CellConfig&>(from)); };
   row.get = [](const CellConfig& cell) { return read(std::as_const(Access{}(const_cast<CellConfig&>(cell)))); };
   return row;
 }
@@ -292,7 +293,7 @@ std::vector<Key> make_keys() {
                   kTraining<&T::last_layers_bf16>),
       toggle("training.quantized_weights",
              "weights of matrix products are stored in FP8 (Transformer Engine's quantized_model_init, formerly "
-             "fp8_model_init); bf16 ignores it",
+             "fp8_model_init)",
              kTraining<&T::quantized_weights>),
       toggle("training.deferred_init",
              "true: each rank initialises only the rows that it keeps; true in sharded cells when left out",

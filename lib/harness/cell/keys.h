@@ -33,6 +33,7 @@ struct Key {
   std::vector<std::string> (*table_words)(const Vocabulary&);  ///< used instead of fixed_words if not null
   void (*set)(CellConfig&, const Value&);                      ///< the value must have the type that `type` says
   Value (*get)(const CellConfig&);
+  void (*copy)(CellConfig& to, const CellConfig& from);
 
   /// The allowed words of a kWord.
   std::vector<std::string> words(const Vocabulary& vocabulary) const;

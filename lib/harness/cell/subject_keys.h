@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,24 +12,29 @@
 // drives.
 namespace fp8lab {
 
+inline constexpr std::array<std::string_view, 1> kOwnKeys{"training.deterministic"};
+inline constexpr std::array<std::string_view, 2> kLibraryKeys{"versions.before", "versions.after"};
+
 /// A value of key `subject`.
 struct SubjectRow {
   std::string_view name;
   std::string_view title;
-  bool installable;            ///< it is a package that `fp8lab subjects --install` can install
-  std::string_view cost = {};  ///< disk and time that installing it takes
+  std::span<const std::string_view> keys;  ///< those that it reads and other subjects do not
+  bool installable;                        ///< it is a package that `fp8lab subjects --install` can install
+  std::string_view cost = {};              ///< disk and time that installing it takes
 };
 
 inline constexpr std::string_view kPytorchCost = "about 3 GB of disk and ten minutes on two cores";
 
 inline constexpr std::array kSubjects{
-    SubjectRow{"own", "this program's runtime", false},
-    SubjectRow{"torch", "PyTorch: FSDP2 in BF16", true, kPytorchCost},
-    SubjectRow{"torchao", "torchao: float8 linear layers over FSDP2", true, kPytorchCost},
+    SubjectRow{"own", "this program's runtime", kOwnKeys, false},
+    SubjectRow{"torch", "PyTorch: FSDP2 in BF16", kLibraryKeys, true, kPytorchCost},
+    SubjectRow{"torchao", "torchao: float8 linear layers over FSDP2", kLibraryKeys, true, kPytorchCost},
     SubjectRow{
-        "transformer_engine", "NVIDIA Transformer Engine for PyTorch", true,
+        "transformer_engine", "NVIDIA Transformer Engine for PyTorch", kLibraryKeys, true,
         "PyTorch's 3 GB of disk or more and ten minutes, then its extension is compiled with nvcc: up to an hour"},
-    SubjectRow{"double", "stands in for a library in tests: a version names the defect that it has", false},
+    SubjectRow{"double", "stands in for a library in tests: a version names the defect that it has", kLibraryKeys,
+               false},
 };
 
 std::vector<std::string> subject_names();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,8 @@ struct Term {
   /// Memory in bytes of each GPU that its ranks share; empty or null: it has no memory of its own.
   std::vector<std::int64_t> (*gpu_memory)() = nullptr;
   std::string (*details)() = nullptr;  ///< further facts, one a line; null: none
+  /// Layers and recipes: the keys that this row reads and other rows of its table do not.
+  std::span<const std::string_view> keys{};
 
   std::string why_unavailable() const { return unavailable_reason ? unavailable_reason() : std::string(); }
   std::string describe() const { return details ? details() : std::string(); }
@@ -60,6 +63,9 @@ struct Vocabulary {
   /// A checksum of the text that the cell trains on; "": it reads none. Called on cells that break no rule. Empty: no
   /// cell reads anything.
   std::function<std::string(const CellConfig&)> text_checksum;
+  /// Why an arm of the cell has no figures of this group of metrics, known before it runs; "": it has them. Empty:
+  /// every arm has all.
+  std::function<std::string(const CellConfig&, Arm, std::string_view group)> why_absent;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;
 };

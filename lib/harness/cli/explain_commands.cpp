@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "harness/cell/absent_keys.h"
 #include "harness/cell/file_keys.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/read_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/program.h"
@@ -86,6 +86,8 @@ Json json_of(const Key& key, const Vocabulary& vocabulary) {
   Json out{{"name", key.path}, {"type", type_of(key)}, {"meaning", key.meaning}};
   out["allowed"] = expected_of(key, vocabulary);
   out["default"] = default_in_words(usual, absent);
+  const std::string readers = read_by(key, vocabulary);
+  out["read_by"] = readers.empty() ? "every cell" : readers;
   out["example"] = example_of(key, vocabulary);
   out["axis"] = fmt::format("matrix: {{{}: [{}]}}", key.last(), example_value(key, vocabulary));
   return out;

@@ -81,15 +81,42 @@ std::string line_of(const SubjectState& state) {
 
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program) {
   const std::vector<std::filesystem::path> files = find_scenario_files(paths);
-  const LoadedScenarios loaded = load_scenarios(files, program.vocabulary());
+  LoadedScenarios loaded = load_scenarios(files, program.vocabulary());
+  // What this machine lacks is no matter of the file.
+  for (PlannedCell& cell : loaded.cells)
+    if (cell.skipped_here) cell.skip_reason.clear();
+  Subjects(program.worker_directory).skip_unable(loaded.cells, program.vocabulary());
+  const auto text_of = [](const Remark& remark) {
+    return fmt::format("{}:{}:{}: {}", for_terminal(remark.file), remark.place.line, remark.place.column, remark.text);
+  };
   if (json) {
     Json out{{"files", files.size()}, {"cells", loaded.cells.size()}, {"errors", Json::array()}};
     for (const ScenarioError& error : loaded.errors) out["errors"].push_back(error_json(error));
+    out["remarks"] = Json::array();
+    for (const Remark& remark : loaded.remarks)
+      out["remarks"].push_back({{"file", remark.file},
+                                {"line", remark.place.line},
+                                {"column", remark.place.column},
+                                {"message", remark.text}});
+    out["skipped"] = Json::array();
+    out["inconclusive"] = Json::array();
+    for (const PlannedCell& cell : loaded.cells)
+      if (!cell.skip_reason.empty())
+        out["skipped"].push_back({{"id", cell.config.id}, {"reason", cell.skip_reason}});
+      else if (!cell.inconclusive.empty())
+        out["inconclusive"].push_back({{"id", cell.config.id}, {"reason", cell.inconclusive}});
     print(out);
   } else {
     for (const ScenarioError& error : loaded.errors) report_error(error.what());
-    if (loaded.errors.empty())
-      print(fmt::format("{}, {}: all valid\n", counted(files.size(), "file"), counted(loaded.cells.size(), "cell")));
+    if (files.size() == 1)
+      for (const Remark& remark : loaded.remarks) print(text_of(remark) + "\n");
+    if (loaded.errors.empty()) {
+      print(fmt::format("{}, {}: all valid\n{}", counted(files.size(), "file"), counted(loaded.cells.size(), "cell"),
+                        foreseen(loaded.cells, true)));
+      if (files.size() > 1 && !loaded.remarks.empty())
+        print(fmt::format("{} are read by some cells of their file only; `fp8lab validate FILE` lists them\n",
+                          counted(loaded.remarks.size(), "key")));
+    }
   }
   std::fflush(stdout);  // the notes come last also if both streams are one file
   std::fputs(code_notes(loaded.cells).c_str(), stderr);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
@@ -33,6 +34,7 @@ Json cell_json(const PlannedCell& cell, const Vocabulary& vocabulary, bool detai
   Json out{
       {"id", cell.config.id}, {"scenario", cell.config.scenario}, {"device", cell.config.device}, {"skip", nullptr}};
   if (!cell.skip_reason.empty()) out["skip"] = cell.skip_reason;
+  if (cell.skip_reason.empty() && !cell.inconclusive.empty()) out["inconclusive"] = cell.inconclusive;
   if (!details) return out;
   out["file"] = cell.file;
   out["arms"] = arm_names(cell, vocabulary);
@@ -44,6 +46,30 @@ Json cell_json(const PlannedCell& cell, const Vocabulary& vocabulary, bool detai
 
 }  // namespace
 
+std::string foreseen(const std::vector<PlannedCell>& cells, bool skips) {
+  std::string out;
+  const auto add = [&](std::string_view ends, auto reason_of) {
+    std::vector<std::pair<std::string, std::size_t>> reasons;  // in the order of the cells
+    std::size_t count = 0;
+    for (const PlannedCell& cell : cells) {
+      const std::string reason = reason_of(cell);
+      if (reason.empty()) continue;
+      ++count;
+      const auto row = std::ranges::find(reasons, reason, &std::pair<std::string, std::size_t>::first);
+      if (row == reasons.end())
+        reasons.emplace_back(reason, 1);
+      else
+        ++row->second;
+    }
+    if (count > 0) out += fmt::format("{} of {} will be {}:\n", count, counted(cells.size(), "cell"), ends);
+    for (const auto& [reason, times] : reasons)
+      out += fmt::format("  {}: {}\n", counted(times, "cell"), for_terminal(reason));
+  };
+  if (skips) add("skipped", [](const PlannedCell& cell) { return cell.skip_reason; });
+  add("inconclusive", [](const PlannedCell& cell) { return cell.skip_reason.empty() ? cell.inconclusive : ""; });
+  return out;
+}
+
 std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary,
                     const ListingOptions& options) {
   if (options.json) {
@@ -54,7 +80,10 @@ std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& voc
   std::string out;
   for (const PlannedCell& cell : cells) {
     out += cell.config.id;
-    if (!cell.skip_reason.empty()) out += fmt::format("  (skipped: {})", for_terminal(cell.skip_reason));
+    if (!cell.skip_reason.empty())
+      out += fmt::format("  (skipped: {})", for_terminal(cell.skip_reason));
+    else if (!cell.inconclusive.empty())
+      out += fmt::format("  (inconclusive: {})", for_terminal(cell.inconclusive));
     out += "\n";
     if (!options.details || !cell.skip_reason.empty()) continue;
     out += fmt::format("  arms: {}\n", fmt::join(arm_names(cell, vocabulary), ", "));

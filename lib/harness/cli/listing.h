@@ -13,6 +13,10 @@ struct ListingOptions {
   bool json = false;
 };
 
+/// How many cells will be inconclusive, and with `skips` how many will be skipped, and why, as far as that is known
+/// before anything runs; "" if none.
+std::string foreseen(const std::vector<PlannedCell>& cells, bool skips);
+
 /// The output of `fp8lab run --list` and `fp8lab run --dry-run`.
 std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const ListingOptions& options);
 

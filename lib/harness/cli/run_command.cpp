@@ -384,6 +384,8 @@ int run_command(const RunRequest& request, const Program& program) {
     tell(nothing_matches(request, devices, vocabulary));
     return exit_code({});
   }
+  if (const std::string later = foreseen(loaded.cells, false); speaks && !later.empty())
+    std::fputs(later.c_str(), stderr);
   if (ranks) return run_launched(*ranks, request, program, loaded.cells, std::move(entire));
   need_descriptors(descriptors_needed(loaded.cells, runner_options(request, program).jobs),
                    "run fewer arms at a time (--jobs)");

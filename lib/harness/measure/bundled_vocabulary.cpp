@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <span>
 #include <utility>
@@ -8,9 +9,14 @@
 #include "backend/device.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/cell/vocabulary.h"
 #include "harness/data/text_data.h"
+#include "harness/measure/arms.h"
 #include "harness/measure/layer_rules.h"
+#include "harness/measure/twin.h"
+#include "harness/reference/support.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
 
@@ -19,23 +25,27 @@ namespace {
 
 using Rules = std::vector<BrokenRule>;
 
+bool layer_reads(std::string_view layer, std::string_view key) {
+  return std::ranges::find(layer_row(layer).keys, key) != layer_row(layer).keys.end();
+}
+
+bool attends(std::string_view layer) { return layer_reads(layer, "model.heads"); }
+
+/// The rule of an even split of tokens: experts have groups of one size.
+std::optional<BrokenRule> broken_split_rule(const CellConfig& cell) {
+  const ModelConfig& model = cell.model;
+  const std::int64_t tokens = seq_of_rank(cell) * model.batch;
+  if (!layer_reads(model.layer, "model.split") || model.split != GroupSplit::kEven || tokens % model.experts == 0)
+    return std::nullopt;
+  return BrokenRule{"model.split", fmt::format("even, but {} experts do not divide the {} tokens of a rank; write "
+                                               "`split: uneven`, or other `experts`, `seq` or `batch`",
+                                               model.experts, tokens)};
+}
+
 /// Adds the rules of the layer and of the recipe that a cell breaks.
 void add_recipe_rules(const CellConfig& cell, Rules& out) {
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
-    if (recipe.quantized && cell.training.fp8_attention && !recipe.attention)
-      out.push_back({"training.fp8_attention", fmt::format("recipe '{}' keeps attention in 16 bits; remove it, or "
-                                                           "write `recipe: delayed`",
-                                                           recipe.name)});
-    const bool histories = recipe.activation.amax_source == AmaxSource::kHistory;
-    if (recipe.quantized && cell.training.initial_history_length > 0 && !histories)
-      out.push_back({"training.initial_history_length",
-                     fmt::format("recipe '{}' keeps no histories; write `recipe: delayed`", recipe.name)});
-    if (recipe.quantized && cell.training.fp8_mha && !histories)
-      out.push_back({"training.fp8_mha",
-                     fmt::format("recipe '{}' knows a scale only once its tensor is stored, so that no product can "
-                                 "cast what it makes; write `recipe: delayed`",
-                                 recipe.name)});
     for (BrokenRule& rule : broken_layer_rules(cell, recipe)) out.push_back(std::move(rule));
   } catch (const Error& error) {
     out.push_back({"training.recipe_options", error.what()});
@@ -63,6 +73,7 @@ std::optional<BrokenRule> broken_corpus_rule(const CellConfig& cell) {
 Rules broken_bundled_rules(const CellConfig& cell) {
   Rules out;
   add_recipe_rules(cell, out);
+  if (std::optional<BrokenRule> broken = broken_split_rule(cell)) out.push_back(std::move(*broken));
   if (std::optional<BrokenRule> broken = broken_corpus_rule(cell)) out.push_back(std::move(*broken));
   return out;
 }
@@ -91,8 +102,17 @@ std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMo
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
   std::vector<Term> out;
-  for (const Row& row : rows) out.push_back({std::string(row.name), std::string(row.title)});
+  for (const Row& row : rows) {
+    out.push_back({std::string(row.name), std::string(row.title)});
+    if constexpr (requires { row.keys; }) out.back().keys = row.keys;
+  }
   return out;
+}
+
+std::string why_absent(const CellConfig& cell, Arm arm, std::string_view group) {
+  if (is_library(cell)) return {};  // its worker says what it cannot measure
+  if (group == "twin") return why_no_twin(cell, arm);
+  return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
 }
 
 Vocabulary make_vocabulary() {
@@ -118,6 +138,7 @@ Vocabulary make_vocabulary() {
   out.broken_rules = broken_bundled_rules;
   out.lacks = lacks_corpus;
   out.text_checksum = text_checksum;
+  out.why_absent = why_absent;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;
 }

@@ -112,20 +112,4 @@ std::vector<BrokenRule> broken_layer_rules(const CellConfig& cell, const Recipe&
   return LayerRules(cell, recipe).broken();
 }
 
-bool attends(std::string_view layer) {
-  // Only the packed projection of queries, keys and values depends on the number of heads of keys and values.
-  const auto matrices = [&](std::int64_t kv_heads) {
-    ModelConfig model;
-    model.layer = layer;
-    model.hidden = model.seq = kEveryRecipe;
-    model.heads = 2;
-    model.kv_heads = kv_heads;
-    std::vector<std::int64_t> sizes;
-    for (const QuantizedMatrix& matrix : layer_row(layer).quantized(layer_config(model, false)))
-      sizes.insert(sizes.end(), {matrix.rows, matrix.cols});
-    return sizes;
-  };
-  return matrices(1) != matrices(2);
-}
-
 }  // namespace fp8lab

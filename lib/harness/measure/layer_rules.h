@@ -11,7 +11,4 @@ namespace fp8lab {
 /// it can.
 std::vector<BrokenRule> broken_layer_rules(const CellConfig& cell, const Recipe& recipe);
 
-/// True if the layer of this name has attention, and so heads.
-bool attends(std::string_view layer);
-
 }  // namespace fp8lab

@@ -39,19 +39,22 @@ std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
 
 }  // namespace
 
-void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+std::string why_no_twin(const CellConfig& cell, Arm arm) {
   const Recipe recipe = recipe_of(cell, arm);
   const bool eight_bits = cell.training.quantized_weights && recipe.quantized;
   const bool resumes = cell.training.resume_at > 0;
-  if (!eight_bits && !cell.gather_ahead && !resumes) {
-    put(result.metrics, kLossesEqual, std::nullopt,
-        "no weight is held in eight bits, none is gathered ahead, and training is not resumed");
-    return;
-  }
-  if (const std::string reason = eight_bits && !resumes ? why_unequal(cell, recipe) : ""; !reason.empty()) {
+  if (!eight_bits && !cell.gather_ahead && !resumes)
+    return "no weight is held in eight bits, none is gathered ahead, and training is not resumed";
+  return eight_bits && !resumes ? why_unequal(cell, recipe) : "";
+}
+
+void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
+  if (const std::string reason = why_no_twin(cell, arm); !reason.empty()) {
     put(result.metrics, kLossesEqual, std::nullopt, reason);
     return;
   }
+  const Recipe recipe = recipe_of(cell, arm);
+  const bool resumes = cell.training.resume_at > 0;
   CellConfig config = cell;
   config.training.resume_at = 0;
   // Resumed training is compared with the same cell, unresumed, so everything else stays as the cell says.

@@ -47,12 +47,11 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged 
   return node;
 }
 
-/// The rows of each expert's group, a multiple of gcd(tokens, 128). Even: equal shares of those units, rounded down
-/// where a group ends. Uneven: the first expert has as many shares as there are experts, each later one has one less,
-/// but the second one has none.
+/// The rows of each expert's group. Even: equal shares of the tokens. Uneven: multiples of gcd(tokens, 128); the first
+/// expert has as many shares as there are experts, each later one has one less, but the second one has none.
 std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
   std::int64_t unit = 1;
-  while (unit < 128 && cell.tokens % (2 * unit) == 0) unit *= 2;
+  while (cell.uneven_split && unit < 128 && cell.tokens % (2 * unit) == 0) unit *= 2;
   const auto shares = [&](std::int64_t expert) -> std::int64_t {
     if (!cell.uneven_split) return 1;
     return expert == 1 ? 0 : cell.experts - expert;

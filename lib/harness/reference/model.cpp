@@ -81,12 +81,12 @@ Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& e
 
 std::vector<std::int64_t> Model::group_rows() const {
   const ModelConfig& model = cell_.model;
-  const std::int64_t tokens = model.seq * model.batch, unit = std::gcd(tokens, std::int64_t{128});
+  const bool uneven = model.split == GroupSplit::kUneven;
+  const std::int64_t tokens = model.seq * model.batch, unit = uneven ? std::gcd(tokens, std::int64_t{128}) : 1;
   // An uneven split gives the experts experts, 0, experts - 2, ..., 1 shares.
   std::vector<std::int64_t> ends;
   std::int64_t shares = 0;
   for (std::int64_t i = 0; i < model.experts; ++i) {
-    const bool uneven = model.split == GroupSplit::kUneven;
     shares += !uneven ? 1 : i == 1 ? 0 : model.experts - i;
     ends.push_back(shares);
   }

@@ -15,6 +15,7 @@
 #include "harness/cell/regular_file.h"
 #include "harness/scenario/scenario.h"
 #include "harness/scenario/scenario_reader.h"
+#include "harness/scenario/unread_keys.h"
 
 namespace fp8lab {
 namespace {
@@ -134,6 +135,21 @@ void check_values_are_computed(const Scenario& scenario, const std::vector<Plann
   mistakes.throw_all();
 }
 
+/// Sets `inconclusive` of cells with expectations about figures that no run of theirs can have.
+void foresee_inconclusive(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) {
+  if (!vocabulary.why_absent) return;
+  for (PlannedCell& cell : cells) {
+    if (!vocabulary.computes_values || !vocabulary.computes_values(cell.config.device)) continue;
+    for (const Expectation& e : cell.expect) {
+      if (!is_of_values(e) || !cell.inconclusive.empty()) continue;
+      const Arm arm = e.side == Side::kBefore ? Arm::kBefore : e.side == Side::kBf16 ? Arm::kBf16 : Arm::kAfter;
+      if (const std::string reason = vocabulary.why_absent(cell.config, arm, find_metric(e.metric)->group());
+          !reason.empty())
+        cell.inconclusive = fmt::format("{} is absent: {}", e.metric, reason);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
@@ -172,6 +188,8 @@ LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabul
       std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
       check_both_arms_are_expected(scenario, cells);
       check_values_are_computed(scenario, cells, vocabulary);
+      foresee_inconclusive(cells, vocabulary);
+      std::ranges::move(UnreadKeys(scenario, vocabulary).partly_read(cells), std::back_inserter(out.remarks));
       std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
       file_of.emplace(scenario.name, scenario.file);
       out.scenarios.push_back(std::move(scenario));

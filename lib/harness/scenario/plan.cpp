@@ -9,6 +9,7 @@
 #include "harness/scenario/rules.h"
 #include "harness/scenario/scenario.h"
 #include "harness/scenario/scenario_reader.h"
+#include "harness/scenario/unread_keys.h"
 
 namespace fp8lab {
 namespace {
@@ -28,7 +29,8 @@ Place place_of(const Scenario& scenario, const std::string& keys) {
 /// The rules that cells break, each with the first cell that breaks it.
 class BrokenCells {
  public:
-  BrokenCells(const Scenario& scenario, const Vocabulary& vocabulary) : scenario_(scenario), vocabulary_(vocabulary) {}
+  BrokenCells(const Scenario& scenario, const Vocabulary& vocabulary, Mistakes& mistakes)
+      : scenario_(scenario), vocabulary_(vocabulary), mistakes_(mistakes) {}
 
   void check(const CellConfig& cell) {
     std::vector<BrokenRule> rules = broken_rules(cell, vocabulary_);
@@ -56,7 +58,6 @@ class BrokenCells {
                                           group, cells.front().config.device, group));
         });
   }
-  void throw_all() const { mistakes_.throw_all(); }
 
  private:
   /// True if the cell's layer has attention, and the file does not give its heads.
@@ -74,7 +75,7 @@ class BrokenCells {
   const Scenario& scenario_;
   const Vocabulary& vocabulary_;
   std::set<std::pair<std::string, std::string>> seen_;
-  Mistakes mistakes_;
+  Mistakes& mistakes_;
 };
 
 /// Why the device cannot run the cell, or "". Where a library runs, its worker is asked.
@@ -164,7 +165,9 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   Copies copies(scenario, points);
   std::vector<PlannedCell> cells;
   std::set<std::string> ids;
-  BrokenCells broken(scenario, vocabulary);
+  Mistakes mistakes;
+  BrokenCells broken(scenario, vocabulary, mistakes);
+  UnreadKeys unread(scenario, vocabulary);
   const int line = place_of(scenario, "name").line;
   for (const Axes& axes : points.points()) {
     PlannedCell cell;
@@ -179,6 +182,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
       throw ScenarioError(scenario.file, place_of(scenario, "include"),
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
     resolve_paths(scenario.file, cell.config);
+    unread.drop(cell);
     broken.check(cell.config);
     cell.file = scenario.file;
     cell.line = line;
@@ -193,7 +197,8 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     cells.push_back(std::move(cell));
   }
   broken.check_measure(cells);
-  broken.throw_all();
+  unread.report(mistakes);
+  mistakes.throw_all();
   copies.give(scenario.expect, &PlannedCell::expect, cells);
   copies.give(scenario.claims, &PlannedCell::claims, cells);
   copies.give_reasons(scenario.skip_if, cells);

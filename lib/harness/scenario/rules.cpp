@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
-#include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 
@@ -72,12 +70,6 @@ Broken broken_language_rule(const CellConfig& cell) {
     return BrokenRule{"model.vocabulary",
                       "missing; cross_entropy is of a language model, which needs its number of "
                       "tokens; write `vocabulary: 256`, or another `loss`"};
-  if (m.head != HeadWeight::kOwn)
-    return BrokenRule{"model.head",
-                      "tied, but a model without a vocabulary has no head; remove it, or write `vocabulary`"};
-  if (m.positions)
-    return BrokenRule{"model.positions",
-                      "a model without a vocabulary has no embedding to add them to; remove it, or write `vocabulary`"};
   return std::nullopt;
 }
 
@@ -103,8 +95,6 @@ Broken broken_mesh_rule(const CellConfig& cell) {
     return BrokenRule{"mesh", fmt::format("{} takes {} rank{}, but `ranks` is {}; make them equal", cell.mesh, takes,
                                           takes == 1 ? "" : "s", cell.ranks)};
   if (is_sharded(cell)) return std::nullopt;
-  if (!cell.mesh.empty())
-    return BrokenRule{"mesh", "a mesh means nothing under `sharding: none`; remove one of the two"};
   if (cell.ranks > 1)
     return BrokenRule{"sharding",
                       fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model unsharded on "
@@ -138,76 +128,15 @@ Broken broken_context_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
-/// Keys that mean something only for sharded cells.
-void add_unsharded_rules(const CellConfig& cell, Rules& out) {
-  if (is_sharded(cell)) return;
-  const auto need_sharding = [&](bool given, const char* key, const char* why) {
-    if (given) out.push_back({key, fmt::format("{} without sharding; remove it, or write `sharding: fsdp`", why)});
-  };
-  need_sharding(!cell.reshard_after_forward, "reshard_after_forward", "nothing is gathered");
-  need_sharding(cell.gather_ahead, "gather_ahead", "nothing is gathered");
-  need_sharding(cell.reduce_dtype.has_value(), "reduce_dtype", "no gradients are reduced");
-  need_sharding(defers_init(cell), "training.deferred_init", "nobody initialises the parameters later");
-}
-
 Broken broken_subject_rule(const CellConfig& cell) {
-  const VersionsConfig& versions = cell.versions;
-  if (!is_library(cell)) {
-    if (versions.before.empty() && versions.after.empty()) return std::nullopt;
-    return BrokenRule{versions.before.empty() ? "versions.after" : "versions.before",
-                      "this program's own runtime has one version; name a library in `subject` "
-                      "(`subject: transformer_engine`), or remove `versions`"};
-  }
-  if (!cell.fix.empty())
-    return BrokenRule{"fix",
-                      fmt::format("it is a switch of this program's own runtime, which `subject: {}` does not "
-                                  "run; name two versions of the library in `versions`, or remove one of the two",
-                                  cell.subject)};
-  return std::nullopt;
-}
-
-constexpr std::array<std::string_view, 12> kOptimizerKeys{"training.master_weights",
-                                                          "training.moments",
-                                                          "training.weight_rounding",
-                                                          "training.weight_decay",
-                                                          "training.decay_only_matrices",
-                                                          "training.clip_norm",
-                                                          "training.weight_average",
-                                                          "training.learning_rate_schedule",
-                                                          "training.warmup_steps",
-                                                          "training.final_learning_rate",
-                                                          "training.beta1",
-                                                          "training.beta2"};
-
-/// Keys that the cell's optimizer does not heed.
-void add_unheeded_rules(const CellConfig& cell, Rules& out) {
-  const auto changed = [&](std::string_view path) {
-    const Key* key = find_key(path);
-    return key->get(cell) != key->get(CellConfig{});
-  };
-  if (cell.training.optimizer == Optimizer::kNone)
-    for (const std::string_view path : kOptimizerKeys)
-      if (changed(path))
-        out.push_back({std::string(path), "there is no optimizer to heed it; remove it, or write `optimizer: adam`"});
-  if (cell.training.optimizer == Optimizer::kForeachAdam)
-    for (const std::string_view path : {"training.master_weights", "training.moments", "training.weight_rounding"})
-      if (changed(path))
-        out.push_back({std::string(path),
-                       "foreach_adam updates the parameters themselves, with moments in f32, and rounds to the "
-                       "nearest; remove it, or write `optimizer: adam`"});
-  // PyTorch clips gradients apart from its optimizer.
-  if (cell.training.optimizer == Optimizer::kForeachAdam && cell.training.clip_norm != 0.0 && !is_library(cell))
-    out.push_back(
-        {"training.clip_norm", "foreach_adam does not clip gradients; remove it, or write `optimizer: adam`"});
+  if (!is_library(cell) || cell.fix.empty()) return std::nullopt;
+  return BrokenRule{"fix", fmt::format("it is a switch of this program's own runtime, which `subject: {}` does not "
+                                       "run; name two versions of the library in `versions`, or remove one of the two",
+                                       cell.subject)};
 }
 
 Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const TrainingConfig& t = cell.training;
-  if (t.weight_rounding == Rounding::kStochastic &&
-      (t.master_weights != Master::kNone || t.param_dtype != ParamDType::kBF16))
-    return BrokenRule{"training.weight_rounding",
-                      "masters and parameters in f32 keep what rounding loses; write `master_weights: none` and "
-                      "`param_dtype: bf16`, or remove it"};
   if (t.master_weights == Master::kRemainder && t.param_dtype != ParamDType::kBF16)
     return BrokenRule{"training.master_weights",
                       fmt::format("remainder keeps the 16 bits that bf16 parameters lack, but param_dtype is {}; write "
@@ -219,66 +148,21 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
                       fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
                                   "smaller than what eight bits can distinguish",
                                   t.master_weights.text())};
-  if (t.masters_from != MastersFrom::kInitialValues && !(t.quantized_weights && t.optimizer == Optimizer::kAdam))
-    return BrokenRule{"training.masters_from",
-                      "only adam's masters of FP8 weights can start from something else than the weights; "
-                      "remove it, or write `optimizer: adam`, `quantized_weights: true` and `master_weights: f32`"};
-  return std::nullopt;
-}
-
-Broken broken_sums_rule(const CellConfig& cell) {
-  if (cell.training.fp8_sums != Fp8Sums::kTensorCore || cell.arch == "hopper") return std::nullopt;
-  return BrokenRule{"training.fp8_sums",
-                    fmt::format("tensor_core is Hopper's, but arch is {}; write f32 or `arch: hopper`", cell.arch)};
-}
-
-Broken broken_cache_rule(const CellConfig& cell) {
-  if (is_sharded(cell) && cell.training.cache_weights)
-    return BrokenRule{"training.cache_weights", "layers of a sharded model cache no weights; remove one of the two"};
-  if (cell.model.layer == "grouped_linear" && cell.training.cache_weights)
-    return BrokenRule{"training.cache_weights",
-                      "grouped_linear quantizes its weights in every forward; remove it, or choose another layer"};
   return std::nullopt;
 }
 
 void add_schedule_rules(const TrainingConfig& t, Rules& out) {
   const bool cosine = t.learning_rate_schedule == RateSchedule::kCosine;
-  for (const auto& [set, key] : {std::pair{t.decay_steps != 0, "training.decay_steps"},
-                                 {t.final_learning_rate != 0.0, "training.final_learning_rate"}})
-    if (set && !cosine)
-      out.push_back({key, "a constant learning rate has no end; remove it, or write `learning_rate_schedule: cosine`"});
   const std::int64_t end = t.decay_steps == 0 ? t.steps : t.decay_steps;
   if (cosine && t.warmup_steps >= end)
     out.push_back({"training.warmup_steps",
                    fmt::format("{}, but cosine ends at step {}; the warm-up must be shorter", t.warmup_steps, end)});
-  if (t.validate_every > 0 && t.validation_batches == 0)
-    out.push_back(
-        {"training.validate_every", "a validation has no batches; write `validation_batches: 1`, or remove it"});
 }
 
-void add_data_rules(const CellConfig& cell, Rules& out) {
-  const TrainingConfig& t = cell.training;
-  if (t.data == Data::kText) {
-    if (!is_language_model(cell))
-      out.push_back(
-          {"training.data", "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"});
-    return;
-  }
-  for (const auto& [set, key] :
-       {std::pair{!t.corpus.empty(), "training.corpus"}, {t.tokens != Tokens::kByte, "training.tokens"}})
-    if (set)
-      out.push_back({key, fmt::format("`data: {}` reads no corpus; write `data: text`, or remove it", t.data.text())});
-}
-
-Broken broken_attention_rule(const TrainingConfig& t) {
-  if (!t.fp8_attention && !t.fp8_attention_backward)
-    return BrokenRule{"training.fp8_attention_backward",
-                      "attention casts nothing in forward either; remove it, or write `fp8_attention: true`"};
-  if (t.fp8_mha && !(t.fp8_attention && t.fp8_attention_backward))
-    return BrokenRule{"training.fp8_mha",
-                      "attention must read and return eight bits in both passes; remove it, or write `fp8_attention: "
-                      "true` and no `fp8_attention_backward: false`"};
-  return std::nullopt;
+Broken broken_data_rule(const CellConfig& cell) {
+  if (cell.training.data != Data::kText || is_language_model(cell)) return std::nullopt;
+  return BrokenRule{"training.data",
+                    "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"};
 }
 
 Broken broken_resume_rule(const TrainingConfig& t) {
@@ -316,15 +200,10 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add(broken_ranks_rule(cell, vocabulary));
   add(broken_context_rule(cell));
   add(broken_mesh_rule(cell));
-  add_unsharded_rules(cell, out);
   add(broken_subject_rule(cell));
-  add_unheeded_rules(cell, out);
   if (Broken broken = broken_optimizer_rule(cell, vocabulary); broken && !is_broken(broken->key)) add(broken);
-  add(broken_sums_rule(cell));
-  add(broken_cache_rule(cell));
-  add(broken_attention_rule(cell.training));
   add_schedule_rules(cell.training, out);
-  add_data_rules(cell, out);
+  add(broken_data_rule(cell));
   add(broken_resume_rule(cell.training));
   if (!vocabulary.broken_rules) return out;
   // Rules of layers hold whatever other keys say, but ask for sizes that are there and for heads that divide them.

@@ -138,6 +138,7 @@ class ScenarioParser {
       understood_ &=
           mistakes_.collect([&] { key.set(out_.base, reader_.value(key, entry->value, std::string(key.path))); });
       out_.places[std::string(key.path)] = entry->place;
+      out_.given.emplace_back(&key, entry->place);
     }
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "harness/cell/cell.h"
+#include "harness/cell/keys.h"
 #include "harness/cell/vocabulary.h"
 #include "harness/scenario/matrix.h"
 #include "harness/scenario/scenario_error.h"
@@ -89,6 +90,8 @@ struct Scenario {
   std::vector<SkipRule> skip_if;
   std::optional<double> timeout_s;      ///< key `timeout`: seconds that one arm may run
   std::map<std::string, Place> places;  ///< by path of a key, its place in the file
+  /// Keys that the file gives outside of `matrix` and `include`, with their places.
+  std::vector<std::pair<const Key*, Place>> given;
 };
 
 /// A cell with everything needed to run and to judge it.
@@ -105,6 +108,9 @@ struct PlannedCell {
   bool skipped_here = false;        ///< the reason is what this machine lacks: another one may run the cell
   std::optional<double> timeout_s;
   std::string text_checksum;  ///< of the text that the cell trains on; empty: it reads none
+  std::string inconclusive;   ///< why the verdict can only be inconclusive, known before the cell runs; or ""
+  /// Keys that the file gives and that this cell does not read; `config` has their defaults.
+  std::vector<const Key*> unread;
 };
 
 /// Throws ScenarioError with all mistakes of the file, except those that follow from others.
@@ -114,10 +120,18 @@ Scenario parse_scenario(const std::string& text, const std::string& file, const 
 /// training that cells break.
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary);
 
+/// What a file says that is no mistake, and that its reader may not expect.
+struct Remark {
+  std::string file;
+  Place place;
+  std::string text;  ///< "`model.heads`: read by 6 of 12 cells"
+};
+
 struct LoadedScenarios {
   std::vector<Scenario> scenarios;
   std::vector<PlannedCell> cells;  ///< of all scenarios, in order
   std::vector<ScenarioError> errors;
+  std::vector<Remark> remarks;
 };
 
 /// Reads every file. A file with mistakes adds errors, and the others are still read. Two scenarios of the same name

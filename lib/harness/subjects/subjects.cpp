@@ -61,8 +61,9 @@ std::string failure(const Captured& run) {
 }  // namespace
 
 Subjects::Subjects(const std::string& package_folder)
-    : package_folder_(variable("FP8LAB_WORKER")), folder_(variable("FP8LAB_SUBJECTS")) {
-  if (package_folder_.empty()) package_folder_ = package_folder;
+    : package_folder_(variable("FP8LAB_WORKER").empty() ? package_folder : variable("FP8LAB_WORKER")),
+      folder_(variable("FP8LAB_SUBJECTS")),
+      abilities_(package_folder_ + "/fp8lab_subjects/abilities.json") {
   if (folder_.empty()) folder_ = default_folder();
 }
 
@@ -96,8 +97,6 @@ ArmCommand Subjects::command(const CellConfig& cell, Arm arm) const {
 /// What is missing before the worker can be asked, or "".
 std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
   const std::string& version = version_of(cell, arm);
-  if (cell.device == "meta")
-    return fmt::format("{} has no shapes without values; device meta is of this program's runtime alone", cell.subject);
   if (!fs::is_directory(fs::path(package_folder_) / "fp8lab_subjects"))
     return fmt::format(
         "'{}' does not hold the worker (fp8lab_subjects); name the checkout's folder lib/subjects in "
@@ -166,7 +165,24 @@ std::string Subjects::asked(const CellConfig& cell, Arm arm) {
   return answer->second;
 }
 
+void Subjects::skip_unable(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const {
+  for (PlannedCell& cell : cells) {
+    if (!is_library(cell.config)) continue;
+    for (const Arm arm : arms_of(cell, vocabulary)) {
+      if (!cell.skip_reason.empty()) break;
+      cell.skip_reason = cell.config.device == "meta"
+                             ? fmt::format(
+                                   "{} has no shapes without values; device meta is of this program's runtime "
+                                   "alone",
+                                   cell.config.subject)
+                             : abilities_.why_unable(cell.config, arm);
+      cell.skipped_here = !cell.skip_reason.empty();
+    }
+  }
+}
+
 void Subjects::skip_missing(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const {
+  skip_unable(cells, vocabulary);
   for (PlannedCell& cell : cells) {
     if (!is_library(cell.config)) continue;
     for (const Arm arm : arms_of(cell, vocabulary)) {

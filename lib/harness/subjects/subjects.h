@@ -8,6 +8,7 @@
 
 #include "harness/run/arm_process.h"
 #include "harness/scenario/scenario.h"
+#include "harness/subjects/abilities.h"
 
 namespace fp8lab {
 
@@ -32,13 +33,16 @@ class Subjects {
   /// The command line of the worker for an arm.
   ArmCommand command(const CellConfig& cell, Arm arm) const;
 
-  /// Gives each cell whose library, release or folder is not on this machine, and that is not skipped yet, the reason.
-  /// Runs no code.
+  /// Gives each cell whose library cannot run it on any machine, and that is not skipped yet, the reason. Runs no code of
+  /// the library.
+  void skip_unable(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const;
+
+  /// As skip_unable(), and for each cell whose library, release or folder is not on this machine. Runs no code either.
   void skip_missing(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const;
 
-  /// Gives each cell whose library cannot run it, and that is not skipped yet, the reason. Starts Python for each
-  /// different question, and once for a library that is not installed; so it runs code of the folders that `versions`
-  /// names, and is for commands that run cells.
+  /// As skip_missing(), and for each cell that the worker refuses. Starts Python for each different question, and once
+  /// for a library that is not installed; so it runs code of the folders that `versions` names, and is for commands that
+  /// run cells.
   void skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
 
   /// The installed one of each library, and the releases that have a virtual environment.
@@ -56,6 +60,7 @@ class Subjects {
   SubjectState state_of(const std::string& subject, const std::string& version) const;
 
   std::string package_folder_, folder_;
+  Abilities abilities_;
   /// What a library's Python sees of the machine.
   struct Machine {
     std::string reason;  ///< why the library cannot be imported

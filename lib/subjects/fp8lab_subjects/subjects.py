@@ -13,29 +13,6 @@ PACKAGES = {
     "transformer_engine": ("torch", "transformer_engine"),
     "double": ("torch",),
 }
-# Groups of metrics that a worker measures, each in processes of its own: instruments disturb each other.
-GROUPS = ("memory", "traffic", "host", "time", "parity")
-
-# Keys that no library has, the value that means nothing, and why another one cannot be honoured.
-OWN_KEYS = {
-    "model.dropout": (0, "its random numbers are the library's own, so that no two runs compare"),
-    "training.validation_batches": (0, "the worker trains only"),
-    "training.resume_at": (0, "the worker does not save training states"),
-    "training.weight_average": (False, "the worker keeps no average of weights"),
-    "training.fused_quantize": (True, "which casts are fused is the library's choice"),
-    "training.cache_weights": (False, "the worker does not tell layers which micro-batch is first"),
-    "training.fp8_sums": ("f32", "the worker sums FP8 products as its device does"),
-    "training.weight_rounding": ("nearest", "the worker's optimizers round to the nearest"),
-    "training.first_layers_bf16": (0, "the worker builds every layer alike"),
-    "training.last_layers_bf16": (0, "the worker builds every layer alike"),
-    "training.initial_history_length": (0, "the worker builds a model under the recipe that runs it"),
-    "training.masters_from": ("initial_values", "the worker starts masters from the parameters as they are"),
-    "training.fp8_attention": (False, "the worker does not turn on attention in FP8"),
-    "training.fp8_attention_backward": (True, "the worker does not turn on attention in FP8"),
-    "training.fp8_mha": (False, "the worker does not turn on attention in FP8"),
-    "capacity": (0, "a library has no limit of memory but the device's"),
-    "context_parallel": (1, "the worker gives every rank entire sequences"),
-}
 
 
 def absent(subject):
@@ -83,19 +60,7 @@ def machine(subject):
 
 def unsupported(cell):
     """The reason why the worker cannot run a cell, by its key, or ""."""
-    reason = absent(cell.subject)
-    if reason:
-        return reason
-    for group in cell.measure:
-        if group not in GROUPS:
-            return f"measure: {group} is of this program's runtime alone"
-    for key, (plain, why) in OWN_KEYS.items():
-        if cell.get(key, plain) != plain:
-            return f"{key}: {why}"
-    replicas, shards = cell.mesh
-    if cell.sharded and replicas * shards != cell["ranks"]:
-        return f"mesh: {replicas} x {shards} are not {cell['ranks']} ranks"
-    return abilities.unsupported(cell)
+    return absent(cell.subject) or abilities.too_old(cell.subject) or abilities.unable(cell)
 
 
 def describe(subject):

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "backend/arch.h"
 #include "core/check.h"
-#include "harness/cell/keys.h"
+#include "harness/cell/read_keys.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
@@ -141,8 +142,10 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   CellConfig base = known.cell();
   base.arch = capacity.arch;
   std::optional<bool> quantized_weights;  // where --set chooses rows by it
+  std::vector<const Key*> set;
   for (const std::string& setting : request.settings) {
     const Key& key = set_key(base, setting, vocabulary);
+    set.push_back(&key);
     if (key.path == "training.quantized_weights") quantized_weights = base.training.quantized_weights;
     if (key.path == "arch" && !request.gpu.empty() && base.arch != capacity.arch)
       fail(
@@ -150,6 +153,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
                       "--gpu",
                       setting, request.gpu, capacity.arch));
   }
+  std::map<const Key*, std::optional<Unread>> read, why;
   for (const std::string& recipe : recipes_of(request, capacity, base.arch, vocabulary)) {
     for (const bool quantized : {false, true}) {
       if (quantized && !vocabulary.quantizes(recipe)) continue;
@@ -161,6 +165,8 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         cell.config.training.quantized_weights = quantized;
         cell.config.ranks = ranks;
         cell.config.gather_ahead = base.gather_ahead && is_sharded(cell.config);
+        const std::vector<std::optional<Unread>> unread = drop_unread(set, cell.config, vocabulary);
+        for (std::size_t i = 0; i < set.size(); ++i) (unread[i] ? why : read)[set[i]] = unread[i];
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
         cell.title = recipe + (quantized ? ", FP8 weights" : "");
@@ -170,6 +176,10 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       }
     }
   }
+  for (std::size_t i = 0; i < set.size(); ++i)
+    if (!read.contains(set[i]))
+      fail(fmt::format("plan: --set {}: no row reads it: {}; leave it out, or {}", request.settings[i],
+                       why[set[i]]->reason, why[set[i]]->remedy));
   out.heading = heading_of(std::string(known.name), base, capacity, out.cells);
   return out;
 }

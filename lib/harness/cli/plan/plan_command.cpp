@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
+#include "harness/cli/listing.h"
 #include "harness/cli/plan/plan_text.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/cli/program.h"
@@ -72,6 +73,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
     const std::vector<std::string> devices = devices_of(loaded.cells);
     select_cells(loaded.cells, request.selection, program.vocabulary());
     if (request.as.empty()) Subjects(program.worker_directory).skip_missing(loaded.cells, program.vocabulary());
+    if (const std::string later = foreseen(loaded.cells, false); !later.empty()) std::fputs(later.c_str(), stderr);
     for (const PlannedCell& cell : loaded.cells)
       plans.push_back(planned(cell, capacity, arms_of(cell, program.vocabulary()), program));
     if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));

@@ -1,0 +1,259 @@
+#include "harness/cell/read_keys.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "harness/measure/measure.h"
+#include "harness/scenario/rules.h"
+#include "harness/temporary_directory.h"
+#include "nn/layer_table.h"
+#include "recipe/recipe.h"
+#include "support/cells.h"
+
+// Every key with every layer, recipe and optimizer: a key that a cell reads changes a figure of a small run, and a key
+// that it does not read changes none.
+namespace fp8lab {
+namespace {
+
+/// Keys that no figure of a small run on the host shows, and why.
+const std::map<std::string, std::string> kNotTried{
+    {"device", "chooses what runs the cell"},
+    {"arch", "`device: cuda` skips cells of another architecture, whatever the recipe"},
+    {"subject", "chooses what runs the cell; other rows need a library"},
+    {"versions.before", "a library's; ReadKeys.SubjectsReadTheirOwnKeys"},
+    {"versions.after", "a library's; ReadKeys.SubjectsReadTheirOwnKeys"},
+    {"capacity", "only a step that needs more memory shows it; capacity_test.cpp"},
+    {"control", "changes the before arm; controls_test.cpp"},
+    {"fix", "changes the before arm; every_fix_test.cpp"},
+    {"training.deterministic", "only a GPU's kernels may add in another order"},
+    {"gather_ahead", "threads of one host gather at once; without it memory differs from the second layer on"},
+};
+
+/// Values to try instead of the one that the cell has.
+std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
+  static const std::map<std::string_view, std::vector<std::string>> kNamed{
+      {"mesh", {"2x1", "1"}},
+      {"ranks", {"2"}},
+      {"context_parallel", {"2"}},
+      {"model.heads", {"1", "4"}},
+      {"model.kv_heads", {"1"}},
+      {"model.experts", {"2"}},
+      {"model.ffn", {"128"}},
+      {"model.vocabulary", {"96"}},
+      {"training.final_learning_rate", {"0.04"}},
+      {"training.warmup_steps", {"1"}},
+      {"training.decay_steps", {"2"}},
+      {"training.weight_decay", {"0.5"}},
+      {"training.clip_norm", {"0.001"}},
+      {"training.resume_at", {"1"}},
+      {"training.initial_history_length", {"2"}},
+      {"training.recipe_options.amax_history_length", {"1", "2"}},
+      {"training.recipe_options.margin", {"2"}},
+      {"training.recipe_options.epsilon", {"1000"}},
+  };
+  const Vocabulary& vocabulary = bundled_vocabulary();
+  const Value now = key.get(cell);
+  std::vector<std::string> out;
+  if (const auto row = kNamed.find(key.path); row != kNamed.end()) {
+    out = row->second;
+  } else if (key.type == KeyType::kSwitch) {
+    out = {"true", "false"};
+  } else if (key.type == KeyType::kWord) {
+    out = key.words(vocabulary);
+  } else if (const auto* number = std::get_if<std::int64_t>(&now)) {
+    out = {std::to_string(*number == 0 ? 1 : 2 * *number)};
+  } else if (const auto* real = std::get_if<double>(&now)) {
+    out = {to_text(Value{*real == 0.0 ? 0.25 : *real / 2})};
+  }
+  std::erase(out, to_text(now));
+  return out;
+}
+
+/// What the run shows: losses, bytes, collectives, allocations, or how it failed.
+std::string figures(CellConfig cell) {
+  static std::map<std::string, std::string> known;
+  cell.measure = {"memory", "traffic", "parity"};
+  std::string id;
+  for (const Key& key : keys()) id += to_text(key.get(cell)) + "|";
+  if (const auto found = known.find(id); found != known.end()) return found->second;
+  std::string out;
+  try {
+    const ArmResult result = measure_arm(cell, Arm::kAfter);
+    out = result.status + result.values_hash + result.sequence_hash;
+    for (const double loss : result.losses) out += fmt::format(",{}", loss);
+    for (const ValidationLoss& one : result.validation_losses) out += fmt::format(";{}:{}", one.step, one.loss);
+    for (const auto& [name, metric] : result.metrics)
+      if (metric.value) out += fmt::format("|{}={}", name, *metric.value);
+  } catch (const std::exception& error) {
+    out = error.what();
+  }
+  return known[id] = out;
+}
+
+struct Context {
+  std::string name;
+  std::function<void(CellConfig&)> set;
+};
+
+const std::vector<Context>& contexts() {
+  static const sample::TemporaryDirectory kFolder;
+  static const std::string kCorpus = (kFolder / "corpus.txt").string();
+  static const std::string kOther = (kFolder / "other.txt").string();
+  static const std::vector<Context> kContexts{
+      {"plain", [](CellConfig& cell) { cell.training.weight_decay = 0.25; }},
+      {"sharded", [](CellConfig& cell) { cell.ranks = 2; }},
+      {"cosine",
+       [](CellConfig& cell) {
+         cell.training.learning_rate_schedule = RateSchedule::kCosine;
+         cell.training.warmup_steps = 1;
+         cell.training.final_learning_rate = 0.01;
+       }},
+      {"language model",
+       [](CellConfig& cell) {
+         cell.model.vocabulary = 64;
+         cell.training.loss = Loss::kCrossEntropy;
+         cell.training.validation_batches = 1;
+       }},
+      {"text",
+       [](CellConfig& cell) {
+         std::string text;
+         for (int i = 0; i < 40000; ++i) text += static_cast<char>('a' + (i * i + i / 7) % 23);
+         sample::write(kCorpus, text);
+         std::ranges::reverse(text);
+         sample::write(kOther, text);
+         cell.model.vocabulary = 256;
+         cell.training.loss = Loss::kCrossEntropy;
+         cell.training.data = Data::kText;
+         cell.training.corpus = kCorpus;
+       }},
+      {"no optimizer", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kNone; }},
+      {"foreach_adam", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kForeachAdam; }},
+      {"masters", [](CellConfig& cell) { cell.training.master_weights = Master::kF32; }},
+      {"parameters in f32", [](CellConfig& cell) { cell.training.param_dtype = ParamDType::kF32; }},
+      {"FP8 attention", [](CellConfig& cell) { cell.training.fp8_attention = true; }},
+      {"FP8 weights",
+       [](CellConfig& cell) {
+         cell.training.quantized_weights = true;
+         cell.training.master_weights = Master::kF32;
+       }},
+      {"micro-batches", [](CellConfig& cell) { cell.training.micro_batches = 2; }},
+      {"bias", [](CellConfig& cell) { cell.model.bias = true; }},
+      {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
+  };
+  return kContexts;
+}
+
+bool is_valid(CellConfig cell) { return broken_rules(cell, bundled_vocabulary()).empty(); }
+
+/// Tries every key in one cell.
+void try_keys(const CellConfig& cell, const std::string& where) {
+  if (!is_valid(cell)) return;
+  for (const Key& key : keys()) {
+    if (kNotTried.contains(std::string(key.path))) continue;
+    bool read = false, changed = false, tried = false;
+    std::vector<std::string> values = alternatives(key, cell);
+    if (key.path == "training.corpus" && !cell.training.corpus.empty())
+      values = {cell.training.corpus.substr(0, cell.training.corpus.rfind('/')) + "/other.txt"};
+    for (const std::string& text : values) {
+      CellConfig other = cell;
+      key.set(other, *value_of(key, text, bundled_vocabulary()));
+      const std::optional<Unread> unread = why_unread(key, other, bundled_vocabulary());
+      if (!unread && !is_valid(other)) continue;
+      const bool differs = figures(other) != figures(cell);
+      tried = true;
+      read |= !unread;
+      changed |= differs;
+      if (unread)
+        EXPECT_FALSE(differs) << where << ": " << key.path << ": " << text << " is refused (" << unread->reason
+                              << "), and changes a figure";
+    }
+    if (tried && read) EXPECT_TRUE(changed) << where << ": " << key.path << " is read, and changes no figure";
+  }
+}
+
+CellConfig base(std::string_view recipe, std::string_view layer) {
+  CellConfig cell = support::small_cell(recipe, "gpt", layer);
+  cell.model.layers = 2;
+  cell.model.kv_heads = 0;
+  cell.model.ffn = 0;
+  cell.model.seq = 4 * cell.model.hidden / cell.model.batch;  // groups of four experts are as large as blocks
+  cell.training.learning_rate = 0.05;
+  // Keys whose values no cell could have otherwise.
+  if (cell.model.layer == "linear" || cell.model.layer == "grouped_linear" || cell.model.layer == "layernorm_linear" ||
+      cell.model.layer == "layernorm_mlp")
+    cell.model.heads = 1;
+  return cell;
+}
+
+class EveryLayer : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(EveryLayer, AKeyIsReadIfAndOnlyIfItChangesAFigure) {
+  const std::string layer(GetParam());
+  for (const std::string_view recipe : {"bf16", "delayed"})
+    try_keys(base(recipe, layer), fmt::format("{}, {}", layer, recipe));
+  for (const Context& context : contexts()) {
+    if (context.name != "FP8 attention" && context.name != "language model" && context.name != "bias" &&
+        context.name != "one expert")
+      continue;
+    CellConfig cell = base("delayed", layer);
+    context.set(cell);
+    if (why_unread(*find_key("training.fp8_attention"), cell, bundled_vocabulary()))
+      cell.training.fp8_attention = false;
+    try_keys(cell, fmt::format("{}, {}", layer, context.name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, testing::ValuesIn([] {
+                           std::vector<std::string_view> names;
+                           for (const LayerRow& row : layer_table()) names.push_back(row.name);
+                           return names;
+                         }()),
+                         [](const auto& info) { return std::string(info.param); });
+
+class EveryRecipe : public testing::TestWithParam<std::string_view> {};
+
+TEST_P(EveryRecipe, AKeyIsReadIfAndOnlyIfItChangesAFigure) {
+  for (const std::string_view layer : {"layernorm_linear"})
+    for (const Context& context : contexts()) {
+      CellConfig cell = base(GetParam(), layer);
+      context.set(cell);
+      std::vector<const Key*> given;
+      for (const Key& key : keys()) given.push_back(&key);
+      drop_unread(given, cell, bundled_vocabulary());
+      try_keys(cell, fmt::format("{}, {}, {}", layer, GetParam(), context.name));
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn([] {
+                           std::vector<std::string_view> names;
+                           for (const RecipeRow& row : recipes()) names.push_back(row.name);
+                           return names;
+                         }()),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST(ReadKeys, KeysOfRowsAreKeysOfScenarios) {
+  for (const LayerRow& row : layer_table())
+    for (const std::string_view path : row.keys) EXPECT_EQ(find_key(path)->path, path) << row.name;
+  for (const RecipeRow& row : recipes())
+    for (const std::string_view path : row.keys) EXPECT_EQ(find_key(path)->path, path) << row.name;
+}
+
+TEST(ReadKeys, SubjectsReadTheirOwnKeys) {
+  CellConfig cell = base("bf16", "linear");
+  const auto reads = [&](const char* path) { return !why_unread(*find_key(path), cell, bundled_vocabulary()); };
+  EXPECT_TRUE(reads("training.deterministic"));
+  EXPECT_FALSE(reads("versions.after"));
+  cell.subject = "torch";
+  EXPECT_FALSE(reads("training.deterministic"));
+  EXPECT_TRUE(reads("versions.after"));
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,147 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/scenario.h"
+#include "harness/temporary_directory.h"
+
+// Keys that cells do not read, and cells whose ends are known before anything runs.
+namespace fp8lab {
+namespace {
+
+LoadedScenarios loaded(const std::string& text) {
+  const sample::TemporaryDirectory folder;
+  sample::write(folder / "p.yaml", "version: 1\nname: p\ntitle: P\n" + text);
+  return load_scenarios({folder / "p.yaml"}, bundled_vocabulary());
+}
+
+/// The mistakes of a file, from its line on: "4:9: `model.heads` has no effect: ...".
+std::string errors_of(const std::string& text) {
+  std::string out;
+  for (const ScenarioError& error : loaded(text).errors) {
+    const std::string what = error.what();
+    out += what.substr(what.find("p.yaml:") + 7) + "\n";
+  }
+  return out;
+}
+
+std::vector<std::string> remarks_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (const Remark& remark : loaded(text).remarks) out.push_back(remark.text);
+  return out;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+const std::string kMeta = "device: meta\nmeasure: [memory]\n";
+
+TEST(UnreadKeys, AKeyThatTheLayerDoesNotRead_IsRefusedWithItsPlaceAndTheLayersKeys) {
+  const std::string errors =
+      errors_of("model: {layer: transformer_layer, hidden: 64, heads: 2, seq: 32, experts: 8}\n" + kMeta);
+  EXPECT_TRUE(has(errors,
+                  "4:66: `model.experts` has no effect: layer transformer_layer does not read it, "
+                  "grouped_linear does; remove it, or write `layer: grouped_linear`"))
+      << errors;
+  EXPECT_TRUE(has(errors, "form, heads, kv_heads, ffn")) << errors;
+}
+
+TEST(UnreadKeys, ADefaultThatTheFileWrites_IsRefusedToo) {
+  EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32, heads: 1}\n" + kMeta), "`model.heads`"));
+  EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32}\nmatrix: {split: [even]}\n" + kMeta),
+                  "`model.split` has no effect"));
+}
+
+TEST(UnreadKeys, OptionsOfAnotherRecipe_AreRefused) {
+  EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32}\n"
+                            "training: {recipe: mxfp8, recipe_options: {margin: 1}}\n" +
+                            kMeta),
+                  "5:46: `training.recipe_options.margin` has no effect: recipe mxfp8 does not read it, delayed does"));
+}
+
+TEST(UnreadKeys, AKeyThatNeedsAKeyWithoutEffect_HasNoneEither) {
+  const std::string errors = errors_of(
+      "model: {layer: linear, hidden: 64, seq: 32}\n"
+      "training: {recipe: delayed, fp8_attention: true, fp8_mha: true}\n" +
+      kMeta);
+  EXPECT_TRUE(has(errors, "`training.fp8_attention` has no effect")) << errors;
+  EXPECT_TRUE(has(errors, "`training.fp8_mha` has no effect")) << errors;
+}
+
+TEST(UnreadKeys, AKeyOfTheBaseThatSomeCellsRead_IsCountedAndDroppedFromTheOthers) {
+  const std::string text =
+      "model: {layer: transformer_layer, hidden: 64, heads: 2, seq: 32}\n"
+      "training: {fp8_attention: true}\nmatrix: {recipe: [bf16, delayed, current]}\n" +
+      kMeta;
+  EXPECT_EQ(errors_of(text), "");
+  EXPECT_EQ(remarks_of(text), std::vector<std::string>{"`training.fp8_attention`: read by 2 of 3 cells"});
+  const LoadedScenarios files = loaded(text);
+  EXPECT_FALSE(files.cells[0].config.training.fp8_attention);
+  EXPECT_TRUE(files.cells[1].config.training.fp8_attention);
+}
+
+TEST(UnreadKeys, OfCellsThatDifferInUnreadAxesOnly_TheFirstStays) {
+  const std::string text =
+      "model: {layer: transformer_layer, hidden: 64, heads: 2, seq: 32}\n"
+      "matrix:\n  recipe: [bf16, delayed]\n  fp8_attention: [true, false]\n";
+  const std::string errors = errors_of(text + kMeta);
+  EXPECT_TRUE(has(errors, "7:3: `fp8_attention`: false has no effect in cell p/recipe=bf16,fp8_attention=false"))
+      << errors;
+  EXPECT_TRUE(has(errors,
+                  "`exclude: [{recipe: bf16, fp8_attention: false}]`, since cell "
+                  "p/recipe=bf16,fp8_attention=true is the same"))
+      << errors;
+  EXPECT_EQ(errors_of(text + "  exclude: [{recipe: bf16, fp8_attention: false}]\n" + kMeta), "");
+}
+
+TEST(UnreadKeys, AKeyThatOnlyIncludeGives_IsReadByItsCellsOrSaysThatTheyLackIt) {
+  const std::string model =
+      "model: {hidden: 64, seq: 32}\nmatrix: {include: [{model.layer: grouped_linear, experts: 8}, ";
+  EXPECT_TRUE(has(errors_of(model + "{model.layer: linear, experts: 4}]}\n" + kMeta),
+                  "`experts`: 4 has no effect in cell p/model.layer=linear,experts=4"));
+  EXPECT_EQ(errors_of(model + "{model.layer: linear}]}\n" + kMeta), "");
+  EXPECT_EQ(errors_of("model: {layer: linear, hidden: 64, seq: 32}\n"
+                      "training: {optimizer: adam, master_weights: f32}\n"
+                      "matrix: {device: [meta], include: [{device: cpu, optimizer: none, master_weights: none}]}\n"
+                      "measure: [memory]\n"),
+            "");
+}
+
+TEST(EvenSplit, ExpertsThatDoNotDivideTheTokens_AreRefused) {
+  EXPECT_TRUE(has(errors_of("model: {layer: grouped_linear, hidden: 64, seq: 250, split: even}\n" + kMeta),
+                  "`model.split`: even, but 4 experts do not divide the 250 tokens of a rank; write `split: uneven`"));
+  EXPECT_EQ(errors_of("model: {layer: grouped_linear, hidden: 64, seq: 250, split: uneven}\n" + kMeta), "");
+}
+
+std::vector<std::string> inconclusive_of(const std::string& text) {
+  std::vector<std::string> out;
+  for (const PlannedCell& cell : loaded("model: {layer: linear, hidden: 64, seq: 32}\n" + text).cells)
+    out.push_back(cell.inconclusive);
+  return out;
+}
+
+TEST(Inconclusive, CellsOutsideTheReferenceStep_AreKnownBeforehand) {
+  const std::string text =
+      "device: cpu\nmatrix: {ranks: [1, 2], micro_batches: [1, 2]}\nmeasure: [reference]\n"
+      "expect: [{metric: reference.faults, equals: 0}]\n";
+  const std::string sharded = "reference.faults is absent: the reference step does not cover sharded cells";
+  EXPECT_EQ(inconclusive_of(text),
+            (std::vector<std::string>{"",
+                                      "reference.faults is absent: the reference step does not cover several "
+                                      "micro-batches",
+                                      sharded, sharded}));
+  const std::string large = inconclusive_of(
+      "device: cpu\ntraining: {steps: 10000}\nmeasure: [reference]\n"
+      "expect: [{metric: reference.faults, equals: 0}]\n")[0];
+  EXPECT_TRUE(has(large, "multiplications")) << large;
+}
+
+TEST(Inconclusive, CellsWithoutATwin_AreKnownBeforehand) {
+  const std::string text = "device: cpu\nmeasure: [twin]\nexpect: [{metric: twin.losses_equal, equals: 1}]\n";
+  EXPECT_TRUE(has(inconclusive_of(text)[0], "twin.losses_equal is absent: no weight is held in eight bits"));
+  EXPECT_EQ(inconclusive_of("training: {steps: 2, resume_at: 1}\n" + text)[0], "");
+}
+
+}  // namespace
+}  // namespace fp8lab
