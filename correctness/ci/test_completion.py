@@ -23,6 +23,19 @@ LINES = (
     ("fp8lab run --out=scenarios_he", "fp8lab run --out=scenarios_here/"),
     ("fp8lab compare scenarios_here/on", "fp8lab compare scenarios_here/one.yaml"),
     ("fp8lab completion fi", "fp8lab completion fish"),
+    ("fp8lab plan --model gpt3-17", "fp8lab plan --model gpt3-175b"),
+    ("fp8lab plan --gpu b2", "fp8lab plan --gpu b200"),
+    ("fp8lab plan --recipe bf16,mx", "fp8lab plan --recipe bf16,mxfp8"),
+    ("fp8lab plan --as transformer_engine@2.1 --set model.vocab",
+     "fp8lab plan --as transformer_engine@2.1 --set model.vocabulary="),
+    ("fp8lab plan --set model.form=ll", "fp8lab plan --set model.form=llama"),
+    ("fp8lab plan --set=model.form=ll", "fp8lab plan --set=model.form=llama"),
+    ("fp8lab subjects --install transformer_", "fp8lab subjects --install transformer_engine=="),
+    ("fp8lab keys model.form", "fp8lab keys model.form"),
+    ("fp8lab metrics memory.retained", "fp8lab metrics memory.retained_bytes"),
+    ("fp8lab fixes release_att", "fp8lab fixes release_attention_tensors"),
+    ("fp8lab init par", "fp8lab init parity"),
+    ("fp8lab schema comp", "fp8lab schema comparison"),
 )
 
 

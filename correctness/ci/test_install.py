@@ -1,5 +1,6 @@
 """The program as a new user has it: installed, and used from a folder outside the source tree."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -46,6 +47,14 @@ class Installed(unittest.TestCase):
 
     def kinds(self):
         return [line.split()[0] for line in self.fp8lab("init", "--list").stdout.splitlines()]
+
+    def test_man_and_shells_find_what_the_program_prints_about_itself(self):
+        for words, place in ((["completion", "bash"], "bash-completion/completions/fp8lab"),
+                             (["completion", "zsh"], "zsh/vendor-completions/_fp8lab"),
+                             (["completion", "fish"], "fish/vendor_completions.d/fp8lab.fish")):
+            self.assertEqual((self.prefix / "share" / place).read_text(), self.fp8lab(*words).stdout)
+        with gzip.open(self.prefix / "share/man/man1/fp8lab.1.gz", "rt", encoding="utf-8") as page:
+            self.assertEqual(page.read(), self.fp8lab("man").stdout)
 
     def test_every_kind_of_scenario_passes_as_it_is_written(self):
         kinds = self.kinds()

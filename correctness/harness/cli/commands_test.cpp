@@ -204,9 +204,25 @@ TEST(Completion, ValuesComeFromTheTablesAndFilesFromTheShell) {
   EXPECT_EQ(offered({"run", "a.yaml", "b"}), Words{":files"});
   EXPECT_EQ(offered({"compare", "a", ""}), Words{":files"});
   EXPECT_EQ(offered({"completion", ""}), (Words{"bash", "zsh", "fish"}));
+  EXPECT_TRUE(offered({"plan", "--model", ""}).contains("llama3-70b"));
+  EXPECT_TRUE(offered({"plan", "--gpu", ""}).contains("h200"));
+  EXPECT_TRUE(offered({"keys", ""}).contains("training.recipe"));
+  EXPECT_TRUE(offered({"keys", ""}).contains("training"));
+  EXPECT_TRUE(offered({"metrics", "mem"}).contains("memory.peak_bytes"));
+  EXPECT_EQ(offered({"schema", ""}), (Words{"scenario", "results", "comparison"}));
+  EXPECT_TRUE(offered({"subjects", "--install", ""}).contains("torch=="));
+  EXPECT_FALSE(offered({"subjects", "--install", ""}).contains("double==")) << "it cannot be installed";
   EXPECT_EQ(offered({"run", "-f", ""}), Words{}) << "an expression has no candidates";
   EXPECT_EQ(offered({"run", "--", "--"}), Words{":files"}) << "after -- come arguments alone";
   EXPECT_EQ(offered({"no-such"}), Words{});
+}
+
+TEST(Completion, SettingOfAKey_IsCompletedInTwoParts) {
+  EXPECT_EQ(offered({"plan", "--set", "model.vocab"}), Words{"model.vocabulary="});
+  EXPECT_EQ(offered({"plan", "--set", "reduce_dtype=f"}), Words{"reduce_dtype=f32"});
+  EXPECT_EQ(offered({"plan", "--set=training.quantized_weights="}),
+            (Words{"--set=training.quantized_weights=true", "--set=training.quantized_weights=false"}));
+  EXPECT_EQ(offered({"plan", "--set", "model.layers="}), Words{}) << "a number has no candidates";
 }
 
 TEST(Completion, EveryShellHasAScript) {

@@ -30,7 +30,7 @@ TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
   const Mistyped cases[] = {
       {{}, "a command is missing; give one of run, plan"},
       {{"--json"}, "a command is missing; give one of run, plan"},
-      {{"--json", "rnu"}, "or completion, and options after it\n"},
+      {{"--json", "rnu"}, "or man, and options after it\n"},
       {{"--verbose"}, "fp8lab has no option `--verbose`. Allowed: --help or --version."},
       {{"--versoin"}, "fp8lab has no option `--versoin`. Did you mean `--version`?"},
       {{"--json", "devices"}, "`--json` stands before the command; options go after it: `fp8lab devices --json`\n"},
@@ -150,8 +150,9 @@ TEST(Usage, UnreadableFolderDoesNotHideMistakesBesideIt) {
 }
 
 TEST(Usage, HelpOfEveryCommandFitsAHundredColumnsAndGivesExitCodes) {
-  for (const std::string command : {"run", "plan", "compare", "report", "validate", "init", "fixes", "recipes",
-                                    "devices", "keys", "metrics", "subjects", "schema", "env", "completion", ""}) {
+  for (const std::string command :
+       {"run", "plan", "compare", "report", "validate", "init", "fixes", "recipes", "devices", "keys", "metrics",
+        "subjects", "schema", "env", "completion", "man", ""}) {
     const std::string help =
         run(command.empty() ? std::vector<std::string>{"--help"} : std::vector<std::string>{command, "--help"}).output;
     EXPECT_TRUE(contains(help, "Exit codes: 0 ")) << command << ":\n" << help;

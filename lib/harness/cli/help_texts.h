@@ -19,6 +19,26 @@ inline constexpr const char* kExamples =
     "  fp8lab fixes                                what can be shown before and after\n"
     "  source <(fp8lab completion bash)            completion, also for zsh and fish\n\n";
 
+inline constexpr const char* kFilesText =
+    "Files:\n"
+    "  OUT/results.json, results.jsonl, environment.json     what `run -o OUT` measured, and on what\n"
+    "  OUT/summary.md, junit.xml                             the same for readers and for CI systems\n"
+    "  ~/.local/share/fp8lab/subjects                        releases that `subjects --install` installed\n\n";
+
+inline constexpr const char* kEnvironmentText =
+    "Environment:\n"
+    "  FP8LAB_CPU_ISA          instruction set of the kernels on device cpu; `fp8lab devices` lists them\n"
+    "  FP8LAB_TMPDIR           where temporary folders go, before TMPDIR\n"
+    "  FP8LAB_JOB_SECRET       of ranks over TCP: with it they authenticate each other and encrypt\n"
+    "  FP8LAB_SUBJECTS         folder of the releases of libraries\n"
+    "  FP8LAB_SUBJECT_PYTHON   Python of libraries without a release of their own\n"
+    "  FP8LAB_WORKER           another copy of the folder with the worker that drives libraries\n"
+    "  FP8LAB_ALLOCATOR_SNAPSHOTS\n"
+    "                          folder that keeps PyTorch's snapshot of a library's last step\n"
+    "  FP8LAB_PYTHON           Python of `report`\n"
+    "  FP8LAB_REPORTS          another copy of the folder with the program of `report`\n"
+    "  FP8LAB_DEBUG            1: `report` shows where an internal error arose\n\n";
+
 inline constexpr const char* kRunExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out\n"

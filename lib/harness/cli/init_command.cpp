@@ -130,6 +130,12 @@ void write_file(const std::string& path, std::string_view text, bool force) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> scenario_kinds() {
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const Template& row : kTemplates) out.emplace_back(row.kind, row.title);
+  return out;
+}
+
 int init_command(const InitRequest& request) {
   check(request.list || !request.json, "init: --json prints the list of kinds; give --list with it");
   if (request.list) {

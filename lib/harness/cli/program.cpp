@@ -14,10 +14,11 @@
 #include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
-#include "harness/cli/completion.h"
 #include "harness/cli/help_texts.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/selection.h"
+#include "harness/cli/shell/completion_values.h"
+#include "harness/cli/shell/man_page.h"
 #include "harness/cli/standard_streams.h"
 #include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
@@ -26,12 +27,6 @@
 
 namespace fp8lab {
 namespace {
-
-std::vector<Candidate> candidates_of(const std::vector<Term>& terms) {
-  std::vector<Candidate> out;
-  for (const Term& term : terms) out.push_back({term.name, term.title});
-  return out;
-}
 
 /// The definition of the command line, for parsing, for `--help` and for completion.
 class CommandLine {
@@ -49,7 +44,8 @@ class CommandLine {
     add_init();
     add_lists();
     add_completion();
-    app_.footer(std::string(kExamples) + kExitCodes);  // set last: commands added later would inherit it
+    app_.footer(std::string(kExamples) + kFilesText + kEnvironmentText +
+                kExitCodes);  // set last: commands added later would inherit it
   }
 
   int run(int argc, char** argv) {
@@ -66,18 +62,7 @@ class CommandLine {
   }
 
   int complete(const std::vector<std::string>& words) const {
-    std::vector<Candidate> shells;
-    for (const std::string& shell : completion_shells()) shells.push_back({shell, "script for this shell"});
-    const ValueTable values{
-        {"DEVICE,...", {ValueWords::Kind::kWords, candidates_of(program_.vocabulary().devices)}},
-        {"SHELL", {ValueWords::Kind::kWords, shells}},
-        {"DIR", {ValueWords::Kind::kDirectories, {}}},
-        {"PATH", {ValueWords::Kind::kFiles, {}}},
-        {"BASELINE", {ValueWords::Kind::kFiles, {}}},
-        {"RUN", {ValueWords::Kind::kFiles, {}}},
-        {"OUT", {ValueWords::Kind::kFiles, {}}},
-    };
-    std::fputs(completion_lines(fp8lab::complete(app_, words, values)).c_str(), stdout);
+    std::fputs(completion_lines(fp8lab::complete(app_, words, completion_values(program_))).c_str(), stdout);
     return printed(0);
   }
 
@@ -292,7 +277,7 @@ class CommandLine {
   void add_lists() {
     CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
                           [this] { return fixes_command(name_, directory_, json_, program_); });
-    fixes.add_option("NAME", name_, "a fix; all when left out");
+    fixes.add_option("FIX", name_, "all when left out");
     fixes.add_option("--scenarios", directory_, "where to look for scenarios")->type_name("DIR");
     add_list(fixes);
     add_list(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
@@ -300,20 +285,21 @@ class CommandLine {
                  [this] { return devices_command(json_, program_); }));
     CLI::App& keys =
         add("keys", "explain the keys of a scenario", [this] { return keys_command(name_, json_, program_); });
-    keys.add_option("NAME", name_,
+    keys.add_option("KEY", name_,
                     "explain this key in full, by its path or its last part; of a section (training): list its keys");
     add_list(keys);
     CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
-    metrics.add_option("NAME", name_, "explain this metric in full; of a group (memory): list its metrics");
+    metrics.add_option("METRIC", name_, "explain this metric in full; of a group (memory): list its metrics");
     add_list(metrics);
     CLI::App& subjects = add("subjects", "list the libraries that can train cells, and what is installed",
                              [this] { return subjects_command(release_, json_, program_); });
-    subjects.add_option("--install", release_, "make a virtual environment for a release: transformer_engine==2.16.1");
+    subjects.add_option("--install", release_, "make a virtual environment for a release: transformer_engine==2.16.1")
+        ->type_name("LIBRARY==RELEASE");
     add_list(subjects);
     CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
                            [this] { return schema_command(document_, program_); });
     schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
-        ->check(CLI::IsMember({"scenario", "results", "comparison"}));
+        ->check(CLI::IsMember(schema_documents()));
     schema.footer(kListExits);
     add_list(add("env", "show what results record of this machine and build",
                  [this] { return env_command(json_, program_); }));
@@ -326,6 +312,11 @@ class CommandLine {
     });
     completion.add_option("SHELL", shell_, "bash, zsh or fish")->required()->check(CLI::IsMember(completion_shells()));
     completion.footer(kCompletionHelp);
+    CLI::App& man = add("man", "print the manual page of the program: fp8lab man | man -l -", [this] {
+      std::fputs(man_page(app_, program_.build.version).c_str(), stdout);
+      return 0;
+    });
+    man.footer(kListExits);
   }
 
   const Program& program_;

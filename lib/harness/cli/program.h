@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/cell/vocabulary.h"
@@ -96,6 +97,8 @@ struct InitRequest {
 
 /// Writes a scenario to start from. Throws if the file exists and `force` is false.
 int init_command(const InitRequest& request);
+/// The kinds of scenarios that it writes, each with a title.
+std::vector<std::pair<std::string, std::string>> scenario_kinds();
 /// Explain one row of the table of keys or metrics, or with an empty name list all. Throw for an unknown name.
 int keys_command(const std::string& name, bool json, const Program& program);
 int metrics_command(const std::string& name, bool json);
@@ -117,6 +120,7 @@ int report_command(const ReportRequest& request, const Program& program);
 /// Prints the JSON Schema of `document`, "scenario", "results" or "comparison", made from the tables of keys, metrics
 /// and words. The files in scenarios/schema are its output.
 int schema_command(const std::string& document, const Program& program);
+std::vector<std::string> schema_documents();
 int env_command(bool json, const Program& program);
 
 /// Prints one line on standard error: "fp8lab: error: ...".

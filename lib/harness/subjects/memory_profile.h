@@ -61,6 +61,8 @@ class MemoryProfile {
   /// The same for the library and version of an arm; nothing where there is no profile for them. Throws Error for a
   /// file that is no profile.
   static std::optional<MemoryProfile> find(const std::string& folder, const CellConfig& cell, Arm arm);
+  /// The releases that a profile in `folder` begins or ends with: "transformer_engine@2.16".
+  static std::vector<std::string> releases(const std::string& folder);
   /// Reads a file.
   static MemoryProfile read(const std::string& path);
 

@@ -173,6 +173,12 @@ std::optional<MemoryProfile> MemoryProfile::look_up(const std::string& folder, c
   return {};
 }
 
+std::vector<std::string> MemoryProfile::releases(const std::string& folder) {
+  std::vector<std::string> known;
+  look_up(folder, "", known);  // no profile covers this release, so every one is listed
+  return known;
+}
+
 MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release) {
   std::vector<std::string> known;
   if (std::optional<MemoryProfile> found = look_up(folder, release, known)) return *std::move(found);

@@ -216,6 +216,8 @@ Json scenario_schema(const Vocabulary& vocabulary) {
 
 }  // namespace
 
+std::vector<std::string> schema_documents() { return {"scenario", "results", "comparison"}; }
+
 int schema_command(const std::string& document, const Program& program) {
   const std::string schema = document == "results"      ? results_schema()
                              : document == "comparison" ? comparison_schema()

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -29,9 +30,11 @@ struct ValueWords {
   enum class Kind { kWords, kFiles, kDirectories };
 
   Kind kind = Kind::kWords;
-  std::vector<Candidate> words;
+  std::vector<Candidate> words = {};
+  /// For values KEY=VALUE, where `words` are the keys, each with its "=": the values of each.
+  std::map<std::string, std::vector<Candidate>, std::less<>> of_word = {};
 };
-using ValueTable = std::map<std::string, ValueWords, std::less<>>;
+using ValueTable = std::map<std::string, std::function<ValueWords()>, std::less<>>;
 
 /// Completes the last of `words`, the command line after the program's name. Reads the options and commands of `app`
 /// itself, so that none can be missing; options in an empty group are hidden.

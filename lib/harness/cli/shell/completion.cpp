@@ -1,4 +1,4 @@
-#include "harness/cli/completion.h"
+#include "harness/cli/shell/completion.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -110,12 +110,20 @@ class Completer {
     auto row = option.get_positional() ? values_.find(option.get_name(true)) : values_.end();
     if (row == values_.end()) row = values_.find(option.get_type_name());
     if (row == values_.end()) return;
-    out_.files = row->second.kind == ValueWords::Kind::kFiles;
-    out_.directories = row->second.kind == ValueWords::Kind::kDirectories;
+    const ValueWords values = row->second();
+    out_.files = values.kind == ValueWords::Kind::kFiles;
+    out_.directories = values.kind == ValueWords::Kind::kDirectories;
     if (option.get_delimiter() != '\0')
       if (const std::size_t comma = last_.rfind(option.get_delimiter()); comma != std::string::npos)
         before = last_.substr(0, comma + 1);
-    for (const Candidate& word : row->second.words)
+    const std::vector<Candidate>* words = &values.words;
+    const std::string value = last_.substr(before.size());
+    if (const std::size_t equals = value.find('='); equals != std::string::npos)
+      if (const auto key = values.of_word.find(value.substr(0, equals + 1)); key != values.of_word.end()) {
+        before += key->first;
+        words = &key->second;
+      }
+    for (const Candidate& word : *words)
       if (!listed(before, word.text, option.get_delimiter())) offer(before + word.text, word.description);
   }
 
@@ -143,25 +151,22 @@ constexpr Shell kShells[] = {
     {"bash", R"(# bash completion for fp8lab. Use: source <(fp8lab completion bash)
 _fp8lab() {
   local -a words=()
-  local word line file value
-  # Readline splits words at `=`.
-  local join=
-  for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
-    if [[ $word == = ]] && ((${#words[@]} > 0)) && [[ ${words[-1]} == --* ]]; then
-      words[-1]+==
-      join=yes
-    elif [[ $join ]]; then
+  local word line file value rest=$COMP_LINE
+  # Readline splits words at `=`, `@` and `:`; parts without a space between them are one word.
+  for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+    if ((${#words[@]} > 0)) && [[ $rest != [[:space:]]* ]]; then
       words[-1]+=$word
-      join=
     else
       words+=("$word")
     fi
+    rest=${rest#"${rest%%[![:space:]]*}"}
+    rest=${rest#"$word"}
   done
   COMPREPLY=()
   local last=${words[-1]}
-  local kept= # readline replaces only what follows
-  [[ $last != --*=* ]] || kept=${last%%=*}=
-  value=${last#"$kept"}
+  value=${COMP_WORDS[COMP_CWORD]} # readline replaces only this part
+  [[ $value != [=@:]* ]] || value=
+  local kept=${last%"$value"}
   while IFS= read -r line; do
     case $line in
       :files | :directories)
@@ -172,10 +177,11 @@ _fp8lab() {
         ;;
       *)
         line=${line%%$'\t'*}
+        [[ $line != *= ]] || compopt -o nospace 2>/dev/null
         COMPREPLY+=("${line#"$kept"}")
         ;;
     esac
-  done < <("${COMP_WORDS[0]/#\~/$HOME}" __complete "${words[@]}" 2>/dev/null)
+  done < <("${COMP_WORDS[0]/#\~/$HOME}" __complete "${words[@]:1}" 2>/dev/null)
 }
 complete -F _fp8lab fp8lab
 )"},
@@ -183,15 +189,17 @@ complete -F _fp8lab fp8lab
 # zsh completion for fp8lab. Use: source <(fp8lab completion zsh), or save it as _fp8lab in a directory of $fpath.
 _fp8lab() {
   local line
-  local -a described
+  local -a described begun
   for line in "${(@f)$("${words[1]/#\~/$HOME}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}"; do
     case $line in
       :files) compset -P '*='; _files ;;
       :directories) compset -P '*='; _files -/ ;;
+      *=$'\t'*) begun+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}") ;; # a value follows
       ?*) described+=("${${line%%$'\t'*}//:/\\:}:${line#*$'\t'}") ;;
     esac
   done
   (( $#described == 0 )) || _describe -t values 'fp8lab' described
+  (( $#begun == 0 )) || _describe -t keys 'fp8lab' begun -S ''
 }
 if [[ $funcstack[1] == _fp8lab ]]; then
   _fp8lab "$@"
