@@ -150,16 +150,16 @@ class Run {
     const std::vector<UnseenFix> unseen = unseen_fixes(ids);
     outcome_.fix_unseen = !unseen.empty();
     const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const RunSummary summary{.date = now_utc(),
-                             .environment = environment_line(program_.build),
-                             .complete = ids.size() == cells_.size(),
-                             .planned = cells_.size(),
-                             .seconds = seconds,
-                             .unseen_fixes = unseen,
-                             .findings = run_findings(records)};
+    RunSummary summary{.date = now_utc(),
+                       .environment = environment_line(program_.build),
+                       .complete = ids.size() == cells_.size(),
+                       .planned = cells_.size(),
+                       .seconds = seconds,
+                       .unseen_fixes = unseen};
     std::string error = write_error;
     bool documented = false;
     try {
+      summary.findings = run_findings(records);  // reads records, which may fail
       results_.finish(ids, environment_, summary);
       documented = true;
     } catch (const Error& second) {
@@ -237,7 +237,9 @@ class Run {
       out.push_back("summary: " + results_.path_of("summary.md"));
       out.push_back(fmt::format("report:  fp8lab report {} -o report", request_.out));
     }
-    out.push_back(fmt::format("exit {}: {}", code, exit_words(code, records)));
+    // Without documents the records may be unreadable, and the words read some of them.
+    out.push_back(fmt::format("exit {}: {}", code,
+                              documented ? exit_words(code, records) : std::string(exit_code_meaning(code))));
     return out;
   }
 
