@@ -107,7 +107,7 @@ TEST_F(TrustedCode, FolderInVersions_RunsWithItsCellsOnlyAndIsNamedBefore) {
                                              {"completion", "bash"},
                                              {"__complete", "run", file}}) {
     const Ended ended = run(words);
-    EXPECT_EQ(imported(), "") << words[0] << " " << words[1];
+    EXPECT_EQ(imported(), "") << words[0] << " " << words.back();
     const bool lists = words[0] == "validate" || words[0] == "run";
     EXPECT_EQ(contains(ended.errors, note), lists) << words[0] << ": " << ended.errors;
     EXPECT_EQ(contains(ended.errors, "only if you trust it like code"), lists) << words[0] << ": " << ended.errors;
