@@ -6,6 +6,7 @@ import dataclasses
 import panels
 import units
 from answer import cause
+from documents import short
 from figures import Plot, by_scenario, timeline_name
 from load import Cell, Finding, ResultSet
 from tables import Table, Text, cell_link, claimed, counts, measured_by, named, number, shown
@@ -25,18 +26,25 @@ class Lead:
 
 
 def _sentence(finding: Finding) -> str:
-    cells = "" if "cells)" in finding.text else f" ({finding.cells} of {finding.of} cells)"
-    return finding.text.removeprefix(f"{finding.fix}: ").replace("->", "→") + cells
+    if not finding.shown:
+        return finding.text.removeprefix(f"{finding.fix}: ")
+    count = f"{finding.cells} of {finding.of} cells"
+    text = finding.text.removeprefix(f"{finding.fix}: ").replace("->", "→")
+    return text if count in text else f"{text} ({count})"
 
 
 def _cell_of(results: ResultSet, finding: Finding) -> Cell | None:
-    return results.by_id.get(finding.cell)
+    """The cell of the finding, or one of its scenario if the finding is about all of them."""
+    of_scenario = (cell for cell in results.cells if cell.scenario in finding.scenarios[:1])
+    return results.by_id.get(finding.cell) or next(of_scenario, None)
 
 
 def _source(results: ResultSet, finding: Finding, cell: Cell | None) -> str:
     if cell is None:
         return results.label
-    return f"{measured_by(cell)} on {cell.device}, {cell.recipe}; {cell.scenario}"
+    reason = (cell.arm("before") or {}).get("reason") if finding.kind == "ending" else None
+    why = f"; before: {short(reason)}" if reason else ""
+    return f"{measured_by(cell)} on {cell.device}, {cell.recipe}; {cell.scenario}{why}"
 
 
 def _pictures(finding: Finding, cell: Cell | None, plots: dict[str, Plot]) -> list[str]:
@@ -44,6 +52,8 @@ def _pictures(finding: Finding, cell: Cell | None, plots: dict[str, Plot]) -> li
     plot = plots.get(timeline_name(cell)) if cell and finding.metric.startswith("memory.") else None
     if plot and {"before", "after"} <= set(plot.data.arms):
         return [panels.panel(plot.data, plot.data.arms.index(arm), small=True) for arm in ("before", "after")]
+    if finding.kind == "ending" and cell:
+        return [panels.bars([("before", 0, cell.ending("before") or "works"), ("after", 1, cell.ending("after") or "works")])]
     if finding.before is None or finding.after is None:
         return []
     sides = (("before", finding.before), ("after", finding.after))
@@ -84,19 +94,18 @@ def findings_table(sets: list[ResultSet]) -> Table:
                     number(finding.predicted, unit, "no closed form"),
                     claimed([cell] if cell else [], finding.metric),
                     Text(measured_by(cell)) if cell else named(""),
-                    Text(cell.device if cell else units.ABSENT),
                     cell_link(cell, cell.id) if cell else named(finding.cell),
                     Text(results.label),
                 ]
             )
-    columns = ["fix", "found", "before", "after", "predicted before", "claimed upstream", "measured by", "device", "shown by", "set"]
+    columns = ["fix", "found", "before", "after", "predicted before", "claimed upstream", "measured by", "shown by", "set"]
     return Table("findings", columns, rows, written=True, caption="Largest effect first.")
 
 
 def hidden_table(sets: list[ResultSet]) -> Table:
     """What is not shown: fixes without a cell that shows them, failed and undecided cells."""
     rows = [
-        [named(one.fix), Text(", ".join(one.scenarios), look="code"), Text(one.text, look="prose"), Text(one.reason, look="prose"), Text(results.label)]
+        [named(one.fix), Text(", ".join(one.scenarios), look="code"), Text(_sentence(one).removesuffix(f": {one.reason}"), look="prose"), Text(one.reason, look="prose"), Text(results.label)]
         for results in sets
         for one in results.findings or []
         if not one.shown

@@ -148,7 +148,7 @@ def bars(sides: list[tuple[str, float, str]]) -> str:
     greatest = max((abs(value) for _, value, _ in sides), default=0) or 1
     body = []
     for number, (name, value, text) in enumerate(sides):
-        y, wide = 4 + number * 24, (2 * SMALL_WIDTH - 190) * abs(value) / greatest
+        y, wide = 4 + number * 24, (2 * SMALL_WIDTH - 210) * abs(value) / greatest
         body.append(_text(0, y + 13, name, 11.5))
         body.append(f'<rect x="52" y="{y}" width="{max(wide, 1):.1f}" height="17" fill="{COOL[0] if name == "after" else WARM[0]}"/>')
         body.append(_text(57 + wide, y + 13, text, 11.5, look='font-weight="bold"'))

@@ -60,6 +60,14 @@ class Findings(sample.Case):
         before, after = (float(width) for width in re.findall(r'width="([0-9.]+)" height="17"', bars))
         self.assertAlmostEqual(before, 2 * after)
 
+    def test_an_arm_that_does_not_end_is_shown_against_one_that_works(self) -> None:
+        record = sample.cell()
+        record["arms"]["before"] |= {"status": "crashed", "signal": "SIGSEGV"}
+        found = sample.finding(record, kind="ending", metric=None, unit=None, before=None, after=None, text="SIGSEGV -> works (1 of 2 cells, meta)")
+        (lead,) = self.made([record], [found]).leads
+        self.assertEqual(lead.text, "SIGSEGV → works (1 of 2 cells, meta)")
+        self.assertEqual(re.findall(r">([^<>]+)</text>", lead.pictures[0]), ["before", "SIGSEGV", "after", "works"])
+
     def test_a_library_is_named_as_the_source_of_its_figures(self) -> None:
         record = sample.cell()
         record["config"] |= {"subject": "transformer_engine", "versions.after": "2.16.0"}
