@@ -28,8 +28,11 @@ class Installations : public ::testing::Test {
     const auto python = directory_ / "path/python3";
     sample::write(python,
                   "#!/bin/sh\n"
-                  "if [ \"$3\" = venv ]; then mkdir -p \"$4/bin\" && cp \"$0\" \"$4/bin/python\"; exit; fi\n"
-                  "cd " +
+                  "test \"$1\" = -I || PATH=" +
+                      path_ +
+                      " exec python3 \"$@\"\n"
+                      "if [ \"$3\" = venv ]; then mkdir -p \"$4/bin\" && cp \"$0\" \"$4/bin/python\"; exit; fi\n"
+                      "cd " +
                       directory_.string() +
                       "\n"
                       "test -e go && exit 0\n"

@@ -92,7 +92,9 @@ TEST_F(TrustedCode, FolderInVersions_RunsWithItsCellsOnlyAndIsNamedBefore) {
   const auto python = directory_ / "subjects/torch-2.10/bin/python";
   sample::write(python, "#!/bin/sh\necho release >> " + (directory_ / "imported").string() + "\nexec python3 \"$@\"\n");
   std::filesystem::permissions(python, std::filesystem::perms::owner_all);
-  const std::string file = write_scenario("subject: torch\nversions: {before: 2.10, after: ./library}\n");
+  const std::string file = write_scenario(
+      "subject: torch\nversions: {before: 2.10, after: ./library}\n"
+      "expect: [{metric: memory.retained_bytes, arm: difference, equals: 0}]\n");
   const std::string note = "names the folder " + (directory_ / "library").string();
   for (const std::vector<std::string>& words :
        std::vector<std::vector<std::string>>{{"validate", file},
