@@ -15,7 +15,7 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 

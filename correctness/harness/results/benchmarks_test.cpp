@@ -1,4 +1,4 @@
-#include "harness/results/benchmarks.h"
+#include "harness/results/compare/benchmarks.h"
 
 #include <gtest/gtest.h>
 

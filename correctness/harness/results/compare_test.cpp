@@ -1,4 +1,4 @@
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/results.h"
 
 // Records of cells that tests of comparisons change.

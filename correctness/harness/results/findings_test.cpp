@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/compared_runs.h"
 
 namespace fp8lab {

@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 #include "harness/cell/metrics.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/mutations.h"
 #include "harness/results/record_list.h"

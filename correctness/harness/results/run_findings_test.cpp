@@ -88,7 +88,7 @@ TEST(Effect, ValuesThatDescribeTheDefect_ComeBeforeBytesAndOthersAfter) {
   EXPECT_TRUE(is_larger(*bytes, *effect("parity.loss_gap", 0.01, 0.0101))) << "within its slack";
 }
 
-TEST(Effect, FiguresThatRoundAlike_AreToldApart) {
+TEST(Effect, FiguresThatRoundAlike_HaveTheirDifference) {
   const auto found = effect("memory.end_of_step_bytes", 42336, 42360);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->text.find("41.3 KiB alive at the end of the step -> 41.3 KiB"), std::string::npos) << found->text;

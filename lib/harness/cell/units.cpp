@@ -53,10 +53,7 @@ std::string binary_bytes(double value, int more) {
   const bool gibi = std::abs(value) >= 1024.0 * kMiB;
   const bool mebi = std::abs(value) >= kMiB;
   const double scaled = value / (gibi ? 1024.0 * kMiB : mebi ? kMiB : 1024.0);
-  return fmt::format("{:.{}f} {}", scaled, (std::abs(scaled) < 10 ? 2 : 1) + more,
-                     gibi   ? "GiB"
-                     : mebi ? "MiB"
-                            : "KiB");
+  return fmt::format("{:.{}f} {}", scaled, (std::abs(scaled) < 10 ? 2 : 1) + more, gibi ? "GiB" : mebi ? "MiB" : "KiB");
 }
 
 }  // namespace
@@ -87,8 +84,7 @@ std::string grouped(double value) {
 }
 
 std::string figure(double value, std::string_view unit) {
-  if (unit == "B" && std::abs(value) >= 1024.0)
-    return fmt::format("{} ({} B)", binary_bytes(value, 0), grouped(value));
+  if (unit == "B" && std::abs(value) >= 1024.0) return fmt::format("{} ({} B)", binary_bytes(value, 0), grouped(value));
   return unit == "1" ? grouped(value) : fmt::format("{} {}", grouped(value), unit);
 }
 

@@ -6,8 +6,8 @@
 #include "core/check.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/results/benchmarks.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/benchmarks.h"
+#include "harness/results/compare/compare.h"
 
 namespace fp8lab {
 namespace {

@@ -13,7 +13,7 @@
 #include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/json_text.h"
 
 namespace fp8lab {

@@ -33,16 +33,16 @@ class Subjects {
   /// The command line of the worker for an arm.
   ArmCommand command(const CellConfig& cell, Arm arm) const;
 
-  /// Gives each cell whose library cannot run it on any machine, and that is not skipped yet, the reason. Runs no code of
-  /// the library.
+  /// Gives each cell whose library cannot run it on any machine, and that is not skipped yet, the reason. Runs no code
+  /// of the library.
   void skip_unable(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const;
 
   /// As skip_unable(), and for each cell whose library, release or folder is not on this machine. Runs no code either.
   void skip_missing(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary) const;
 
   /// As skip_missing(), and for each cell that the worker refuses. Starts Python for each different question, and once
-  /// for a library that is not installed; so it runs code of the folders that `versions` names, and is for commands that
-  /// run cells.
+  /// for a library that is not installed; so it runs code of the folders that `versions` names, and is for commands
+  /// that run cells.
   void skip_impossible(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary);
 
   /// The installed one of each library, and the releases that have a virtual environment.

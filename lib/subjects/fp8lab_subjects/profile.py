@@ -205,7 +205,7 @@ def loss_of(config, timeline, unknown):
     gradient, loss_moments = steps.changes("end_of_forward", "backward of layers[2]")
     surplus = plus(total(steps.changes("backward of layers[2]", "backward of layers[1]")[0]),
                    total(steps.changes("backward of layers[1]", "backward of layers[0]")[0]), -1)
-    whole, _ = steps.changes("start_of_step", "end_of_backward")
+    step, _ = steps.changes("start_of_step", "end_of_backward")
     target = held_at_start(steps, "input") - 2 * value("tokens*hidden", sizes)
 
     def workspace(moment, less):
@@ -215,7 +215,7 @@ def loss_of(config, timeline, unknown):
         "held": terms_of(target, "target", sizes, unknown) if target > 0 else {},
         "forward": plus(total(last), forward, -1),
         "forward_moments": highest([workspace(moment, forward) for moment in moments[inside:]]),
-        "kept": plus(total(whole), whole.get("gradient", {}), -1),
+        "kept": plus(total(step), step.get("gradient", {}), -1),
         "backward": total(gradient), "surplus": surplus, "backward_moments": highest([workspace(moment, {}) for moment in loss_moments]),
     }
 

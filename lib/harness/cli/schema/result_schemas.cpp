@@ -1,7 +1,7 @@
 #include "harness/cli/schema/result_schemas.h"
 
 #include "harness/cli/schema/json_schema.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"
 #include "harness/scenario/scenario.h"

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/check.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/document_file.h"
 
 namespace fp8lab {

@@ -11,7 +11,7 @@
 
 #include "harness/cell/metrics.h"
 #include "harness/cell/units.h"
-#include "harness/results/compare.h"
+#include "harness/results/compare/compare.h"
 #include "harness/results/json_reader.h"
 
 // One finding for each cell that changed: the largest relative change, its causes, and who holds the bytes.
