@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "harness/cell/metrics.h"
+#include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 
 namespace fp8lab {
@@ -105,19 +106,23 @@ double relative(double before, double after) {
 
 bool is_of_values(std::string_view group) { return group == "parity" || group == "twin" || group == "reference"; }
 
-/// "SIGSEGV", "out of memory", "works"
+/// "SIGSEGV", "out of memory", "error (masters have another shape)", "works"
 std::string ending_words(const ArmResult& result) {
+  constexpr std::size_t kLongestReason = 90;
   if (!result.signal.empty()) return result.signal;
   if (result.status == "ok") return "works";
   std::string words = result.status;
   std::ranges::replace(words, '_', ' ');
-  return words;
+  if (result.status != "error" || result.reason.empty()) return words;
+  return fmt::format("{} ({})", words, shortened(result.reason, kLongestReason));
 }
+
+constexpr double kOutOfMemory = 1;
 
 double severity_of_ending(const ArmResult& result) {
   if (!result.signal.empty()) return 4;
   if (result.status == "crashed" || result.status == "error") return 3;
-  return result.status == "timeout" ? 2 : 1;
+  return result.status == "timeout" ? 2 : kOutOfMemory;
 }
 
 std::optional<Effect> effect_on_ending(const ArmResult& before, const ArmResult& after) {
@@ -185,7 +190,8 @@ std::optional<Effect> effect_in(const ArmResult& before, const ArmResult& after,
 
 int rank_of(const Effect& effect) {
   switch (effect.kind) {
-    case EffectKind::kEnding: return 0;
+    // How much memory there is decides whether bytes end an arm, so the bytes come first.
+    case EffectKind::kEnding: return effect.size > kOutOfMemory ? 0 : 3;
     case EffectKind::kParity: return 1;
     case EffectKind::kBytes:
     case EffectKind::kTraffic:

@@ -42,7 +42,7 @@ struct Effect {
 };
 
 /// True if `a` is the larger effect. The order is: endings; values by which a scenario describes the defect; bytes in
-/// memory or moved, by size; counts; other values; times.
+/// memory or moved, by size; counts, and arms that ran out of memory; other values; times.
 bool is_larger(const Effect& a, const Effect& b);
 
 /// The largest effect among the endings of the arms and the figures that gates name; nothing if none differs. Of equal
