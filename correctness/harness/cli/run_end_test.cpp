@@ -34,7 +34,11 @@ TEST(ExitWords, NameTheCellsThatDecideTheCode) {
 }
 
 TEST(EndOfRun, FortyFindings_TakeAtMostFifteenLines) {
-  const std::vector<RunFinding> findings(40, {.text = "x", .kind = "bytes", .fix = "f"});
+  RunFinding one;
+  one.text = "x";
+  one.kind = "bytes";
+  one.fix = "f";
+  const std::vector<RunFinding> findings(40, one);
   for (std::size_t tail = 1; tail <= 12; ++tail) {
     const std::string text = end_of_run(findings, std::vector<std::string>(tail, "line"));
     EXPECT_EQ(std::ranges::count(text, '\n'), static_cast<std::ptrdiff_t>(kMostEndLines)) << tail;

@@ -9,17 +9,17 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kTokens = 512, kHidden = 128, kFfn = 448, kVocabulary = 4000;
+constexpr std::int64_t kTorchTokens = 512, kTorchHidden = 128, kTorchFfn = 448, kTorchVocabulary = 4000;
 
 CellConfig training_of(const char* form, std::int64_t vocabulary) {
   CellConfig cell;
   cell.model = {.layer = "transformer_layer",
                 .form = form,
                 .layers = 4,
-                .hidden = kHidden,
+                .hidden = kTorchHidden,
                 .heads = 4,
-                .ffn = kFfn,
-                .seq = kTokens};
+                .ffn = kTorchFfn,
+                .seq = kTorchTokens};
   cell.model.vocabulary = vocabulary;
   cell.training.loss = vocabulary > 0 ? Loss::kCrossEntropy : Loss::kSum;
   cell.training.steps = 2;
@@ -71,13 +71,14 @@ std::vector<Measured> measured_peaks() {
     cell.training.checkpoint = checkpoint;
     return cell;
   };
-  add("gpt, vocabulary", training_of("gpt", kVocabulary), 62293220, 1.0);
-  add("gpt, vocabulary, FSDP2", sharded(training_of("gpt", kVocabulary)), 51753196, 1.0);
-  add("gpt, vocabulary, FSDP2, recomputed", sharded(training_of("gpt", kVocabulary), Recompute::kFull), 44364012, 1.0);
-  add("llama, vocabulary", training_of("llama", kVocabulary), 73029500, 1.08);
-  add("llama, vocabulary, FSDP2", sharded(training_of("llama", kVocabulary)), 61249796, 1.09);
-  add("llama, vocabulary, FSDP2, recomputed", sharded(training_of("llama", kVocabulary), Recompute::kFull), 45734148,
-      1.01);
+  add("gpt, vocabulary", training_of("gpt", kTorchVocabulary), 62293220, 1.0);
+  add("gpt, vocabulary, FSDP2", sharded(training_of("gpt", kTorchVocabulary)), 51753196, 1.0);
+  add("gpt, vocabulary, FSDP2, recomputed", sharded(training_of("gpt", kTorchVocabulary), Recompute::kFull), 44364012,
+      1.0);
+  add("llama, vocabulary", training_of("llama", kTorchVocabulary), 73029500, 1.08);
+  add("llama, vocabulary, FSDP2", sharded(training_of("llama", kTorchVocabulary)), 61249796, 1.09);
+  add("llama, vocabulary, FSDP2, recomputed", sharded(training_of("llama", kTorchVocabulary), Recompute::kFull),
+      45734148, 1.01);
   add("gpt layers", training_of("gpt", 0), 18931656, 1.0);
   add("gpt layers, FSDP2", sharded(training_of("gpt", 0)), 14567888, 1.0);
   add("llama layers", training_of("llama", 0), 30783592, 1.18);
@@ -119,26 +120,27 @@ TEST(TorchAtLeast, OfLlama3Over8Ranks_IsBelowThePublishedReservedPeak) {
 
 TEST(TorchAtLeast, OfCrossEntropy_Has12BytesALogitAndTheLogits) {
   for (const char* form : {"gpt", "llama"}) {
-    const Estimate bound = torch_at_least(training_of(form, kVocabulary), Arm::kAfter);
-    EXPECT_EQ(held_by(bound, "FP32 logits, log-probabilities and gradients"), 12 * kTokens * kVocabulary) << form;
-    EXPECT_EQ(held_by(bound, "logits and their gradients"), 2 * kTokens * kVocabulary) << form;
+    const Estimate bound = torch_at_least(training_of(form, kTorchVocabulary), Arm::kAfter);
+    EXPECT_EQ(held_by(bound, "FP32 logits, log-probabilities and gradients"), 12 * kTorchTokens * kTorchVocabulary)
+        << form;
+    EXPECT_EQ(held_by(bound, "logits and their gradients"), 2 * kTorchTokens * kTorchVocabulary) << form;
   }
-  CellConfig in_f32 = training_of("gpt", kVocabulary);
+  CellConfig in_f32 = training_of("gpt", kTorchVocabulary);
   in_f32.training.param_dtype = ParamDType::kF32;
   in_f32.training.master_weights = Master::kNone;
   EXPECT_EQ(held_by(torch_at_least(in_f32, Arm::kAfter), "FP32 logits, log-probabilities and gradients"),
-            12 * kTokens * kVocabulary);
+            12 * kTorchTokens * kTorchVocabulary);
 }
 
 TEST(TorchAtLeast, OfGatedLayersIn16Bits_HasTheOutputOfSilu) {
   const auto silu = [](const CellConfig& cell) {
     return held_by(torch_at_least(cell, Arm::kAfter), "outputs of SiLU that eager mode saves");
   };
-  CellConfig cell = training_of("llama", kVocabulary);
-  EXPECT_EQ(silu(cell), 4 * 2 * kTokens * kFfn);
+  CellConfig cell = training_of("llama", kTorchVocabulary);
+  EXPECT_EQ(silu(cell), 4 * 2 * kTorchTokens * kTorchFfn);
   cell.training.recipe = "delayed";
   EXPECT_EQ(silu(cell), 0) << "libraries in eight bits fuse it";
-  EXPECT_EQ(silu(training_of("gpt", kVocabulary)), 0);
+  EXPECT_EQ(silu(training_of("gpt", kTorchVocabulary)), 0);
   cell.training.recipe = "bf16";
   cell.training.checkpoint = Recompute::kFull;
   EXPECT_EQ(silu(cell), 0) << "at the loss nothing of a recomputed layer is saved";
@@ -160,7 +162,7 @@ TEST(TorchAtLeast, OfEveryRecipeAndMesh_IsAFigure) {
          {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
       for (const char* mesh : {"", "1", "4", "2x2", "4x1"})
         for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull})
-          for (const std::int64_t vocabulary : {std::int64_t{0}, kVocabulary}) {
+          for (const std::int64_t vocabulary : {std::int64_t{0}, kTorchVocabulary}) {
             CellConfig cell = training_of("llama", vocabulary);
             cell.model.layer = layer;
             cell.training.recipe = recipe;

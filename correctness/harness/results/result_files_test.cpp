@@ -44,7 +44,7 @@ std::string content(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool has_text(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 void make_pipe(const fs::path& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }
 
@@ -65,7 +65,7 @@ TEST(RegularFile, PipeSocketDeviceFolderAndNothing_AreNamedAndNotWaitedFor) {
                                   {"/dev/zero", "not a file but a device"},
                                   {dir / ".", "not a file but a folder"},
                                   {dir / "nothing", "no such file"}})
-    EXPECT_TRUE(contains(error_of([&] { (void)read_regular_file(path); }), path.string() + ": " + why)) << path;
+    EXPECT_TRUE(has_text(error_of([&] { (void)read_regular_file(path); }), path.string() + ": " + why)) << path;
   ::close(socket);
 }
 
@@ -75,7 +75,7 @@ TEST(RegularFile, AsManyBytesAsTheLimit_AreRead_OneMoreIsRefused) {
   sample::write((dir / "file").string(), text);
   EXPECT_EQ(read_regular_file(dir / "file", text.size()), text);
   EXPECT_TRUE(
-      contains(error_of([&] { (void)read_regular_file(dir / "file", text.size() - 1); }), "more than 199999 bytes"));
+      has_text(error_of([&] { (void)read_regular_file(dir / "file", text.size() - 1); }), "more than 199999 bytes"));
   EXPECT_FALSE(read_regular_file("/proc/self/status").empty()) << "its size is 0 until it is read";
 }
 
@@ -86,7 +86,7 @@ TEST(DocumentFile, CompressedTextBeyondTheLimit_IsRefusedByName) {
   ASSERT_EQ(std::system(("gzip " + file).c_str()), 0);
   EXPECT_EQ(read_document(file + ".gz", text.size()), text);
   const std::string error = error_of([&] { (void)read_document(file + ".gz", text.size() - 1); });
-  EXPECT_TRUE(contains(error, "results.json.gz: cannot be uncompressed: it expands to more than 2999999 bytes"))
+  EXPECT_TRUE(has_text(error, "results.json.gz: cannot be uncompressed: it expands to more than 2999999 bytes"))
       << error;
 }
 
@@ -96,7 +96,7 @@ TEST(JsonReader, NumberOfAMillionDigits_MakesAShortError) {
     EXPECT_LT(error_of([&] { (void)JsonDocument(text).root().at("a").integer(0, 5); }).size(), 500u);
   const std::string error =
       error_of([&] { (void)JsonDocument("{\"a\": \"" + digits + "\"}").root().at("a").integer(0, 5); });
-  EXPECT_TRUE(contains(error, "`a` must be an integer")) << error;
+  EXPECT_TRUE(has_text(error, "`a` must be an integer")) << error;
   EXPECT_LT(error.size(), 500u);
 }
 
@@ -106,7 +106,7 @@ TEST(ResultSet, PipeInThePlaceOfItsFiles_IsRefusedBeforeACellRuns) {
     const TemporaryDirectory dir;
     make_pipe(dir / name);
     const std::string error = error_of([&] { ResultSet(fs::path(dir / "."), false); });
-    EXPECT_TRUE(contains(error, name)) << name << ": " << error;
+    EXPECT_TRUE(has_text(error, name)) << name << ": " << error;
   }
 }
 
@@ -115,7 +115,7 @@ TEST(ResultSet, PipeAsEnvironmentOfAResumedRun_IsRefused) {
   ResultSet(dir / "out", false).append(record_named("sample/a=1"));
   make_pipe(dir / "out" / "environment.json");
   ResultSet resumed(dir / "out", true);
-  EXPECT_TRUE(contains(error_of([&] { resumed.write_environment("{}"); }), "environment.json: not what a run left"));
+  EXPECT_TRUE(has_text(error_of([&] { resumed.write_environment("{}"); }), "environment.json: not what a run left"));
 }
 
 TEST(ResultSet, LinksInItsFolder_AreRefused_AndTheirTargetsStay) {
@@ -124,7 +124,7 @@ TEST(ResultSet, LinksInItsFolder_AreRefused_AndTheirTargetsStay) {
     sample::write((dir / "victim").string(), "precious");
     fs::create_directory(dir / "out");
     fs::create_symlink(dir / "victim", dir / "out" / name);
-    EXPECT_TRUE(contains(error_of([&] { ResultSet(dir / "out", false); }), "a link")) << name;
+    EXPECT_TRUE(has_text(error_of([&] { ResultSet(dir / "out", false); }), "a link")) << name;
     EXPECT_EQ(content(dir / "victim"), "precious") << name;
   }
   const TemporaryDirectory dir;
@@ -139,7 +139,7 @@ TEST(ResultSet, LinkedFolderOfTimelines_IsRefusedByAResumedRun) {
   ResultSet(dir / "out", false).append(record_named("sample/a=1"));
   fs::create_directory(dir / "elsewhere");
   fs::create_directory_symlink(dir / "elsewhere", dir / "out" / "timelines");
-  EXPECT_TRUE(contains(error_of([&] { ResultSet(dir / "out", true); }), "timelines: a run would replace it"));
+  EXPECT_TRUE(has_text(error_of([&] { ResultSet(dir / "out", true); }), "timelines: a run would replace it"));
 }
 
 TEST(ResultSet, DocumentsThatAreLinks_AreReplaced_AndTheirTargetsStay) {
@@ -174,7 +174,7 @@ TEST(ResultSet, LinesThatSomethingElseChanged_AreNamed_AndNoResultsAreWritten) {
     else
       sample::write(lines.string(), std::string(fs::file_size(lines), 'x'));
     const std::string error = error_of([&] { results.finish({"sample/a=1"}, "{}", {}); });
-    EXPECT_TRUE(contains(error, "results.jsonl: cannot be read back")) << error;
+    EXPECT_TRUE(has_text(error, "results.jsonl: cannot be read back")) << error;
     EXPECT_FALSE(fs::exists(dir / "out" / "results.json"));
     EXPECT_FALSE(fs::exists(dir / "out" / "results.json.part"));
   }

@@ -170,7 +170,9 @@ TEST(RunFindings, FortyFixes_FitIntoTheLinesThatThereAre) {
   for (const std::size_t most : {3, 8, 15}) {
     const auto lines = finding_lines(found, most);
     EXPECT_EQ(lines.size(), most);
-    if (most > 3) EXPECT_TRUE(lines.front().starts_with("fix39: ")) << lines.front();
+    if (most > 3) {
+      EXPECT_TRUE(lines.front().starts_with("fix39: ")) << lines.front();
+    }
     EXPECT_TRUE(lines.back().ends_with("unseen5 and 3 more")) << lines.back();
   }
 }

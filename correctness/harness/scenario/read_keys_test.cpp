@@ -170,11 +170,14 @@ void try_keys(const CellConfig& cell, const std::string& where) {
       tried = true;
       read |= !unread;
       changed |= differs;
-      if (unread)
+      if (unread) {
         EXPECT_FALSE(differs) << where << ": " << key.path << ": " << text << " is refused (" << unread->reason
                               << "), and changes a figure";
+      }
     }
-    if (tried && read) EXPECT_TRUE(changed) << where << ": " << key.path << " is read, and changes no figure";
+    if (tried && read) {
+      EXPECT_TRUE(changed) << where << ": " << key.path << " is read, and changes no figure";
+    }
   }
 }
 
@@ -215,7 +218,7 @@ INSTANTIATE_TEST_SUITE_P(Layers, EveryLayer, testing::ValuesIn([] {
                            for (const LayerRow& row : layer_table()) names.push_back(row.name);
                            return names;
                          }()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& row) { return std::string(row.param); });
 
 class EveryRecipe : public testing::TestWithParam<std::string_view> {};
 
@@ -236,7 +239,7 @@ INSTANTIATE_TEST_SUITE_P(Recipes, EveryRecipe, testing::ValuesIn([] {
                            for (const RecipeRow& row : recipes()) names.push_back(row.name);
                            return names;
                          }()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& row) { return std::string(row.param); });
 
 TEST(ReadKeys, KeysOfRowsAreKeysOfScenarios) {
   for (const LayerRow& row : layer_table())
