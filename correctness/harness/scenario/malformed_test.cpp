@@ -199,7 +199,7 @@ std::vector<Malformed> malformed() {
       {"decay_without_optimizer",
        plain("{hidden: 8, seq: 1}", "training: {weight_decay: 0.1}\n"),
        6,
-       {"`training.weight_decay`", "optimizer none does not read it", "learning_rate"}},
+       {"`training.weight_decay`", "optimizer none does not read it", "adam and foreach_adam do"}},
       {"masters_of_lists",
        plain("{hidden: 8, seq: 1}", "training: {optimizer: foreach_adam, master_weights: f32}\n"),
        6,
@@ -360,7 +360,7 @@ TEST(Malformed, BrokenRulesOfCells_AreReportedWithOtherMistakes) {
   expect_mistakes(
       "version: 1\nname: m\ntitle: T\nmodel: {hidden: 10, seq: 4, heads: 4}\ntraining: {moments: bf16}\n"
       "mesure: [memory]\n",
-      {"4:29: `model.heads`: hidden 10", "5:12: `training.moments`: there is no optimizer", "6:1: `mesure`"});
+      {"4:29: `model.heads`: hidden 10", "5:12: `training.moments` has no effect: optimizer none", "6:1: `mesure`"});
   // Whether a cell without its width breaks a rule is not known while the key that sets it was not understood.
   expect_mistakes("version: 1\nname: m\ntitle: T\nmodel: {width: 10, seq: 4}\nmeasure: [memory]\n",
                   {"4:9: `model.width`: no such key"});
