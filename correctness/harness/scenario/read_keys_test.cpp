@@ -33,6 +33,8 @@ const std::map<std::string, std::string> kNotTried{
     {"capacity", "only a step that needs more memory shows it; capacity_test.cpp"},
     {"control", "changes the before arm; controls_test.cpp"},
     {"fix", "changes the before arm; every_fix_test.cpp"},
+    {"sharding", "what several ranks or a mesh have without it; sharding_keys_test.cpp"},
+    {"training.weight_average", "without an optimizer it would only copy the weights, which takes memory"},
     {"training.deterministic", "only a GPU's kernels may add in another order"},
     {"gather_ahead", "threads of one host gather at once; without it memory differs from the second layer on"},
 };
@@ -46,7 +48,7 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"model.heads", {"1", "4"}},
       {"model.kv_heads", {"1"}},
       {"model.experts", {"2"}},
-      {"model.ffn", {"128"}},
+      {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
       {"training.final_learning_rate", {"0.04"}},
       {"training.warmup_steps", {"1"}},
