@@ -123,7 +123,6 @@ TEST(Abilities, PyTorchTrainsInBf16AndSkipsEachKeyThatItsWorkerDoesNotHonour) {
   for (const auto& [key, value] : {std::pair{"training.resume_at", "2"},
                                    {"training.validation_batches", "2"},
                                    {"training.weight_average", "true"},
-                                   {"gather_ahead", "true"},
                                    {"context_parallel", "2"},
                                    {"model.dropout", "0.1"},
                                    {"capacity", "80GiB"},

@@ -200,7 +200,8 @@ TEST(Interruption, Kill_TemporaryFilesAreRemovedByTheNextRun) {
   const std::vector<std::string> folders = temporary.names();
   ASSERT_EQ(folders.size(), 1u);
   sample::write(temporary.path(folders[0]) / "arm-0/values", "large");
-  EXPECT_EQ(sample::run(run.scenarios.run_arguments({"--resume", "-f", "good"})).code, 0);
+  const std::string other = run.scenarios.out() + "-other";
+  EXPECT_EQ(sample::run({"run", run.scenarios.path(), "-o", other, "-f", "good"}).code, 0);
   EXPECT_EQ(temporary.names(), folders) << "a run that lives keeps its folder, and another one removes its own";
   run.process.signal(SIGKILL);
   EXPECT_EQ(run.process.finish(), -SIGKILL);

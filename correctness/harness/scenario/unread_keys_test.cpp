@@ -57,7 +57,7 @@ TEST(UnreadKeys, OptionsOfAnotherRecipe_AreRefused) {
   EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32}\n"
                             "training: {recipe: mxfp8, recipe_options: {margin: 1}}\n" +
                             kMeta),
-                  "5:46: `training.recipe_options.margin` has no effect: recipe mxfp8 does not read it, delayed does"));
+                  "`training.recipe_options.margin` has no effect: recipe mxfp8 does not read it, delayed does"));
 }
 
 TEST(UnreadKeys, AKeyThatNeedsAKeyWithoutEffect_HasNoneEither) {
