@@ -255,7 +255,7 @@ fi
     def test_an_invalid_allow_expression_is_refused_before_the_run(self):
         done = self.matrix("tiny", "--allow", "(", "--against", str(self.out))
         self.assertEqual(2, done.returncode)
-        self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression: .*\n\Z")
+        self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression of RE2's syntax: .*\n\Z")
         self.assertNotIn("[1/2]", done.stdout)
         self.assertTrue((self.out / "results.json").exists())
 

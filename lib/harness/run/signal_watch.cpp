@@ -70,10 +70,10 @@ void SignalWatch::drain() {
 }
 
 void SignalWatch::wait_for_stop(std::chrono::milliseconds longest) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + longest;
-  while (stop_requests() == 0 && Clock::now() < deadline) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto deadline = now() + longest;
+  while (stop_requests() == 0 && now() < deadline) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now());
     pollfd woken{.fd = fd(), .events = POLLIN, .revents = 0};
     ::poll(&woken, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
     drain();  // of a SIGCHLD
