@@ -140,7 +140,6 @@ const std::vector<Context>& contexts() {
       {"no optimizer", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kNone; }},
       {"foreach_adam", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kForeachAdam; }},
       {"masters", [](CellConfig& cell) { cell.training.master_weights = Master::kF32; }},
-      {"parameters in f32", [](CellConfig& cell) { cell.training.param_dtype = ParamDType::kF32; }},
       {"FP8 attention", [](CellConfig& cell) { cell.training.fp8_attention = true; }},
       {"FP8 weights",
        [](CellConfig& cell) {
