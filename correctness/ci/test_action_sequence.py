@@ -213,11 +213,11 @@ class BuiltProgram(Repository):
         for name in ("action", "action.yml"):
             shutil.copy(ROOT / "ci" / name, root / "ci" / name)
         self.built = root / "built"
-        stubs = {"ci/matrix": f'exec {ROOT}/ci/matrix "$@"', "ci/setup": "exit 0",
+        programs = {"ci/matrix": f'exec {ROOT}/ci/matrix "$@"', "ci/setup": "exit 0",
                  "ci/build": f"echo built >> {self.built}",
                  "bin/cmake": f'mkdir -p "${{@: -1}}/bin" && ln -s {PROGRAM} "${{@: -1}}/bin/fp8lab"'}
         (root / "bin").mkdir()
-        for name, line in stubs.items():
+        for name, line in programs.items():
             (root / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
             (root / name).chmod(0o755)
         self.source = root / "lib/a.cpp"
