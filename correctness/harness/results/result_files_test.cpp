@@ -64,8 +64,10 @@ TEST(RegularFile, PipeSocketDeviceFolderAndNothing_AreNamedAndNotWaitedFor) {
                                   {name, "not a file but a socket"},
                                   {"/dev/zero", "not a file but a device"},
                                   {dir / ".", "not a file but a folder"},
-                                  {dir / "nothing", "no such file"}})
-    EXPECT_TRUE(has_text(error_of([&] { (void)read_regular_file(path); }), path.string() + ": " + why)) << path;
+                                  {dir / "nothing", "no such file"}}) {
+    const std::string error = error_of([&file = path] { (void)read_regular_file(file); });
+    EXPECT_TRUE(has_text(error, path.string() + ": " + why)) << error;
+  }
   ::close(socket);
 }
 
