@@ -469,7 +469,7 @@ TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
         const auto profile = MemoryProfile::find(paths::kProfiles, record.config, arm);
         ASSERT_TRUE(profile) << record.config.id;
         const auto figures = profile->estimate(record.config, arm).figures;
-        const auto measured = [&](const char* name) { return result.metrics.at(name).value.value(); };
+        const auto measured = [&metrics = result.metrics](const char* name) { return metrics.at(name).value.value(); };
         Distances& distances = seen[record.config.scenario];
         ++distances.rows;
         std::vector<const char*> names{"memory.end_of_forward_bytes", "memory.end_of_backward_bytes",
