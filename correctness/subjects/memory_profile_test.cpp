@@ -147,6 +147,12 @@ TEST_F(MemoryProfiles, ALayerThatIsGivenOneNumberAsGradientHasItsOwnMoments) {
   };
   // The only layer is the last one: it has the higher moment, and what it leaves is no part of that.
   EXPECT_EQ(peak(text) - peak(kProfile), 10000);
+  // Of three layers the last one still has the highest moment. Without the surplus the first layer has it, 2 * 200
+  // bytes above the last layer's, which the two layers behind it left.
+  cell.model.layers = 3;
+  EXPECT_EQ(peak(text) - peak(kProfile), 10000 - 2 * 200);
+  // A surplus that exceeds the difference of the moments puts the peak into the first layer.
+  EXPECT_EQ(peak(replaced(kProfile, "\"surplus\": {}", "\"surplus\": {\"tokens*hidden\": 6}")) - peak(kProfile), 12000);
 }
 
 TEST_F(MemoryProfiles, MicroBatchesAfterTheFirstFindItsGradients) {
@@ -447,9 +453,19 @@ struct Distances {
   double worst_end_of_forward = 0, worst_peak = 0;
 };
 
-/// Of runs on GPUs whose sizes are not those of the run that made the profile, and of sharded ones. Rows that were
-/// measured before the worker dropped the output hold it wherever they are compared, two bytes a token and column; and
-/// where its FP64 copy of the output made the peak, that is not compared.
+/// What PyTorch's allocator may hold beyond the tensors of a cell: it leaves up to a MiB behind a large block unsplit. Only
+/// the runs that made the profile have sizes that leave such rests. A weight has one block, or two of FP8, and one for its
+/// gradient.
+double unsplit_bytes(const CellConfig& cell, std::string_view name) {
+  if (!cell.scenario.starts_with("transformer-engine-profile")) return 0.0;
+  const int weights = cell.model.layers * (cell.model.layer == "linear" ? 1 : cell.model.layer == "layernorm_mlp" ? 2 : 4);
+  const int blocks = (cell.training.quantized_weights ? 2 : 1) + (name == "memory.end_of_step_bytes" ? 0 : 1);
+  return 1048576.0 * weights * blocks;
+}
+
+/// Compares runs on GPUs, among them sharded ones, whose sizes are not those of the runs that made the profile. Older runs
+/// were measured by a worker that kept the output, two bytes a token and column, and made an FP64 copy of it: the output is
+/// subtracted, and their peaks are not compared, since the copy may be part of them.
 TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
   const std::set<std::string> now{"transformer-engine-memory", "transformer-engine-memory-8b",
                                   "transformer-engine-memory-micro-batches", "transformer-engine-profile",
@@ -478,13 +494,7 @@ TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
         if (!held_output) names.push_back("memory.peak_bytes");
         for (const char* name : names) {
           const double expected = measured(name) - output, off = std::abs(figures.at(name) - expected) / expected;
-          // The profile's own run has the smallest layers, so constants that it leaves out weigh most there.
-          const bool own_run = record.config.scenario.starts_with("transformer-engine-profile");
-          const bool is_end = std::string_view(name).starts_with("memory.end_of_backward") ||
-                              std::string_view(name).starts_with("memory.end_of_step");
-          EXPECT_LT(off, own_run && is_end ? 0.035
-                         : own_run         ? 0.0125
-                                           : 0.01)
+          EXPECT_LT(std::abs(figures.at(name) - expected), 0.01 * expected + unsplit_bytes(record.config, name))
               << record.config.id << " " << name << ": " << figures.at(name) << " for " << expected;
           if (std::string_view(name) == "memory.end_of_forward_bytes")
             distances.worst_end_of_forward = std::max(distances.worst_end_of_forward, off);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/measure/measure.h"
 #include "harness/scenario/rules.h"
 #include "harness/temporary_directory.h"
@@ -33,10 +34,12 @@ const std::map<std::string, std::string> kNotTried{
     {"capacity", "only a step that needs more memory shows it; capacity_test.cpp"},
     {"control", "changes the before arm; controls_test.cpp"},
     {"fix", "changes the before arm; every_fix_test.cpp"},
-    {"sharding", "what several ranks or a mesh have without it; sharding_keys_test.cpp"},
-    {"training.weight_average", "without an optimizer it would only copy the weights, which takes memory"},
     {"training.deterministic", "only a GPU's kernels may add in another order"},
-    {"gather_ahead", "threads of one host gather at once; without it memory differs from the second layer on"},
+};
+
+/// Keys that a cell refuses although a figure changes, and why.
+const std::map<std::string, std::string> kRefusedAnyway{
+    {"training.weight_average", "without an optimizer it is a second copy of weights that never change"},
 };
 
 /// Values to try instead of the one that the cell has.
@@ -146,6 +149,7 @@ const std::vector<Context>& contexts() {
          cell.training.quantized_weights = true;
          cell.training.master_weights = Master::kF32;
        }},
+      {"parameters in f32", [](CellConfig& cell) { cell.training.param_dtype = ParamDType::kF32; }},
       {"micro-batches", [](CellConfig& cell) { cell.training.micro_batches = 2; }},
       {"bias", [](CellConfig& cell) { cell.model.bias = true; }},
       {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
@@ -167,13 +171,14 @@ void try_keys(const CellConfig& cell, const std::string& where) {
     for (const std::string& text : values) {
       CellConfig other = cell;
       key.set(other, *value_of(key, text, bundled_vocabulary()));
+      if (key.path == "sharding" && is_sharded(other) == is_sharded(cell)) continue;  // its default depends on `ranks`
       const std::optional<Unread> unread = why_unread(key, other, bundled_vocabulary());
       if (!unread && !is_valid(other)) continue;
       const bool differs = figures(other) != figures(cell);
       tried = true;
       read |= !unread;
       changed |= differs;
-      if (unread) {  // the runtime may refuse it too
+      if (unread && !kRefusedAnyway.contains(std::string(key.path))) {  // the runtime may refuse it too
         EXPECT_FALSE(differs && !figures(other).empty()) << where << ": " << key.path << ": " << text << " is refused ("
                                                          << unread->reason << "), and changes a figure";
       }

@@ -67,6 +67,12 @@ constexpr std::array<std::string_view, 3> kLanguageKeys{"model.form", "model.bia
 bool decays(const CellConfig& cell) { return cell.training.weight_decay != 0.0; }
 bool is_cosine(const CellConfig& cell) { return cell.training.learning_rate_schedule == RateSchedule::kCosine; }
 bool casts_attention(const CellConfig& cell) { return cell.training.fp8_attention; }
+/// Masters that the cell names differ from its parameters. `remainder` is left to the rules, which refuse it.
+bool keeps_masters(const CellConfig& cell) {
+  const TrainingConfig& training = cell.training;
+  return is_library(cell) || training.master_weights != Master::kF32 || training.param_dtype == ParamDType::kBF16 ||
+         training.quantized_weights;
+}
 bool reads_text(const CellConfig& cell) { return cell.training.data == Data::kText; }
 
 /// A key that has an effect only if another key has a certain value.
@@ -123,6 +129,8 @@ constexpr std::array kConditions{
     Condition{"training.weight_rounding", "training.param_dtype",
               [](const CellConfig& cell) { return cell.training.param_dtype == ParamDType::kBF16; },
               "parameters in f32 are not rounded to 16 bits", "write `param_dtype: bf16`"},
+    Condition{"training.master_weights", "training.param_dtype", keeps_masters, "parameters in f32 are their own masters",
+              "write `param_dtype: bf16`"},
     Condition{"training.masters_from", "training.quantized_weights",
               [](const CellConfig& cell) { return cell.training.quantized_weights; },
               "only masters of FP8 weights can start from something other than the weights",
