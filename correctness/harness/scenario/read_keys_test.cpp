@@ -194,7 +194,8 @@ CellConfig base(std::string_view recipe, std::string_view layer) {
   cell.model.layers = 2;
   cell.model.kv_heads = 0;
   cell.model.ffn = 0;
-  cell.model.seq = 4 * cell.model.hidden / cell.model.batch;  // groups of four experts are as large as blocks
+  if (layer == "grouped_linear")  // groups of four experts are as large as blocks
+    cell.model.seq = 4 * cell.model.hidden / cell.model.batch;
   cell.training.learning_rate = 0.05;
   // Keys whose values no cell could have otherwise.
   if (cell.model.layer == "linear" || cell.model.layer == "grouped_linear" || cell.model.layer == "layernorm_linear" ||
