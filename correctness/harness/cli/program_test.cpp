@@ -99,7 +99,7 @@ TEST(Program, ExitStatusTellsTheOutcome) {
   };
   for (const ExitCase& c : cases) {
     const Scenarios scenarios(c.scenarios);
-    const Ended ended = run(scenarios.run_arguments({"--timeout", "1"}));
+    const Ended ended = run(scenarios.run_arguments({"--timeout", c.verdict == "timeout" ? "1" : "60"}));
     EXPECT_EQ(ended.code, c.code) << ended.output;
     EXPECT_TRUE(contains(ended.output, c.verdict)) << ended.output;
     EXPECT_TRUE(contains(ended.output, "/" + c.scenarios[0] + ".yaml:")) << "the place of the gate\n" << ended.output;

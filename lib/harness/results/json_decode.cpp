@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <set>
 
@@ -279,19 +280,26 @@ CellRecord record_from_json(const std::string& text) {
 }
 
 StoredRun run_from_json(const std::string& text) {
-  const JsonDocument document(text);
+  StoredRun out;
+  std::set<std::string> ids;
+  std::exception_ptr of_cell;  // another schema is the cause of it
+  const JsonDocument document(text, "cells", [&](const JsonReader& cell) {
+    if (of_cell) return;
+    try {
+      out.cells.push_back(record_from(cell));
+      if (const std::string& id = out.cells.back().config.id; !ids.insert(id).second)
+        cell.refuse_for("is there twice: results of two runs are mixed");
+    } catch (const Error&) {
+      of_cell = std::current_exception();
+    }
+  });
   const JsonReader json = document.root();
   if (const JsonReader schema = json.at("schema"); schema.text() != kResultsSchema)
     schema.refuse(fmt::format("\"{}\"", kResultsSchema));
-  StoredRun out;
   out.complete = json.at("complete").flag();
   out.environment_json = json.at("environment").object_json();
-  std::set<std::string> ids;
-  json.at("cells").each_item([&](const JsonReader& cell) {
-    out.cells.push_back(record_from(cell));
-    if (const std::string& id = out.cells.back().config.id; !ids.insert(id).second)
-      cell.refuse_for("is there twice: results of two runs are mixed");
-  });
+  json.at("cells").each_item([](const JsonReader&) {});  // a list
+  if (of_cell) std::rethrow_exception(of_cell);
   return out;
 }
 

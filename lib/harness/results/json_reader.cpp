@@ -104,14 +104,30 @@ void flatten(const Json& value, const std::string& path, std::map<std::string, s
 
 }  // namespace
 
-struct JsonDocument::Tree {
+struct JsonReader::Tree {
   Json root;
+  std::string path;  ///< of the root in the document, of which it may be a part
 };
 
-JsonDocument::JsonDocument(std::string_view text) {
+JsonDocument::JsonDocument(std::string_view text) : JsonDocument(text, "", {}) {}
+
+JsonDocument::JsonDocument(std::string_view text, std::string_view list,
+                           const std::function<void(const JsonReader&)>& visit) {
   refuse_excess(text);
+  bool within = false;  // the list
+  std::size_t items = 0;
+  const Json::parser_callback_t visit_and_drop = [&](int depth, Json::parse_event_t event, Json& value) {
+    if (depth == 1 && event == Json::parse_event_t::key) within = value == list;
+    const bool is_item = within && depth == 2 && event != Json::parse_event_t::object_start &&
+                         event != Json::parse_event_t::array_start && event != Json::parse_event_t::key;
+    if (!is_item) return true;
+    const JsonReader::Tree item{std::move(value), fmt::format("{}[{}]", list, items++)};
+    visit(JsonReader(&item, &item.root));
+    return false;
+  };
   try {
-    tree_ = std::make_unique<const Tree>(Tree{Json::parse(text)});
+    tree_ = std::make_unique<const JsonReader::Tree>(
+        JsonReader::Tree{visit ? Json::parse(text, visit_and_drop) : Json::parse(text), ""});
   } catch (const Json::exception& error) {
     // Drop the prefix "[json.exception.parse_error.101] ", which does not help users.
     const std::string_view problem = error.what();
@@ -124,13 +140,13 @@ JsonDocument::JsonDocument(std::string_view text) {
 
 JsonDocument::~JsonDocument() = default;
 
-JsonReader JsonDocument::root() const { return {&tree_->root, &tree_->root}; }
+JsonReader JsonDocument::root() const { return {tree_.get(), &tree_->root}; }
 
 JsonReader JsonReader::at(std::string_view key) const {
   if (!json(value_).is_object()) refuse("an object");
   const auto it = json(value_).find(key);
-  if (it != json(value_).end()) return {document_, &*it};
-  Found place = search(json(document_), &json(value_), {}).value_or(Found{});
+  if (it != json(value_).end()) return {tree_, &*it};
+  Found place = search(tree_->root, &json(value_), {tree_->path, ""}).value_or(Found{});
   place.path = step(place.path, std::string(key));
   refuse_at(place, "is missing");
 }
@@ -139,7 +155,7 @@ std::optional<JsonReader> JsonReader::find(std::string_view key) const {
   if (!json(value_).is_object()) refuse("an object");
   const auto it = json(value_).find(key);
   if (it == json(value_).end() || it->is_null()) return std::nullopt;
-  return JsonReader(document_, &*it);
+  return JsonReader(tree_, &*it);
 }
 
 bool JsonReader::is_null() const { return json(value_).is_null(); }
@@ -203,12 +219,12 @@ std::map<std::string, std::string> JsonReader::flattened() const {
 
 void JsonReader::each_item(const std::function<void(const JsonReader&)>& visit) const {
   if (!json(value_).is_array()) refuse("a list");
-  for (const Json& item : json(value_)) visit(JsonReader(document_, &item));
+  for (const Json& item : json(value_)) visit(JsonReader(tree_, &item));
 }
 
 void JsonReader::each_member(const std::function<void(const std::string&, const JsonReader&)>& visit) const {
   if (!json(value_).is_object()) refuse("an object");
-  for (const auto& [key, value] : json(value_).items()) visit(key, JsonReader(document_, &value));
+  for (const auto& [key, value] : json(value_).items()) visit(key, JsonReader(tree_, &value));
 }
 
 void JsonReader::refuse(std::string_view expected) const {
@@ -216,7 +232,7 @@ void JsonReader::refuse(std::string_view expected) const {
 }
 
 void JsonReader::refuse_for(std::string_view problem) const {
-  refuse_at(search(json(document_), &json(value_), {}).value_or(Found{}), problem);
+  refuse_at(search(tree_->root, &json(value_), {tree_->path, ""}).value_or(Found{}), problem);
 }
 
 }  // namespace fp8lab

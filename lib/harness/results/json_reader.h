@@ -52,10 +52,11 @@ class JsonReader {
 
  private:
   friend class JsonDocument;
-  /// Both point to values of the JSON library, whose types headers do not name.
-  JsonReader(const void* document, const void* value) : document_(document), value_(value) {}
+  struct Tree;
+  /// `value` points to a value of the JSON library, whose types headers do not name.
+  JsonReader(const Tree* tree, const void* value) : tree_(tree), value_(value) {}
 
-  const void* document_;
+  const Tree* tree_;
   const void* value_;
 };
 
@@ -64,6 +65,9 @@ class JsonDocument {
   /// Throws Error for text that is not one JSON document, that is nested deeper than 64 levels, or that has an object
   /// of more than 10,000 members: the library recurses into levels, and searches members one by one.
   explicit JsonDocument(std::string_view text);
+  /// As above; the items of the root's list `list` are not kept: `visit` is called with each of them while the text is
+  /// read. Memory is that of the largest item, instead of that of the list.
+  JsonDocument(std::string_view text, std::string_view list, const std::function<void(const JsonReader&)>& visit);
   ~JsonDocument();
   JsonDocument(const JsonDocument&) = delete;
   JsonDocument& operator=(const JsonDocument&) = delete;
@@ -71,8 +75,7 @@ class JsonDocument {
   JsonReader root() const;
 
  private:
-  struct Tree;
-  std::unique_ptr<const Tree> tree_;
+  std::unique_ptr<const JsonReader::Tree> tree_;
 };
 
 }  // namespace fp8lab
