@@ -1,7 +1,4 @@
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +9,7 @@
 
 #include "core/check.h"
 #include "harness/cli/program.h"
+#include "harness/subjects/captured_process.h"
 #include "harness/subjects/python_path.h"
 
 namespace fp8lab {
@@ -27,6 +25,8 @@ constexpr const char* kProbe =
     "from importlib.util import find_spec\n"
     "sys.exit(sys.version_info < (3, 11) or not (find_spec('matplotlib') and find_spec('jinja2')))\n";
 
+constexpr double kProbeSeconds = 60;
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value ? value : "";
@@ -39,23 +39,6 @@ std::vector<char*> pointers(std::vector<std::string>& arguments) {
   return out;
 }
 
-/// Runs a program without output; false if it is not found or fails.
-bool succeeds(std::vector<std::string> arguments) {
-  posix_spawn_file_actions_t silence;
-  ::posix_spawn_file_actions_init(&silence);
-  ::posix_spawn_file_actions_addopen(&silence, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addopen(&silence, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  const std::vector<char*> argv = pointers(arguments);
-  const int error = ::posix_spawnp(&child, argv[0], &silence, nullptr, argv.data(), ::environ);
-  ::posix_spawn_file_actions_destroy(&silence);
-  if (error != 0) return false;
-  int status = 0;
-  while (::waitpid(child, &status, 0) < 0)
-    if (errno != EINTR) return false;
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
-
 /// The first Python that has the packages of a report. The system's own is tried last, because PATH may name another
 /// one before it.
 std::string find_python() {
@@ -63,7 +46,7 @@ std::string find_python() {
   const std::vector<std::string> candidates =
       named.empty() ? std::vector<std::string>{"python3", "/usr/bin/python3"} : std::vector{named};
   for (const std::string& candidate : candidates)
-    if (succeeds({candidate, "-c", kProbe})) return candidate;
+    if (captured({candidate, "-c", kProbe}, "", kProbeSeconds).status == 0) return candidate;
   fail(
       fmt::format("report: {} is no Python 3.11 with matplotlib and Jinja2; install the Debian packages python3, "
                   "python3-matplotlib and python3-jinja2 (apt-get install python3-matplotlib python3-jinja2), or name "

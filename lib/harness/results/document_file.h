@@ -8,8 +8,8 @@
 
 namespace fp8lab {
 
-/// The text of a document, expanded by the program `gzip` if it is compressed. Throws Error, which names the file, if
-/// it is no regular file, if gzip is missing or refuses it, and if the text has more than `most` bytes.
+/// The text of a document, expanded if gzip has compressed it. Throws Error, which names the file, if it is no regular
+/// file, if its compression is damaged, and if the text has more than `most` bytes.
 std::string read_document(const std::filesystem::path& path, std::size_t most = kMostDocumentBytes);
 
 }  // namespace fp8lab
