@@ -92,14 +92,12 @@ EXTERNALS = (
     # A file that is on the disk, and not only on its way there, takes open() and fsync().
     (r"(fcntl|unistd)\.h",
      ("lib/harness", "lib/comm/sockets", "lib/optim/durable_file.cpp", "scenarios", "bench", "correctness")),
-    (r"(dlfcn|elf|link)\.h", ("lib/core/shared_library.cpp", "lib/harness", "bench", "correctness")),
+    (r"(dlfcn|elf|link)\.h", ("lib/core/shared_library.cpp", "lib/harness", "lib/comm/sockets", "bench", "correctness")),
     (r"nvrtc\.h", ("lib/backend/cuda/attention/cudnn_library.cpp",)),
     (r"(sys|linux|gnu)/.*\.h|(poll|signal|spawn|pthread|sched|time|errno)\.h",
      ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
-    (r"(netinet|arpa)/.*\.h|netdb\.h", ("lib/comm/sockets", "correctness")),
     (r"re2/re2\.h", ("lib/harness/cli",)),
     (r"zlib\.h", ("lib/harness/results",)),
-    (r"zmq\.hpp|(sodium|malloc)\.h", ("lib/comm/sockets",)),
 )
 # Heavy or versioned headers that stay out of headers of ours, but for those that only sources of their own folder include.
 SOURCES_ONLY = r"(fmt|nlohmann)/.*"

@@ -5,26 +5,15 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "comm/free_port.h"
-
 // launch_ranks RANKS SECONDS PROGRAM [ARGUMENTS...] starts RANKS processes of PROGRAM on this machine, as torchrun
-// would. It sets a random secret unless FP8LAB_JOB_SECRET is set, even to nothing. When a process dies it lets the
-// others run on. It ends with the first status, in the order of ranks, that is not 0. After SECONDS it kills the
-// processes that are left and ends with 124.
+// would. When a process dies it lets the others run on. It ends with the first status, in the order of ranks, that is
+// not 0. After SECONDS it kills the processes that are left and ends with 124.
 namespace {
 
 volatile sig_atomic_t late = 0;
-
-std::string random_secret() {
-  std::random_device device;
-  std::string secret;
-  for (int i = 0; i < 8; ++i) secret += std::to_string(device());
-  return secret;
-}
 
 void become_rank(int rank, char** command) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -41,16 +30,17 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   const int ranks = std::atoi(argv[1]);
   setenv("WORLD_SIZE", argv[1], 1);
+  setenv("LOCAL_WORLD_SIZE", argv[1], 1);
   setenv("MASTER_ADDR", "127.0.0.1", 1);
-  setenv("MASTER_PORT", std::to_string(fp8lab::comm_test::free_port()).c_str(), 1);
-  setenv("FP8LAB_JOB_SECRET", random_secret().c_str(), 0);
+  setenv("MASTER_PORT", "29500", 1);
+  setenv("TORCHELASTIC_RUN_ID", std::to_string(getpid()).c_str(), 1);
   std::vector<pid_t> processes;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t process = fork();
     if (process == 0) become_rank(rank, argv + 3);
     processes.push_back(process);
   }
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = [](int) { late = 1; };
   sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART, so that the signal ends wait()
   alarm(static_cast<unsigned>(std::atoi(argv[2])));

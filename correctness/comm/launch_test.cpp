@@ -34,7 +34,7 @@ void expect_launch(const Environment& environment, const Launch& expected) {
   EXPECT_EQ(found.local_rank, expected.local_rank);
 }
 
-const Environment kTorchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}};
+const Environment kTorchrun = {{"RANK", "5"}, {"WORLD_SIZE", "8"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "8"}};
 const Environment kMpirun = {
     {"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}};
 const Environment kSrun = {
@@ -105,16 +105,16 @@ const Choosing kChoices[] = {
     {"mpirun_no_mpi", kMpirun, false, "",
      "mpirun started this process as rank 5 of 8, and no MPI here; install it and build again, or start the ranks with "
      "torchrun"},
-    {"torchrun", kTorchrun, true, "sockets", "torchrun launched the ranks: they connect over TCP"},
-    {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they connect over TCP"},
+    {"torchrun", kTorchrun, true, "sockets", "torchrun launched the ranks: they connect over Unix sockets"},
+    {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they connect over Unix sockets"},
     {"torchrun_in_mpirun", both(kTorchrun, kMpirun), true, "sockets",
-     "torchrun launched the ranks: they connect over TCP"},
+     "torchrun launched the ranks: they connect over Unix sockets"},
     {"srun_pmix", both(kSrun, kPmix), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
     {"srun_pmi", both(kSrun, kPmi), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
     {"srun_plain", kSrun, true, "sockets",
-     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they connect over TCP"},
+     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they connect over Unix sockets"},
     {"srun_no_mpi", both(kSrun, kPmix), false, "sockets",
-     "srun launched the ranks, and no MPI here: they connect over TCP"},
+     "srun launched the ranks, and no MPI here: they connect over Unix sockets"},
 };
 
 class Choice : public testing::TestWithParam<Choosing> {};
@@ -132,41 +132,32 @@ TEST_P(Choice, FollowsTheLauncherAndTheBuild) {
   EXPECT_EQ(expected.row.empty() ? error : choice.reason, expected.reason);
 }
 
-TEST(RendezvousDiscovery, ReadsTheVariablesOfTorchrun) {
-  const Environment environment = both(kTorchrun, {{"MASTER_ADDR", "node7"},
-                                                   {"MASTER_PORT", "29500"},
-                                                   {"TORCHELASTIC_USE_AGENT_STORE", "True"},
-                                                   {"TORCHELASTIC_RUN_ID", "a"}});
-  const Rendezvous expected{.rank = 5, .size = 8, .host = "node7", .port = 29500, .port_taken = true, .job = "a//"};
-  EXPECT_EQ(discover_rendezvous(discover(environment), lookup(environment)), expected);
+Rendezvous rendezvous_of(const Environment& environment) {
+  return discover_rendezvous(discover(environment), lookup(environment));
 }
 
-TEST(RendezvousDiscovery, ReadsTheSecretAndRefusesAShortOne) {
-  const Environment environment = both(kTorchrun, {{"MASTER_ADDR", "node7"}, {"MASTER_PORT", "29500"}});
-  const auto secret = [&](const std::string& text) {
-    const Environment all = with(environment, "FP8LAB_JOB_SECRET", text);
-    return discover_rendezvous(discover(all), lookup(all)).secret;
-  };
-  EXPECT_EQ(discover_rendezvous(discover(environment), lookup(environment)).secret, "");
-  EXPECT_EQ(secret(""), "");
-  EXPECT_EQ(secret("sixteen letters."), "sixteen letters.");
-  EXPECT_EQ(error_of([&] { secret("fifteen letters"); }),
-            "FP8LAB_JOB_SECRET has 15 characters, of which it needs 16; openssl rand -hex 16 makes a good one");
+TEST(RendezvousDiscovery, ReadsTheVariablesThatNameTheJob) {
+  const Environment job = both(kTorchrun, {{"MASTER_ADDR", "node7"},
+                                           {"MASTER_PORT", "29500"},
+                                           {"TORCHELASTIC_RUN_ID", "a"},
+                                           {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  EXPECT_EQ(rendezvous_of(job), (Rendezvous{.rank = 5, .size = 8, .job = "a/2///node7/29500/", .host = "node7"}));
+  EXPECT_EQ(rendezvous_of(both(kSrun, {{"SLURM_JOB_ID", "71"}, {"SLURM_STEP_ID", "3"}})),
+            (Rendezvous{.rank = 5, .size = 8, .job = "//71/3///"}));
 }
 
-TEST(RendezvousDiscovery, MissingAddressOrMalformedPortIsRefused) {
-  const auto refusal = [](const Environment& environment) {
-    return error_of([&] { discover_rendezvous(discover(environment), lookup(environment)); });
-  };
-  EXPECT_EQ(
-      refusal(kSrun),
-      "srun started 8 ranks, which connect over TCP at MASTER_ADDR and MASTER_PORT, and MASTER_ADDR is not set; set "
-      "them to the host of rank 0 and a free port there");
-  EXPECT_NE(refusal(with(kSrun, "MASTER_ADDR", "a")).find("MASTER_PORT is not set"), std::string::npos);
-  EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "65536")),
-            "MASTER_PORT=65536 is no port; ports are 1 to 65535");
-  EXPECT_EQ(refusal(with(with(kSrun, "MASTER_ADDR", "a"), "MASTER_PORT", "x")),
-            "MASTER_PORT=x is not an integer from 0 up");
+TEST(RendezvousDiscovery, RanksOnSeveralHostsAreRefused) {
+  const auto refusal = [](const Environment& environment) { return error_of([&] { rendezvous_of(environment); }); };
+  constexpr const char* kNeedsMpi =
+      " started 8 ranks on several hosts; a job over several hosts needs MPI (mpirun, or srun --mpi=pmix), with NCCL "
+      "for "
+      "GPUs";
+  EXPECT_EQ(refusal(with(kTorchrun, "LOCAL_WORLD_SIZE", "4")), std::string("torchrun") + kNeedsMpi);
+  EXPECT_EQ(refusal(with(kSrun, "SLURM_NNODES", "2")), std::string("srun") + kNeedsMpi);
+  EXPECT_EQ(refusal(with(kSrun, "SLURM_STEP_NUM_NODES", "2")), std::string("srun") + kNeedsMpi);
+  // A step on one of the hosts of an allocation.
+  EXPECT_EQ(refusal(with(with(kSrun, "SLURM_STEP_NUM_NODES", "1"), "SLURM_NNODES", "4")), "");
+  EXPECT_EQ(refusal(with(kTorchrun, "SLURM_NNODES", "4")), "");
 }
 
 }  // namespace

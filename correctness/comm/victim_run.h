@@ -33,16 +33,11 @@ inline int processes_with(const std::string& marker) {
   return found;
 }
 
-/// Runs the victim program under the launcher that the build names, once for each end: a run takes some seconds.
-inline const Outcome& run_victim(const std::string& end) {
-  static std::map<std::string, Outcome> outcomes;
-  const auto [entry, is_new] = outcomes.try_emplace(end);
-  Outcome& outcome = entry->second;
-  if (!is_new) return outcome;
-  const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;
-  const std::string command = std::string(paths::kLauncher) + " " + paths::kVictim + " " + end + " " + marker + " 2>&1";
+/// Runs a command of a shell, and waits until no process has `marker` in its command line.
+inline Outcome run_command(const std::string& command, const std::string& marker) {
+  Outcome outcome;
   const auto start = std::chrono::steady_clock::now();
-  FILE* pipe = popen(command.c_str(), "r");
+  FILE* pipe = popen((command + " 2>&1").c_str(), "r");
   if (pipe == nullptr) throw std::runtime_error("popen: " + command);
   for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) outcome.output += static_cast<char>(c);
   outcome.status = pclose(pipe);
@@ -52,6 +47,17 @@ inline const Outcome& run_victim(const std::string& end) {
   do outcome.survivors = processes_with(marker);
   while (outcome.survivors > 0 && std::chrono::steady_clock::now() < enough);
   return outcome;
+}
+
+/// Runs the victim program under the launcher that the build names, once for each end: a run takes some seconds.
+inline const Outcome& run_victim(const std::string& end) {
+  static std::map<std::string, Outcome> outcomes;
+  const auto [entry, is_new] = outcomes.try_emplace(end);
+  const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;
+  if (is_new)
+    entry->second =
+        run_command(std::string(paths::kLauncher) + " " + paths::kVictim + " " + end + " " + marker, marker);
+  return entry->second;
 }
 
 }  // namespace fp8lab::comm_test

@@ -11,7 +11,7 @@
 #include "harness/temporary_directory.h"
 #include "support/paths.h"
 
-// One scenario file whose ranks are threads of one process, MPI processes, and processes that connect over TCP: the
+// One scenario file whose ranks are threads of one process, MPI processes, and processes that connect over sockets: the
 // figures and hashes are the same.
 namespace fp8lab {
 namespace {
@@ -78,7 +78,7 @@ void expect_the_same(const Outcome& launched) {
   }
 }
 
-TEST(LaunchedScenarios, MeasureOverTcpWhatThreadsMeasure) { expect_the_same(run(paths::kTorchrun)); }
+TEST(LaunchedScenarios, MeasureOverSocketsWhatThreadsMeasure) { expect_the_same(run(paths::kTorchrun)); }
 
 TEST(LaunchedScenarios, MeasureOverMpiWhatThreadsMeasure) {
   const std::string mpirun = paths::kMpirun;

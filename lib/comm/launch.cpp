@@ -27,7 +27,6 @@ constexpr std::array kLaunchers = {
     Launcher{"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
 };
 constexpr const Launcher& kSlurm = kLaunchers.back();
-constexpr std::size_t kShortestSecret = 16;
 
 std::optional<int> number(const EnvironmentLookup& variable, const char* name) {
   const char* text = variable(name);
@@ -82,35 +81,26 @@ Launch discover_launch(const EnvironmentLookup& variable) {
 }
 
 Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable) {
-  const char* host = variable("MASTER_ADDR");
-  const std::optional<int> port = number(variable, "MASTER_PORT");
-  if (host == nullptr || *host == '\0' || !port)
-    fail(fmt::format(
-        "{} started {} ranks, which connect over TCP at MASTER_ADDR and MASTER_PORT, and {} is not set; set them to "
-        "the host of rank 0 and a free port there",
-        launch.launcher, launch.size, host == nullptr || *host == '\0' ? "MASTER_ADDR" : "MASTER_PORT"));
-  if (*port < 1 || *port > 65535) fail(fmt::format("MASTER_PORT={} is no port; ports are 1 to 65535", *port));
+  const int ranks_here = number(variable, "LOCAL_WORLD_SIZE").value_or(launch.size);
+  const std::optional<int> hosts_of_step = number(variable, "SLURM_STEP_NUM_NODES");
+  const int hosts = hosts_of_step ? *hosts_of_step : number(variable, "SLURM_NNODES").value_or(1);
+  if (launch.launcher == "torchrun" ? ranks_here < launch.size : hosts > 1)
+    fail(fmt::format("{} started {} ranks on several hosts; {}", launch.launcher, launch.size, kSeveralHosts));
   const auto text = [&](const char* name) {
     const char* value = variable(name);
     return std::string(value == nullptr ? "" : value);
   };
-  const std::string secret = text("FP8LAB_JOB_SECRET");
-  if (!secret.empty() && secret.size() < kShortestSecret)
-    fail(fmt::format("FP8LAB_JOB_SECRET has {} characters, of which it needs {}; openssl rand -hex 16 makes a good one",
-                     secret.size(), kShortestSecret));
-  return {.rank = launch.rank,
-          .size = launch.size,
-          .host = host,
-          .port = *port,
-          .port_taken = text("TORCHELASTIC_USE_AGENT_STORE") == "True",
-          .job = fmt::format("{}/{}/{}", text("TORCHELASTIC_RUN_ID"), text("SLURM_JOB_ID"), text("SLURM_STEP_ID")),
-          .secret = secret};
+  Rendezvous rendezvous{.rank = launch.rank, .size = launch.size, .host = text("MASTER_ADDR")};
+  for (const char* name : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_STEP_ID",
+                           "MASTER_ADDR", "MASTER_PORT"})
+    rendezvous.job += text(name) + '/';
+  return rendezvous;
 }
 
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
                                         std::string_view no_mpi) {
   if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
-  if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they connect over TCP"};
+  if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they connect over Unix sockets"};
   if (launch.launcher == "mpirun") {
     if (!no_mpi.empty())
       fail(fmt::format(
@@ -120,9 +110,10 @@ ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentL
     return {"mpi", "mpirun launched the ranks"};
   }
   const std::string started = fmt::format("{} launched the ranks", launch.launcher);
-  if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they connect over TCP", started, no_mpi)};
+  if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they connect over Unix sockets", started, no_mpi)};
   if (variable("PMIX_RANK") == nullptr && variable("PMI_RANK") == nullptr)
-    return {"sockets", started + " without a process manager that MPI knows (--mpi=pmix): they connect over TCP"};
+    return {"sockets",
+            started + " without a process manager that MPI knows (--mpi=pmix): they connect over Unix sockets"};
   return {"mpi", started + " with a process manager that MPI knows"};
 }
 

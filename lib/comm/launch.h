@@ -24,22 +24,22 @@ using EnvironmentLookup = std::function<const char*(const char* name)>;
 /// so it is ignored.
 Launch discover_launch(const EnvironmentLookup& variable);
 
-/// Where the processes of a launch find each other.
+inline constexpr std::string_view kSeveralHosts =
+    "a job over several hosts needs MPI (mpirun, or srun --mpi=pmix), with NCCL for GPUs";
+
+/// By what the processes of a launch on one host find each other.
 struct Rendezvous {
   int rank = 0;
   int size = 1;
-  std::string host = {};  ///< of rank 0
-  int port = 0;
-  bool port_taken = false;  ///< the launcher itself listens at `port`, so ranks use the ports after it
-  std::string job = {};     ///< distinguishes jobs that share a host
-  std::string secret = {};  ///< ranks must know it to connect; empty: no secret is needed
+  std::string job = {};   ///< distinguishes jobs of one user
+  std::string host = {};  ///< of rank 0, for messages; may be empty
 
   bool operator==(const Rendezvous&) const = default;
 };
 
-/// Reads MASTER_ADDR and MASTER_PORT, which torchrun sets and users of srun may set; whether torchrun's agent listens
-/// there (TORCHELASTIC_USE_AGENT_STORE); the variables that name the job; and FP8LAB_JOB_SECRET. Throws Error if one is
-/// missing, the port is invalid, or the secret is too short.
+/// Reads the variables that name the job: of torchrun (TORCHELASTIC_RUN_ID, TORCHELASTIC_RESTART_COUNT), of srun
+/// (SLURM_JOB_ID, SLURM_STEP_ID), and MASTER_ADDR with MASTER_PORT, which count as names only. Throws Error if the
+/// ranks are on several hosts (LOCAL_WORLD_SIZE of torchrun, SLURM_STEP_NUM_NODES or else SLURM_NNODES of srun).
 Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& variable);
 
 /// The row of process_groups.h by which the ranks of a launched process run.

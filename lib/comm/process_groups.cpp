@@ -20,7 +20,7 @@ namespace {
 const std::array kProcessGroups = {
     ProcessGroupRow{"in_process", "every rank a thread of this process", in_process_unavailable_reason, run_in_process},
     ProcessGroupRow{"mpi", "every rank a process, started by mpirun or srun", mpi_unavailable_reason, run_mpi},
-    ProcessGroupRow{"sockets", "every rank a process, started by torchrun or srun; they connect over TCP",
+    ProcessGroupRow{"sockets", "every rank a process of this host, started by torchrun or srun",
                     sockets_unavailable_reason, run_sockets},
     ProcessGroupRow{"nccl", "ranks of another row, each with a GPU of its own, between which NCCL moves bytes",
                     nccl_unavailable_reason, run_nccl},

@@ -43,7 +43,7 @@ struct RunOptions {
   bool launches_on_gpus = false;
   /// How ranks copy from GPU to GPU. Benchmarks set it.
   PeerCopyPath peer_copies = PeerCopyPath::kBySize;
-  /// Where the processes of `sockets` connect, at the first run of each. Its size is `ranks`.
+  /// By what the processes of `sockets` find each other, at the first run of each. Its size is `ranks`.
   Rendezvous rendezvous = {};
   /// Receives one line about each event that ends no rank by itself, such as a dropped connection that was no rank's,
   /// or a call of NCCL that does not return. Called on the thread that runs the ranks, and by `nccl` on threads of its

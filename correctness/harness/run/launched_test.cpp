@@ -53,7 +53,8 @@ TEST(Launched, RankZeroReportsAndAllRanksExitAlike) {
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(ended.code, 0) << ended.errors;
   EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output;
-  EXPECT_EQ(count(ended.output, "3 ranks: torchrun launched the ranks: they connect over TCP\n"), 1) << ended.output;
+  EXPECT_EQ(count(ended.output, "3 ranks: torchrun launched the ranks: they connect over Unix sockets\n"), 1)
+      << ended.output;
   EXPECT_EQ(count(ended.output, "2 cells in "), 1) << ended.output;
   EXPECT_EQ(ended.errors, "");
   EXPECT_TRUE(scenarios.violations().empty());
@@ -276,8 +277,8 @@ TEST(Launched, SignalEndsTheWaitForMissingRanks) {
   const std::string output = scenarios.file("output").string();
   const Ended ended = sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c",
                                    "test $RANK = 0 || exit 0; " + program + " > " + output + " & rank=$!; " +
-                                       "until grep -qs 'they connect over TCP' " + output + "; do sleep 0.01; done; " +
-                                       "kill -TERM $rank; wait $rank; echo stopped $?"});
+                                       "until grep -qs 'they connect over Unix sockets' " + output +
+                                       "; do sleep 0.01; done; " + "kill -TERM $rank; wait $rank; echo stopped $?"});
   EXPECT_TRUE(contains(ended.output, "stopped 143\n")) << ended.output << ended.errors;
   EXPECT_EQ(ended.errors, "");
   EXPECT_FALSE(std::filesystem::exists(scenarios.out()));
@@ -292,33 +293,20 @@ TEST(Launched, MissingRankIsNamedOnAllWithinTheTimeout) {
                                    "test $RANK = 1 && exit 0; " + program + " --timeout 2; echo exit $?"});
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15));
   EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks - 1) << ended.output << ended.errors;
-  EXPECT_EQ(count(ended.errors, "rank 1 of 3 ranks did not come to rank 0 at 127.0.0.1:"), kRanks - 1) << ended.errors;
+  EXPECT_EQ(count(ended.errors, "rank 1 of 3 ranks did not come to /tmp/fp8lab-"), kRanks - 1) << ended.errors;
 }
 
-// A client that is no rank connects from the same machine before the last rank. It echoes what it receives and sends
-// the former shutdown message of 2^20 bytes.
-TEST(Launched, HostileClientCostsOneLineAndNotTheRun) {
-  for (const char* secret : {"FP8LAB_JOB_SECRET= ", ""}) {
-    Scenarios scenarios({});
-    add(scenarios, "good");
-    const std::string program =
-        std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
-    const std::string hostile =
-        "until exec 3<>/dev/tcp/127.0.0.1/$MASTER_PORT; do sleep 0.01; done 2>/dev/null; head -c 10 <&3 >&3; sleep "
-        "0.3; "
-        "{ printf '\\001\\0\\0\\0\\0\\0\\0\\0\\0\\0\\020\\0\\0\\0\\0\\0'; head -c 1048576 /dev/zero; } >&3; cat <&3 "
-        ">/dev/null; ";
-    const Ended ended =
-        sample::run({std::to_string(kRanks), "60", "/bin/bash", "-c",
-                     std::string("trap '' PIPE; test $RANK = 2 && { ") + hostile + "} 2>/dev/null; " +
-                         (*secret == '\0' ? "" : "export FP8LAB_JOB_SECRET=; ") + program + "; echo exit $?"});
-    EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
-    EXPECT_EQ(count(ended.errors, "fp8lab: rank 0 refused a connection from 127.0.0.1:"), 1) << ended.errors;
-    // Without a secret of the job, ranks on one machine use their user's key.
-    EXPECT_EQ(count(ended.errors, "fp8lab: FP8LAB_JOB_SECRET is not set: "), 0) << ended.errors;
-    EXPECT_EQ(count(ended.errors, "\n"), 1) << ended.errors;
-    EXPECT_EQ(lines_of(scenarios).size(), 1u);
-  }
+TEST(Launched, RanksOnSeveralHostsAreRefused) {
+  Scenarios scenarios({});
+  add(scenarios, "good");
+  const std::string program = std::string(paths::kRankProgram) + " run " + scenarios.path() + " -o " + scenarios.out();
+  const Ended ended =
+      sample::run({std::to_string(kRanks), "60", "/bin/sh", "-c", "LOCAL_WORLD_SIZE=1 " + program + "; echo exit $?"});
+  EXPECT_EQ(count(ended.output, "exit 2\n"), kRanks) << ended.output << ended.errors;
+  EXPECT_EQ(count(ended.errors, "torchrun started 3 ranks on several hosts; a job over several hosts needs MPI"),
+            kRanks)
+      << ended.errors;
+  EXPECT_EQ(count(ended.errors, "\n"), kRanks) << ended.errors;
 }
 
 TEST(LaunchedRanks, OrderOutsideOfThePlanIsInvalid) {

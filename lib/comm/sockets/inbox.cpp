@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/check.h"
@@ -13,19 +14,21 @@ namespace {
 using processes::ShutdownBytes;
 using processes::Tag;
 
-constexpr std::uint64_t kShutdownTag = Tag{}.number();
-// Of the run that ends and of the next one, a call and a shutdown message each.
-constexpr std::size_t kMostWaiting = 4;
+constexpr std::uint64_t kShutdownNumber = Tag{}.number();
 
 }  // namespace
-
-Inbox::Inbox() { waiting_.reserve(kMostWaiting); }
 
 void Inbox::expect_shutdown(ShutdownBytes* message) {
   shutdown_ = message;
   shutdown_came_ = false;
   abandoned_ = false;
   deliver();
+}
+
+const ShutdownBytes* Inbox::early_shutdown() const {
+  const auto found =
+      std::find_if(waiting_.begin(), waiting_.end(), [](const Small& s) { return s.tag == kShutdownNumber; });
+  return found == waiting_.end() ? nullptr : &found->message;
 }
 
 void Inbox::expect(std::byte* to, std::int64_t bytes, Tag tag) {
@@ -43,36 +46,83 @@ void Inbox::abandon() {
   expected_.clear();
 }
 
-bool Inbox::take(Bytes bytes) {
-  if (!problem_.empty()) return false;
-  const std::optional<Frame> frame = read_frame(bytes);
-  if (!frame) return refuse(fmt::format("it sent {} bytes that are no frame", bytes.size()));
-  if (frame->head.tag == kProbeTag) return true;
-  return Tag::is_collective_data(frame->head.tag) ? take_data(*frame) : take_small(*frame);
+std::span<std::byte> Inbox::room() {
+  if (chunk_left_ == 0) return std::as_writable_bytes(std::span(&frame_, 1)).subspan(head_bytes_);
+  if (!Tag::is_collective_data(frame_.tag)) return {&incoming_.message[incoming_.bytes], chunk_left_};
+  if (to_ == nullptr) return std::span(dropped_).first(std::min(chunk_left_, dropped_.size()));
+  return {to_, chunk_left_};
 }
 
-bool Inbox::take_small(const Frame& frame) {
-  const auto& [tag, total, offset] = frame.head;
-  if (tag == kShutdownTag && total != sizeof *shutdown_)
+bool Inbox::take(std::size_t bytes) {
+  if (!problem_.empty()) return false;
+  if (chunk_left_ == 0) {
+    head_bytes_ += bytes;
+    if (head_bytes_ < sizeof frame_) return true;
+    head_bytes_ = 0;
+    return begin_frame();
+  }
+  chunk_left_ -= bytes;
+  if (!Tag::is_collective_data(frame_.tag)) {
+    incoming_.bytes += bytes;
+    if (chunk_left_ > 0) return true;
+    waiting_.push_back(incoming_);
+    deliver();
+    return true;
+  }
+  if (to_ != nullptr) to_ += bytes;
+  if (chunk_left_ > 0 || data_.offset < data_.total) return true;
+  data_ = {};
+  if (std::exchange(to_, nullptr) != nullptr) --unreceived_data_;
+  return true;
+}
+
+bool Inbox::begin_frame() {
+  const auto& [tag, total, offset] = frame_;
+  if (total > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) || offset >= total ||
+      offset % kChunkBytes != 0)
+    return refuse("it sent a head that no rank sends");
+  if (!(Tag::is_collective_data(tag) ? begin_data() : begin_small())) return false;
+  chunk_left_ = frame_.chunk_bytes();
+  return true;
+}
+
+bool Inbox::begin_small() {
+  const auto& [tag, total, offset] = frame_;
+  if (tag == kShutdownNumber && total != sizeof *shutdown_)
     return refuse(fmt::format("it sent a shutdown message of {} bytes, which has {}", total, sizeof *shutdown_));
-  if (tag != kShutdownTag && total != sizeof(processes::Call))
+  if (tag != kShutdownNumber && total != sizeof(processes::Call))
     return refuse(fmt::format("it sent a call of {} bytes, which has {}", total, sizeof(processes::Call)));
   if (waiting_.size() >= kMostWaiting) return refuse("it sent calls without waiting for their answers");
-  Waiting& message = waiting_.emplace_back();
-  message.tag = tag;
-  message.bytes = frame.payload.size();
-  std::copy(frame.payload.begin(), frame.payload.end(), message.message.begin());
-  deliver();
-  return problem_.empty();
+  incoming_.tag = tag;
+  incoming_.bytes = 0;
+  return true;
+}
+
+bool Inbox::begin_data() {
+  const auto& [tag, total, offset] = frame_;
+  if (offset == 0) {
+    // A message that is cut short by the next one stays expected and never completes: its sender gave it up, and a
+    // shutdown message follows.
+    const std::optional<Expected> expected = take_expected(tag);
+    if (!expected && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
+    if (expected && expected->bytes != total)
+      return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", total, expected->bytes));
+    data_ = frame_;
+    to_ = expected ? expected->to : nullptr;
+  } else if (tag != data_.tag || total != data_.total || offset != data_.offset) {
+    return refuse(fmt::format("it sent byte {} of a message before those in front", offset));
+  }
+  data_.offset += frame_.chunk_bytes();
+  return true;
 }
 
 /// Hands over what waits, up to the run's shutdown message. Calls in front of that which are not expected by then are
 /// not answered any more.
 void Inbox::deliver() {
   for (std::size_t i = 0; i < waiting_.size() && !shutdown_came_;) {
-    const Waiting& message = waiting_[i];
+    const Small& message = waiting_[i];
     const auto at = waiting_.begin() + static_cast<std::ptrdiff_t>(i);
-    if (message.tag == kShutdownTag) {
+    if (message.tag == kShutdownNumber) {
       *shutdown_ = message.message;
       shutdown_came_ = true;
       waiting_.erase(waiting_.begin(), at + 1);
@@ -84,30 +134,6 @@ void Inbox::deliver() {
       ++i;
     }
   }
-}
-
-bool Inbox::take_data(const Frame& frame) {
-  const auto& [tag, total, offset] = frame.head;
-  if (offset == 0) {
-    // A message that is cut short by the next one stays expected and never completes: its sender gave it up, and a
-    // shutdown message follows.
-    const std::optional<Expected> expected = take_expected(tag);
-    if (!expected && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
-    if (expected && expected->bytes != total)
-      return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", total, expected->bytes));
-    head_ = frame.head;
-    to_ = expected ? expected->to : nullptr;
-  } else if (tag != head_.tag || total != head_.total || offset != head_.offset) {
-    return refuse(fmt::format("it sent byte {} of a message before those in front", offset));
-  }
-  if (to_ != nullptr) std::copy(frame.payload.begin(), frame.payload.end(), to_ + static_cast<std::size_t>(offset));
-  head_.offset += frame.payload.size();
-  if (head_.offset < total) return true;
-  head_ = {};
-  if (to_ == nullptr) return true;
-  to_ = nullptr;
-  --unreceived_data_;
-  return true;
 }
 
 /// The message of that tag that is due next, or nothing.

@@ -6,8 +6,8 @@
 
 namespace fp8lab {
 
-/// Ranks as processes started by torchrun or srun, one rank each, which connect at RunOptions::rendezvous: sockets.cpp
-/// if CMake found libzmq and libsodium, else no_sockets.cpp.
+/// Ranks as processes of one host that torchrun or srun started, one rank each. They connect at the first run, by
+/// RunOptions::rendezvous, over Unix-domain sockets.
 std::string sockets_unavailable_reason();
 void run_sockets(const RunOptions& options, const RankFunction& rank_function);
 

@@ -29,7 +29,6 @@ inline constexpr const char* kEnvironmentText =
     "Environment:\n"
     "  FP8LAB_CPU_ISA          instruction set of the kernels on device cpu; `fp8lab devices` lists them\n"
     "  FP8LAB_TMPDIR           where temporary folders go, before TMPDIR\n"
-    "  FP8LAB_JOB_SECRET       of ranks over TCP: with it they authenticate each other and encrypt\n"
     "  FP8LAB_SUBJECTS         folder of the releases of libraries\n"
     "  FP8LAB_SUBJECT_PYTHON   Python of libraries without a release of their own\n"
     "  FP8LAB_WORKER           another copy of the folder with the worker that drives libraries\n"

@@ -20,8 +20,8 @@ std::optional<LaunchedRanks> LaunchedRanks::discover(const EnvironmentLookup& va
   Rendezvous rendezvous;
   if (choice.row == "sockets") {
     rendezvous = discover_rendezvous(launch, variable);
-    constexpr long kOfTheRun = 20, kOfALink = 6;  // its socket, their mailboxes, and rank 0's connection at the start
-    need_descriptors(kOfTheRun + kOfALink * launch.size, "start fewer ranks");
+    constexpr long kOfTheRun = 24;
+    need_descriptors(kOfTheRun + launch.size, "start fewer ranks");
   }
   return LaunchedRanks(launch, std::move(choice), std::move(rendezvous));
 }
