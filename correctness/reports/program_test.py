@@ -174,7 +174,7 @@ class Program(sample.Case):
 
     def test_an_unexpected_error_is_one_line_and_not_the_exit_code_of_a_failed_gate(self) -> None:
         moved = self.directory / "moved"
-        shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("h200", "__pycache__"))
+        shutil.copytree(sample.ROOT / "reports", moved, ignore=shutil.ignore_patterns("__pycache__"))
         (moved / "load.py").write_text("raise KeyError('x\\x1b')\n", encoding="utf-8")
         write_small_set(self.directory / "good")
         for debug, lines in (("", 1), ("1", 2)):
