@@ -18,7 +18,6 @@ extern const char* const kMpirun;
 // Files and folders.
 extern const char* const kScenarios;
 extern const char* const kSubjectScenarios;
-extern const char* const kSchemas;
 extern const char* const kBundledResults;
 extern const char* const kWorkerFolder;
 extern const char* const kFakeWorker;

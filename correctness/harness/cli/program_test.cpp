@@ -148,7 +148,6 @@ TEST(Program, EveryBadFileIsReportedBeforeAnythingRuns) {
   sample::write(scenarios.file("bad1.yaml"), "version: 3\n");
   sample::write(scenarios.file("deep/bad2.yml"), "version: 1\nnmae: x\n");
   sample::write(scenarios.file("deep/twin.yaml"), sample::read(scenarios.file("good.yaml")));
-  sample::write(scenarios.file("schema/ignored.yaml"), "not a scenario");
   sample::write(scenarios.file("ignored.txt"), "not a scenario");
   const Ended ended = run(scenarios.run_arguments());
   EXPECT_EQ(ended.code, 2);

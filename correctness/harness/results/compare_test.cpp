@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
+#include "harness/cli/schema/schemas.h"
 #include "harness/results/compared_runs.h"
 #include "harness/results/json_schema.h"
 #include "harness/results/record_list.h"
 #include "harness/results/results.h"
 #include "harness/temporary_directory.h"
-#include "support/paths.h"
 
 namespace fp8lab {
 namespace {
@@ -287,7 +287,6 @@ TEST(Compare, DifferentMachinesAreNamed) {
 }
 
 TEST(Compare, DocumentFollowsItsSchema) {
-  const std::string schema = sample::read(std::string(paths::kSchemas) + "/comparison.schema.json");
   CellRecord worse = cell("a", Verdict::kNotFixed);
   peak(worse, Arm::kAfter) += 1;
   CellRecord redefined = cell("c");
@@ -297,7 +296,7 @@ TEST(Compare, DocumentFollowsItsSchema) {
   const RunComparison out = compare_runs(run_of({cell("a"), cell("b"), cell("c"), cell("d")}),
                                          run_of({worse, redefined, crashed, cell("e")}));
   const std::string text = comparison_json(out);
-  EXPECT_EQ(sample::schema_violations(schema, text), std::vector<std::string>{});
+  EXPECT_EQ(sample::schema_violations(comparison_schema(), text), std::vector<std::string>{});
   const nlohmann::json json = nlohmann::json::parse(text);
   EXPECT_EQ(json["regressions"], out.regressions());
   EXPECT_EQ(json["exit_code"], 1);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "harness/cli/schema/schemas.h"
 #include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_schema.h"
@@ -10,17 +11,14 @@
 #include "harness/results/results.h"
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
-#include "support/paths.h"
 
 namespace fp8lab {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string schema(const std::string& name) { return sample::read(std::string(paths::kSchemas) + "/" + name); }
-
 std::vector<std::string> violations(const std::string& yaml) {
-  return sample::yaml_schema_violations(schema("scenario.schema.json"), yaml);
+  return sample::yaml_schema_violations(scenario_schema(bundled_vocabulary()), yaml);
 }
 
 /// Members of objects anywhere in `schema` that no description explains, neither their own nor their definition's.
@@ -40,17 +38,18 @@ void find_unexplained(const Json& root, const Json& schema, const std::string& p
 }
 
 TEST(Schemas, EveryMemberHasADescription) {
-  const std::pair<const char*, const char*> documents[] = {
-      {"scenario.schema.json", "title"}, {"results.schema.json", "complete"}, {"comparison.schema.json", "complete"}};
-  for (const auto& [name, member_of_root] : documents) {
-    const Json root = Json::parse(schema(name));
+  const std::pair<std::string, const char*> documents[] = {{scenario_schema(bundled_vocabulary()), "title"},
+                                                           {results_schema(), "complete"},
+                                                           {comparison_schema(), "complete"}};
+  for (const auto& [schema, member_of_root] : documents) {
+    const Json root = Json::parse(schema);
     std::vector<std::string> found;
-    find_unexplained(root, root, name, found);
+    find_unexplained(root, root, "", found);
     for (const std::string& member : found) ADD_FAILURE() << member << " has no description";
     Json silent = root;
     silent["properties"][member_of_root].erase("description");
-    find_unexplained(silent, silent, name, found);
-    EXPECT_EQ(found, std::vector{std::string(name) + "/" + member_of_root}) << "a missing description must be found";
+    find_unexplained(silent, silent, "", found);
+    EXPECT_EQ(found, std::vector{std::string("/") + member_of_root}) << "a missing description must be found";
   }
 }
 
@@ -122,13 +121,12 @@ TEST(ResultsSchema, AcceptsResultsThatARunWrites) {
   crashed.arms[Arm::kAfter].signal = "SIGSEGV";
   crashed.arms[Arm::kAfter].output_tail = "tail";
   const std::string document = results_json({good, crashed}, environment_json({}, {}), false);
-  for (const std::string& violation : sample::schema_violations(schema("results.schema.json"), document))
-    ADD_FAILURE() << violation;
+  for (const std::string& violation : sample::schema_violations(results_schema(), document)) ADD_FAILURE() << violation;
   Json broken = Json::parse(document);
   broken["cells"][0].erase("hash");
   broken["cells"][1]["verdict"] = "fine";
   broken["extra"] = 1;
-  EXPECT_EQ(sample::schema_violations(schema("results.schema.json"), broken.dump()).size(), 3u);
+  EXPECT_EQ(sample::schema_violations(results_schema(), broken.dump()).size(), 3u);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/cli/schema/schemas.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_schema.h"
 #include "harness/scenario/sample.h"
@@ -129,9 +130,7 @@ class Scenarios {
   std::string read(const std::string& name) const { return sample::read(directory_ / "out" / name); }
   std::string results() const { return read("results.json"); }
   /// The places where results.json breaks its schema.
-  std::vector<std::string> violations() const {
-    return schema_violations(sample::read(std::string(paths::kSchemas) + "/results.schema.json"), read("results.json"));
-  }
+  std::vector<std::string> violations() const { return schema_violations(results_schema(), read("results.json")); }
 
   std::vector<std::string> run_arguments(const std::vector<std::string>& more = {}) const {
     std::vector<std::string> out_arguments{"run", path(), "-o", out()};

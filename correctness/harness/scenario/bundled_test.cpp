@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "harness/cli/schema/schemas.h"
 #include "harness/results/json_schema.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
@@ -12,8 +13,6 @@ namespace fp8lab {
 namespace {
 
 const std::string kDefinitions = paths::kScenarios;
-
-std::string schema() { return sample::read(kDefinitions + "/schema/scenario.schema.json"); }
 
 /// The one-line error of a plain scenario with this model and training, and with other keys, each on its line.
 std::string error_of(const std::string& model, const std::string& training, const std::string& others = "") {
@@ -32,8 +31,9 @@ TEST(Bundled, EveryScenarioIsValidForTheProgramAndForTheSchema) {
   const LoadedScenarios loaded = load_scenarios(files, bundled_vocabulary());
   for (const ScenarioError& error : loaded.errors) ADD_FAILURE() << error.what();
   EXPECT_GE(loaded.scenarios.size(), 3u);
+  const std::string schema = scenario_schema(bundled_vocabulary());
   for (const auto& file : files)
-    for (const std::string& violation : sample::yaml_schema_violations(schema(), sample::read(file)))
+    for (const std::string& violation : sample::yaml_schema_violations(schema, sample::read(file)))
       ADD_FAILURE() << file << ": " << violation;
 }
 

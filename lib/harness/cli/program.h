@@ -118,7 +118,7 @@ int subjects_command(const std::string& release, bool json, const Program& progr
 /// packages that the program needs.
 int report_command(const ReportRequest& request, const Program& program);
 /// Prints the JSON Schema of `document`, "scenario", "results" or "comparison", made from the tables of keys, metrics
-/// and words. The files in scenarios/schema are its output.
+/// and words.
 int schema_command(const std::string& document, const Program& program);
 std::vector<std::string> schema_documents();
 int env_command(bool json, const Program& program);

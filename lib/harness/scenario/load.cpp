@@ -67,7 +67,7 @@ std::vector<fs::path> files_under(const fs::path& directory) {
     for (auto it = fs::directory_iterator(folder, error); it != fs::directory_iterator(); it.increment(error)) {
       const fs::path& path = it->path();
       std::error_code ignored;  // a dangling link is an error here, but no reason to stop
-      if (it->is_directory(ignored) && !it->is_symlink(ignored) && path.filename() != "schema") folders.push_back(path);
+      if (it->is_directory(ignored) && !it->is_symlink(ignored)) folders.push_back(path);
       if (it->is_regular_file(ignored) && is_scenario_file(path)) files.push_back(path);
     }
     if (error) files.push_back(folder);

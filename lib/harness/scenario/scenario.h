@@ -138,9 +138,9 @@ struct LoadedScenarios {
 /// are an error.
 LoadedScenarios load_scenarios(const std::vector<std::filesystem::path>& files, const Vocabulary& vocabulary);
 
-/// The scenario files of `paths`: a file stands for itself, a directory for the *.yaml and *.yml below it, sorted,
-/// without folders named `schema`. Throws Error for a directory without scenarios. Does not check that files exist:
-/// load_scenarios() does, and reports the directories among the results, which cannot be read.
+/// The scenario files of `paths`: a file stands for itself, a directory for the *.yaml and *.yml below it, sorted.
+/// Throws Error for a directory without scenarios. Does not check that files exist: load_scenarios() does, and reports
+/// the directories among the results, which cannot be read.
 std::vector<std::filesystem::path> find_scenario_files(const std::vector<std::string>& paths);
 
 }  // namespace fp8lab

@@ -1,6 +1,5 @@
-#include "harness/cli/schema/result_schemas.h"
-
 #include "harness/cli/schema/json_schema.h"
+#include "harness/cli/schema/schemas.h"
 #include "harness/results/compare/compare.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/verdict.h"

@@ -8,7 +8,7 @@
 #include "harness/cell/units.h"
 #include "harness/cli/program.h"
 #include "harness/cli/schema/json_schema.h"
-#include "harness/cli/schema/result_schemas.h"
+#include "harness/cli/schema/schemas.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab {
@@ -178,7 +178,9 @@ Json definitions(const Vocabulary& vocabulary) {
   return out;
 }
 
-Json scenario_schema(const Vocabulary& vocabulary) {
+}  // namespace
+
+std::string scenario_schema(const Vocabulary& vocabulary) {
   const Json text{{"type", "string"}, {"minLength", 1}};
   const Json file_name{{"type", "string"}, {"pattern", "^[a-z0-9_][a-z0-9_-]*$"}, {"maxLength", 80}};
   const Json timeout{{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", kMostTimeoutSeconds}};
@@ -211,17 +213,15 @@ Json scenario_schema(const Vocabulary& vocabulary) {
     if (!out["properties"].contains(name)) out["properties"][name] = schema;
   out["patternProperties"] = {{"^x-", {{"description", "a place for anchors"}}}};
   out["$defs"] = definitions(vocabulary);
-  return out;
+  return out.dump(2);
 }
-
-}  // namespace
 
 std::vector<std::string> schema_documents() { return {"scenario", "results", "comparison"}; }
 
 int schema_command(const std::string& document, const Program& program) {
   const std::string schema = document == "results"      ? results_schema()
                              : document == "comparison" ? comparison_schema()
-                                                        : scenario_schema(program.vocabulary()).dump(2);
+                                                        : scenario_schema(program.vocabulary());
   std::puts(schema.c_str());
   return 0;
 }

@@ -125,7 +125,7 @@ std::string comparison_text(const RunComparison& comparison);
 /// The findings as a Markdown table, and the outcome.
 std::string comparison_markdown(const RunComparison& comparison);
 inline constexpr const char* kComparisonSchema = "fp8lab.comparison/1";
-/// The comparison as scenarios/schema/comparison.schema.json describes it.
+/// The comparison as `fp8lab schema comparison` describes it.
 std::string comparison_json(const RunComparison& comparison);
 
 /// Reads a results.json, that file compressed by gzip, or the results.json of a directory that a run wrote. Throws
