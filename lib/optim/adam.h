@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "ops/rewrite.h"
 
 namespace fp8lab {
+
+class AdamHooks;
 
 /// Where the value that Adam updates is stored, if not in the parameter itself.
 enum class MasterWeights {
@@ -58,6 +61,9 @@ struct AdamState {
   Tensor master;
 };
 
+/// True if the master of `shard` is the low 16 bits of its value in FP32, which are 0 at first.
+bool keeps_remainder(const AdamOptions& options, const Parameter& shard);
+
 /// Adam over a list of parameters, in one launch for parameter groups that have counted the same steps and decay alike.
 /// The launch also casts eight-bit weights whose scale is known beforehand, and measures those whose scale comes from
 /// the entire tensor. Per element, in f32 and in this order:
@@ -88,12 +94,13 @@ class Adam {
   /// `parameters` are the unsharded ones. Throws Error if a parameter in eight bits gets no master, or if a type cannot
   /// store moments.
   Adam(std::vector<Parameter*> parameters, const AdamOptions& options);
+  ~Adam();
 
   /// Of the steps from now on.
   void set_learning_rate(double rate) { options_.learning_rate = rate; }
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
-  /// All groups count every step; with count_empty_steps reverted, the largest count.
+  /// The largest count of a group; all groups count every step.
   std::int64_t steps() const;
 
   /// The norm of all gradients in the last step, f32 [1]; absent without clipping.
@@ -108,37 +115,27 @@ class Adam {
   std::span<const AdamState> state() const { return states_; }
   void drop_state() { states_.clear(); }
   using GroupSteps = std::array<std::int64_t, 2>;  ///< of matrices, of vectors
+  static std::size_t group_of(const Parameter& parameter);
   const GroupSteps& group_steps() const { return steps_; }
   void set_group_steps(const GroupSteps& steps) { steps_ = steps; }
 
  private:
   AdamState new_state(Runtime& runtime, const Parameter& parameter) const;
-  /// Whether the master of `shard` is the low 16 bits of its value in FP32, which are 0 at first.
-  bool keeps_remainder(const Parameter& shard) const;
   Tensor new_master(Runtime& runtime, const Parameter& shard, const Shape& state_shape) const;
   void clip(Runtime& runtime);
-  void widen_moments(Runtime& runtime);
-  void narrow_moments(Runtime& runtime);
-  void count_step(bool count_empty);
-  void choose_launched(const Behaviors& behaviors);
-  void list_rewrites(const Behaviors& behaviors);
-  void keep_scales(Runtime& runtime);
-  void list_tensors(const Behaviors& behaviors, std::optional<std::size_t> group);
+  void list_rewrites();
+  void list_tensors(std::optional<std::size_t> group);
 
   std::vector<Parameter*> parameters_;
   AdamOptions options_;
   std::vector<AdamState> states_;
+  std::unique_ptr<AdamHooks> hooks_;  ///< made with the first state
   // These members are kept between steps, so that a step allocates nothing.
   std::vector<AdamTensor> described_;  ///< each state as kernel arguments, without the fields that change in every step
   std::vector<AdamTensor> tensors_;
   std::vector<Rewrite> rewrites_;
   Rewriter rewriter_;
-  Tensor kept_scales_;           ///< reverted measure_scale_in_adam: the scales of the last casts, during a step
-  std::vector<Tensor> widened_;  ///< reverted fuse_moment_casts: both moments of each parameter in f32, during a step
   std::vector<MatrixView> gradients_;
-  std::vector<char> launched_;        ///< by parameter: 0 if the launcher leaves its elements out
-  std::vector<std::int64_t> elems_;   ///< of the tensors of one of the launcher's lists
-  std::vector<std::size_t> of_list_;  ///< their parameters
   Tensor square_sum_;
   Tensor grad_norm_;
   Tensor clip_coefficient_;

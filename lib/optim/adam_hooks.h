@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "optim/adam.h"
+#include "optim/shards.h"
+
+namespace fp8lab {
+
+/// One update of all of Adam's parameters, in their order.
+struct AdamUpdate {
+  std::span<Parameter* const> parameters;
+  std::span<const AdamState> states;
+  std::span<AdamTensor> described;  ///< the states as the kernel reads and writes them
+  std::span<Rewrite> rewrites;      ///< of the quantized parameters
+};
+
+/// Where a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a parameter. An
+/// Adam has hooks of its own.
+class AdamHooks {
+ public:
+  virtual ~AdamHooks() = default;
+
+  /// The shape in which the state of `parameter` is made.
+  virtual Shape state_shape(const Parameter& parameter) const { return shape_of(local_shard(parameter)); }
+  /// True if `parameter` is updated as its master, and cast from it.
+  virtual bool is_quantized(const Parameter& parameter) const { return local_shard(parameter).in_eight_bits(); }
+  virtual void count_step(std::span<Parameter* const> /*parameters*/, Adam::GroupSteps& steps) const {
+    for (std::int64_t& step : steps) ++step;
+  }
+  /// Leaves the gradients whose squares are added up. Lists of tensors have none without elements (launch_tables.h).
+  virtual void choose_for_norm(std::vector<MatrixView>& gradients) {
+    std::erase_if(gradients, [](const MatrixView& gradient) { return gradient.numel() == 0; });
+  }
+  /// Before the first launch of Adam's kernel.
+  virtual void before_update(Runtime& /*runtime*/, const AdamUpdate& /*update*/) {}
+  /// True if the kernel is launched for parameter `index`, which has a gradient.
+  virtual bool is_launched(std::size_t /*index*/) const { return true; }
+  /// After the last launch and the casts.
+  virtual void after_update(Runtime& /*runtime*/, const AdamUpdate& /*update*/) {}
+};
+
+/// The hooks under `behaviors`, of an Adam with `options`.
+std::unique_ptr<AdamHooks> make_adam_hooks(const Behaviors& behaviors, const AdamOptions& options);
+
+}  // namespace fp8lab
