@@ -33,9 +33,7 @@ TEST_P(DeviceFaults, DeadRankIsNamedOnAllOthers) {
                 const ReducePart part{.data = at(data), .elems = 16};
                 gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "amax");
                 if (world.rank() == dead) fail("layers.3: no memory left");
-                EXPECT_EQ(error_of([&] {
-                            gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last");
-                          }),
+                EXPECT_EQ(error_of([&] { gpu.group().all_reduce(ReduceOp::kSum, {&part, 1}, "last"); }),
                           "all_reduce sum 'last' (#2: 1 part, 64 bytes) of group 'world' cannot complete: " + name +
                               " died: layers.3: no memory left");
                 EXPECT_THROW(gpu.group().barrier("later"), GroupAborted);

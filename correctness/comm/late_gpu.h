@@ -171,11 +171,11 @@ class LateMemory final : public SegmentSource {
  public:
   explicit LateMemory(std::shared_ptr<LateAccess> access) : access_(std::move(access)) {}
   std::byte* reserve(std::size_t bytes) override {
-    return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{4096}, std::nothrow));
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
   }
   void release(std::byte* segment, std::size_t) noexcept override {
     access_->stream.drain();
-    ::operator delete (segment, std::align_val_t{4096});
+    ::operator delete(segment, std::align_val_t{4096});
   }
   void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept override {
     access_->stream.launch([=] { std::memset(at, std::to_integer<int>(value), bytes); });

@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
     if (process == 0) become_rank(rank, argv + 3);
     processes.push_back(process);
   }
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { late = 1; };
   sigaction(SIGALRM, &action, nullptr);  // without SA_RESTART, so that the signal ends wait()
   alarm(static_cast<unsigned>(std::atoi(argv[2])));

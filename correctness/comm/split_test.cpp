@@ -38,16 +38,10 @@ TEST_P(Splits, RowsAndColumnsOfAMeshHaveTheirRanks) {
     if (GetParam() % shards != 0) continue;
     on_ranks(GetParam(), [&](ProcessGroup& world) {
       const int rank = world.rank();
-      const auto shard = world.split(places(world.size(),
-                                            [&](int r) {
-                                              return SplitPlace{r / shards, r % shards};
-                                            }),
-                                     "shard");
-      const auto replicate = world.split(places(world.size(),
-                                                [&](int r) {
-                                                  return SplitPlace{r % shards, r / shards};
-                                                }),
-                                         "replicate");
+      const auto shard =
+          world.split(places(world.size(), [&](int r) { return SplitPlace{r / shards, r % shards}; }), "shard");
+      const auto replicate =
+          world.split(places(world.size(), [&](int r) { return SplitPlace{r % shards, r / shards}; }), "replicate");
       std::vector<std::int32_t> row_ranks;
       for (int r = 0; r < shards; ++r) row_ranks.push_back(rank / shards * shards + r);
       std::vector<std::int32_t> column_ranks;

@@ -453,19 +453,21 @@ struct Distances {
   double worst_end_of_forward = 0, worst_peak = 0;
 };
 
-/// What PyTorch's allocator may hold beyond the tensors of a cell: it leaves up to a MiB behind a large block unsplit. Only
-/// the runs that made the profile have sizes that leave such rests. A weight has one block, or two of FP8, and one for its
-/// gradient.
+/// What PyTorch's allocator may hold beyond the tensors of a cell: it leaves up to a MiB behind a large block unsplit.
+/// Only the runs that made the profile have sizes that leave such rests. A weight has one block, or two of FP8, and one
+/// for its gradient.
 double unsplit_bytes(const CellConfig& cell, std::string_view name) {
   if (!cell.scenario.starts_with("transformer-engine-profile")) return 0.0;
-  const int weights = cell.model.layers * (cell.model.layer == "linear" ? 1 : cell.model.layer == "layernorm_mlp" ? 2 : 4);
+  const int weights = cell.model.layers * (cell.model.layer == "linear"          ? 1
+                                           : cell.model.layer == "layernorm_mlp" ? 2
+                                                                                 : 4);
   const int blocks = (cell.training.quantized_weights ? 2 : 1) + (name == "memory.end_of_step_bytes" ? 0 : 1);
   return 1048576.0 * weights * blocks;
 }
 
-/// Compares runs on GPUs, among them sharded ones, whose sizes are not those of the runs that made the profile. Older runs
-/// were measured by a worker that kept the output, two bytes a token and column, and made an FP64 copy of it: the output is
-/// subtracted, and their peaks are not compared, since the copy may be part of them.
+/// Compares runs on GPUs, among them sharded ones, whose sizes are not those of the runs that made the profile. Older
+/// runs were measured by a worker that kept the output, two bytes a token and column, and made an FP64 copy of it: the
+/// output is subtracted, and their peaks are not compared, since the copy may be part of them.
 TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
   const std::set<std::string> now{"transformer-engine-memory", "transformer-engine-memory-8b",
                                   "transformer-engine-memory-micro-batches", "transformer-engine-profile",

@@ -225,7 +225,7 @@ class UserFolder : public ::testing::Test {
 
 TEST_F(UserFolder, IsMadeForItsUserOnly) {
   EXPECT_EQ(user_folder(folder()), folder());
-  struct stat status {};
+  struct stat status{};
   ASSERT_EQ(::stat(folder().c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0700u);
   EXPECT_EQ(user_folder(folder()), folder());

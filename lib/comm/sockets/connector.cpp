@@ -68,7 +68,7 @@ std::string user_folder(std::string path) {
   const auto refuse = [&](std::string_view why) {
     fail(fmt::format("{}: no folder for sockets of ranks: {}", path, why));
   };
-  struct stat status {};
+  struct stat status{};
   if ((::mkdir(path.c_str(), S_IRWXU) != 0 && errno != EEXIST) || ::lstat(path.c_str(), &status) != 0)
     refuse(std::strerror(errno));
   if (!S_ISDIR(status.st_mode)) refuse("something else has its name");
