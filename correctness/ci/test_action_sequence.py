@@ -77,7 +77,7 @@ class Repository(unittest.TestCase):
                               stdout=subprocess.DEVNULL).returncode == 0
 
     def pull_request(self):
-        """A commit that is not on main. The working tree then is that of the pull request."""
+        """A commit that is not on main. The working tree then is the pull request's."""
         self.git("checkout", "-qB", "change", "main")
         self.commit()
         done = self.job("refs/pull/1/merge")
@@ -183,9 +183,9 @@ class Repository(unittest.TestCase):
         self.assertIn("the baseline stays: the run itself did not pass (exit code: 1)", failed.log)
         self.assertEqual(1, len(self.baselines()))
         self.write(limit="at_least: 2")
-        mended = self.push()
-        self.assert_code(0, mended)
-        self.assertIn("compared with the newest there are", mended.log)
+        fixed = self.push()
+        self.assert_code(0, fixed)
+        self.assertIn("compared with the newest there are", fixed.log)
         self.assertEqual(2, len(self.baselines()))
 
     def test_a_run_that_is_refused_is_no_baseline(self):

@@ -31,7 +31,7 @@ class Man(unittest.TestCase):
     def test_mandoc_has_no_warning(self):
         done = subprocess.run(["mandoc", "-T", "lint", "-W", "warning"], input=PAGE, capture_output=True, text=True,
                               check=False)
-        # The page is that of the program's version, not of a day.
+        # The page names the program's version, not a day.
         warnings = [line for line in done.stdout.splitlines() if "missing date" not in line]
         self.assertEqual(warnings, [])
 

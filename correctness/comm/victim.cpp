@@ -34,7 +34,7 @@ void die_by(std::string_view end) {
   while (end == "silent") pause();
 }
 
-/// Of a rank: more than sockets hold at once, and on GPUs enough that gathers take a while.
+/// Bytes of a rank: more than sockets hold at once, and on GPUs enough that gathers take a while.
 std::int64_t bytes_of_rank() { return std::int64_t{fp8lab::support::test_device() == "cpu" ? 1 : 4} << 20; }
 
 struct Buffers {

@@ -129,7 +129,7 @@ TEST_F(MemoryProfiles, ALossHasItsOwnTerms) {
   // A target, and the output, which lives until backward.
   EXPECT_EQ(at(mse, "memory.end_of_forward_bytes") - at(sum, "memory.end_of_forward_bytes"), 4000 + 4000);
   EXPECT_EQ(at(mse, "memory.forward_by_holder.input") - at(sum, "memory.forward_by_holder.input"), 4000);
-  // Its temporaries are those of the highest moment: the output is still there, the loss is not.
+  // The loss's temporaries make the highest moment: the output is still there, the loss is not.
   EXPECT_EQ(at(mse, "memory.peak_bytes"), at(mse, "memory.end_of_forward_bytes") - 8 + 90 * 2000);
   EXPECT_EQ(mse.peak_phase, "forward");
   cell.training.keep_loss = false;
@@ -194,7 +194,7 @@ TEST_F(MemoryProfiles, FiguresBelowNothingAreRefusedWithFileAndRow) {
       refusal(replaced(kProfile, "{\"context\": {\"tokens*hidden\": 10}}", "{\"context\": {\"tokens*hidden\": -10}}")),
       "must be a number of at least 0"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"tokens*hidden\": -2}", "\"tokens*hidden\": -9}")), "at least -2"));
-  // Whose sign alone says nothing.
+  // A negative term may be right; a negative figure is not.
   const MemoryProfile profile = written(replaced(kProfile, "{\"bytes\": 7}", "{\"bytes\": -9e8}"));
   try {
     profile.estimate(small_cell(), Arm::kAfter);
@@ -465,7 +465,7 @@ double unsplit_bytes(const CellConfig& cell, std::string_view name) {
   return 1048576.0 * weights * blocks;
 }
 
-/// Compares runs on GPUs, among them sharded ones, whose sizes are not those of the runs that made the profile. Older
+/// Compares runs on GPUs, among them sharded ones, whose sizes differ from the runs that made the profile. Older
 /// runs were measured by a worker that kept the output, two bytes a token and column, and made an FP64 copy of it: the
 /// output is subtracted, and their peaks are not compared, since the copy may be part of them.
 TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {

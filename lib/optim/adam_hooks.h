@@ -15,7 +15,7 @@ struct AdamUpdate {
   std::span<Parameter* const> parameters;
   std::span<const AdamState> states;
   std::span<AdamTensor> described;  ///< the states as the kernel reads and writes them
-  std::span<Rewrite> rewrites;      ///< of the quantized parameters
+  std::span<Rewrite> rewrites;      ///< rewrites of the quantized parameters
 };
 
 /// Where a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a parameter. An

@@ -31,7 +31,7 @@ class RevertedAdam final : public AdamHooks {
 
   // A quantized parameter that Adam does not recognise counts as high precision, and is described by storage that it
   // does not have.
-  // unwrap_shards_in_adam: a wrapper answers that it is not quantized, whatever it wraps (TransformerEngine#2370,
+  // unwrap_shards_in_adam: a wrapper reports that it is not quantized, whatever it wraps (TransformerEngine#2370,
   // #2698). cast_blocks_in_adam: tensors with one scale are the only quantized type that Adam recognises (#2753).
   bool is_quantized(const Parameter& parameter) const override {
     if (!AdamHooks::is_quantized(parameter)) return false;
@@ -90,7 +90,7 @@ class RevertedAdam final : public AdamHooks {
     MatrixView stored_view;
   };
 
-  // fuse_moment_casts: kernels read and write moments in f32 alone, so those of all parameters are expanded before one
+  // fuse_moment_casts: kernels read and write moments only in f32, so all moments are expanded before one
   // launch and rounded after it.
   void widen_moments(Runtime& runtime, const AdamUpdate& update) {
     widened_.clear();
@@ -179,7 +179,7 @@ class RevertedAdam final : public AdamHooks {
   Tensor kept_scales_;  ///< the scales of the last casts, during a step
   std::vector<WidenedMoment> widened_;
   std::vector<char> launched_;        ///< by parameter: 0 if the launcher leaves its elements out
-  std::vector<std::int64_t> elems_;   ///< of the tensors of one of the launcher's lists
+  std::vector<std::int64_t> elems_;   ///< elements of the tensors of one of the launcher's lists
   std::vector<std::size_t> of_list_;  ///< their parameters
 };
 

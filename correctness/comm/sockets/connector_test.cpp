@@ -129,7 +129,7 @@ TEST(Connector, TwoProcessesOfOneRankAreRefused) {
 
 struct Refused {
   const char* name;
-  std::string (*path)(Rendezvous rank);  ///< of the socket that connects as rank 1 of 2
+  std::string (*path)(Rendezvous rank);  ///< path of the socket that connects as rank 1 of 2
   const char* reason;
 };
 constexpr const char* kOtherBuild =

@@ -55,7 +55,7 @@ bool binds(const Descriptor& socket, const std::string& path) {
   return ::bind(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
 }
 
-/// False, with errno, if nobody listens there, or if too many connections wait.
+/// False, with errno, if no process listens there, or if too many connections wait.
 bool connects(const Descriptor& socket, const std::string& path) {
   const sockaddr_un address = address_of(path);
   return ::connect(socket.number(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
@@ -141,7 +141,7 @@ std::vector<Connector::Link> Connector::wait(std::chrono::milliseconds longest) 
   }
 }
 
-/// Sets `rank` to that of a connected process, or returns why it is none of the ranks that are due.
+/// Sets `rank` to the connected process's rank, or returns why that process is none of the expected ranks.
 std::string Connector::admit(const Descriptor& accepted, int& rank) {
   if (owner_of(accepted).uid != ::geteuid()) return "it is another user's";
   sockaddr_un address{};

@@ -55,7 +55,7 @@ class Inbox {
   const std::string& problem() const { return problem_; }
 
  private:
-  // Of the run that ends and of the next one, a call and a shutdown message each.
+  // A call and a shutdown message of the run that ends, and both of the next one.
   static constexpr std::size_t kMostWaiting = 4;
   struct Expected {
     std::uint64_t tag;
@@ -82,7 +82,7 @@ class Inbox {
   FrameHead frame_;             ///< whose bytes arrive
   std::size_t head_bytes_ = 0;  ///< of its head that have arrived
   std::size_t chunk_left_ = 0;  ///< bytes of its chunk that have not arrived
-  FrameHead data_;              ///< of the data whose chunks arrive; its offset is that of the next chunk
+  FrameHead data_;              ///< head of the data whose chunks arrive, with the next chunk's offset
   std::byte* to_ = nullptr;     ///< where its next byte belongs; null: it is dropped
   std::array<std::byte, 16 << 10> dropped_;
 

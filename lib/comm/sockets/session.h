@@ -42,9 +42,9 @@ class Session final : public processes::Transport {
 
  private:
   struct Outgoing {
-    FrameHead head{};       ///< of the next frame
+    FrameHead head{};       ///< head of the next frame
     std::uint64_t end = 0;  ///< offset after which nothing is sent: the message's bytes, if it is not abandoned
-    const std::byte* chunk = nullptr;  ///< of the next frame; null: `call`, which outlives its group's memory
+    const std::byte* chunk = nullptr;  ///< chunk of the next frame; null: `call`, which outlives its group's memory
     std::array<std::byte, sizeof(processes::Call)> call{};
   };
   struct Peer {

@@ -185,7 +185,7 @@ std::optional<Unread> unread_by(const Table& table, const Key& key, const CellCo
   const std::string chosen = table.chosen(cell);
   const auto own = std::ranges::find(rows, chosen, &Reader::name);
   if (own == rows.end() || lists(own->keys, key.path)) return std::nullopt;
-  // Of a layer without norm and activation the form decides the biases, if the cell leaves them out.
+  // The form of a layer without norm and activation decides the biases, if the cell leaves them out.
   if (key.path == "model.form" && !cell.model.bias && lists(own->keys, "model.bias")) return std::nullopt;
   const std::vector<std::string_view> others = rows_with(rows, key.path);
   if (others.empty()) return std::nullopt;

@@ -110,7 +110,7 @@ std::vector<Term> terms(std::span<const Row> rows) {
 }
 
 std::string why_absent(const CellConfig& cell, Arm arm, std::string_view group) {
-  if (is_library(cell)) return {};  // its worker says what it cannot measure
+  if (is_library(cell)) return {};  // its worker reports what it cannot measure
   if (group == "twin") return why_no_twin(cell, arm);
   return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
 }

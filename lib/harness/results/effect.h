@@ -31,7 +31,7 @@ struct Effect {
   EffectKind kind = EffectKind::kBytes;
   std::string text;              ///< "589.5 MiB retained after backward -> 0"
   std::string metric;            ///< empty for kEnding
-  std::string unit;              ///< of the metric; empty for kEnding
+  std::string unit;              ///< unit of the metric; empty for kEnding
   std::optional<double> before;  ///< absent if not measured or not finite; `text` has what was measured
   std::optional<double> after;
   std::optional<double> predicted;  ///< closed form of `before`

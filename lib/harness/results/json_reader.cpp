@@ -106,7 +106,7 @@ void flatten(const Json& value, const std::string& path, std::map<std::string, s
 
 struct JsonReader::Tree {
   Json root;
-  std::string path;  ///< of the root in the document, of which it may be a part
+  std::string path;  ///< path of the root, which may be a part of the document
 };
 
 JsonDocument::JsonDocument(std::string_view text) : JsonDocument(text, "", {}) {}

@@ -66,7 +66,7 @@ class JsonDocument {
   /// of more than 10,000 members: the library recurses into levels, and searches members one by one.
   explicit JsonDocument(std::string_view text);
   /// As above; the items of the root's list `list` are not kept: `visit` is called with each of them while the text is
-  /// read. Memory is that of the largest item, instead of that of the list.
+  /// read. Only the largest item needs memory, not the list.
   JsonDocument(std::string_view text, std::string_view list, const std::function<void(const JsonReader&)>& visit);
   ~JsonDocument();
   JsonDocument(const JsonDocument&) = delete;

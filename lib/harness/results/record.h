@@ -37,7 +37,7 @@ struct CellRecord {
   std::vector<ClaimRecord> claims;
   std::map<Arm, std::string> timelines;  ///< paths below the run's directory
   std::optional<Effect> effect;          ///< what a confirmed cell shows; absent in records of earlier versions
-  std::string text_checksum;             ///< as that of PlannedCell
+  std::string text_checksum;             ///< PlannedCell::text_checksum
   std::string hash;                      ///< over everything on which the verdict depends, except the program
 };
 
@@ -64,7 +64,7 @@ struct RecordList {
     bool has_before = false;       ///< the cell has a before arm
     std::string measured_on;       ///< "meta", "cuda", "transformer_engine on cuda"
     std::set<std::string> groups;  ///< groups of the metrics that its gates name: "memory"
-    double peak_bytes = 0;         ///< of the after arm; 0: not measured
+    double peak_bytes = 0;         ///< peak of the after arm; 0: not measured
     std::optional<Effect> effect;
   };
   std::vector<Head> heads;

@@ -27,7 +27,7 @@ struct RunSummary {
   std::size_t planned = 0;  ///< number of cells in the plan
   double seconds = 0;
   std::vector<UnseenFix> unseen_fixes = {};
-  std::vector<RunFinding> findings = {};  ///< of all its cells
+  std::vector<RunFinding> findings = {};  ///< findings of all its cells
 };
 
 /// Writes JUnit XML for CI systems: one suite per scenario, classname = scenario, name = cell id. The message is in the

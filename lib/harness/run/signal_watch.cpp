@@ -76,7 +76,7 @@ void SignalWatch::wait_for_stop(std::chrono::milliseconds longest) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now());
     pollfd woken{.fd = fd(), .events = POLLIN, .revents = 0};
     ::poll(&woken, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0)));
-    drain();  // of a SIGCHLD
+    drain();  // the byte of a SIGCHLD
   }
 }
 

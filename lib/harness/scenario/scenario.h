@@ -120,7 +120,7 @@ Scenario parse_scenario(const std::string& text, const std::string& file, const 
 /// training that cells break.
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary);
 
-/// What a file says that is no mistake, and that its reader may not expect.
+/// A note on a file that has no mistake, about something that its reader may not expect.
 struct Remark {
   std::string file;
   Place place;

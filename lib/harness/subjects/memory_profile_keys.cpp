@@ -73,7 +73,7 @@ constexpr std::array kReasons{
     Reason{"training.moments", "profiles are of moments in f32 and bf16"},
     Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
     Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
-    Reason{"model.vocabulary", "profiles are of layers alone, without `vocabulary`, embedding and head"},
+    Reason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
     Reason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
 };
 

@@ -3,7 +3,7 @@ will be skipped without starting Python. Imports no library.
 
 A rule of abilities.json: cells of `subjects` whose keys have one of the values of `when` may have the values `only` of
 `key`. Values are written as in ids of cells; "" is a key that was left out. `sharded` and `version` are the cell's, and
-`training.recipe` and `training.quantized_weights` are those of the arm; "*" at the end of `key` is every such key.
+`training.recipe` and `training.quantized_weights` have the arm's values; "*" at the end of `key` is every such key.
 """
 
 import json
