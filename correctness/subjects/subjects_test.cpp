@@ -212,7 +212,7 @@ TEST_F(SubjectCells, TheWorkerItselfNamesTheKeyThatALibraryCannotHonour) {
   EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: delayed}\n"), "training.recipe: torchao's"));
   EXPECT_TRUE(names(reason("subject: transformer_engine\n"), "device: Transformer Engine runs on GPUs alone"));
   EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: current, recipe_options: {fp8_format: e4m3}}\n"),
-                    "training.recipe_options.fp8_format: the worker builds recipes with torchao's defaults"));
+                    "training.recipe_options.fp8_format: the worker builds recipes with the library's defaults"));
   for (const char* subject : {"torch", "torchao"})
     EXPECT_TRUE(names(
         reason("subject: " + std::string(subject) + "\nranks: 2\ntraining: {recipe: bf16, deferred_init: false}\n"),

@@ -27,19 +27,27 @@ Texts texts_of(const JsonReader& list) {
 
 bool contains(const Texts& texts, const std::string& text) { return std::ranges::find(texts, text) != texts.end(); }
 
-/// The cell's values of a rule's key, as ids write them.
-Texts values_of(const CellConfig& cell, Arm arm, const std::string& key) {
+struct KeyValue {
+  std::string key, value;
+};
+
+/// The cell's values of a rule's key, as ids write them. A key that ends with "*" is every key that begins so.
+std::vector<KeyValue> values_of(const CellConfig& cell, Arm arm, const std::string& key) {
   const bool quantizes = arm != Arm::kBf16 && cell.training.recipe != "bf16";
-  const auto flag = [](bool value) { return Texts{value ? "true" : "false"}; };
-  if (key == "measure") return cell.measure;
+  const auto one = [&](const std::string& value) { return std::vector<KeyValue>{{key, value}}; };
+  const auto flag = [&](bool value) { return one(value ? "true" : "false"); };
+  std::vector<KeyValue> out;
+  if (key == "measure") {
+    for (const std::string& group : cell.measure) out.push_back({key, group});
+    return out;
+  }
   if (key == "sharded") return flag(is_sharded(cell));
-  if (key == "version") return {version_of(cell, arm)};
-  if (key == "training.recipe") return {arm == Arm::kBf16 ? "bf16" : cell.training.recipe};
+  if (key == "version") return one(version_of(cell, arm));
+  if (key == "training.recipe") return one(arm == Arm::kBf16 ? "bf16" : cell.training.recipe);
   if (key == "training.quantized_weights") return flag(quantizes && cell.training.quantized_weights);
-  Texts out;
   for (const Key& row : keys())
     if (key.ends_with('*') ? row.path.starts_with(key.substr(0, key.size() - 1)) : row.path == key)
-      out.push_back(to_text(row.get(cell)));
+      out.push_back({std::string(row.path), to_text(row.get(cell))});
   check(!out.empty(), fmt::format("abilities.json: `{}` is no key of scenarios", key));
   return out;
 }
@@ -77,15 +85,15 @@ std::string Abilities::why_unable(const CellConfig& cell, Arm arm) const {
   for (const Rule& rule : rules_) {
     if (!contains(rule.subjects, cell.subject)) continue;
     if (!std::ranges::all_of(rule.when, [&](const Condition& condition) {
-          return contains(condition.values, values_of(cell, arm, condition.key).front());
+          return contains(condition.values, values_of(cell, arm, condition.key).front().value);
         }))
       continue;
-    for (const std::string& value : values_of(cell, arm, rule.only.key)) {
+    for (const auto& [key, value] : values_of(cell, arm, rule.only.key)) {
       if (contains(rule.only.values, value)) continue;
       Texts named = rule.only.values;
       std::erase(named, "");
       return fmt::format(
-          "{}: {}", rule.only.key,
+          "{}: {}", key,
           replaced(replaced(rule.why, "{value}", value), "{only}", fmt::format("{}", fmt::join(named, ", "))));
     }
   }

@@ -29,14 +29,14 @@ def text(value):
 
 
 def values_of(cell, key):
-    """The texts of the cell's values of a rule's key."""
+    """The cell's keys of a rule's key, with the texts of their values."""
     of_arm = {
         "measure": list(cell.measure), "sharded": [cell.sharded], "version": [cell.version],
         "training.recipe": [cell.recipe], "training.quantized_weights": [cell.quantized_weights],
     }  # fmt: skip
     if key.endswith("*"):
-        return [text(value) for name, value in cell.config.items() if name.startswith(key[:-1])]
-    return [text(value) for value in of_arm[key]] if key in of_arm else [text(cell.config.get(key))]
+        return [(name, text(value)) for name, value in cell.config.items() if name.startswith(key[:-1])]
+    return [(key, text(value)) for value in of_arm.get(key, [cell.config.get(key)])]
 
 
 def unable(cell):
@@ -44,12 +44,12 @@ def unable(cell):
     for rule in RULES:
         if cell.subject not in rule["subjects"]:
             continue
-        if any(values_of(cell, key)[0] not in values for key, values in rule.get("when", {}).items()):
+        if any(values_of(cell, key)[0][1] not in values for key, values in rule.get("when", {}).items()):
             continue
-        for value in values_of(cell, rule["key"]):
+        for key, value in values_of(cell, rule["key"]):
             if value not in rule["only"]:
                 only = ", ".join(word for word in rule["only"] if word)
-                return f"{rule['key']}: {rule['why'].replace('{value}', value).replace('{only}', only)}"
+                return f"{key}: {rule['why'].replace('{value}', value).replace('{only}', only)}"
     return ""
 
 
