@@ -20,7 +20,7 @@ ROUNDS = (
         (ACTION, "using: composite", "using: composition", "composition"),
     ),
     (
-        (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:43: `smoky` is no tier"),
+        (GITHUB, "ci/matrix smoke", "ci/matrix smoky", "ci.yml:39: `smoky` is no tier"),
         (GITHUB, "- run: ci/test", "- run: ci/tests", "ci/tests is no program"),
         (GITHUB, '--device "$DEVICE"', "--device $DEVICE", "SC2086"),
         (GITLAB, "ci/matrix smoke", "ci/matrix smoggy", "`smoggy` is no tier"),
