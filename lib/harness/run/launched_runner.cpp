@@ -32,8 +32,8 @@ constexpr double kShareOfTheLimit = 0.8;
 constexpr double kLongestStart = 4;
 /// The time that ranks wait for rank 0, which may be computing predictions or writing results.
 constexpr double kLongestWriteSeconds = 300;
-/// The time within which a signal that a launcher sends to all ranks comes to each of them. mpirun sends SIGKILL a second
-/// after SIGTERM, and a rank must have ended by then.
+/// The time within which a signal that a launcher sends to all ranks comes to each of them. mpirun sends SIGKILL a
+/// second after SIGTERM, and a rank must have ended by then.
 constexpr auto kLongestDelivery = std::chrono::milliseconds(400);
 constexpr int kLastSignal = 64;
 constexpr const char* kWhyNoCrash =
