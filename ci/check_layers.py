@@ -96,7 +96,8 @@ EXTERNALS = (
     (r"nvrtc\.h", ("lib/backend/cuda/attention/cudnn_library.cpp",)),
     (r"(sys|linux|gnu)/.*\.h|(poll|signal|spawn|pthread|sched|time|errno)\.h",
      ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
-    (r"re2/re2\.h", ("lib/harness/cli",)),
+    (r"re2/re2\.h", ("lib/harness/scenario/id_matcher.cpp",)),
+    (r"toml\+\+/.*", ("lib/harness/scenario/toml_file.h",)),
     (r"zlib\.h", ("lib/harness/results",)),
 )
 # Heavy or versioned headers that stay out of headers of ours, but for those that only sources of their own folder include.

@@ -54,14 +54,22 @@ class Workspace(unittest.TestCase):
     def add(self, name, limit="at_least: 1"):
         (self.folder / "scenarios" / f"{name}.yaml").write_text(SCENARIO.format(name=name, limit=limit))
 
+    def add_many(self):
+        """A scenario that runs until it is stopped."""
+        text = SCENARIO.format(name="many", limit="at_least: 1")
+        text = text.replace("model.batch: [1, 2]", f"model.batch: {[*range(1, 2001)]}")
+        (self.folder / "scenarios/many.yaml").write_text(text)
+
+    def command(self, *arguments):
+        return [ROOT / "ci/matrix", "--program", PROGRAM, "--tiers", self.tiers, "--out", self.out, *arguments]
+
     def matrix(self, *arguments, github=True, **environment):
         variables = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
         if github:
             variables |= {"GITHUB_ACTIONS": "true", "GITHUB_WORKSPACE": str(self.folder),
                           "GITHUB_STEP_SUMMARY": str(self.summary)}
         return subprocess.run(
-            [ROOT / "ci/matrix", "--program", PROGRAM, "--tiers", self.tiers, "--out", self.out, *arguments],
-            env=variables | environment, capture_output=True, text=True, check=False)
+            self.command(*arguments), env=variables | environment, capture_output=True, text=True, check=False)
 
     def results(self):
         return json.loads((self.out / "results.json").read_text())

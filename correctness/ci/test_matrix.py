@@ -2,20 +2,13 @@
 
 import json
 import os
-import pathlib
-import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import tomllib
 import unittest
 
 from matrix_workspace import EXPECT_LINE, PROGRAM, ROOT, Workspace
-
-sys.path.insert(0, str(ROOT / "ci"))
-import matrix_report  # noqa: E402
 
 
 class Runs(Workspace):
@@ -23,7 +16,7 @@ class Runs(Workspace):
         done = self.matrix("tiny")
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertNotIn("::error", done.stdout)
-        self.assertIn("ci/matrix tiny: 2 pass", self.summary_text())
+        self.assertIn("fp8lab tiny: 2 pass", self.summary_text())
         self.assert_totals(self.junit())
 
     def test_a_failure_is_annotated_at_its_line(self):
@@ -52,7 +45,7 @@ class Runs(Workspace):
         self.assertEqual(5, done.returncode)
         self.assertIn("exit 5: nothing ran: no cell is on cuda", done.stdout)
         self.assertIn("nothing ran", self.summary_text())
-        self.assertIn("::error title=ci/matrix gpu::nothing ran", done.stdout)
+        self.assertIn("::error title=fp8lab gpu::nothing ran", done.stdout)
         self.assertEqual("exit 5", self.junit().find(".//error").get("type"))
 
     def test_documents_of_an_older_run_are_ignored(self):
@@ -72,7 +65,7 @@ class Runs(Workspace):
         path.write_text(path.read_text() + skip)
         done = self.matrix("tiny")
         self.assertEqual(5, done.returncode)
-        self.assertIn("all 2 cells were skipped: the moon is full", done.stdout)
+        self.assertIn("exit 5: nothing ran; 2 did not run: the moon is full", done.stdout)
 
     def test_an_interrupted_run_is_resumed(self):
         self.assertEqual(0, self.matrix("tiny").returncode)
@@ -84,14 +77,14 @@ class Runs(Workspace):
 class Signals(Workspace):
     """Sent to ci/matrix alone, in a session of its own: no terminal sends them to its children."""
 
-    def stop(self, number, *arguments, root=ROOT):
-        """Sends a signal once the child has printed `started`; returns the exit code and the output."""
+    def stop(self, number, *arguments, root=ROOT, begin="started"):
+        """Sends a signal once the child has printed a line that begins so; returns the exit code and the output."""
         with subprocess.Popen([root / "ci/matrix", "tiny", "--tiers", self.tiers, "--out", self.out, *arguments],
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               start_new_session=True) as process:
             try:
                 lines = [process.stdout.readline()]
-                while lines[-1] and lines[-1] != "started\n":
+                while lines[-1] and not lines[-1].startswith(begin):
                     lines.append(process.stdout.readline())
                 process.send_signal(number)
                 output, _ = process.communicate(timeout=30)
@@ -103,7 +96,6 @@ class Signals(Workspace):
     def test_a_build_ends_with_all_that_it_started(self):
         root = self.folder / "root"
         shutil.copytree(ROOT / "ci", root / "ci", ignore=shutil.ignore_patterns("__pycache__"))
-        (root / "reports").symlink_to(ROOT / "reports")
         # A compiler of the build holds the output open, so that its end is seen.
         (root / "ci/build").write_text("#!/usr/bin/env bash\n(echo started; exec sleep 60)\necho built\n")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -112,14 +104,13 @@ class Signals(Workspace):
             self.assertEqual(f"started\nci/matrix: error: stopped by {number.name} during ci/build\n", output)
 
     def test_a_run_ends_in_order(self):
-        program = self.folder / "fp8lab"
-        program.write_text("#!/bin/sh\ntrap 'exit 130' INT\ntrap 'exit 143' TERM\necho started\n"
-                           "while true; do sleep 0.1; done\n")
-        program.chmod(0o755)
+        self.add_many()
         for number in (signal.SIGTERM, signal.SIGINT):
-            code, output = self.stop(number, "--program", program)
+            code, output = self.stop(number, "--program", PROGRAM, begin="[")
             self.assertEqual(128 + number, code, output)
-            self.assertIn(f"ci/matrix: exit {128 + number}: stopped by a signal", output)
+            self.assertTrue(output.splitlines()[-1].startswith(f"exit {128 + number}: interrupted"), output)
+            self.assertFalse(self.results()["complete"])
+            self.assertEqual(f"{128 + number}\n", (self.out / "run_exit_code").read_text())
 
 
 class Mistakes(Workspace):
@@ -136,7 +127,7 @@ class Mistakes(Workspace):
         self.assertIn("not a program", self.refused("tiny", "--program", "/nowhere"))
         self.assertIn("--against: /nowhere: no such file", self.refused("tiny", "--program", "/nowhere", "--against", "/nowhere"),
                       "a missing baseline is reported before a program is sought or built")
-        self.assertIn("cannot be written", self.refused("tiny", "--out", "/dev/null/out"))
+        self.assertIn("cannot be made a directory", self.refused("tiny", "--out", "/dev/null/out"))
 
     def test_files_that_no_run_wrote_are_kept(self):
         self.out.mkdir()
@@ -146,10 +137,10 @@ class Mistakes(Workspace):
                            ("results.json", '{"schema": "fp8lab.results/1"}')):
             path = self.out / name
             path.write_text(text)
-            for arguments in (["tiny"], ["tiny", "--resume"], ["tiny", "--program", "/nowhere"]):
+            for arguments in (["tiny"], ["tiny", "--resume"]):
                 error = self.refused(*arguments)
-                self.assertTrue(error.startswith(f"ci/matrix: error: {path}: a run would replace it, and no run left it: "), error)
-                self.assertIn("give another directory with --out, or remove it", error)
+                self.assertTrue(error.startswith(f"fp8lab: error: {path}: a run would replace it, and no run left it: "), error)
+                self.assertIn("give another directory with -o, or remove it", error)
                 self.assertEqual(1, error.count("\n"), error)
             self.assertEqual({path: text}, {file: file.read_text() for file in self.out.iterdir()})
             path.unlink()
@@ -171,59 +162,7 @@ class Mistakes(Workspace):
     def test_an_unwritable_summary_does_not_change_the_outcome(self):
         done = self.matrix("tiny", GITHUB_STEP_SUMMARY="/dev/full")
         self.assertEqual(0, done.returncode)
-        self.assertIn("::warning title=ci/matrix::$GITHUB_STEP_SUMMARY (/dev/full) cannot be written", done.stdout)
-
-
-class Reports(unittest.TestCase):
-    def report(self, cells, folder, code=1):
-        return matrix_report.Report(tier="t", code=code, meaning="m", seconds=1, limit_s=2, out=pathlib.Path(folder), root=ROOT,
-                                    results={"cells": cells}, comparison=None, baseline=None, errors=[])
-
-    def test_annotations_are_escaped(self):
-        text = matrix_report.annotation("error", "a:b,c", "x%\ny", "f,1.yaml", 3)
-        self.assertEqual("::error file=f%2C1.yaml,line=3,title=a%3Ab%2Cc::x%25%0Ay", text)
-
-    def cell(self, number):
-        return {"id": f"s/{number}", "scenario": f"s{number}", "file": f"{number}.yaml", "line": 2, "verdict": "fail",
-                "reason": "too much " + "x" * 200, "gates": [], "seconds": 1.0}
-
-    def test_an_undecided_control_is_no_finding(self):
-        noise = {"pass": None, "observed": 1.0, "limit": 1.0}
-        cells = [self.cell(number) | {"id": f"s/{end}", "verdict": "inconclusive", "gates": [noise]}
-                 for number, end in enumerate(("control=same", "control=planted", "model.batch=1"))]
-        found = matrix_report.findings(self.report(cells, "/nowhere"))
-        self.assertEqual(["2.yaml"], [one.file for one in found])
-        failed = matrix_report.findings(self.report([cells[0] | {"verdict": "fail"}], "/nowhere"))
-        self.assertEqual(1, len(failed), "a false alarm is one")
-        absent = matrix_report.findings(self.report([cells[0] | {"gates": [noise | {"observed": None}]}], "/nowhere"))
-        self.assertEqual(1, len(absent), "an absent figure is one")
-
-    def test_a_summary_is_limited_in_size_and_lists_failures_first(self):
-        with tempfile.TemporaryDirectory() as folder:
-            sections = "".join(f"## s{number}\n\n{'é' * 3000}\n\n" for number in range(300))
-            attention = "## Needs attention\n\n" + "".join(f"### fail: `s/{number}`\n\n{'y' * 3000}\n\n" for number in range(300))
-            pathlib.Path(folder, "summary.md").write_text(f"# fp8lab\n\n{attention}{sections}", encoding="utf-8")
-            report = self.report([self.cell(number) for number in range(300)], folder)
-            for budget in (20_000, 200_000, matrix_report.SUMMARY_BYTES):
-                text = matrix_report.step_summary(report, budget)
-                self.assertLessEqual(len(text.encode()), budget)
-                self.assertGreater(len(text.encode()), budget * 0.6)
-                self.assertRegex(text, r"\d+ more sections do not fit here")
-                self.assertIn("fail: `s/0`", text)
-            full = matrix_report.step_summary(report, 10**7)
-            self.assertNotIn("do not fit", full)
-            self.assertEqual(300, len(re.findall(r"(?m)^## s\d+$", full)))
-
-    def test_the_step_summary_file_never_grows_beyond_its_limit(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder, "step")
-            path.write_text("z" * (matrix_report.SUMMARY_BYTES - 10_000))
-            pathlib.Path(folder, "summary.md").write_text("# fp8lab\n\n" + "## s\n\n" + "x" * 20_000)
-            os.environ["GITHUB_STEP_SUMMARY"] = str(path)
-            self.addCleanup(os.environ.pop, "GITHUB_STEP_SUMMARY")
-            matrix_report.write_step_summary(self.report([], folder))
-            self.assertLessEqual(path.stat().st_size, matrix_report.SUMMARY_BYTES)
-            self.assertGreater(path.stat().st_size, matrix_report.SUMMARY_BYTES - 10_000)
+        self.assertIn("::warning title=fp8lab::$GITHUB_STEP_SUMMARY (/dev/full) cannot be written", done.stdout)
 
 
 class BundledTiers(unittest.TestCase):

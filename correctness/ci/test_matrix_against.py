@@ -2,9 +2,11 @@
 
 import gzip
 import json
+import os
+import subprocess
 import unittest
 
-from matrix_workspace import PROGRAM, Workspace
+from matrix_workspace import SCENARIO, Workspace
 
 
 class Against(Workspace):
@@ -22,7 +24,7 @@ class Against(Workspace):
         (self.out / "baseline.json").write_text("mine")
         done = self.matrix("tiny", "--against", str(self.out))
         self.assertEqual(2, done.returncode)
-        self.assertIn(f"ci/matrix: error: {self.out / 'baseline.json'}: the baseline would be kept there", done.stderr)
+        self.assertIn(f"fp8lab: error: {self.out / 'baseline.json'}: the baseline would be kept there", done.stderr)
         self.assertEqual("mine", (self.out / "baseline.json").read_text())
         self.assertTrue((self.out / "results.json").exists())
         self.assert_totals(self.junit())
@@ -45,7 +47,7 @@ class Against(Workspace):
         done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         text = "1 cell redefined: figures and verdicts are not gated (plain/"
-        self.assertIn(f"::warning title=ci/matrix::against the baseline: {text}", done.stdout)
+        self.assertIn(f"::warning title=fp8lab::against the baseline: {text}", done.stdout)
         self.assertRegex(self.summary_text(), r"\.\n\n.*\n.*\n\| `plain/.*` \| the scenario was model\.seq=16")
         baseline = self.baseline(lambda cells: None)
         self.add("plain", "at_least: 0")
@@ -56,21 +58,24 @@ class Against(Workspace):
 
     def test_a_run_that_was_stopped_is_not_compared(self):
         baseline = self.baseline(lambda cells: None)
-        program = self.folder / "fp8lab"
-        program.write_text(f"""#!/bin/sh
-{PROGRAM} "$@" || exit
-if [ "$1" = run ]; then
-  sed -i 's/"complete": true/"complete": false/' {self.out}/results.json
-  exit 143
-fi
-""")
-        program.chmod(0o755)
-        done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
-        self.assertEqual(143, done.returncode, done.stdout + done.stderr)
+        self.add_many()
+        with self.started("tiny", "--against", str(baseline)) as process:
+            process.terminate()
+            output, _ = process.communicate(timeout=60)
+        self.assertEqual(143, process.returncode, output)
         text = f"the run was stopped before its last cell, so it is not compared with {baseline}"
-        self.assertIn(f"ci/matrix: {text}", done.stdout)
+        self.assertIn(f"\n{text}\n", output)
         self.assertIn(text, self.summary_text())
         self.assertFalse((self.out / "comparison.json").exists())
+
+    def started(self, *arguments):
+        """ci/matrix, whose first cell has finished."""
+        variables = {key: value for key, value in os.environ.items() if not key.startswith("GITHUB_")}
+        process = subprocess.Popen(self.command(*arguments), env=variables | {"GITHUB_STEP_SUMMARY": str(self.summary)},
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        while not process.stdout.readline().startswith("["):
+            self.assertIsNone(process.poll())
+        return process
 
     def less_by_a_byte(self):
         """A baseline whose second cell has a byte less."""
@@ -157,7 +162,7 @@ fi
         baseline = self.baseline(lambda cells: [cell["config"].update({"model.seq": 16}) for cell in cells])
         done = self.matrix("tiny", "--against", str(baseline))
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"::warning title=ci/matrix::against the baseline: 2 cells redefined: figures and "
+        self.assertRegex(done.stdout, r"::warning title=fp8lab::against the baseline: 2 cells redefined: figures and "
                                       r"verdicts are not gated \(plain/.*batch=1.*, plain/.*batch=2.*\)")
         self.assert_totals(self.junit())
         self.assertIsNone(self.junit().find(".//error"))
@@ -203,12 +208,12 @@ fi
 
         self.assertEqual(0, self.matrix("tiny", "--against", str(self.baseline(mutate))).returncode)
 
-    def inconclusive(self):
-        """A program that differs from fp8lab in the exit code of its runs."""
-        program = self.folder / "fp8lab"
-        program.write_text(f'#!/bin/sh\n{PROGRAM} "$@" && if [ "$1" = run ]; then exit 3; fi\n')
-        program.chmod(0o755)
-        return program
+    def add_undecided(self):
+        """A scenario whose only cell is inconclusive."""
+        text = SCENARIO.format(name="undecided", limit="at_least: 1")
+        text = text.replace("model.batch: [1, 2]", "model.batch: [3]").replace("[memory]", "[memory, time]")
+        text = text.replace("memory.peak_bytes", "time.step_ms")
+        (self.folder / "scenarios/undecided.yaml").write_text(text)
 
     def test_a_baseline_without_measured_cells_fails_with_the_reason(self):
         def mutate(cells):
@@ -217,13 +222,15 @@ fi
 
         baseline = self.baseline(mutate)
         text = f"nothing in common with the baseline: no cell ran both here and in {baseline}"
-        for program, alone in ((PROGRAM, ""), (self.inconclusive(), "; the run alone is inconclusive (exit 3)")):
-            done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
+        for alone in ("", "; the run itself: no cell failed, and not every cell is decided; 1 is inconclusive (exit 3)"):
+            if alone:
+                self.add_undecided()
+            done = self.matrix("tiny", "--against", str(baseline))
             self.assertEqual(5, done.returncode, done.stdout + done.stderr)
             last = done.stdout.splitlines()[-1]
-            self.assertTrue(last.startswith(f"ci/matrix: exit 5: {text}") and last.endswith(f"until there is one{alone}"), last)
+            self.assertTrue(last.startswith(f"exit 5: {text}") and last.endswith(f"until there is one{alone}"), last)
             self.assertNotIn("nothing ran", done.stdout)
-            self.assertIn(f"::error title=ci/matrix tiny::{text}", done.stdout)
+            self.assertIn(f"::error title=fp8lab tiny::{text}", done.stdout)
             self.assertIn(text, self.summary_text())
             suites = self.junit()
             self.assert_totals(suites)
@@ -234,13 +241,14 @@ fi
         self.add("plain", "at_most: 1")
         done = self.matrix("tiny", "--against", str(baseline))
         self.assertEqual(1, done.returncode)
-        self.assertEqual("ci/matrix: exit 1: a gate failed", done.stdout.splitlines()[-1])
+        self.assertEqual("exit 1: 2 of 2 cells did not come out as their scenarios expect", done.stdout.splitlines()[-1])
 
     def test_regressions_of_an_inconclusive_run_are_named(self):
         baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
-        done = self.matrix("tiny", "--against", str(baseline), "--program", str(self.inconclusive()))
+        self.add_undecided()
+        done = self.matrix("tiny", "--against", str(baseline))
         self.assertEqual(1, done.returncode)
-        self.assertEqual(f"ci/matrix: exit 1: regressions against {baseline}", done.stdout.splitlines()[-1])
+        self.assertEqual(f"exit 1: regressions against {baseline}", done.stdout.splitlines()[-1])
 
     def test_files_that_are_no_baseline_are_refused_before_the_run(self):
         bad = self.folder / "bad.json"
@@ -248,28 +256,27 @@ fi
         for baseline in (self.folder / "nowhere", bad):
             done = self.matrix("tiny", "--against", str(baseline))
             self.assertEqual(2, done.returncode)
-            self.assertIn(f"ci/matrix: error: --against: {baseline}", done.stderr)
+            self.assertIn(f"error: --against: {baseline}", done.stderr)
             self.assertIn("give the results.json", done.stderr)
             self.assertNotIn("[1/2]", done.stdout)
 
     def test_an_invalid_allow_expression_is_refused_before_the_run(self):
         done = self.matrix("tiny", "--allow", "(", "--against", str(self.out))
         self.assertEqual(2, done.returncode)
-        self.assertRegex(done.stderr, r"\Aci/matrix: error: --allow: `\(` is not a regular expression of RE2's syntax: .*\n\Z")
+        self.assertRegex(done.stderr, r"\Afp8lab: error: --allow: `\(` is not a regular expression of RE2's syntax: .*\n\Z")
         self.assertNotIn("[1/2]", done.stdout)
         self.assertTrue((self.out / "results.json").exists())
 
     def test_a_comparison_that_fails_after_the_run_is_named_last(self):
         baseline = self.baseline(lambda cells: None)
-        program = self.folder / "fp8lab"  # the baseline vanishes meanwhile
-        program.write_text(f'#!/bin/sh\n[ "$1" = run ] && rm {baseline}\nexec {PROGRAM} "$@"\n')
-        program.chmod(0o755)
-        done = self.matrix("tiny", "--against", str(baseline), "--program", str(program))
-        self.assertEqual(2, done.returncode)
-        last = done.stdout.splitlines()[-1]
-        self.assertTrue(last.startswith("ci/matrix: exit 2: bad configuration"), last)
-        self.assertIn(str(baseline), last)
-        self.assertEqual(1, done.stderr.count("fp8lab: error: "), done.stderr)
+        self.add_many()
+        with self.started("tiny", "--against", str(baseline)) as process:
+            baseline.unlink()
+            output, _ = process.communicate(timeout=120)
+        self.assertEqual(2, process.returncode, output)
+        last = output.splitlines()[-1]
+        self.assertTrue(last.startswith(f"exit 2: {baseline}: no such file"), last)
+        self.assertEqual(1, output.count("fp8lab: error: "), output)
         self.assertIn(str(baseline), self.summary_text())
 
 

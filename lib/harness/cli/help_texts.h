@@ -23,6 +23,7 @@ inline constexpr const char* kFilesText =
     "Files:\n"
     "  OUT/results.json, results.jsonl, environment.json     what `run -o OUT` measured, and on what\n"
     "  OUT/summary.md, junit.xml                             the same for readers and for CI systems\n"
+    "  OUT/comparison.json, baseline.json                    of --against: the comparison, its baseline\n"
     "  ~/.local/share/fp8lab/subjects                        releases that `subjects --install` installed\n\n";
 
 inline constexpr const char* kEnvironmentText =
@@ -43,7 +44,14 @@ inline constexpr const char* kRunExamples =
     "  fp8lab run scenarios -d meta,cpu -o out\n"
     "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
     "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
-    "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
+    "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n"
+    "  fp8lab run scenarios -o out --against main  also fails if anything is worse than there\n\n"
+    "Each entry of the file of --accept is a table [[accept]]: `cells`, a regular expression on ids; `metric` with\n"
+    "`at_most` or `at_least`, or `kind` (vanished, verdict, arm, no_figure, redefined, gates); `expires`, the last "
+    "day\n"
+    "on which it counts; `why`. A file of --tiers has a table for each tier: `title`, `scenarios`, `devices`, "
+    "`filter`,\n"
+    "`sample`, `controls`, and `limit_s`, above which the run is warned of.\n\n";
 
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"

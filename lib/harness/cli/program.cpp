@@ -170,6 +170,10 @@ class CommandLine {
       return run_command(request_, program_);
     });
     add_selection(run);
+    run.get_option("PATH")->required(false);
+    run.callback([this] {
+      if (request_.paths.empty() && request_.tiers.empty()) throw CLI::RequiredError("PATH");
+    });
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
                    "arms at a time, fewer where a GPU's memory holds no more; default: one per core")
@@ -195,6 +199,18 @@ class CommandLine {
         "test the measurement too: for each scenario a cell with equal arms, which must show no difference, and "
         "one with a planted byte, a collective and, where time is gated, 5 % of the step's time, which must show; "
         "--gate-time does so for what measures time");
+    run.add_option("--tier", request_.tier, "run this tier of --tiers, in place of PATH")->type_name("TIER");
+    run.add_option("--tiers", request_.tiers, "a table of tiers; with --list alone: print them")->type_name("FILE");
+    run.add_option("--against", request_.against, "an earlier run, as of `compare`: a regression fails this one")
+        ->type_name("BASELINE");
+    run.add_option("--allow", request_.allow, "with --against: cells whose id matches may get worse or vanish")
+        ->type_name("REGEX");
+    run.add_option("--accept", request_.accept,
+                   "with --against: a reviewed table of changes that are accepted, each until a date")
+        ->type_name("FILE");
+    run.add_flag("--annotate", request_.annotate,
+                 "tell the CI system what failed, as lines `file:line: error: ...`, or on GitHub as annotations and in "
+                 "the step summary; write run_exit_code, the exit code without the comparison");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
                  "run every arm of every cell, each in a process of its own: slower, to rule out influence");

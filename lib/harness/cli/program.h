@@ -45,6 +45,11 @@ struct RunRequest {
   std::optional<double> timeout_s;
   int processes = 0;                ///< of each arm of cells that measure time or the host; 0: the runner decides
   std::optional<double> gate_time;  ///< most percent by which a step may take longer after a fix than before it
+  std::string tiers, tier;          ///< a table of tiers, and the one to run in place of `paths`; empty: none
+  std::string against;              ///< an earlier run that this one is compared with; empty: none
+  std::string allow;                ///< as CompareRequest::allow
+  std::string accept;               ///< a file of accepted changes (acceptance.h); empty: none
+  bool annotate = false;            ///< the outcome is reported to a CI system
   bool controls = false;            ///< cells that test the measurement run too (control_cells)
   bool resume = false;
   bool isolate = false;  ///< every arm of every cell runs in a process of its own, and no results are shared
@@ -102,7 +107,7 @@ std::vector<std::pair<std::string, std::string>> scenario_kinds();
 /// Explain one row of the table of keys or metrics, or with an empty name list all. Throw for an unknown name.
 int keys_command(const std::string& name, bool json, const Program& program);
 int metrics_command(const std::string& name, bool json);
-int run_command(const RunRequest& request, const Program& program);
+int run_command(RunRequest request, const Program& program);
 int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <re2/re2.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -71,19 +70,6 @@ void find_bundled_scenarios(std::vector<std::string>& paths, const Program& prog
       refuse_name_of_scenario(path, program);
     }
   }
-}
-
-std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression) {
-  RE2::Options quiet;
-  quiet.set_log_errors(false);
-  const auto pattern = std::make_shared<const RE2>(expression, quiet);
-  if (!pattern->ok())
-    fail(fmt::format("{}: `{}` is not a regular expression of RE2's syntax: {}{}", option, quotable(expression),
-                     quotable(pattern->error()),
-                     option == "--filter" && expression.find("(?!") != std::string::npos
-                         ? "; to leave cells out, write a filter that begins with `-`: --filter=-REGEX"
-                         : ""));
-  return [pattern](const std::string& id) { return RE2::PartialMatch(id, *pattern); };
 }
 
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary) {

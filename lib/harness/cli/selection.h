@@ -1,11 +1,10 @@
 #pragma once
 
-#include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "harness/cli/program.h"
+#include "harness/scenario/id_matcher.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab {
@@ -16,10 +15,6 @@ std::string bundled_directory(const Program& program);
 /// Lets `scenarios`, and paths below it, name the bundled ones in every folder that has none of that name. Throws
 /// Error, with the place and the command, for a path that does not exist and is the name of a bundled scenario.
 void find_bundled_scenarios(std::vector<std::string>& paths, const Program& program);
-
-/// A function that is true for ids that contain a match of `expression`, in RE2's syntax: time and memory are linear in
-/// the id. Throws Error, which names `option`, if `expression` is not a regular expression.
-std::function<bool(const std::string&)> id_matcher(std::string_view option, const std::string& expression);
 
 /// Throws Error for a device that the device table lacks.
 void check_devices(const std::vector<std::string>& devices, const Vocabulary& vocabulary);

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
 #include "harness/results/reports.h"
 
 namespace fp8lab {
@@ -11,6 +12,16 @@ namespace {
 
 /// Text for an attribute, on one line: XML parsers replace line ends in attributes by spaces.
 std::string attribute(const std::string& text) { return for_xml(printable(text)); }
+
+std::string test_case(const std::string& suite, const std::string& name, const std::string& file = "") {
+  return fmt::format(R"(    <testcase classname="{}" name="{}" time="0"{})", attribute(suite), attribute(name),
+                     file.empty() ? "" : fmt::format(R"( file="{}")", attribute(file)));
+}
+
+std::string ending(const char* element, const std::string& message, const std::string& type, const std::string& text) {
+  return fmt::format(">\n      <{0} message=\"{1}\" type=\"{2}\">{3}</{0}>\n    </testcase>\n", element,
+                     attribute(message), attribute(type), for_xml(text));
+}
 
 enum class Outcome { kPassed, kFailure, kError, kSkipped };
 
@@ -50,15 +61,12 @@ std::string test_case(const CellRecord& record) {
   if (outcome == Outcome::kSkipped)
     return out + fmt::format(">\n      <skipped message=\"{}\"/>\n    </testcase>\n", attribute(record.reason));
   const char* element = outcome == Outcome::kError ? "error" : "failure";
-  return out + fmt::format(">\n      <{0} message=\"{1}\" type=\"{2}\">{3}</{0}>\n    </testcase>\n", element,
-                           attribute(record.reason), name(record.verdict), for_xml(body_of(record)));
+  return out + ending(element, record.reason, std::string(name(record.verdict)), body_of(record));
 }
 
 std::string test_case(const UnseenFix& unseen) {
-  return fmt::format(
-      "    <testcase classname=\"{0}\" name=\"{0}: a cell shows each fix\">\n      <failure message=\"{1}\" "
-      "type=\"unseen_fix\">{2}</failure>\n    </testcase>\n",
-      attribute(unseen.scenario), attribute(unseen.text), for_xml(unseen.text));
+  return fmt::format(R"(    <testcase classname="{0}" name="{0}: a cell shows each fix")", attribute(unseen.scenario)) +
+         ending("failure", unseen.text, "unseen_fix", unseen.text);
 }
 
 struct Counts {
@@ -79,13 +87,63 @@ struct Counts {
     ++failures;
   }
 
+  void add(const Counts& other) {
+    tests += other.tests;
+    failures += other.failures;
+    errors += other.errors;
+  }
+
   std::string attributes() const {
     return fmt::format(R"(tests="{}" failures="{}" errors="{}" skipped="{}" time="{:.3f}")", tests, failures, errors,
                        skipped, seconds);
   }
 };
 
+/// The comparison with a baseline as a suite: a failure for each cell that is worse.
+struct ComparedSuite {
+  explicit ComparedSuite(const RunComparison& comparison) {
+    const std::string suite = "against the baseline";
+    std::vector<std::pair<const Change*, std::string>> cells;  // with all that is worse
+    for (const Change& change : comparison.changes) {
+      if (!change.is_regression()) continue;
+      const auto known = std::ranges::find_if(cells, [&](const auto& cell) { return cell.first->id == change.id; });
+      if (known == cells.end())
+        cells.emplace_back(&change, text_of(change));
+      else
+        known->second += "\n" + text_of(change);
+    }
+    for (const auto& [first, texts] : cells)
+      text += test_case(suite, first->id, first->file) + ending("failure", text_of(*first), "regression", texts);
+    counts.tests = static_cast<int>(std::max<std::size_t>(cells.size(), 1));
+    counts.failures = static_cast<int>(cells.size());
+    if (cells.empty() && comparison.exit_code() == 5) {
+      counts.errors = 1;
+      text = test_case(suite, kNothingCompared) + ending("error", kNothingCompared, "exit 5", kNothingCompared);
+    } else if (cells.empty()) {
+      text = test_case(suite, fmt::format("no regression in {}", counted(comparison.cells_compared, "cell"))) + "/>\n";
+    }
+    text = fmt::format("  <testsuite name=\"{}\" {}>\n{}  </testsuite>\n", suite, counts.attributes(), text);
+  }
+
+  Counts counts;
+  std::string text;
+};
+
+constexpr std::string_view kBegin = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"fp8lab\" ";
+constexpr std::string_view kNoResults =
+    "tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n  <testsuite name=\"run without results\" ";
+
 }  // namespace
+
+std::string junit_of_no_results(const std::string& name, int code, const std::string& text) {
+  return fmt::format("{}{}{}{}{}  </testsuite>\n</testsuites>\n", kBegin, kNoResults,
+                     "tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\">\n", test_case("fp8lab run", name),
+                     ending("error", text, fmt::format("exit {}", code), text));
+}
+
+bool is_junit_of_no_results(std::string_view text) {
+  return text.starts_with(std::string(kBegin) + std::string(kNoResults));
+}
 
 void write_junit_xml(const RecordList& records, const RunSummary& run, const TextSink& out) {
   std::vector<std::string> scenarios;
@@ -103,8 +161,13 @@ void write_junit_xml(const RecordList& records, const RunSummary& run, const Tex
     counts[unseen.scenario].add(unseen);
     total.add(unseen);
   }
-  out("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
-  out(fmt::format("<testsuites name=\"fp8lab\" {}>\n", total.attributes()));
+  std::string compared;
+  if (run.comparison != nullptr) {
+    const ComparedSuite suite(*run.comparison);
+    total.add(suite.counts);
+    compared = suite.text;
+  }
+  out(fmt::format("{}{}>\n", kBegin, total.attributes()));
   for (const std::string& scenario : scenarios) {
     out(fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\">\n", attribute(scenario),
                     counts[scenario].attributes(), attribute(run.date)));
@@ -113,7 +176,7 @@ void write_junit_xml(const RecordList& records, const RunSummary& run, const Tex
       if (unseen.scenario == scenario) out(test_case(unseen));
     out("  </testsuite>\n");
   }
-  out("</testsuites>\n");
+  out(compared + "</testsuites>\n");
 }
 
 }  // namespace fp8lab

@@ -24,9 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLines = "results.jsonl";
+constexpr const char* kJunit = "junit.xml";
 constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
-constexpr std::array kDocuments = {"results.json", "junit.xml", "summary.md"};
+constexpr std::array kDocuments = {"results.json", kJunit, "summary.md", "comparison.json", "run_exit_code"};
 constexpr const char* kPart = ".part";  ///< ends the name of a file that is being written
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 /// The beginning of every line of results.jsonl.
@@ -53,11 +54,18 @@ void make_directory(const fs::path& directory) {
   if (error) fail(fmt::format("{}: cannot be made a directory: {}", directory.string(), error.message()));
 }
 
+/// True if the file says that a run came to no results.
+bool is_of_no_results(const fs::path& file) {
+  return file.filename() == kJunit && fs::is_regular_file(fs::symlink_status(file)) &&
+         is_junit_of_no_results(read_regular_file(file));
+}
+
 /// Throws Error if the directory has files that this run would replace and that no earlier run wrote. A file belongs to
 /// an earlier run if a results.jsonl is beside it.
 void refuse_foreign(const fs::path& directory) {
-  for (const char* name : {"results.json", "junit.xml", "summary.md", kEnvironment})
-    refuse_in_the_way(directory / (name + std::string(kPart)));
+  std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
+  replaced.push_back(kEnvironment);
+  for (const char* name : replaced) refuse_in_the_way(directory / (name + std::string(kPart)));
   const auto refuse = [&](const char* name, const std::string& why) {
     fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
                      (directory / name).string(), why));
@@ -72,10 +80,9 @@ void refuse_foreign(const fs::path& directory) {
     if (fs::is_symlink(directory / kTimelines, ignored)) refuse(kTimelines, "it is a link");
     return;
   }
-  std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
-  replaced.insert(replaced.end(), {kEnvironment, kTimelines});
+  replaced.push_back(kTimelines);
   for (const char* name : replaced)
-    if (fs::exists(fs::symlink_status(directory / name, ignored)))
+    if (fs::exists(fs::symlink_status(directory / name, ignored)) && !is_of_no_results(directory / name))
       refuse(name, fmt::format("there is no {} beside it", kLines));
 }
 
@@ -293,8 +300,13 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
   remove_undrawn_timelines(list);
   write_atomically("results.json", Sync::kYes,
                    [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
-  write_atomically("junit.xml", Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
+  write_atomically(kJunit, Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
   write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
+  if (run.comparison != nullptr) write_document("comparison.json", comparison_json(*run.comparison));
+}
+
+void ResultSet::write_document(const std::string& file, const std::string& text) const {
+  write_atomically(file, Sync::kYes, [&](const TextSink& out) { out(text); });
 }
 
 void ResultSet::remove_undrawn_timelines(const RecordList& list) const {
@@ -349,6 +361,14 @@ void ResultSet::write_atomically(const std::string& file, Sync sync,
     ::unlink(temporary.c_str());
     throw;
   }
+}
+
+void leave_no_results(const fs::path& directory, const std::string& junit) {
+  make_directory(directory);
+  refuse_foreign(directory);
+  for (const char* old : kDocuments) fs::remove_all(directory / old);
+  const OpenFile file = OpenFile::created(directory / kJunit);
+  if (!write_fully(file.descriptor(), junit)) cannot_write(directory / kJunit);
 }
 
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,

@@ -26,6 +26,8 @@ inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
 ///   results.jsonl     a line per finished cell, appended and synced
 ///   results.json      all finished cells and the environment ("fp8lab.results/1")
 ///   junit.xml, summary.md, environment.json
+///   comparison.json   of a run that was compared with a baseline
+///   run_exit_code     of a run with --annotate, without the comparison
 ///   timelines/        <cell id>.<arm>.json; a `/` of the id separates folders
 ///
 /// All functions throw Error if the disk is full or the directory cannot be written; files that were written stay. No
@@ -74,11 +76,14 @@ class ResultSet {
   /// Writes the text of results.json for these finished cells to `out`.
   void write_json(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run,
                   const TextSink& out) const;
-  /// Writes results.json, junit.xml and summary.md of these finished cells, each file complete or not at all. Removes
-  /// timelines of cells that did not finish; and, if the timelines exceed kMostTimelineBytes, those that no report
-  /// draws: it draws cells that need attention, and of each scenario and fix the cell with the largest difference in
-  /// memory, or without a before arm with the largest peak.
+  /// Writes results.json, junit.xml, summary.md and comparison.json of these finished cells, each file complete or not
+  /// at all. Removes timelines of cells that did not finish; and, if the timelines exceed kMostTimelineBytes, those
+  /// that no report draws: it draws cells that need attention, and of each scenario and fix the cell with the largest
+  /// difference in memory, or without a before arm with the largest peak.
   void finish(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run);
+
+  /// Writes comparison.json or run_exit_code.
+  void write_document(const std::string& file, const std::string& text) const;
 
   const std::filesystem::path& directory() const { return directory_; }
   std::string path_of(const std::string& file) const { return (directory_ / file).string(); }
@@ -100,6 +105,10 @@ class ResultSet {
   std::set<std::string> timelines_;    ///< paths of timelines of cells that are not finished
   std::string notice_;
 };
+
+/// Leaves in `directory`, in place of an earlier run's documents, only the junit.xml of a run that came to no results.
+/// Throws Error as the constructor of ResultSet.
+void leave_no_results(const std::filesystem::path& directory, const std::string& junit);
 
 /// Writes the text of results.json to `out`; `line(i)` returns the line of the i-th cell.
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,

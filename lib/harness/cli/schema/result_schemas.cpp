@@ -216,7 +216,7 @@ std::string comparison_schema() {
                               {"file", kText, "of its scenario"},
                               {"line", kCount, "of the file; 0: unknown"},
                               {"regression", kFlag, "worse, and not allowed"},
-                              {"allowed", kFlag, "worse, and --allow matches"},
+                              {"allowed", kFlag, "--allow matches, or an entry of --accept covers it"},
                               {"gated", kFlag, "false: a figure of a redefined cell, which is not gated"},
                               {"reason", kTextOrNull, "the newer run's reason for its verdict or missing figure"},
                               {"text", kText, "the change in words, without the cell"},

@@ -39,7 +39,7 @@ std::string_view name(Direction direction);
 struct Change {
   ChangeKind kind = ChangeKind::kFigure;
   Direction direction = Direction::kNeutral;
-  bool allowed = false;           ///< the cell is worse, and the caller allowed that
+  bool allowed = false;           ///< the caller allowed the cell to become worse, or an entry accepts the change
   bool gated = true;              ///< false: a figure of a redefined cell, which is neither worse nor better
   std::string id;                 ///< of the cell
   std::string file;               ///< of the scenario, in the newer run; of a vanished cell, in the baseline

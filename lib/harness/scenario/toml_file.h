@@ -1,0 +1,28 @@
+#pragma once
+
+#include <toml++/toml.h>
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+// Tables that people write for CI: tiers, and accepted regressions.
+namespace fp8lab {
+
+/// What a value of a table must be.
+enum class TomlKind { kText, kTexts, kNumber, kCount, kSwitch, kDate };
+
+struct TomlKey {
+  std::string_view name;
+  TomlKind kind = TomlKind::kText;
+};
+
+/// The table in a file. Throws Error "PATH: why".
+toml::table read_toml(const std::filesystem::path& path);
+
+/// Throws Error, which begins with `place`, for a key of the table that is none of `keys`, or whose value is of another
+/// kind; an empty list and a number that is not finite are none either.
+void check_toml_keys(const toml::table& table, std::span<const TomlKey> keys, const std::string& place);
+
+}  // namespace fp8lab
