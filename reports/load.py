@@ -72,15 +72,13 @@ class Cell:
 
     @property
     def is_undecided(self) -> bool:
-        """A control whose figures were all measured, and which the machine was too noisy to decide: it is counted, and
-        fails nothing."""
-        undecided = [gate for gate in self.record["gates"] if gate["pass"] is None]
-        measured = all(gate["observed"] is not None and gate["limit"] is not None for gate in undecided)
-        return self.is_control and self.verdict == "inconclusive" and undecided != [] and measured
+        """A control that the machine was too noisy to decide: it is counted, and fails nothing."""
+        return self.record.get("undecided") or False
 
     @property
     def is_bad(self) -> bool:
-        return self.verdict not in GOOD_VERDICTS and not self.is_undecided
+        good = self.record.get("good")  # None: an older fp8lab wrote the record
+        return self.verdict not in GOOD_VERDICTS if good is None else not good
 
     @property
     def device(self) -> str:
@@ -126,15 +124,13 @@ class Cell:
         return "" if arm is None or arm["status"] == "ok" else arm.get("signal") or arm["status"]
 
     def timeline(self, side: str) -> pathlib.Path | None:
-        """The path of the arm's memory timeline; None if there is none below the set's folder. A record that does not
-        name its timelines has them under its id."""
-        if self.results.root is None:
+        """The path of the arm's memory timeline; None if there is none below the set's folder."""
+        name = (self.record.get("timelines") or {}).get(side)
+        if self.results.root is None or not name:
             return None
-        named, plain = self.record.get("timelines"), f"timelines/{_safe(self.id)}.{side}.json"
-        names = [f"{plain}.gz", plain] if named is None else [named.get(side) or ""]
-        path = next((path for name in names if name and (path := self.results.root / name).is_file()), None)
+        path = self.results.root / name
         folder = self.results.root.resolve() / "timelines"
-        return path if path and path.resolve().is_relative_to(folder) else None
+        return path if path.is_file() and path.resolve().is_relative_to(folder) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,21 +185,6 @@ class ResultSet:
     @property
     def devices(self) -> list[str]:
         return sorted({cell.device for cell in self.cells})
-
-
-_LONGEST_NAME = 200
-
-
-def _safe(cell_id: str) -> str:
-    """A cell's id in the names of timelines, as in timeline_path() of lib/harness/results/results.cpp: FNV-1a of the id
-    if it was cut or changed."""
-    plain = re.sub(rb"[^A-Za-z0-9/=,._+-]", b"_", cell_id.encode()).decode().replace("..", "__")
-    if plain == cell_id and len(plain) <= _LONGEST_NAME:
-        return plain
-    digest = 0xCBF29CE484222325
-    for byte in cell_id.encode():
-        digest = (digest ^ byte) * 0x100000001B3 % 2**64
-    return f"{plain[:_LONGEST_NAME]}~{digest:016x}"
 
 
 def _less(a: float | None, b: float | None) -> float | None:

@@ -97,6 +97,8 @@ _CELL = {
     "fix": TEXT_OR_NULL,
     "counterfactual?": FLAG_OR_NULL,
     "verdict": one_of(*VERDICTS),
+    "good?": FLAG_OR_NULL,
+    "undecided?": FLAG_OR_NULL,
     "reason": TEXT_OR_NULL,
     "seconds": NUMBER,
     "arms": {f"{arm}?": _ARM for arm in ARMS},

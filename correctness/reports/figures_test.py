@@ -79,7 +79,7 @@ class Choice(sample.Case):
         self.assertEqual(sum(plot.section == "timelines" for plot in plots), figures.MOST_BROKEN)
         self.assertEqual(sum(plot.section == "holders" for plot in plots), figures.MOST_BROKEN)
         for arm in ("before", "after", "bf16"):  # no timeline is no mistake of the results
-            (self.directory / "timelines" / "c" / f"n=0.{arm}.json").unlink()
+            (self.directory / "timelines" / "c" / f"n=0.{arm}.json.gz").unlink()
         plots = choice.choose(sets, bench.Bench(), 1, problems)
         self.assertEqual(sum(plot.section == "timelines" for plot in plots), figures.MOST_BROKEN - 1)
         self.assertEqual(sum(plot.section == "holders" for plot in plots), figures.MOST_BROKEN)

@@ -146,8 +146,8 @@ class Program(sample.Case):
 
     def test_unreadable_files_are_named_and_the_rest_is_shown(self) -> None:
         write_small_set(self.directory / "good")
-        cut = write_small_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json"
-        cut.write_text(cut.read_text()[:200])
+        cut = write_small_set(self.directory / "cut") / "timelines" / "leak" / "device=meta,recipe=delayed.before.json.gz"
+        cut.write_bytes(cut.read_bytes()[:200])
         newer = write_small_set(self.directory / "newer", schema="fp8lab.results/9")
         ended = self.report(str(self.directory / "good"), str(self.directory / "cut"), str(newer))
         self.assertEqual(ended.returncode, 2)
@@ -155,7 +155,7 @@ class Program(sample.Case):
         self.assertEqual(len(lines), 2, ended.stderr)
         self.assertIn("newer/results.json: `schema`: is fp8lab.results/9, newer than", lines[0])
         self.assertIn(
-            "device=meta,recipe=delayed.before.json: timeline leak/device=meta,recipe=delayed, before: is cut off", lines[1]
+            "device=meta,recipe=delayed.before.json.gz: timeline leak/device=meta,recipe=delayed, before: cannot be read", lines[1]
         )
         text = self.markdown()
         self.assertIn("## What could not be read", text)

@@ -172,7 +172,7 @@ class Readers(sample.Case):
             sample.benchmark("copy", 1.0, of_memcpy=0.9) | {"error_occurred": True, "error_message": "no GPU"},
         ]
         benches = {"context": {"num_cpus": 2, "gpu": "a GPU", "caches": [{"size": 1}]}, "benchmarks": rows}
-        timeline = f"timelines/{cells[0]['id']}.before.json"
+        timeline = f"timelines/{cells[0]['id']}.before.json.gz"
         good = {
             "results.json": results,
             "environment.json": sample.ENVIRONMENT,

@@ -1,6 +1,7 @@
 """Small result sets for tests, written as `fp8lab run` writes them, and the report's modules."""
 
 import copy
+import gzip
 import json
 import pathlib
 import sys
@@ -195,12 +196,13 @@ def document(records: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
 def write_set(directory: pathlib.Path, records: list[dict[str, Any]] | None = None, **changes: Any) -> pathlib.Path:
     records = cells() if records is None else records
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_text(json.dumps(document(records, **changes)), encoding="utf-8")
     for record in records:
-        for name in record.get("arms", {}):
-            path = directory / "timelines" / f"{record['id']}.{name}.json"
+        record["timelines"] = {name: f"timelines/{record['id']}.{name}.json.gz" for name in record.get("arms", {})}
+        for name, file in record["timelines"].items():
+            path = directory / file
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(timeline(name == "before")), encoding="utf-8")
+            path.write_bytes(gzip.compress(json.dumps(timeline(name == "before")).encode(), compresslevel=1, mtime=0))
+    (directory / "results.json").write_text(json.dumps(document(records, **changes)), encoding="utf-8")
     return directory
 
 

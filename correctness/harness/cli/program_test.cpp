@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/cli/selection.h"
+#include "harness/results/document_file.h"
 #include "harness/run/fake_process.h"
 
 namespace fp8lab {
@@ -42,7 +43,7 @@ TEST(Program, ConfirmedCellsExitZeroAndLeaveEveryDocument) {
   EXPECT_GE(environment["program"]["build_id"].get<std::string>().size(), 16u) << "its checkout was modified";
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 2 confirmed"));
   EXPECT_TRUE(contains(scenarios.read("junit.xml"), "<testcase classname=\"one\""));
-  EXPECT_EQ(scenarios.read("timelines/one.before.json"), "{\"events\": []}");
+  EXPECT_EQ(read_document(scenarios.file("out/timelines/one.before.json.gz")), "{\"events\": []}");
 }
 
 TEST(Program, ScenarioThatShowsNoFixIsInconclusiveUnlessCellsWereLeftOut) {

@@ -24,6 +24,23 @@ TEST(JsonCodec, RecordReadsBackAsWritten) {
       << "integers are written without a fraction: " << once;
 }
 
+TEST(JsonCodec, RecordSaysWhetherItsCellIsGood) {
+  const auto conclusions = [](const CellRecord& record) {
+    const Json json = Json::parse(record_to_json(record));
+    return std::pair(json.at("good").get<bool>(), json.value("undecided", false));
+  };
+  CellRecord record = record_named("sample/control=same");
+  record.verdict = Verdict::kPass;
+  EXPECT_EQ(conclusions(record), std::pair(true, false));
+  record.verdict = Verdict::kFail;
+  EXPECT_EQ(conclusions(record), std::pair(false, false));
+  record.verdict = Verdict::kInconclusive;
+  for (Gate& gate : record.gates) gate.pass.reset(), gate.observed = gate.limit = 1;
+  EXPECT_EQ(conclusions(record), std::pair(true, true));
+  record.gates.at(0).observed.reset();
+  EXPECT_EQ(conclusions(record), std::pair(false, false)) << "a figure is absent";
+}
+
 TEST(JsonCodec, EveryKeyOfACellReadsBackAsWritten) {
   const Vocabulary vocabulary = sample::vocabulary();
   CellConfig cell;

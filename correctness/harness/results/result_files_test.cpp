@@ -92,6 +92,18 @@ TEST(DocumentFile, CompressedTextBeyondTheLimit_IsRefusedByName) {
       << error;
 }
 
+TEST(DocumentFile, CompressedText_IsWhatGzipReads) {
+  const TemporaryDirectory dir;
+  const std::string file = (dir / "timeline.json").string();
+  for (const std::size_t size : {0u, 1u, 3'000'000u}) {
+    const std::string text = std::string(size / 2, 'x') + std::string(size - size / 2, '\n');
+    sample::write(file + ".gz", compressed(text));
+    EXPECT_EQ(read_document(file + ".gz"), text) << size;
+    ASSERT_EQ(std::system(("gzip --decompress --force " + file + ".gz").c_str()), 0) << size;
+    EXPECT_EQ(sample::read(file), text) << size;
+  }
+}
+
 TEST(JsonReader, NumberOfAMillionDigits_MakesAShortError) {
   const std::string digits(1'000'000, '1');
   for (const std::string& text : {"{\"a\": " + digits + "}", "{\"a\": 1" + digits + ".5e", digits + "x"})

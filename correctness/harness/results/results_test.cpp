@@ -6,9 +6,11 @@
 #include <csignal>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "core/check.h"
 #include "harness/measure/timeline.h"
+#include "harness/results/document_file.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/record_sample.h"
 #include "harness/scenario/sample.h"
@@ -22,6 +24,14 @@ using Json = nlohmann::json;
 
 using sample::record_named;
 using sample::TemporaryDirectory;
+
+/// Bytes that compression does not shorten.
+std::string incompressible(std::size_t bytes) {
+  std::string out(bytes, '\0');
+  std::mt19937 generator(1);
+  for (char& byte : out) byte = static_cast<char>(generator());
+  return out;
+}
 
 TEST(ResultSet, AppendedCellsAreFinishedForTheNextRun) {
   const TemporaryDirectory dir;
@@ -79,7 +89,7 @@ TEST(ResultSet, Timeline_WrittenBeforeItsCellFinishes_IsKept) {
   ResultSet results(dir / "out", false);
   results.write_timeline("sample/a=1", Arm::kBefore, "{}");
   results.append(record);
-  EXPECT_EQ(sample::read(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)), "{}");
+  EXPECT_EQ(read_document(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)), "{}");
   results.append(record);  // measured again, without a timeline
   EXPECT_FALSE(std::filesystem::exists(dir / "out" / timeline_path("sample/a=1", Arm::kBefore)));
 }
@@ -100,10 +110,10 @@ TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsCopied) {
   CellRecord second = record_named("sample/a=2");
   second.arms[Arm::kAfter].measured_in = "sample/a=1";
   results.append(second);
-  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
+  EXPECT_EQ(read_document(file("sample/a=2")), "of the first");
   results.write_timeline("sample/a=1", Arm::kAfter, "measured again");
-  EXPECT_EQ(sample::read(file("sample/a=2")), "of the first");
-  EXPECT_EQ(sample::read(file("sample/a=1")), "measured again");
+  EXPECT_EQ(read_document(file("sample/a=2")), "of the first");
+  EXPECT_EQ(read_document(file("sample/a=1")), "measured again");
 }
 
 TEST(ResultSet, TimelinesBeyondTheirMost_KeepTheLargestEffectOfEachScenarioAndFailedCells) {
@@ -114,7 +124,7 @@ TEST(ResultSet, TimelinesBeyondTheirMost_KeepTheLargestEffectOfEachScenarioAndFa
     record.verdict = verdict;
     record.effect->size = size;
     for (const Arm arm : {Arm::kBefore, Arm::kAfter})
-      results.write_timeline(id, arm, std::string(kMostTimelineBytes / 5, ' '));
+      results.write_timeline(id, arm, incompressible(kMostTimelineBytes / 5));
     results.append(record);
     EXPECT_EQ(results.read(id).timelines.at(Arm::kAfter), timeline_path(id, Arm::kAfter));
   };
@@ -211,7 +221,7 @@ TEST(ResultSet, WithoutResumeOlderResultsAreRemoved) {
     results.append(record);
     results.finish({record.config.id}, "{}", {});
   }
-  EXPECT_EQ(sample::read(dir / "out/timelines/sample/a=1.before.json"), "{}");
+  EXPECT_EQ(read_document(dir / "out/timelines/sample/a=1.before.json.gz"), "{}");
   const ResultSet results(dir / "out", false);
   EXPECT_EQ(sample::read(dir / "out/results.jsonl"), "");
   for (const char* file : {"results.json", "summary.md", "junit.xml", "timelines"})
@@ -296,15 +306,14 @@ TEST(ResultSet, FullDiskIsAnErrorAndLosesNoFinishedCell) {
 
 TEST(ResultSet, TimelinePathsHaveNoSpecialCharacters) {
   EXPECT_EQ(timeline_path("a/device=meta,model.seq=8", Arm::kBefore),
-            "timelines/a/device=meta,model.seq=8.before.json");
+            "timelines/a/device=meta,model.seq=8.before.json.gz");
   // Names of ids that differ in such characters alone differ.
-  EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_~949fa1982047e3a1.after.json");
+  EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_~949fa1982047e3a1.after.json.gz");
   EXPECT_NE(timeline_path("a/x=b c", Arm::kAfter), timeline_path("a/x=b_c", Arm::kAfter));
-  EXPECT_EQ(timeline_path("a/corpus=../../b", Arm::kAfter), "timelines/a/corpus=__/__/b~966af6a2f3d4e200.after.json");
+  EXPECT_EQ(timeline_path("a/corpus=../../b", Arm::kAfter), "timelines/a/corpus=__/__/b~966af6a2f3d4e200.after.json.gz");
   const std::string longest = "a/" + std::string(1000, 'x'), begin = "timelines/a/" + std::string(198, 'x');
-  // Reports compute these paths too: Timelines of correctness/reports/load_test.py expects the same ones.
-  EXPECT_EQ(timeline_path(longest, Arm::kBf16), begin + "~5a438b8357b318d9.bf16.json");
-  EXPECT_EQ(timeline_path(longest + "\u00e9", Arm::kBf16), begin + "~147633330a428165.bf16.json");
+  EXPECT_EQ(timeline_path(longest, Arm::kBf16), begin + "~5a438b8357b318d9.bf16.json.gz");
+  EXPECT_EQ(timeline_path(longest + "\u00e9", Arm::kBf16), begin + "~147633330a428165.bf16.json.gz");
 }
 
 // Reports draw every event with its bytes, its holder, and the holder from which bytes moved.

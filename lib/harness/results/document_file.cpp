@@ -38,4 +38,21 @@ std::string read_document(const std::filesystem::path& path, std::size_t most) {
   return text;
 }
 
+std::string compressed(std::string_view text) {
+  constexpr int kGzip = 16, kMemoryLevel = 8;
+  z_stream stream{};
+  if (::deflateInit2(&stream, Z_BEST_SPEED, Z_DEFLATED, kGzip + MAX_WBITS, kMemoryLevel, Z_DEFAULT_STRATEGY) != Z_OK)
+    fail("cannot compress: zlib has no memory");
+  std::string out(::deflateBound(&stream, text.size()), '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
+  stream.avail_in = static_cast<uInt>(text.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  const int result = ::deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  ::deflateEnd(&stream);
+  check(result == Z_STREAM_END && stream.total_in == text.size(), "zlib did not compress the whole text");
+  return out;
+}
+
 }  // namespace fp8lab

@@ -196,6 +196,7 @@ std::string arm_to_json(const ArmResult& result) {
 }
 
 std::string record_to_json(const CellRecord& record) {
+  const bool undecided = is_undecided_control(record.config.id, record.verdict, record.gates);
   Json out{{"id", record.config.id},
            {"scenario", record.config.scenario},
            {"file", record.file},
@@ -206,6 +207,7 @@ std::string record_to_json(const CellRecord& record) {
            {"ranks", record.config.ranks},
            {"fix", text_or_null(record.config.fix)},
            {"verdict", name(record.verdict)},
+           {"good", is_good(record.verdict) || undecided},
            {"reason", text_or_null(record.reason)},
            {"seconds", record.seconds},
            {"arms", Json::object()},
@@ -215,6 +217,7 @@ std::string record_to_json(const CellRecord& record) {
            {"config", settings_json(record.config)},
            {"hash", record.hash}};
   if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
+  if (undecided) out["undecided"] = true;
   if (record.counterfactual) out["counterfactual"] = true;
   for (const auto& [arm, path] : record.timelines) out["timelines"][std::string(name(arm))] = path;
   if (record.effect) {

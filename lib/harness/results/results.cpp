@@ -210,7 +210,7 @@ void ResultSet::write_timeline(const std::string& id, Arm arm, const std::string
   }
   make_directory((directory_ / path).parent_path());
   // Timelines are large and can be measured again, so they are not synced.
-  write_atomically(path, Sync::kNo, [&](const TextSink& out) { out(text); });
+  write_atomically(path, Sync::kNo, [&](const TextSink& out) { out(compressed(text)); });
   timelines_.insert(path);
 }
 
@@ -399,7 +399,7 @@ std::string timeline_path(const std::string& cell_id, Arm arm) {
   for (std::size_t at = 0; (at = safe.find("..", at)) != std::string::npos; at += 2) safe.replace(at, 2, "__");
   if (safe.size() > kLongest || safe != cell_id)
     safe = fmt::format("{}~{:016x}", safe.substr(0, kLongest), fnv1a(cell_id));
-  return fmt::format("{}/{}.{}.json", kTimelines, safe, name(arm));
+  return fmt::format("{}/{}.{}.json.gz", kTimelines, safe, name(arm));
 }
 
 }  // namespace fp8lab

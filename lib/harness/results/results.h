@@ -28,7 +28,7 @@ inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
 ///   junit.xml, summary.md, environment.json
 ///   comparison.json   of a run that was compared with a baseline
 ///   run_exit_code     of a run with --annotate, without the comparison
-///   timelines/        <cell id>.<arm>.json; a `/` of the id separates folders
+///   timelines/        <cell id>.<arm>.json.gz; a `/` of the id separates folders
 ///
 /// All functions throw Error if the disk is full or the directory cannot be written; files that were written stay. No
 /// link is followed below the directory, which others may be able to write to.
@@ -114,7 +114,7 @@ void leave_no_results(const std::filesystem::path& directory, const std::string&
 void write_results_json(std::size_t cells, const std::function<std::string(std::size_t)>& line,
                         const std::string& environment_json, const RunSummary& run, const TextSink& out);
 
-/// The path of an arm's timeline below the run's directory: "timelines/attention/device=meta.before.json".
+/// The path of an arm's timeline below the run's directory: "timelines/attention/device=meta.before.json.gz".
 std::string timeline_path(const std::string& cell_id, Arm arm);
 
 }  // namespace fp8lab

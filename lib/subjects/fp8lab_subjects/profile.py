@@ -221,10 +221,7 @@ def loss_of(config, timeline, unknown):
 
 
 def timeline_of(run, cell):
-    path = run / "timelines" / f"{cell['id']}.after.json"
-    if path.exists():
-        return json.loads(path.read_text())
-    return json.loads(gzip.decompress(path.with_name(path.name + ".gz").read_bytes()))
+    return json.loads(gzip.decompress((run / cell["timelines"]["after"]).read_bytes()))
 
 
 def rows_of(run, unknown):

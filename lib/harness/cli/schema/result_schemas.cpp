@@ -107,6 +107,8 @@ Json cell_schema() {
               {"fix", kTextOrNull, "what the before arm reverts; null: there is no before arm, or it is another one"},
               {"counterfactual?", kFlag, "true: no upstream release was ever without the fix"},
               {"verdict", one_of(kVerdicts), "what the gates come to"},
+              {"good", kFlag, "false: the run ends with an exit code other than 0 because of this cell"},
+              {"undecided?", kFlag, "true: a control that the machine was too noisy to decide, which is good"},
               {"reason", kTextOrNull, "why the verdict is what it is, if gates alone do not say so"},
               {"seconds", kSeconds, "wall time of all arms"},
               {"arms",
