@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/check.h"
@@ -13,6 +14,8 @@
 
 namespace fp8lab {
 namespace {
+
+using Json = nlohmann::json;
 
 using sample::record_named;
 
