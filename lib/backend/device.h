@@ -143,6 +143,7 @@ struct DeviceOptions {
 struct DeviceRow {
   std::string_view name;
   std::string_view title;
+  bool computes;  ///< Device::computes()
   std::unique_ptr<Device> (*open)(const DeviceOptions&);
   /// Empty if the device can be opened here, else why not.
   std::string (*unavailable_reason)();

@@ -24,11 +24,11 @@ std::string_view any_arch() { return {}; }
 std::vector<std::int64_t> no_memory_of_its_own() { return {}; }
 
 const std::array kDevices = {
-    DeviceRow{"cpu", "computes for real on the host", open_cpu_device, cpu_unavailable_reason, any_arch,
+    DeviceRow{"cpu", "computes for real on the host", true, open_cpu_device, cpu_unavailable_reason, any_arch,
               no_memory_of_its_own, describe_cpu},
-    DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in a fraction of a second",
+    DeviceRow{"meta", "accounts for every byte and computes nothing: full-size models in a fraction of a second", false,
               open_meta_device, meta_unavailable_reason, any_arch, no_memory_of_its_own, describe_meta},
-    DeviceRow{"cuda", "computes on an NVIDIA GPU", open_cuda_device, cuda_unavailable_reason, cuda_arch,
+    DeviceRow{"cuda", "computes on an NVIDIA GPU", true, open_cuda_device, cuda_unavailable_reason, cuda_arch,
               cuda_gpu_memory, describe_cuda},
 };
 

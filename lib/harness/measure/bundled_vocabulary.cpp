@@ -52,8 +52,14 @@ void add_recipe_rules(const CellConfig& cell, Rules& out) {
   }
 }
 
-/// True for the default corpus on the device of shapes alone. A corpus that the cell names is checked on every device.
-bool reads_no_text(const CellConfig& cell) { return cell.device == "meta" && cell.training.corpus.empty(); }
+bool computes_values(std::string_view device) {
+  const auto row = std::ranges::find(devices(), device, &DeviceRow::name);
+  return row == devices().end() || row->computes;  // an unknown device is reported as such
+}
+
+/// True for the default corpus on a device that computes nothing. A corpus that the cell names is checked on every
+/// device.
+bool reads_no_text(const CellConfig& cell) { return !computes_values(cell.device) && cell.training.corpus.empty(); }
 
 /// The rule that a cell breaks with the corpus that it names; the default one may be missing, see lacks_corpus().
 std::optional<BrokenRule> broken_corpus_rule(const CellConfig& cell) {
@@ -95,9 +101,9 @@ std::string text_checksum(const CellConfig& cell) {
   }
 }
 
-/// The most ranks of one process. Ranks are threads on the host, which may share a GPU; on `meta` one rank of many is
-/// simulated.
-std::int64_t most_ranks(std::string_view device) { return device == "meta" ? kMostRanks : 64; }
+/// The most ranks of one process. Ranks are threads on the host, which may share a GPU; on a device that computes
+/// nothing, one rank of many is simulated.
+std::int64_t most_ranks(std::string_view device) { return computes_values(device) ? 64 : kMostRanks; }
 
 template <class Row>
 std::vector<Term> terms(std::span<const Row> rows) {
@@ -134,7 +140,7 @@ Vocabulary make_vocabulary() {
                          .counterfactual = row.counterfactual});
   out.max_ranks = most_ranks;
   out.attends = attends;
-  out.computes_values = [](std::string_view device) { return device != "meta"; };
+  out.computes_values = computes_values;
   out.broken_rules = broken_bundled_rules;
   out.lacks = lacks_corpus;
   out.text_checksum = text_checksum;

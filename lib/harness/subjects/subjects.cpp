@@ -170,12 +170,11 @@ void Subjects::skip_unable(std::vector<PlannedCell>& cells, const Vocabulary& vo
     if (!is_library(cell.config)) continue;
     for (const Arm arm : arms_of(cell, vocabulary)) {
       if (!cell.skip_reason.empty()) break;
-      cell.skip_reason = cell.config.device == "meta"
-                             ? fmt::format(
-                                   "{} has no shapes without values; device meta is of this program's runtime "
-                                   "alone",
-                                   cell.config.subject)
-                             : abilities_.why_unable(cell.config, arm);
+      cell.skip_reason =
+          vocabulary.computes_values && !vocabulary.computes_values(cell.config.device)
+              ? fmt::format("{} computes in every cell; only this program's own runtime runs on device {}",
+                            cell.config.subject, cell.config.device)
+              : abilities_.why_unable(cell.config, arm);
       cell.skipped_here = !cell.skip_reason.empty();
     }
   }
