@@ -15,6 +15,7 @@
 
 #include "core/check.h"
 #include "core/fnv1a.h"
+#include "harness/results/document_file.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_reader.h"
 
