@@ -52,8 +52,11 @@ timeout: 12.5
   EXPECT_EQ(cells[0].config.id, "sample/recipe=delayed,model.seq=1048,keep_loss=true");
   EXPECT_EQ(cells[3].config.model.seq, 2048);
   EXPECT_FALSE(cells[3].config.training.keep_loss);
-  EXPECT_EQ(cells[0].expect.size(), 4u);  // without the expectation for seq 2048
-  EXPECT_EQ(cells[5].expect.size(), 3u);
+  const auto of_file = [](const PlannedCell& cell) {
+    return std::ranges::count(cell.expect, false, &Expectation::of_group);
+  };
+  EXPECT_EQ(of_file(cells[0]), 4);  // without the expectation for seq 2048
+  EXPECT_EQ(of_file(cells[5]), 3);
   EXPECT_EQ(cells[5].skip_reason, "says nothing");
   EXPECT_FALSE(cells[5].skipped_here);
   EXPECT_EQ(cells[4].skip_reason, "");
@@ -103,8 +106,47 @@ expect: [{metric: memory.peak_bytes, at_least: 1, when: {capacity: [80GB]}}]
   ASSERT_EQ(cells.size(), 3u);
   EXPECT_EQ(cells[1].config.capacity, 80000000000);
   EXPECT_EQ(cells[1].config.id, "p/capacity=80000000000");
-  EXPECT_EQ(cells[1].expect.size(), 1u) << "80GB and 80 GB are one size";
-  EXPECT_EQ(cells[2].expect.size(), 0u);
+  EXPECT_EQ(cells[1].expect.front().metric, "memory.peak_bytes") << "80GB and 80 GB are one size";
+  EXPECT_TRUE(cells[2].expect.front().of_group);
+}
+
+TEST(Scenario, MeasureImpliesGatesThatAnEntryReplaces) {
+  const std::string plain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
+  const auto texts = [](const PlannedCell& cell) {
+    std::vector<std::string> out;
+    for (const Expectation& e : cell.expect) out.push_back(text_of(e));
+    return out;
+  };
+  EXPECT_EQ(texts(plan(plain).front()), (std::vector<std::string>{"after memory.unexplained_bytes equals 0",
+                                                                  "after memory.retained_bytes equals 0"}));
+  EXPECT_EQ(plan(plain).front().expect.front().line, 5) << "the line of `measure`";
+  EXPECT_EQ(texts(plan(plain + "expect: [{metric: memory.unexplained_bytes, at_most: 512}]\n").front()),
+            (std::vector<std::string>{"after memory.unexplained_bytes is at most 512",
+                                      "after memory.retained_bytes equals 0"}));
+}
+
+TEST(Scenario, AnExpectationListsArms) {
+  const std::string plain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
+  const auto with_arms = [&](const std::string& arms) {
+    return plain + "expect: [{metric: memory.peak_bytes, arm: " + arms + ", at_least: 1}]\n";
+  };
+  const auto refusal = [&](const std::string& arms) -> std::string {
+    try {
+      parse(with_arms(arms));
+    } catch (const ScenarioError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const Scenario both = parse(with_arms("[after, bf16]"));
+  ASSERT_EQ(both.expect.size(), 2u);
+  EXPECT_EQ(text_of(both.expect[0]), "after memory.peak_bytes is at least 1");
+  EXPECT_EQ(text_of(both.expect[1]), "bf16 memory.peak_bytes is at least 1");
+  EXPECT_NE(refusal("[after, after]").find("sample.yaml:6:51: `expect.arm` lists after twice"), std::string::npos)
+      << refusal("[after, after]");
+  EXPECT_NE(refusal("[after, bf61]").find("`expect.arm`: `bf61` is not known"), std::string::npos);
+  EXPECT_NE(refusal("[]").find("`expect.arm` is an empty list"), std::string::npos);
+  EXPECT_NE(refusal("[before, after]").find("`before` needs `fix`"), std::string::npos);
 }
 
 TEST(Scenario, UpstreamIsThatOfTheFixUnlessTheFileGivesIt) {

@@ -20,12 +20,18 @@ constexpr std::array kFileKeys{
             "a list of mappings", "include: [{recipe: mxfp8, arch: blackwell}]", "no further point"},
     FileKey{"exclude", "points of the matrix that are left out", "a list of mappings",
             "exclude: [{device: meta, recipe: bf16}]", "no point is left out"},
-    FileKey{"measure", "groups of metrics; `fp8lab metrics` lists them", "a list of groups",
-            "measure: [memory, traffic]", kRequired},
+    FileKey{"measure",
+            "groups of metrics, which `fp8lab metrics` lists; in every arm of this program's runtime memory implies "
+            "that memory.unexplained_bytes is 0 and, but before a fix, memory.retained_bytes too, and traffic of "
+            "sharded cells that collectives and their bytes equal their closed forms",
+            "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
-        "expect", "gates: what a metric of an arm must be, or how an arm must end",
-        "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; after "
-        "when left out, and required where cells have a before arm); one of equals, at_least and at_most (a number, "
+        "expect",
+        "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies of the "
+        "same metric and arm",
+        "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; several as "
+        "a list; after when left out, and required if cells have a before arm); one of equals, at_least and at_most (a "
+        "number, "
         "also with a unit: 6 GiB; predicted, the closed form; an arm; or a multiple of one, 1.05 of before) or within "
         "([low, high]); abs and rel, tolerances; when, which cells; or arm, status and signal",
         "expect: [{metric: memory.retained_bytes, arm: after, equals: 0, when: {device: meta}}]", "nothing is gated"},

@@ -119,9 +119,19 @@ constexpr Names kReference = {"reference.faults"};
 constexpr Names kTwin = {"twin.losses_equal"};
 constexpr Names kTime = {"time.step_ms"};
 
+using Gates = GroupGate[];
+constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
+                                {.metric = "memory.retained_bytes", .of_before = false}};
+constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predicted = true},
+                                 {.metric = "traffic.reduce_scatter_bytes", .predicted = true},
+                                 {.metric = "traffic.all_reduce_bytes", .predicted = true},
+                                 {.metric = "traffic.ring_exchange_bytes", .predicted = true},
+                                 {.metric = "traffic.collectives", .predicted = true}};
+
 constexpr std::array kGroups{
-    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory},
-    MetricGroup{.name = "traffic", .alone = false, .compared_with_bf16 = false, .main = kTraffic},
+    MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory, .gates = kMemoryGates},
+    MetricGroup{
+        .name = "traffic", .alone = false, .compared_with_bf16 = false, .main = kTraffic, .gates = kTrafficGates},
     MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false, .main = kHost},
     MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2, .main = kParity},
     MetricGroup{.name = "reference", .alone = false, .compared_with_bf16 = false, .companions = 1, .main = kReference},

@@ -39,6 +39,13 @@ const Metric* find_metric(std::string_view name);
 /// Translates the former name of a metric, from results of earlier versions, to its present name.
 std::string present_metric_name(const std::string& name);
 
+/// A gate that every cell has that measures the group, in each of its arms, without a line in `expect`.
+struct GroupGate {
+  std::string_view metric;
+  bool predicted = false;  ///< the figure is the closed form; false: it is 0
+  bool of_before = true;   ///< also where a fix is reverted; false: the reverted fix may be about this figure
+};
+
 /// A group of metrics that a scenario's `measure` may list.
 struct MetricGroup {
   std::string_view name;
@@ -46,6 +53,7 @@ struct MetricGroup {
   bool compared_with_bf16;  ///< needs a BF16 run of the same cell to compare with
   int companions = 0;       ///< most further runs of the model that an arm keeps in memory to measure this
   std::span<const std::string_view> main = {};  ///< the metrics that summaries always show, the first of all first
+  std::span<const GroupGate> gates = {};
 };
 
 std::span<const MetricGroup> metric_groups();

@@ -255,7 +255,7 @@ std::string regression(const ArmResults& arms, const std::vector<Expectation>& e
                        const std::vector<Gate>& gates) {
   for (const Expectation& e : expectations) {
     const Metric* metric = find_metric(e.metric);
-    if (!metric || !metric->exact || metric->better == Better::kNeither) continue;
+    if (e.of_group || !metric || !metric->exact || metric->better == Better::kNeither) continue;
     if (is_stated(e.metric, expectations, gates)) continue;
     const Figure before = measured(arms, Side::kBefore, e.metric);
     const Figure after = measured(arms, Side::kAfter, e.metric);
@@ -288,7 +288,9 @@ bool arms_differ(const ArmResults& arms, const std::vector<Expectation>& expecta
   if (before == arms.end() || after == arms.end()) return true;
   if (before->second.status != after->second.status) return true;
   return std::any_of(expectations.begin(), expectations.end(),
-                     [&](const Expectation& e) { return !e.metric.empty() && shows_difference(arms, e.metric); }) ||
+                     [&](const Expectation& e) {
+                       return !e.of_group && !e.metric.empty() && shows_difference(arms, e.metric);
+                     }) ||
          std::any_of(gates.begin(), gates.end(),
                      [](const Gate& gate) { return gate.ratio && (gate.ratio->low > 1 || gate.ratio->high < 1); });
 }
@@ -334,20 +336,6 @@ Figure measured(const ArmResults& arms, Side side, const std::string& metric) {
 
 Figure predicted(const ArmResults& arms, Side side, const std::string& metric) {
   return side_figure(arms, side, metric, &MetricValue::predicted);
-}
-
-std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) {
-  std::vector<Arm> arms;
-  if (has_before(cell.config)) arms.push_back(Arm::kBefore);
-  arms.push_back(Arm::kAfter);
-  const auto names_bf16 = [](const auto& entry) { return entry.side == Side::kBf16; };
-  if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
-       vocabulary.quantizes(cell.config.training.recipe)) ||
-      std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
-      std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) { return e.of == Arm::kBf16; }) ||
-      std::any_of(cell.claims.begin(), cell.claims.end(), names_bf16))
-    arms.push_back(Arm::kBf16);
-  return arms;
 }
 
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations) {

@@ -70,11 +70,6 @@ bool needs_more_processes(const Expectation& expectation, const Gate& gate);
 
 using ArmResults = std::map<Arm, ArmResult>;
 
-/// The arms that a cell runs: before and after where it names a fix or `versions.before` (a "fix cell"), else only
-/// after. Also bf16, where memory or parity is measured and the recipe quantizes, or where an expectation or a claim
-/// names it.
-std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
-
 /// Judges a cell. The verdict is the first that applies, in this order: timeout, crashed, regressed, not_fixed,
 /// not_reproduced (plain cell: fail), inconclusive, confirmed or unaffected (plain cell: pass).
 Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vector<Expectation>& expectations);

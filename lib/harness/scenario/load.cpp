@@ -83,7 +83,8 @@ void check_both_arms_are_expected(const Scenario& scenario, const std::vector<Pl
     if (!has_before(cell.config) || !(cell.skip_reason.empty() || cell.skipped_here)) continue;
     const auto speaks_of = [&](Side side) {
       return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
-        return e.side == side || e.side == Side::kDifference || (side == Side::kBefore && e.of == Arm::kBefore);
+        return !e.of_group &&
+               (e.side == side || e.side == Side::kDifference || (side == Side::kBefore && e.of == Arm::kBefore));
       });
     };
     for (const Side side : {Side::kBefore, Side::kAfter})

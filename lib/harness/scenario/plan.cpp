@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <set>
 
 #include "harness/cell/keys.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/scenario/rules.h"
 #include "harness/scenario/scenario.h"
@@ -158,7 +161,56 @@ class Copies {
   std::size_t taken_ = 0;
 };
 
+Expectation implied(const GroupGate& gate, Side side, int line) {
+  Expectation out;
+  out.side = side;
+  out.metric = gate.metric;
+  out.predicted = gate.predicted;
+  out.line = line;
+  out.of_group = true;
+  return out;
+}
+
+/// True if `cell` gates the figure itself, or expects the arm to end without one.
+bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
+  return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
+    return e.side == side && (e.metric == metric || (e.comparison == Comparison::kEnds && e.status != "ok"));
+  });
+}
+
+/// The gates that the groups of metrics which `cell` measures have in every arm that it runs. A library's arms have no
+/// closed forms, and one rank has no traffic.
+std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
+  std::vector<Expectation> out;
+  if (is_library(cell.config)) return out;
+  for (const Arm arm : arms_of(cell, vocabulary)) {
+    const Side side = *std::ranges::find(kSides, name(arm), [](Side s) { return name(s); });
+    for (const MetricGroup& group : metric_groups()) {
+      if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
+      for (const GroupGate& gate : group.gates)
+        if ((gate.of_before || arm != Arm::kBefore) && (group.name != "traffic" || is_sharded(cell.config)) &&
+            !overrides(cell, side, gate.metric))
+          out.push_back(implied(gate, side, line));
+    }
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) {
+  std::vector<Arm> arms;
+  if (has_before(cell.config)) arms.push_back(Arm::kBefore);
+  arms.push_back(Arm::kAfter);
+  const auto names_bf16 = [](const auto& entry) { return entry.side == Side::kBf16; };
+  if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
+       vocabulary.quantizes(cell.config.training.recipe)) ||
+      std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
+      std::any_of(cell.expect.begin(), cell.expect.end(), [](const Expectation& e) { return e.of == Arm::kBf16; }) ||
+      std::any_of(cell.claims.begin(), cell.claims.end(), names_bf16))
+    arms.push_back(Arm::kBf16);
+  return arms;
+}
 
 std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& vocabulary) {
   const PointIndex points(expand(scenario.matrix));
@@ -202,6 +254,9 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   copies.give(scenario.expect, &PlannedCell::expect, cells);
   copies.give(scenario.claims, &PlannedCell::claims, cells);
   copies.give_reasons(scenario.skip_if, cells);
+  const int measure = place_of(scenario, "measure").line;
+  for (PlannedCell& cell : cells)
+    std::ranges::move(implied_gates(cell, measure, vocabulary), std::back_inserter(cell.expect));
   for (PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) continue;
     if (vocabulary.text_checksum) cell.text_checksum = vocabulary.text_checksum(cell.config);

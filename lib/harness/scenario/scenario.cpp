@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "harness/cell/file_keys.h"
 #include "harness/cell/metrics.h"
@@ -40,9 +41,13 @@ class ScenarioParser {
       // `expect`, `claims` and `skip_if` refer to axes, to the fix and to metrics, so those must be read first.
       const EntryContext context(has_axes ? &out_.matrix : nullptr, measures ? &out_.base.measure : nullptr,
                                  before_arm(root, has_axes));
-      read_list(root, "expect", context, read_expectation, out_.expect);
-      read_list(root, "claims", context, read_claim, out_.claims);
-      read_list(root, "skip_if", context, read_skip_rule, out_.skip_if);
+      read_list(root, "expect", [&](const YamlNode& item) {
+        std::ranges::move(read_expectation(reader_, item, context), std::back_inserter(out_.expect));
+      });
+      read_list(root, "claims",
+                [&](const YamlNode& item) { out_.claims.push_back(read_claim(reader_, item, context)); });
+      read_list(root, "skip_if",
+                [&](const YamlNode& item) { out_.skip_if.push_back(read_skip_rule(reader_, item, context)); });
       if (!root.find("expect") && names_fix())
         read([&] {
           reader_.refuse(out_.places["fix"],
@@ -177,14 +182,12 @@ class ScenarioParser {
     return has_axes && understood_ ? std::optional(false) : std::nullopt;
   }
 
-  template <class Entry>
-  void read_list(const YamlNode& root, const std::string& key, const EntryContext& context,
-                 Entry (*read)(const NodeReader&, const YamlNode&, const EntryContext&), std::vector<Entry>& out) {
+  template <class Read>
+  void read_list(const YamlNode& root, const std::string& key, const Read& read) {
     const YamlEntry* entry = root.find(key);
     if (!entry) return;
     mistakes_.collect([&] {
-      for (const YamlNode& item : reader_.as_list(*entry, key))
-        mistakes_.collect([&] { out.push_back(read(reader_, item, context)); });
+      for (const YamlNode& item : reader_.as_list(*entry, key)) mistakes_.collect([&] { read(item); });
     });
   }
 

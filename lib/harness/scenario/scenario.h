@@ -54,7 +54,8 @@ struct Expectation {
   std::string status;  ///< kEnds: the ArmResult::status that the arm must have
   std::string signal;  ///< kEnds: "SIGSEGV", or empty for any
   Condition when;
-  int line = 0;  ///< in the scenario's file, from 1; 0: written in no file
+  int line = 0;           ///< in the scenario's file, from 1; 0: written in no file
+  bool of_group = false;  ///< implied by a group of metrics; `line` is that of `measure`
 };
 
 /// "before memory.retained_bytes equals predicted", "after ends crashed by SIGSEGV".
@@ -112,6 +113,11 @@ struct PlannedCell {
   /// Keys that the file gives and that this cell does not read; `config` has their defaults.
   std::vector<const Key*> unread;
 };
+
+/// The arms that a cell runs: before and after where it names a fix or `versions.before` (a "fix cell"), else only
+/// after. Also bf16, where memory or parity is measured and the recipe quantizes, or where an expectation or a claim
+/// names it.
+std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
 /// Throws ScenarioError with all mistakes of the file, except those that follow from others.
 Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);

@@ -248,6 +248,32 @@ void read_comparison(const NodeReader& reader, const YamlNode& item, const Entry
     reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
 }
 
+Expectation read_for_one_arm(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
+  Mistakes mistakes;
+  const auto read = [&](const auto& piece) { return mistakes.collect(piece); };
+  const bool ends = entry.find("status") != nullptr;
+  const YamlNode item =
+      reader.known_keys(entry, "expect",
+                        ends ? std::vector<std::string>{"arm", "status", "signal", "when"}
+                             : std::vector<std::string>{"metric", "arm", "equals", "at_least", "at_most", "within",
+                                                        "abs", "rel", "when", "status", "signal"},
+                        mistakes);
+  Expectation out;
+  out.line = item.place.line;
+  const bool has_side = read([&] { out.side = read_side(reader, item, "expect", context); });
+  if (ends) {
+    read([&] { read_ending(reader, item, out); });
+  } else {
+    if (const YamlEntry* signal = item.find("signal"))
+      read([&] { reader.refuse(signal->place, "`expect.signal` goes with `status: crashed` only"); });
+    read([&] { out.metric = read_metric(reader, item, "expect", context); });
+    read([&] { read_comparison(reader, item, context, has_side ? std::optional(out.side) : std::nullopt, out); });
+  }
+  read([&] { out.when = optional_condition(reader, item, "expect", context); });
+  mistakes.throw_all();
+  return out;
+}
+
 }  // namespace
 
 const std::vector<std::string>& arm_statuses() {
@@ -319,30 +345,20 @@ std::string text_of(const Expectation& expectation) {
   return text;
 }
 
-Expectation read_expectation(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
+std::vector<Expectation> read_expectation(const NodeReader& reader, const YamlNode& entry,
+                                          const EntryContext& context) {
   reader.item_as_map(entry, "expect");
-  Mistakes mistakes;
-  const auto read = [&](const auto& piece) { return mistakes.collect(piece); };
-  const bool ends = entry.find("status") != nullptr;
-  const YamlNode item =
-      reader.known_keys(entry, "expect",
-                        ends ? std::vector<std::string>{"arm", "status", "signal", "when"}
-                             : std::vector<std::string>{"metric", "arm", "equals", "at_least", "at_most", "within",
-                                                        "abs", "rel", "when", "status", "signal"},
-                        mistakes);
-  Expectation out;
-  out.line = item.place.line;
-  const bool has_side = read([&] { out.side = read_side(reader, item, "expect", context); });
-  if (ends) {
-    read([&] { read_ending(reader, item, out); });
-  } else {
-    if (const YamlEntry* signal = item.find("signal"))
-      read([&] { reader.refuse(signal->place, "`expect.signal` goes with `status: crashed` only"); });
-    read([&] { out.metric = read_metric(reader, item, "expect", context); });
-    read([&] { read_comparison(reader, item, context, has_side ? std::optional(out.side) : std::nullopt, out); });
+  const YamlEntry* arms = entry.find("arm");
+  if (!arms || !arms->value.is_list()) return {read_for_one_arm(reader, entry, context)};
+  std::vector<Expectation> out;
+  for (const YamlNode& arm : reader.as_list(*arms, "expect.arm")) {
+    YamlNode one = entry;
+    one.find("arm")->value = arm;
+    Expectation read = read_for_one_arm(reader, one, context);
+    if (std::ranges::find(out, read.side, &Expectation::side) != out.end())
+      reader.refuse(arm.place, fmt::format("`expect.arm` lists {} twice", name(read.side)));
+    out.push_back(std::move(read));
   }
-  read([&] { out.when = optional_condition(reader, item, "expect", context); });
-  mistakes.throw_all();
   return out;
 }
 

@@ -96,7 +96,8 @@ struct EntryContext {
   PointIndex points;
 };
 
-Expectation read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
+/// An expectation for each arm of the entry, which `arm` may list.
+std::vector<Expectation> read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
 Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
 SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
 

@@ -139,6 +139,7 @@ Json definitions(const Vocabulary& vocabulary) {
   Json sides = Json::array();
   for (const Side side : kSides) sides.push_back(name(side));
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
+  out["arms"] = {{"anyOf", {reference("arm"), set_of(reference("arm"))}}};
   out["metric"] = metric_pattern();
   const Json with_unit{{"type", "string"},
                        {"pattern", fmt::format("^[0-9.eE+-]+ *({})$", fmt::join(all_units(), "|"))},
@@ -157,7 +158,7 @@ Json definitions(const Vocabulary& vocabulary) {
   const Json range{{"type", "array"}, {"minItems", 2}, {"maxItems", 2}, {"items", number}};
   const Json text{{"type", "string"}};
   out["expectation"] = object({{"metric?", reference("metric"), "the figure to judge; `fp8lab metrics` lists all"},
-                               {"arm?", reference("arm"), "whose figure; difference is before minus after"},
+                               {"arm?", reference("arms"), "whose figure, or a list; difference is before minus after"},
                                {"equals?", limit, "the figure itself, up to `abs` and `rel`"},
                                {"at_least?", limit, "lower bound"},
                                {"at_most?", limit, "upper bound"},
