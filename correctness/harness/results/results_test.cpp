@@ -310,7 +310,8 @@ TEST(ResultSet, TimelinePathsHaveNoSpecialCharacters) {
   // Names of ids that differ in such characters alone differ.
   EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_~949fa1982047e3a1.after.json.gz");
   EXPECT_NE(timeline_path("a/x=b c", Arm::kAfter), timeline_path("a/x=b_c", Arm::kAfter));
-  EXPECT_EQ(timeline_path("a/corpus=../../b", Arm::kAfter), "timelines/a/corpus=__/__/b~966af6a2f3d4e200.after.json.gz");
+  EXPECT_EQ(timeline_path("a/corpus=../../b", Arm::kAfter),
+            "timelines/a/corpus=__/__/b~966af6a2f3d4e200.after.json.gz");
   const std::string longest = "a/" + std::string(1000, 'x'), begin = "timelines/a/" + std::string(198, 'x');
   EXPECT_EQ(timeline_path(longest, Arm::kBf16), begin + "~5a438b8357b318d9.bf16.json.gz");
   EXPECT_EQ(timeline_path(longest + "\u00e9", Arm::kBf16), begin + "~147633330a428165.bf16.json.gz");

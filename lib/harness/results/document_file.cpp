@@ -51,7 +51,7 @@ std::string compressed(std::string_view text) {
   const int result = ::deflate(&stream, Z_FINISH);
   out.resize(stream.total_out);
   ::deflateEnd(&stream);
-  check(result == Z_STREAM_END && stream.total_in == text.size(), "zlib did not compress the whole text");
+  check(result == Z_STREAM_END && stream.total_in == text.size(), "zlib did not compress the entire text");
   return out;
 }
 
