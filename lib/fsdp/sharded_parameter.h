@@ -45,7 +45,7 @@ class ShardedParameter {
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
   /// After all parameters' end_gather(): makes the column-wise orientation that products of this pass read, if it is
-  /// the transpose of the row-wise one or was gathered in another order.
+  /// the transpose of the row-wise one.
   void make_columnwise(Runtime& runtime);
   /// Frees the unsharded parameter.
   void reshard();
@@ -82,6 +82,7 @@ class ShardedParameter {
   void decide_format(Runtime& runtime);
   /// Makes the shard: initial values if initialisation was deferred, otherwise rows of the unsharded parameter.
   void build_shard(Runtime& runtime, ProcessGroup& shards);
+  /// Decides which arrays are gathered, and pads the shard's.
   void lay_out_gathers(Runtime& runtime);
 
   void cut_from_unsharded(Runtime& runtime);
