@@ -21,9 +21,9 @@ TEST(Fixes, EveryRowHasANameUpstreamReportsAndOneDecision) {
   for (const Fix& row : fixes()) {
     SCOPED_TRACE(row.name);
     EXPECT_TRUE(names.insert(row.name).second) << "listed twice";
-    EXPECT_FALSE(row.upstream.references.empty());
+    EXPECT_FALSE(row.upstream.references.front().empty());
     for (const std::string_view reference : row.upstream.references)
-      EXPECT_NE(reference.find('#'), std::string_view::npos) << reference;
+      EXPECT_NE(reference.empty(), reference.find('#') != std::string_view::npos) << reference;
     if (row.upstream.commit.empty()) {
       EXPECT_TRUE(row.upstream.release.empty()) << "a release without a commit";
     } else {

@@ -10,6 +10,7 @@
 
 #include "fsdp/row_split.h"
 #include "fsdp/sharded_run.h"
+#include "fsdp/sharding_hooks.h"
 #include "fsdp/state.h"
 
 namespace fp8lab {
@@ -89,14 +90,17 @@ TEST(ShardingState, IsTakenFromTheNearestEnclosingModule) {
   const std::vector<ShardingState> states{{.path = "", .reshard_after_forward = false},
                                           {.path = "layers[1]", .reshard_after_forward = true},
                                           {.path = "layers[1].mlp", .reshard_after_forward = false}};
-  const auto found = [&](std::string_view name) { return state_of({}, states, name).path; };
+  const auto found = [&](std::string_view name) { return state_of(states, name).path; };
   EXPECT_EQ(found("layers[1].qkv.weight"), "layers[1]");
   EXPECT_EQ(found("layers[1].mlp.fc1.weight"), "layers[1].mlp");
   EXPECT_EQ(found("layers[11].qkv.weight"), "") << "a longer name is another module";
   EXPECT_EQ(found("layers[1].mlp2.weight"), "layers[1]");
-  Behaviors root_only;
-  root_only.nearest_sharding_state = false;
-  EXPECT_EQ(state_of(root_only, states, "layers[1].mlp.fc1.weight").path, "");
+  const auto gathers_by_pass = [&](const Behaviors& behaviors) {
+    return make_sharding_hooks(behaviors)->gathers_by_pass(states, "layers[1]");
+  };
+  EXPECT_TRUE(gathers_by_pass({}));
+  EXPECT_FALSE(gathers_by_pass({.nearest_sharding_state = false})) << "the root keeps what it gathered";
+  EXPECT_FALSE(gathers_by_pass({.choose_usage_by_pass = false}));
 }
 
 }  // namespace

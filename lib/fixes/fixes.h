@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,9 +11,10 @@ namespace fp8lab {
 
 /// Where upstream made a fix.
 struct Upstream {
-  std::span<const std::string_view> references;  ///< reports and pull requests: "TransformerEngine#1935"
-  std::string_view commit;                       ///< the commit on the main branch, abbreviated; empty: none yet
-  std::string_view release;                      ///< the first release that contains it: "2.15"; empty: none yet
+  /// Reports and pull requests, one or more: "TransformerEngine#1935". The rest of the array is empty.
+  std::array<std::string_view, 3> references;
+  std::string_view commit;   ///< the commit on the main branch, abbreviated; empty: none yet
+  std::string_view release;  ///< the first release that contains it: "2.15"; empty: none yet
 };
 
 /// One upstream fix: the decision that it changed, and how to revert it.

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "backend/device.h"
 #include "comm/process_group.h"
 #include "fsdp/row_split.h"
 #include "tensor/quantized_tensor.h"
@@ -33,15 +35,33 @@ struct GatheredOrientation {
 
 GatheredArray gathered_values(const TensorSpec& unsharded, const RowSplit& split);
 
-/// Row-wise orientation, for every format of weights.
-GatheredOrientation gathered_rowwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                                     bool strip_scale_padding);
-/// Column-wise orientation, for formats whose column-wise orientation is not the transpose of the row-wise one. If it
-/// is the transpose, it is made after the gather.
-GatheredOrientation gathered_columnwise(const QuantFormat& format, const Shape& shape, const RowSplit& split,
-                                        bool strip_scale_padding);
-/// Column-wise orientation of square blocks as untransposed_columnwise() copies it.
-GatheredOrientation gathered_untransposed_columnwise(const QuantFormat& format, const Shape& shape,
-                                                     const RowSplit& split);
+/// What ranks gather of a parameter: its values in high precision, or its orientations in eight bits.
+struct GatherLayout {
+  GatheredArray values;  ///< if there is no `rowwise`
+  std::optional<GatheredOrientation> rowwise{};
+  /// If it is not the transpose of the row-wise orientation, which is made after the gather.
+  std::optional<GatheredOrientation> columnwise{};
+};
+/// `format`: of a parameter in eight bits, else null.
+GatherLayout gather_layout(const TensorSpec& unsharded, const QuantFormat* format, const RowSplit& split);
+
+/// The elements of `tensor` and zeros after them, in storage of `bytes` bytes at least.
+Tensor padded(Device& device, const Tensor& tensor, std::int64_t bytes, HolderId holder);
+/// A row like `row`: the elements of `tensor`, and zeros after them.
+Tensor followed_by_zeros(Device& device, const Tensor& tensor, const TensorSpec& row, HolderId holder);
+
+/// Lists the parts of a gather of one parameter. Allocates what they are gathered into, from `device` and for `holder`.
+class GatherParts {
+ public:
+  GatherParts(Device& device, HolderId holder, std::vector<GatherPart>& parts)
+      : device_(device), holder_(holder), parts_(parts) {}
+  void add(const GatheredArray& array, const Tensor& from, Tensor& to);
+  void add(const GatheredOrientation& orientation, const QuantizedOrientation& from, QuantizedOrientation& to);
+
+ private:
+  Device& device_;
+  HolderId holder_;
+  std::vector<GatherPart>& parts_;
+};
 
 }  // namespace fp8lab

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "fsdp/sharding_hooks.h"
+
 namespace fp8lab {
 namespace {
 
@@ -17,8 +19,8 @@ ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Par
                                const std::vector<ShardingState>& states, const GroupOptions& options)
     : name_(std::move(name)),
       mesh_(mesh),
-      own_state_(&state_of(Behaviors{}, states, name_)),
-      hook_state_(&state_of(runtime.behaviors, states, name_)),
+      reshards_after_forward_(state_of(states, name_).reshard_after_forward),
+      gathers_by_pass_(make_sharding_hooks(runtime.behaviors)->gathers_by_pass(states, name_)),
       recomputes_(options.recomputes) {
   for (Parameter* parameter : parameters)
     parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh, options.reduce_dtype));
@@ -36,9 +38,8 @@ std::vector<std::string> ParameterGroup::warnings() const {
   return warnings;
 }
 
-Orientations ParameterGroup::usage(const Behaviors& behaviors, Pass pass) const {
-  const bool gathered_again = hook_state_->reshard_after_forward;
-  if (!behaviors.choose_usage_by_pass || !gathered_again) return {.rowwise = true, .columnwise = true};
+Orientations ParameterGroup::usage(Pass pass) const {
+  if (!gathers_by_pass_) return {.rowwise = true, .columnwise = true};
   if (pass == Pass::kForward) return {.rowwise = true, .columnwise = false};
   return {.rowwise = recomputes_, .columnwise = true};
 }
@@ -69,7 +70,7 @@ void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
 }
 
 void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool async) {
-  const Orientations wanted = usage(runtime.behaviors, pass);
+  const Orientations wanted = usage(pass);
   gather_parts_.clear();
   for (const auto& parameter : parameters_) parameter->begin_gather(runtime, wanted, gather_parts_);
   const HostCounters::Waiting waiting(runtime.host);

@@ -24,12 +24,11 @@ struct GroupOptions {
 /// reduce-scatter after its backward. In steady state neither allocates on the heap.
 class ParameterGroup {
  public:
-  /// `states` must outlive the group.
   ParameterGroup(Runtime& runtime, std::string name, std::span<Parameter* const> parameters, Mesh& mesh,
                  const std::vector<ShardingState>& states, const GroupOptions& options);
 
   const std::string& name() const { return name_; }
-  bool reshards_after_forward() const { return own_state_->reshard_after_forward; }
+  bool reshards_after_forward() const { return reshards_after_forward_; }
   /// Weights that stay in high precision, and why: "layers[0].qkv.weight: 72 rows cut blocks ...".
   std::vector<std::string> warnings() const;
 
@@ -54,15 +53,15 @@ class ParameterGroup {
   void reduce_gradients(Runtime& runtime);
 
  private:
-  Orientations usage(const Behaviors& behaviors, Pass pass) const;
+  Orientations usage(Pass pass) const;
   void begin_gather(Runtime& runtime, Pass pass, bool async);
   void end_gather(Runtime& runtime);
   void begin_ahead(Runtime& runtime, Pass pass);
 
   std::string name_;
   Mesh& mesh_;
-  const ShardingState* own_state_;   ///< state of the module itself
-  const ShardingState* hook_state_;  ///< state that a gather hook finds
+  bool reshards_after_forward_;
+  bool gathers_by_pass_;  ///< see ShardingHooks
   bool recomputes_;
   bool unsharded_ = false;
   ParameterGroup* next_forward_ = nullptr;

@@ -9,6 +9,7 @@
 #include "fsdp/gathered_arrays.h"
 #include "fsdp/mesh.h"
 #include "fsdp/row_split.h"
+#include "fsdp/sharding_hooks.h"
 
 namespace fp8lab {
 
@@ -44,12 +45,11 @@ class ShardedParameter {
   void begin_gather(Runtime& runtime, Orientations usage, std::vector<GatherPart>& parts);
   void end_gather(Runtime& runtime);
   /// After all parameters' end_gather(): makes the column-wise orientation that products of this pass read, if it is
-  /// the transpose of the row-wise one or was gathered in another order.
+  /// the transpose of the row-wise one.
   void make_columnwise(Runtime& runtime);
   /// Frees the unsharded parameter.
   void reshard();
-  /// Frees what the gather allocated: the unsharded parameter, except for copies that were made of it. FSDP2 reshards
-  /// so: it knows the outputs of the all-gather alone.
+  /// The same after a pass of the module.
   void free_gathered();
 
   /// Copies the gradient, in the type of the reduction if that is another one, and with zeros for the rows that ranks
@@ -66,46 +66,45 @@ class ShardedParameter {
   ReducePart reduced() const;
 
  private:
-  /// What a gather hook passes on about the tensor it gathers.
-  struct Metadata {
-    std::unique_ptr<Quantizer> quantizer;
-    Orientations usage;
+  /// State of the gather that runs.
+  struct Gather {
+    Orientations usage{};
+    Tensor values;  ///< sent by a parameter that is gathered in high precision
+  };
+  /// State of the reduction that runs.
+  struct Reduction {
+    Tensor copy;  ///< what is sent, if it is not the gradient itself
+    Tensor sums;  ///< as many rows on every rank
   };
 
-  void make_shard(Runtime& runtime);
+  // The steps of the constructor.
+  /// Puts a parameter whose format refuses the shards in high precision.
+  void decide_format(Runtime& runtime);
+  /// Makes the shard: initial values if initialisation was deferred, otherwise rows of the unsharded parameter.
+  void build_shard(Runtime& runtime, ProcessGroup& shards);
+  /// Decides which arrays are gathered, and pads the shard's.
+  void lay_out_gathers(Runtime& runtime);
+
   void cut_from_unsharded(Runtime& runtime);
-  /// Gives the arrays that are gathered storage for as many rows as rank 0's have, if theirs is shorter.
-  void pad_shard(Runtime& runtime);
-  /// Makes what FSDP2 keeps beside a shard without reading it, if that has memory of its own.
-  void flatten_shard(Runtime& runtime);
+  void take_initial_values();
   /// Throws if the shard lacks an orientation that its quantizer makes.
   void check_orientations() const;
-  Metadata describe(Runtime& runtime, Orientations usage) const;
-  void rebuild(Runtime& runtime, Metadata metadata);
-  void add_array(Runtime& runtime, const GatheredArray& array, const Tensor& from, Tensor& to,
-                 std::vector<GatherPart>& parts) const;
-  void add_orientation(Runtime& runtime, const GatheredOrientation& orientation, const QuantizedOrientation& from,
-                       QuantizedOrientation& to, std::vector<GatherPart>& parts) const;
+  /// A holder's memory: Pool::kGathered if all ranks have equally many rows.
+  void place(Runtime& runtime, HolderId holder) const;
+  /// Gives the arrays that are gathered storage for as many rows as rank 0's have, if theirs is shorter.
+  void pad_shard(Runtime& runtime);
 
   Parameter& unsharded_;
   Parameter shard_;
   RowSplit split_;
-  int rank_ = 0;
-  std::string refusal_;
-
-  GatheredArray values_;                             ///< of a parameter that is gathered in high precision
-  std::optional<GatheredOrientation> rowwise_;       ///< of a parameter that is gathered in eight bits
-  std::optional<GatheredOrientation> columnwise_;    ///< if it is not the transpose of the row-wise orientation
-  std::optional<GatheredOrientation> untransposed_;  ///< column-wise blocks, gathered untransposed
-  std::vector<std::int64_t> grad_offsets_;           ///< elements
-  Tensor flattened_;                                 ///< lives as long as the shard
-  Tensor dequantized_;                               ///< lives during a gather on the generic path
-  QuantizedOrientation sent_untransposed_;           ///< lives during a gather of `untransposed_`
-  QuantizedOrientation gathered_untransposed_;       ///< lives as long as the unsharded row-wise orientation
+  int rank_;
   DType reduce_dtype_;
-  Tensor gradient_copy_;  ///< lives during a reduction of what is not the gradient itself
-  Tensor reduced_;        ///< as many rows on every rank
-  Metadata metadata_;
+  std::unique_ptr<ShardingHooks> hooks_;
+  std::string refusal_;
+  GatherLayout layout_;
+  std::vector<std::int64_t> grad_offsets_;  ///< elements
+  Gather gather_;
+  Reduction reduction_;
 };
 
 }  // namespace fp8lab

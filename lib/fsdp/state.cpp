@@ -11,15 +11,10 @@ bool encloses(std::string_view path, std::string_view name) {
 
 }  // namespace
 
-const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states,
-                              std::string_view name) {
+const ShardingState& state_of(const std::vector<ShardingState>& states, std::string_view name) {
   const ShardingState* found = nullptr;
-  for (const ShardingState& state : states) {
-    if (!encloses(state.path, name)) continue;
-    // Reverted behaviour: the first enclosing module from the root down, which is the root.
-    if (found == nullptr || (behaviors.nearest_sharding_state && state.path.size() > found->path.size()))
-      found = &state;
-  }
+  for (const ShardingState& state : states)
+    if (encloses(state.path, name) && (found == nullptr || state.path.size() > found->path.size())) found = &state;
   check(found != nullptr, "sharding: a parameter lies in no wrapped module");
   return *found;
 }

@@ -4,8 +4,6 @@
 #include <string_view>
 #include <vector>
 
-#include "behavior/behaviors.h"
-
 namespace fp8lab {
 
 /// Settings of one wrapped module. The entire model is the root, with path "".
@@ -14,9 +12,8 @@ struct ShardingState {
   bool reshard_after_forward = true;
 };
 
-/// The state of the innermost wrapped module that contains the module or parameter `name`; with nearest_sharding_state
-/// reverted, the root's. A gather hook knows only its parameter, so it must search; parameter groups store the result.
-const ShardingState& state_of(const Behaviors& behaviors, const std::vector<ShardingState>& states,
-                              std::string_view name);
+/// The state of the innermost wrapped module that contains the module or parameter `name`. A gather hook knows only its
+/// parameter, so it must search; parameter groups store the result.
+const ShardingState& state_of(const std::vector<ShardingState>& states, std::string_view name);
 
 }  // namespace fp8lab

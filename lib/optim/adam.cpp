@@ -10,8 +10,8 @@
 #include "fsdp/row_split.h"
 #include "nn/build.h"
 #include "ops/elementwise.h"
-#include "optim/adam_hooks.h"
 #include "optim/moment_rule.h"
+#include "optim/optim_hooks.h"
 #include "optim/shards.h"
 
 namespace fp8lab {

@@ -5,6 +5,7 @@
 #include "core/check.h"
 #include "ops/elementwise.h"
 #include "ops/rewrite.h"
+#include "optim/optim_hooks.h"
 
 namespace fp8lab {
 namespace {
@@ -25,11 +26,11 @@ Tensor in_high_precision(Runtime& runtime, const ListMember& member) {
 
 /// The end of every in-place operation. `computed` has the results, in temporaries for quantized members.
 void write_back(Runtime& runtime, TensorList& list, const std::vector<Tensor>& computed) {
-  if (!runtime.behaviors.write_back_list_updates) return;
   std::vector<Rewrite> rewrites;
   for (std::size_t i = 0; i < list.size(); ++i)
     if (list[i].quantized != nullptr)
       rewrites.push_back({.value = computed[i], .to = list[i].quantized, .quantizer = list[i].quantizer});
+  make_optim_hooks(runtime.behaviors)->before_write_back(rewrites);
   quantize_in_place(runtime.device, rewrites);
 }
 

@@ -8,6 +8,7 @@
 
 #include "comm/run.h"
 #include "fsdp/row_split.h"
+#include "optim/optim_hooks.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -23,21 +24,11 @@ class Collector {
   void of(std::string_view owner, std::size_t parameter) {
     owner_ = owner;
     parameter_ = parameter;
-    replicated_ = false;
   }
-  /// Describes what is added next as tensors of their own.
-  void replicate() { replicated_ = true; }
   void add(std::string_view what, Kind kind, const Tensor& tensor) {
     if (tensor)
-      items_.push_back({.name = fmt::format("{}: {}", owner_, what),
-                        .kind = kind,
-                        .parameter = parameter_,
-                        .tensor = tensor,
-                        .replicated = replicated_});
-  }
-  void add_dequantized() {
-    items_.push_back(
-        {.name = fmt::format("{}: value", owner_), .kind = Kind::kDequantized, .parameter = parameter_, .tensor = {}});
+      items_.push_back(
+          {.name = fmt::format("{}: {}", owner_, what), .kind = kind, .parameter = parameter_, .tensor = tensor});
   }
   void add_orientation(std::string_view what, Kind kind, const QuantizedOrientation& orientation) {
     add(fmt::format("{} data", what), kind, orientation.data);
@@ -57,7 +48,6 @@ class Collector {
   std::vector<SavedItem>& items_;
   std::string owner_;
   std::size_t parameter_ = SavedItem::kNoParameter;
-  bool replicated_ = false;
 };
 
 /// The types that scales are for, in the order of the scales. Formats with a history differ in nothing else that a
@@ -110,7 +100,6 @@ FailureReport report_of(const std::exception_ptr& problem) {
 }  // namespace
 
 std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& state) {
-  const Behaviors& behaviors = runtime.behaviors;
   std::vector<SavedItem> items;
   Collector collector(items);
   if (state.optimizer != nullptr && !std::ranges::equal(state.optimizer->parameters(), state.parameters))
@@ -119,22 +108,15 @@ std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& 
     const Parameter& shard = local_shard(*state.parameters[i]);
     collector.of(state.parameters[i]->name, i);
     collector.add("value", Kind::kRows, shard.value);
-    if (shard.in_eight_bits() && !behaviors.keep_type_in_moves) {
-      // Reverted behaviour: a quantized tensor on its way to the host is dequantized, and a file holds what arrives.
-      collector.add_dequantized();
-    } else {
-      collector.add_orientation("row-wise", Kind::kRowwise, shard.quantized.rowwise());
-      collector.add_orientation("column-wise", Kind::kTransposed, shard.quantized.columnwise());
-    }
+    collector.add_orientation("row-wise", Kind::kRowwise, shard.quantized.rowwise());
+    collector.add_orientation("column-wise", Kind::kTransposed, shard.quantized.columnwise());
     if (state.optimizer == nullptr) continue;
-    // Reverted behaviour: the state of a sharded parameter lacks the description that the parameter has, of the rows
-    // that it covers of which tensor.
-    if (state.parameters[i]->local != nullptr && !behaviors.shard_saved_state) collector.replicate();
     const AdamState& adam = state.optimizer->state()[i];
     collector.add_moment("exp_avg", adam.exp_avg, adam.exp_avg_scale);
     collector.add_moment("exp_avg_sq", adam.exp_avg_sq, adam.exp_avg_sq_scale);
     collector.add("master", Kind::kRows, adam.master);
   }
+  make_optim_hooks(runtime.behaviors)->after_listing(state, items);
   add_recipe_state(collector, runtime.device.ledger(), state);
   return items;
 }

@@ -130,7 +130,7 @@ Vocabulary make_vocabulary() {
   for (const DeviceRow& row : devices())
     out.devices.push_back({std::string(row.name), std::string(row.title), row.unavailable_reason, row.own_arch,
                            row.gpu_memory, row.describe});
-  for (const Fix& row : fixes())
+  for (const Fix& row : fixes()) {
     out.fixes.push_back({.name = std::string(row.name),
                          .upstream = {row.upstream.references.begin(), row.upstream.references.end()},
                          .symptom = std::string(row.symptom),
@@ -138,6 +138,8 @@ Vocabulary make_vocabulary() {
                          .commit = std::string(row.upstream.commit),
                          .release = std::string(row.upstream.release),
                          .counterfactual = row.counterfactual});
+    std::erase(out.fixes.back().upstream, "");
+  }
   out.max_ranks = most_ranks;
   out.attends = attends;
   out.computes_values = computes_values;

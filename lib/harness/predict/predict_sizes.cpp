@@ -72,10 +72,10 @@ struct ArchNumbers {
 };
 constexpr ArchNumbers kArchs[] = {{"hopper", false}, {"blackwell", true}};
 
-/// The decision that each fix reverts. Null: no figure depends on it.
+/// The decision that each fix reverts. No figure depends on fixes that are not listed.
 struct FixNumbers {
   std::string_view name;
-  void (*revert)(Decisions&) = nullptr;
+  void (*revert)(Decisions&);
 };
 constexpr FixNumbers kFixes[] = {
     {"release_attention_tensors", [](Decisions& d) { d.attention_shells = Shells::kKeptByBackward; }},
@@ -91,7 +91,6 @@ constexpr FixNumbers kFixes[] = {
     {"keep_fp8_init_metadata", [](Decisions& d) { d.keep_fp8_init_metadata = false; }},
     {"strip_scale_padding", [](Decisions& d) { d.strip_scale_padding = false; }},
     {"nearest_sharding_state", [](Decisions& d) { d.choose_usage_by_pass = false; }},
-    {"reuse_quantizer_at_gather"},
     {"gather_blocks_row_wise", [](Decisions& d) { d.gather_blocks_row_wise = false; }},
     {"split_in_eight_bits", [](Decisions& d) { d.split_in_eight_bits = false; }},
     {"drop_transpose_in_make_like", [](Decisions& d) { d.drop_transpose_in_make_like = false; }},
@@ -102,15 +101,11 @@ constexpr FixNumbers kFixes[] = {
     {"unwrap_shards_in_adam", [](Decisions& d) { d.unwrap_shards_in_adam = false; }},
     {"shard_optimizer_state", [](Decisions& d) { d.shard_optimizer_state = false; }},
     {"fuse_moment_casts", [](Decisions& d) { d.fuse_moment_casts = false; }},
-    {"skip_empty_tensors"},
-    {"count_empty_steps"},
     {"cast_blocks_in_adam", [](Decisions& d) { d.cast_blocks_in_adam = false; }},
     {"measure_scale_in_adam", [](Decisions& d) { d.measure_scale_in_adam = false; }},
     {"requantize_in_backward", [](Decisions& d) { d.requantize_in_backward = false; }},
     {"clear_gathered_transposes", [](Decisions& d) { d.clear_gathered_transposes = false; }},
     {"write_back_list_updates", [](Decisions& d) { d.write_back_list_updates = false; }},
-    {"shard_saved_state"},
-    {"keep_type_in_moves"},
     {"rebind_amax_on_resize", [](Decisions& d) { d.rebind_amax_on_resize = false; }},
     {"reset_incomplete_workspaces", [](Decisions& d) { d.reset_incomplete_workspaces = false; }},
 };
@@ -197,9 +192,9 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
   if (config.training.cache_weights && casts && !casts_weights && !sharding.sharded)
     cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
   if (in_torch && sharding.sharded) sharding.ahead = sharding.ahead || sharding.shards > 1;
-  if (arm != Arm::kBefore || config.fix.empty()) return;
-  const FixNumbers& fix = row_called(config.fix, kFixes, "fix");
-  if (fix.revert) fix.revert(decisions);
+  if (arm != Arm::kBefore) return;
+  for (const FixNumbers& fix : kFixes)
+    if (fix.name == config.fix) fix.revert(decisions);
 }
 
 CellNumbers CellNumbers::in_validation(bool first) const {

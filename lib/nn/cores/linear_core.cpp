@@ -12,19 +12,10 @@
 namespace fp8lab {
 namespace {
 
-enum ForwardRole { kInput, kWeight, kOutput };
-enum BackwardRole { kGradOutput, kGradInput };
-
 /// The roles of a core: `first`, and `last` if the core casts that result.
 std::vector<QuantFormat> roles(std::vector<QuantFormat> first, bool casts, const QuantFormat& last) {
   if (casts) first.push_back(last);
   return first;
-}
-
-Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
-  const Tensor out = device.allocate(spec, holder);
-  fill(device, out, 0.0f);
-  return out;
 }
 
 }  // namespace
@@ -36,6 +27,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
       casts_input_gradient_(shape.casts_input_gradient),
       fused_quantize_(build.fused_quantize),
       cache_weights_(build.cache_weights),
+      hooks_(make_linear_hooks(build.runtime.behaviors)),
       forward_scales_(
           build, name + " forward",
           roles({build.recipe.activation, build.recipe.weight}, shape.casts_output, build.recipe.activation),
@@ -73,22 +65,16 @@ Operand LinearCore::quantize_role(Runtime& runtime, const RoleScales& scales, in
   return {.quantized = quantize(runtime.device, stored.plain, quantizer(runtime, scales, role), stored.amax)};
 }
 
-bool LinearCore::quantizes_again(const Runtime& runtime) const {
-  // Without the fix every layer saves its copy, and a rank ends forward with the entire model in eight bits.
+bool LinearCore::quantizes_again() const {
   const bool sharded = weight_->local != nullptr;
-  return runtime.behaviors.requantize_in_backward && sharded && recipe_.quantized && !weight_->in_eight_bits();
+  return sharded && recipe_.quantized && !weight_->in_eight_bits() && !hooks_->saves_sharded_copy();
 }
 
 const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantizer& cast) {
   Device& device = runtime.device;
   const QuantFormat& format = cast.format;
-  const bool is_incomplete = !cached_.empty() && cast.orientations.columnwise && !cached_.columnwise();
-  // Validation caches the row-wise orientation alone, and training needs both. MXFP8 casts each orientation from the
-  // weight, so the incomplete copy is dropped and both are cast. Reverted behaviour: the copy stays, and only the
-  // orientation that it has is cast again. Square blocks keep their copy: the transpose below completes it.
-  const bool resets =
-      format.per_tensor() || (!format.columnwise_is_transpose() && runtime.behaviors.reset_incomplete_workspaces);
-  if (is_incomplete && resets) cached_.clear();
+  // Validation caches the row-wise orientation alone, and training needs both.
+  if (cast.orientations.columnwise && !cached_.columnwise() && hooks_->drops_incomplete_copy(format)) cached_.clear();
   if (cached_.empty()) {
     Quantizer first = cast;
     first.holder = device.holder(HolderKind::kRecipeState, name_, "cached weight");
@@ -110,10 +96,7 @@ const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantiz
 OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, bool caches,
                                        std::optional<QuantizedTensor>& copy) {
   if (weight_->in_eight_bits()) {
-    // Reverted behaviours: the module's quantizer, which wants both orientations for training, configures the weight;
-    // or the weight is prepared for backward's product already here.
-    const bool demands = !runtime.behaviors.use_weight_quantizer || !runtime.behaviors.validate_usage_by_pass;
-    if (demands && runtime.mode != Runtime::Mode::kEvaluating) need_columnwise(runtime);
+    hooks_->before_forward_reads(runtime, *weight_, name_);
     return weight_->quantized.rowwise_operand();
   }
   if (!recipe_.quantized) return weight_->value.operand();
@@ -125,27 +108,13 @@ OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, bool
   return copy->rowwise_operand();
 }
 
-void LinearCore::need_columnwise(Runtime& runtime) {
-  QuantizedTensor& weight = weight_->quantized;
-  if (weight.columnwise() || reads_rowwise_transposed(runtime.device.arch(), weight.format())) return;
-  if (!weight.format().columnwise_is_transpose())
-    fail(fmt::format("{}: the column-wise orientation of its weight is needed and was not gathered in this pass",
-                     name_));
-  weight_->make_columnwise(runtime.device);
-}
-
-void LinearCore::free_columnwise(const Runtime& runtime) {
-  // Reverted behaviour: it is left to the reshard, which does not know of it (see ShardedParameter::free_gathered()).
-  if (weight_->made_columnwise && runtime.behaviors.clear_gathered_transposes) weight_->drop_columnwise();
-}
-
 OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
                                           std::optional<QuantizedTensor>& copy) {
   const ArchProfile& arch = runtime.device.arch();
   const Tensor& scale = saved.tensor(entry);
   if (saved.has(entry) && !scale) return columnwise_of(saved, entry, arch);
   if (weight_->in_eight_bits()) {
-    need_columnwise(runtime);
+    need_columnwise(runtime.device, *weight_, name_);
     return columnwise_of(weight_->quantized, arch);
   }
   if (!recipe_.quantized) return columnwise_of(weight_->value);
@@ -161,13 +130,10 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
 
 void LinearCore::resize_histories(Runtime& runtime) {
   backward_scales_.resize_histories(runtime.device);
-  const bool resized = forward_scales_.resize_histories(runtime.device);
-  // Reverted behaviour: an eight-bit weight's quantizer keeps the live row of the old history. Its amaxes are lost
-  // there, so that the weight's scale never changes again.
-  if (!resized || !runtime.behaviors.rebind_amax_on_resize) return;
+  if (!forward_scales_.resize_histories(runtime.device)) return;
   for (const Parameter* weight : {weight_.get(), weight_->local})
     if (weight != nullptr && weight->in_eight_bits())
-      weight->quantizer->amax = forward_scales_.delayed()->amax(kWeight);
+      hooks_->after_history_resize(*weight->quantizer, forward_scales_.delayed()->amax(kWeight));
 }
 
 OperandRequest LinearCore::begin_forward(Runtime& runtime) {
@@ -181,7 +147,7 @@ OperandRequest LinearCore::begin_forward(Runtime& runtime) {
 
 LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_copy) {
   Forward result;
-  const bool quantized_again = !keeps_copy && quantizes_again(runtime);
+  const bool quantized_again = !keeps_copy && quantizes_again();
   result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
   const OperandView weight = weight_rowwise(runtime, !quantized_again, !keeps_copy, result.weight.copy);
   const GemmInputs product{.a = result.x.rowwise(),
@@ -243,7 +209,7 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
   else
     grad_x.plain = gemm(device, product);
   copy.reset();
-  free_columnwise(runtime);
+  hooks_->after_backward_reads(*weight_);
   if (came_quantized) complete(runtime, grad.quantized);
   if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
@@ -251,56 +217,6 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
                                             .out_dtype = weight_->spec.dtype,
                                             .holder = weight_->grad_holder}));
   return grad_x;
-}
-
-Operand LinearCore::cast_input(Runtime& runtime, const Tensor& x) const {
-  return quantize_role(runtime, forward_scales_, kInput, {.plain = x});
-}
-
-OperandView LinearCore::weight_for_forward(Runtime& runtime, SavedWeight& saved) {
-  return weight_rowwise(runtime, true, false, saved.copy);
-}
-
-void LinearCore::product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const {
-  if (y.rows() == 0) return;
-  gemm_into(runtime.device,
-            {.a = x.rowwise(), .b = weight, .bias = bias_ ? &bias_->value : nullptr, .fast_accumulation = true}, y);
-}
-
-void LinearCore::end_forward(Operand& x) {
-  forward_scales_.end_forward();
-  if (x.is_quantized()) keep_for_backward(x.quantized);
-}
-
-Operand LinearCore::cast_gradient(Runtime& runtime, const Tensor& grad_y) {
-  Device& device = runtime.device;
-  if (bias_) {
-    const DType dtype = grad_y.dtype();
-    Tensor sum = grad_y.rows() == 0 ? zeros(device, {bias_->spec.shape, dtype}, bias_->grad_holder)
-                                    : column_sum(device, grad_y, dtype, bias_->grad_holder);
-    bias_->accumulate(device, std::move(sum));
-  }
-  return quantize_role(runtime, backward_scales_, kGradOutput, {.plain = grad_y});
-}
-
-OperandView LinearCore::weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight) {
-  std::optional<QuantizedTensor> copy;  // stays empty: the steps of forward always keep theirs
-  return weight_columnwise(runtime, saved, weight, copy);
-}
-
-void LinearCore::input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
-                                     const Tensor& grad_x) const {
-  if (grad_x.rows() > 0) gemm_into(runtime.device, {.a = grad_y.rowwise(), .b = weight}, grad_x);
-}
-
-void LinearCore::weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x) {
-  Device& device = runtime.device;
-  const bool empty = grad_y.rows() == 0;
-  weight_->accumulate(device, empty ? zeros(device, weight_->spec, weight_->grad_holder)
-                                    : gemm(device, {.a = grad_y.columnwise(device.arch()),
-                                                    .b = columnwise_of(saved, x, device.arch()),
-                                                    .out_dtype = weight_->spec.dtype,
-                                                    .holder = weight_->grad_holder}));
 }
 
 }  // namespace fp8lab

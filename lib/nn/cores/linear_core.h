@@ -6,6 +6,7 @@
 
 #include "autograd/node.h"
 #include "nn/build.h"
+#include "nn/cores/linear_hooks.h"
 #include "nn/cores/operand.h"
 #include "nn/cores/role_scales.h"
 #include "ops/gemm.h"
@@ -53,49 +54,32 @@ class LinearCore {
   /// precision and the recipe quantizes, it is quantized again, for the gradient of x alone.
   Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
-  // The steps of a pass, for a module that takes each of them for several cores before the next. Forward is
-  // begin_forward() and these four; the copy of the weight is kept even if the weight is sharded. A core without rows
-  // multiplies nothing.
-  Operand cast_input(Runtime& runtime, const Tensor& x) const;
-  /// The weight for product_into(). Quantized into `saved` unless the parameter itself can be read.
-  OperandView weight_for_forward(Runtime& runtime, SavedWeight& saved);
-  void product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const;
-  /// Leaves in `x` the orientation that backward needs.
-  void end_forward(Operand& x);
-
-  // The same for backward. Entries of `saved` are as in backward().
-  /// Accumulates the gradient of the bias.
-  Operand cast_gradient(Runtime& runtime, const Tensor& grad_y);
-  OperandView weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight);
-  void input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
-                           const Tensor& grad_x) const;
-  /// Frees the transpose of a gathered FP8 weight, which the gather or a pass made of its rows.
-  void free_columnwise(const Runtime& runtime);
-  /// Accumulates the gradient of the weight; zeros without rows.
-  void weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x);
-
   const std::string& name() const { return name_; }
 
- private:
-  /// True if forward's copy of the weight lives for forward's product alone, and backward makes another one.
-  bool quantizes_again(const Runtime& runtime) const;
+  // For GroupedLinear, whose cores take each step of a pass together.
+ protected:
+  enum ForwardRole { kInput, kWeight, kOutput };
+  enum BackwardRole { kGradOutput, kGradInput };
+
+  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
   /// The weight for forward, read row-wise. Quantized into `copy` unless the parameter or its cached copy can be read;
   /// `for_backward`: with the orientation that backward reads; `caches`: the cached copy may be used.
   OperandView weight_rowwise(Runtime& runtime, bool for_backward, bool caches, std::optional<QuantizedTensor>& copy);
-  /// The cached copy, made or cast again where needed.
-  const QuantizedTensor& cached_weight(Runtime& runtime, const Quantizer& cast);
   /// The weight for backward, read column-wise; quantized into `copy` if forward saved no copy of it.
   OperandView weight_columnwise(Runtime& runtime, Restored& saved, std::size_t entry,
                                 std::optional<QuantizedTensor>& copy);
-  /// Makes the column-wise orientation of an FP8 weight of which a gather for another pass provided only rows.
-  void need_columnwise(Runtime& runtime);
+
+ private:
+  /// True if forward's copy of the weight lives for forward's product alone, and backward makes another one.
+  bool quantizes_again() const;
+  /// The cached copy, made or cast again where needed.
+  const QuantizedTensor& cached_weight(Runtime& runtime, const Quantizer& cast);
   /// Before the first forward: histories as long as the recipe's.
   void resize_histories(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
   /// True if casts need not be stored first: quantization is fused, and nobody watches them.
   bool casts_at_once(const Runtime& runtime) const;
   bool measures(const QuantFormat& format) const;
-  Operand quantize_role(Runtime& runtime, const RoleScales& scales, int role, Operand stored) const;
   /// Casts the product as it is made or, without fused quantization, from a copy in FP32.
   QuantizedTensor cast_product(Runtime& runtime, GemmInputs product, const RoleScales& scales, int role) const;
   void accumulate_bias(Runtime& runtime, const Tensor& grad_y);
@@ -108,10 +92,13 @@ class LinearCore {
   bool casts_input_gradient_;
   bool fused_quantize_;
   bool cache_weights_;
+  QuantizedTensor cached_;  ///< copy of `weight_` that lives for the entire training
+
+ protected:
+  std::unique_ptr<LinearHooks> hooks_;
   RoleScales forward_scales_;
   RoleScales backward_scales_;
   std::unique_ptr<Parameter> weight_;
-  QuantizedTensor cached_;  ///< copy of `weight_` that lives for the entire training
   std::unique_ptr<Parameter> bias_;
 };
 

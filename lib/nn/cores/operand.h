@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "autograd/node.h"
@@ -51,6 +52,10 @@ inline bool reads_rowwise_transposed(const ArchProfile& arch, const QuantFormat&
 OperandView columnwise_of(const Tensor& tensor);
 OperandView columnwise_of(const QuantizedTensor& tensor, const ArchProfile& arch);
 OperandView columnwise_of(Restored& saved, std::size_t entry, const ArchProfile& arch);
+
+/// Makes the column-wise orientation of an eight-bit weight that products read, if a gather for another pass provided
+/// only rows. Throws Error that names `reader` if the orientation is not the transpose of the rows.
+void need_columnwise(Device& device, Parameter& weight, const std::string& reader);
 
 /// Frees the row-wise orientation if backward can read the column-wise one.
 void keep_for_backward(QuantizedTensor& tensor);

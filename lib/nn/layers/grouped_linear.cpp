@@ -4,12 +4,81 @@
 
 #include <utility>
 
+#include "nn/cores/linear_core.h"
 #include "nn/cores/saving.h"
+#include "ops/elementwise.h"
 
 namespace fp8lab {
 namespace {
 
-using Experts = std::vector<std::unique_ptr<LinearCore>>;
+Tensor zeros(Device& device, const TensorSpec& spec, HolderId holder) {
+  const Tensor out = device.allocate(spec, holder);
+  fill(device, out, 0.0f);
+  return out;
+}
+
+}  // namespace
+
+/// The core of one expert, whose passes are taken in steps: each of them for all experts before the next. The copy of
+/// the weight is kept even if the weight is sharded. An expert without rows multiplies nothing.
+class ExpertCore final : public LinearCore {
+ public:
+  using LinearCore::LinearCore;
+
+  // Forward is begin_forward() and these.
+  Operand cast_input(Runtime& runtime, const Tensor& x) const {
+    return quantize_role(runtime, forward_scales_, kInput, {.plain = x});
+  }
+  /// The weight for product_into(). Quantized into `saved` unless the parameter itself can be read.
+  OperandView weight_for_forward(Runtime& runtime, SavedWeight& saved) {
+    return weight_rowwise(runtime, true, false, saved.copy);
+  }
+  void product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const {
+    if (y.rows() == 0) return;
+    gemm_into(runtime.device,
+              {.a = x.rowwise(), .b = weight, .bias = bias_ ? &bias_->value : nullptr, .fast_accumulation = true}, y);
+  }
+  /// Leaves in `x` the orientation that backward needs.
+  void end_forward(Operand& x) {
+    forward_scales_.end_forward();
+    if (x.is_quantized()) keep_for_backward(x.quantized);
+  }
+
+  // Backward. Entries of `saved` are as in backward().
+  /// Accumulates the gradient of the bias.
+  Operand cast_gradient(Runtime& runtime, const Tensor& grad_y) {
+    Device& device = runtime.device;
+    if (bias_) {
+      const DType dtype = grad_y.dtype();
+      bias_->accumulate(device, grad_y.rows() == 0 ? zeros(device, {bias_->spec.shape, dtype}, bias_->grad_holder)
+                                                   : column_sum(device, grad_y, dtype, bias_->grad_holder));
+    }
+    return quantize_role(runtime, backward_scales_, kGradOutput, {.plain = grad_y});
+  }
+  OperandView weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight) {
+    std::optional<QuantizedTensor> copy;  // stays empty: forward keeps its copy
+    return weight_columnwise(runtime, saved, weight, copy);
+  }
+  void input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
+                           const Tensor& grad_x) const {
+    if (grad_x.rows() > 0) gemm_into(runtime.device, {.a = grad_y.rowwise(), .b = weight}, grad_x);
+  }
+  void free_transpose() { hooks_->after_backward_reads(*weight_); }
+  /// Accumulates the gradient of the weight; zeros without rows.
+  void weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x) {
+    Device& device = runtime.device;
+    const bool empty = grad_y.rows() == 0;
+    weight_->accumulate(device, empty ? zeros(device, weight_->spec, weight_->grad_holder)
+                                      : gemm(device, {.a = grad_y.columnwise(device.arch()),
+                                                      .b = columnwise_of(saved, x, device.arch()),
+                                                      .out_dtype = weight_->spec.dtype,
+                                                      .holder = weight_->grad_holder}));
+  }
+};
+
+namespace {
+
+using Experts = std::vector<std::unique_ptr<ExpertCore>>;
 
 /// The rows of each group, as views.
 std::vector<Tensor> split_rows(const Tensor& x, const std::vector<std::int64_t>& group_rows) {
@@ -43,7 +112,7 @@ class GroupedLinearNode final : public ModuleNode {
     const std::vector<Tensor> groups = split_rows(grad_x, group_rows_);
     for (std::size_t i = 0; i < count; ++i)
       experts_[i]->input_gradient_into(runtime(), grads[i], weights[i], groups[i]);
-    for (const auto& expert : experts_) expert->free_columnwise(runtime());
+    for (const auto& expert : experts_) expert->free_transpose();
     for (std::size_t i = 0; i < count; ++i) experts_[i]->weight_gradient(runtime(), grads[i], saved, i);
     // Weights' copies and inputs' scales are left to the context. Where it outlives backward, that is the leak of
     // `release_grouped_tensors`.
@@ -70,9 +139,11 @@ GroupedLinear::GroupedLinear(Build& build, const std::string& name, const LayerC
     : name_(name), group_rows_(config.group_rows()) {
   for (std::int64_t i = 0; i < config.experts; ++i)
     experts_.push_back(
-        std::make_unique<LinearCore>(build, fmt::format("{}.experts[{}]", name, i),
+        std::make_unique<ExpertCore>(build, fmt::format("{}.experts[{}]", name, i),
                                      LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias}));
 }
+
+GroupedLinear::~GroupedLinear() = default;
 
 Variable GroupedLinear::forward(Runtime& runtime, const Variable& x) {
   const std::size_t count = experts_.size();

@@ -4,11 +4,13 @@
 #include <string>
 #include <vector>
 
-#include "nn/cores/linear_core.h"
+#include "nn/build.h"
 #include "nn/layer_config.h"
 #include "nn/module.h"
 
 namespace fp8lab {
+
+class ExpertCore;
 
 /// y_i = x_i W_i^T + b_i for the group of rows x_i of each expert i, as one node; groups may be empty. The groups of x
 /// are cast one by one, each by its own quantizer. Saves them (column-wise) and the quantized copies of all W_i, also
@@ -18,11 +20,12 @@ namespace fp8lab {
 class GroupedLinear final : public Module {
  public:
   GroupedLinear(Build& build, const std::string& name, const LayerConfig& config);
+  ~GroupedLinear() override;
   Variable forward(Runtime& runtime, const Variable& x) override;
 
  private:
   std::string name_;
-  std::vector<std::unique_ptr<LinearCore>> experts_;
+  std::vector<std::unique_ptr<ExpertCore>> experts_;
   std::vector<std::int64_t> group_rows_;
 };
 

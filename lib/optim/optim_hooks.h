@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "optim/adam.h"
+#include "optim/saved_state_items.h"
 #include "optim/shards.h"
 
 namespace fp8lab {
@@ -45,5 +46,18 @@ class AdamHooks {
 
 /// The hooks under `behaviors`, of an Adam with `options`.
 std::unique_ptr<AdamHooks> make_adam_hooks(const Behaviors& behaviors, const AdamOptions& options);
+
+/// Where a reverted fix acts on list operations and saved state; the defaults are the fixed behaviour.
+class OptimHooks {
+ public:
+  virtual ~OptimHooks() = default;
+
+  /// Before the results of a list operation are cast back into its quantized members.
+  virtual void before_write_back(std::vector<Rewrite>& /*rewrites*/) {}
+  /// Once the tensors of parameters are listed to be saved or loaded, in the order of the parameters.
+  virtual void after_listing(const TrainingState& /*state*/, std::vector<SavedItem>& /*items*/) {}
+};
+
+std::unique_ptr<OptimHooks> make_optim_hooks(const Behaviors& behaviors);
 
 }  // namespace fp8lab

@@ -1,13 +1,14 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <array>
 #include <tuple>
 #include <utility>
 
 #include "core/check.h"
 #include "ops/elementwise.h"
-#include "optim/adam_hooks.h"
 #include "optim/launch_tables.h"
+#include "optim/optim_hooks.h"
 
 namespace fp8lab {
 namespace {
@@ -183,11 +184,61 @@ class RevertedAdam final : public AdamHooks {
   std::vector<std::size_t> of_list_;  ///< their parameters
 };
 
+/// List operations and saved state with the defects of the fixes that `behaviors` revert.
+class RevertedOptim final : public OptimHooks {
+ public:
+  explicit RevertedOptim(const Behaviors& behaviors) : behaviors_(behaviors) {}
+
+  // write_back_list_updates: the results stay in temporaries.
+  void before_write_back(std::vector<Rewrite>& rewrites) override {
+    if (!behaviors_.write_back_list_updates) rewrites.clear();
+  }
+
+  void after_listing(const TrainingState& state, std::vector<SavedItem>& items) override {
+    for (std::size_t i = 0; i < state.parameters.size(); ++i) {
+      const Parameter& parameter = *state.parameters[i];
+      if (!behaviors_.keep_type_in_moves && local_shard(parameter).in_eight_bits())
+        dequantize_item(parameter, i, items);
+      if (!behaviors_.shard_saved_state && parameter.local != nullptr) replicate_optimizer(parameter, i, items);
+    }
+  }
+
+ private:
+  // keep_type_in_moves: a quantized tensor on its way to the host is dequantized, and a file holds what arrives.
+  static void dequantize_item(const Parameter& parameter, std::size_t index, std::vector<SavedItem>& items) {
+    std::erase_if(items, [&](const SavedItem& item) {
+      return item.parameter == index &&
+             (item.kind == SavedItem::Kind::kRowwise || item.kind == SavedItem::Kind::kTransposed);
+    });
+    items.insert(std::ranges::lower_bound(items, index, {}, &SavedItem::parameter),
+                 {.name = fmt::format("{}: value", parameter.name),
+                  .kind = SavedItem::Kind::kDequantized,
+                  .parameter = index,
+                  .tensor = {}});
+  }
+
+  // shard_saved_state: the state of a sharded parameter lacks the description that the parameter has, of the rows that
+  // it covers of which tensor.
+  static void replicate_optimizer(const Parameter& parameter, std::size_t index, std::vector<SavedItem>& items) {
+    const std::string value = fmt::format("{}: value", parameter.name);
+    for (SavedItem& item : items)
+      item.replicated |= item.parameter == index && item.name != value && item.kind != SavedItem::Kind::kRowwise &&
+                         item.kind != SavedItem::Kind::kTransposed;
+  }
+
+  Behaviors behaviors_;
+};
+
 }  // namespace
 
 std::unique_ptr<AdamHooks> make_adam_hooks(const Behaviors& behaviors, const AdamOptions& options) {
   if (behaviors == Behaviors{}) return std::make_unique<AdamHooks>();
   return std::make_unique<RevertedAdam>(behaviors, options);
+}
+
+std::unique_ptr<OptimHooks> make_optim_hooks(const Behaviors& behaviors) {
+  if (behaviors == Behaviors{}) return std::make_unique<OptimHooks>();
+  return std::make_unique<RevertedOptim>(behaviors);
 }
 
 }  // namespace fp8lab

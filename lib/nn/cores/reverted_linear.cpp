@@ -1,0 +1,50 @@
+#include "nn/cores/linear_hooks.h"
+#include "nn/cores/operand.h"
+
+namespace fp8lab {
+namespace {
+
+/// Linear products with the defects of the fixes that `behaviors` revert.
+class RevertedLinear final : public LinearHooks {
+ public:
+  explicit RevertedLinear(const Behaviors& behaviors) : behaviors_(behaviors) {}
+
+  // requantize_in_backward: every layer saves its copy, and a rank ends forward with the entire model in eight bits.
+  bool saves_sharded_copy() const override { return !behaviors_.requantize_in_backward; }
+
+  // reset_incomplete_workspaces: the copy stays, and only the orientation that it has is cast again.
+  bool drops_incomplete_copy(const QuantFormat& format) const override {
+    return format.per_tensor() ||
+           (behaviors_.reset_incomplete_workspaces && LinearHooks::drops_incomplete_copy(format));
+  }
+
+  // use_weight_quantizer: the module's quantizer, which makes both orientations for training, configures the weight.
+  // validate_usage_by_pass: the weight is prepared for backward's product already here.
+  void before_forward_reads(Runtime& runtime, Parameter& weight, const std::string& reader) override {
+    const bool demands = !behaviors_.use_weight_quantizer || !behaviors_.validate_usage_by_pass;
+    if (demands && runtime.mode != Runtime::Mode::kEvaluating) need_columnwise(runtime.device, weight, reader);
+  }
+
+  // clear_gathered_transposes: the transpose is left to the reshard, which frees the outputs of the all-gather alone.
+  void after_backward_reads(Parameter& weight) override {
+    if (behaviors_.clear_gathered_transposes) LinearHooks::after_backward_reads(weight);
+  }
+
+  // rebind_amax_on_resize: the quantizer keeps the live row of the old history. Its amaxes are lost there, so that the
+  // weight's scale never changes again.
+  void after_history_resize(Quantizer& quantizer, const Tensor& live) override {
+    if (behaviors_.rebind_amax_on_resize) LinearHooks::after_history_resize(quantizer, live);
+  }
+
+ private:
+  Behaviors behaviors_;
+};
+
+}  // namespace
+
+std::unique_ptr<LinearHooks> make_linear_hooks(const Behaviors& behaviors) {
+  if (behaviors == Behaviors{}) return std::make_unique<LinearHooks>();
+  return std::make_unique<RevertedLinear>(behaviors);
+}
+
+}  // namespace fp8lab
