@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds commit subjects to the form that lib/README.md gives: `area: what changed`.
+"""Holds commit subjects to the form that lib/extending.md gives: `area: what changed`.
 
 Usage: check_subjects.py [RANGE]. Checks the commits of RANGE, or all that follow the commit below; merges are left out. An
 area is a file or folder of the tree, named from the top, from ci/, lib/ or lib/harness/; several are separated by commas.

@@ -4,7 +4,7 @@
 Usage: check_words.py [--count] [ROOT]. Prints every word of the table below that the tree uses as a term of its own, as
 `file:line: error: what`, with the word that PyTorch FSDP, Transformer Engine, NCCL or CUDA have for it, and exits 1 if
 there is one. A line that says `former` is left out: files that earlier versions wrote keep their names. --count prints
-the number of findings of each folder. The glossary is lib/README.md.
+the number of findings of each folder. The glossary is lib/glossary.md.
 """
 
 import argparse
@@ -51,7 +51,7 @@ WORDS = (
 )
 FOLDERS = ("lib", "bench", "scenarios", "correctness", "reports", "ci", "README.md")
 # The table itself, its test, and the glossary; what was measured keeps the words of its day.
-SKIPPED = {"ci/check_words.py", "ci/test_check_words.py", "lib/README.md"}
+SKIPPED = {"ci/check_words.py", "ci/test_check_words.py", "lib/glossary.md"}
 SKIPPED_FOLDERS = {"__pycache__", "corpus", "measured"}
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".cmake", ".sh", ""}
 PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
