@@ -103,9 +103,9 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kRestoreAndKeep; }},
     Fix{.name = "empty_module_shells",
         .upstream = kShells,
-        .symptom = "quantized weight copies stay on the device from forward on, so recomputation and offload "
-                   "free no memory",
-        .decision = "a shell gives its buffers up when they are saved for backward",
+        .symptom = "quantized copies of weights stay on the device from forward on, so recomputation and offload free "
+                   "no memory",
+        .decision = "a shell releases its buffers when they are saved for backward",
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kKeepFromForward; }},
     Fix{.name = "split_in_eight_bits",
         .upstream = kShardedWeights,
@@ -115,9 +115,9 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.split_in_eight_bits = false; }},
     Fix{.name = "flatten_without_copy",
         .upstream = kFlatCopies,
-        .symptom = "FSDP2 keeps a flat view of every shard, which of MXFP8 and 128 x 128 blocks is a dequantized copy "
-                   "that nobody reads: these weights take twice the memory of BF16",
-        .decision = "nothing dequantized is kept beside a sharded weight in blocks",
+        .symptom = "FSDP2 keeps a flat view of every shard; for MXFP8 and 128 x 128 blocks it is a dequantized copy "
+                   "that nothing reads, so these weights need twice the memory of BF16",
+        .decision = "no dequantized copy of a sharded weight in blocks is kept",
         .revert = [](Behaviors& b) { b.flatten_without_copy = false; }},
     Fix{.name = "drop_transpose_in_make_like",
         .upstream = kShardedWeights,
@@ -127,7 +127,7 @@ constexpr std::array kFixes = {
     Fix{.name = "own_scale_in_new_zeros",
         .upstream = kShardedWeights,
         .symptom = "writing to zeros that were made like a weight rescales the weight",
-        .decision = "zeros like a per-tensor matrix have a copy of its scale",
+        .decision = "zeros that are made like a matrix with one scale have a copy of this scale",
         .revert = [](Behaviors& b) { b.own_scale_in_new_zeros = false; }},
     Fix{.name = "copy_bytes_between_shards",
         .upstream = kCopies,
@@ -136,13 +136,14 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.copy_bytes_between_shards = false; }},
     Fix{.name = "view_aligned_slices",
         .upstream = kShardedWeights,
-        .symptom = "a slice of an MXFP8 weight is in high precision even if it covers all rows, and so are its gathers",
+        .symptom = "a slice of an MXFP8 weight is in high precision even if it covers all rows, and it is gathered in "
+                   "high precision",
         .decision = "a slice that covers all rows is a view",
         .revert = [](Behaviors& b) { b.view_aligned_slices = false; }},
     Fix{.name = "gather_eight_bits",
         .upstream = kShardedWeights,
-        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: as much traffic as "
-                   "BF16's",
+        .symptom =
+            "FP8 weights are gathered in high precision, with BF16's traffic, and every layer quantizes them again",
         .decision = "shards travel as data and scales, and modules multiply the gathered data",
         .revert = [](Behaviors& b) { b.gather_eight_bits = false; }},
     Fix{.name = "share_amax_over_shards",
@@ -163,23 +164,22 @@ constexpr std::array kFixes = {
         .counterfactual = true},
     Fix{.name = "validate_usage_by_pass",
         .upstream = kShardedWeights,
-        .symptom = "forward asks for column-wise weights: on hopper a transpose in every layer, which its reshard does "
-                   "not free; an error under MXFP8",
-        .decision = "forward asks for the row-wise orientation alone, backward for the column-wise one",
+        .symptom = "forward requires column-wise weights: on hopper every layer makes a transpose, which its reshard "
+                   "does not free; under MXFP8 it ends in an error",
+        .decision = "forward requires only the row-wise orientation, backward only the column-wise one",
         .revert = [](Behaviors& b) { b.validate_usage_by_pass = false; },
         .counterfactual = true},
     Fix{.name = "use_weight_quantizer",
         .upstream = kShardedWeights,
-        .symptom =
-            "forward asks an FP8 weight for the orientations of its module's quantizer, which knows nothing of the "
-            "gather: column-wise ones too",
-        .decision = "the quantizer of a weight that is in eight bits is its own",
+        .symptom = "forward requires the orientations of the module's quantizer, which ignores the gather, so an FP8 "
+                   "weight needs column-wise data too",
+        .decision = "a weight in eight bits has a quantizer of its own",
         .revert = [](Behaviors& b) { b.use_weight_quantizer = false; },
         .counterfactual = true},
     Fix{.name = "keep_fp8_init_metadata",
         .upstream = kShardedWeights,
         .symptom = "deferred initialisation of a sharded FP8 model silently leaves its weights in high precision",
-        .decision = "a parameter that sharding registers again keeps the metadata by which it is made in eight bits",
+        .decision = "a parameter that sharding registers again keeps the metadata with which it is made in eight bits",
         .revert = [](Behaviors& b) { b.keep_fp8_init_metadata = false; }},
     Fix{.name = "strip_scale_padding",
         .upstream = kShardedWeights,
@@ -223,7 +223,7 @@ constexpr std::array kFixes = {
     Fix{.name = "shard_optimizer_state",
         .upstream = kStateShapes,
         .symptom = "fused Adam makes the state of a sharded parameter at the shape of the unsharded one: N times the "
-                   "memory over N ranks, and an error where it copies master weights",
+                   "memory over N ranks, and an error if it copies master weights",
         .decision = "Adam's state has the shape of the local shard",
         .revert = [](Behaviors& b) { b.shard_optimizer_state = false; }},
     Fix{.name = "fuse_moment_casts",
@@ -238,7 +238,7 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.skip_empty_tensors = false; }},
     Fix{.name = "count_empty_steps",
         .upstream = kEmptyGroups,
-        .symptom = "training resumes with the wrong bias correction if the saved step is that of a rank where the "
+        .symptom = "training resumes with the wrong bias correction if the saved step comes from a rank on which the "
                    "parameter group was empty",
         .decision = "Adam counts the steps of a parameter group that is empty on this rank",
         .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
@@ -255,18 +255,18 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.measure_scale_in_adam = false; }},
     Fix{.name = "shard_saved_state",
         .upstream = kSavedShards,
-        .symptom =
-            "a checkpoint keeps one rank's shard of Adam's moments and masters, and every rank resumes with that "
-            "one: silently wrong weights, or an error where shards differ in size",
-        .decision = "Adam's state of a sharded parameter is described as shards, as the parameter is",
+        .symptom = "a checkpoint keeps one rank's shard of Adam's moments and masters, and every rank resumes with "
+                   "this shard: silently wrong weights, or an error if shards differ in size",
+        .decision = "Adam's state of a sharded parameter is described as shards, like the parameter itself",
         .revert = [](Behaviors& b) { b.shard_saved_state = false; },
         .counterfactual = true},
     Fix{.name = "keep_type_in_moves",
         .upstream = kMoves,
-        .symptom = "a checkpoint stores FP8 weights dequantized, and training resumes with weights quantized anew; "
-                   "sharded MXFP8 weights cannot be loaded",
+        .symptom =
+            "a checkpoint stores FP8 weights dequantized, and training resumes with weights that are quantized again; "
+            "sharded MXFP8 weights cannot be loaded",
         .decision =
-            "a quantized tensor that moves between host and device stays quantized, and has a storage to ask for",
+            "a quantized tensor that moves between host and device stays quantized, and has a storage with an address",
         .revert = [](Behaviors& b) { b.keep_type_in_moves = false; }},
     Fix{.name = "requantize_in_backward",
         .upstream = kWeightCopies,
@@ -277,7 +277,7 @@ constexpr std::array kFixes = {
     Fix{.name = "clear_gathered_transposes",
         .upstream = kWeightCopies,
         .symptom = "transposes that gathers make of FP8 weights stay after backward, and without reshard after forward "
-                   "the next backward reads them in place of the new weights'",
+                   "the next backward reads them instead of the transposes of the new weights",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
     Fix{.name = "rebind_amax_on_resize",
@@ -285,13 +285,13 @@ constexpr std::array kFixes = {
         .symptom =
             "FP8 weights of a model that was built with amax histories of another length keep the scale of their "
             "initial values, so that weights that grow are clipped",
-        .decision = "where a history is resized, the weight's quantizer gets the live row of the new one",
+        .decision = "when a history is resized, the weight's quantizer gets the live row of the new history",
         .revert = [](Behaviors& b) { b.rebind_amax_on_resize = false; }},
     Fix{.name = "reset_incomplete_workspaces",
         .upstream = kWorkspaces,
         .symptom = "validation caches MXFP8 copies of 16-bit weights without column-wise data, and the first training "
                    "step after it ends in an error",
-        .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized anew",
+        .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized again",
         .revert = [](Behaviors& b) { b.reset_incomplete_workspaces = false; }},
 };
 

@@ -135,7 +135,7 @@ std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
     }
   }
   if (found.reason.empty() && found.gpus < cell.ranks)
-    return fmt::format("ranks: {} need as many GPUs, PyTorch sees {}", cell.ranks, found.gpus);
+    return fmt::format("ranks: {} need one GPU each, PyTorch sees {}", cell.ranks, found.gpus);
   return found.reason;
 }
 
@@ -170,12 +170,13 @@ void Subjects::skip_unable(std::vector<PlannedCell>& cells, const Vocabulary& vo
     if (!is_library(cell.config)) continue;
     for (const Arm arm : arms_of(cell, vocabulary)) {
       if (!cell.skip_reason.empty()) break;
-      cell.skip_reason = cell.config.device == "meta"
-                             ? fmt::format(
-                                   "{} has no shapes without values; device meta is of this program's runtime "
-                                   "alone",
-                                   cell.config.subject)
-                             : abilities_.why_unable(cell.config, arm);
+      cell.skip_reason =
+          cell.config.device == "meta"
+              ? fmt::format(
+                    "{} cannot compute shapes without values; device meta belongs to this program's runtime "
+                    "alone",
+                    cell.config.subject)
+              : abilities_.why_unable(cell.config, arm);
       cell.skipped_here = !cell.skip_reason.empty();
     }
   }
