@@ -38,7 +38,7 @@ def faults(subject, areas):
         if area not in areas:
             found.append(f"`{area}` is no file or folder of the top, of ci/, lib/ or lib/harness/")
     if len(subject) > LONGEST:
-        found.append(f"{len(subject)} characters, where {LONGEST} are allowed")
+        found.append(f"{len(subject)} characters, and {LONGEST} are allowed")
     if match["what"].endswith("."):
         found.append("a subject ends without a full stop")
     return found

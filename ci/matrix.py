@@ -97,7 +97,7 @@ def read_tiers(path):
 def parse_arguments():
     parser = argparse.ArgumentParser(prog="ci/matrix", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tier", nargs="?", metavar="TIER", help="a tier of ci/tiers.toml; --list tells them")
+    parser.add_argument("tier", nargs="?", metavar="TIER", help="a tier of ci/tiers.toml; --list prints them")
     parser.add_argument("--against", metavar="BASELINE", type=pathlib.Path,
                         help="an earlier run: its directory or its results.json; regressions fail")
     parser.add_argument("--allow", metavar="REGEX", help="cells whose id matches may get worse or vanish")
@@ -177,7 +177,7 @@ def program_of(arguments):
     if arguments.program is None:
         status = build()
         if status != 0:
-            raise UsageError(f"ci/build failed ({status}); what it printed says why")
+            raise UsageError(f"ci/build failed ({status}); its output contains the reason")
         return PROGRAM
     if not os.access(arguments.program, os.X_OK) or arguments.program.is_dir():
         raise UsageError(f"--program {arguments.program}: not a program; give the fp8lab that was built, "
@@ -197,12 +197,12 @@ def refuse_foreign(out):
     if (out / LINES).exists():
         if is_of_cells(out / LINES):
             return
-        raise UsageError(f"{out / LINES}: a run would replace it, and no run left it: it does not begin as a cell; "
+        raise UsageError(f"{out / LINES}: a run would replace it, and it does not come from a run: it does not begin as a cell; "
                          "give another directory with --out, or remove it")
     for name in (*DOCUMENTS, TIMELINES):
         path = out / name
         if os.path.lexists(path) and not (name == "junit.xml" and matrix_report.is_of_no_results(path)):
-            raise UsageError(f"{path}: a run would replace it, and no run left it: there is no {LINES} beside it; "
+            raise UsageError(f"{path}: a run would replace it, and it does not come from a run: there is no {LINES} next to it; "
                              "give another directory with --out, or remove it")
 
 
@@ -235,7 +235,7 @@ def keep_baseline(baseline, out):
         raise UsageError(f"{kept}: the baseline would be kept there, and this is no baseline; "
                          "give another directory with --out, or remove it")
     shutil.copyfile(file, kept)
-    say(f"the baseline lies where this run writes; it is kept as {kept}")
+    say(f"the baseline is in the folder of this run; it is kept as {kept}")
     return kept
 
 

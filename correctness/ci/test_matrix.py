@@ -148,7 +148,7 @@ class Mistakes(Workspace):
             path.write_text(text)
             for arguments in (["tiny"], ["tiny", "--resume"], ["tiny", "--program", "/nowhere"]):
                 error = self.refused(*arguments)
-                self.assertTrue(error.startswith(f"ci/matrix: error: {path}: a run would replace it, and no run left it: "), error)
+                self.assertTrue(error.startswith(f"ci/matrix: error: {path}: a run would replace it, and it does not come from a run: "), error)
                 self.assertIn("give another directory with --out, or remove it", error)
                 self.assertEqual(1, error.count("\n"), error)
             self.assertEqual({path: text}, {file: file.read_text() for file in self.out.iterdir()})

@@ -59,8 +59,9 @@ void refuse_foreign(const fs::path& directory) {
   for (const char* name : {"results.json", "junit.xml", "summary.md", kEnvironment})
     refuse_in_the_way(directory / (name + std::string(kPart)));
   const auto refuse = [&](const char* name, const std::string& why) {
-    fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
-                     (directory / name).string(), why));
+    fail(fmt::format(
+        "{}: a run would replace it, and it does not come from a run: {}; give another directory with -o, or remove it",
+        (directory / name).string(), why));
   };
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(directory / kLines, ignored))) {
