@@ -45,7 +45,7 @@ def faults(subject, areas):
 
 
 def is_merge(commit):
-    """Also where a shallow clone hides the parents from git log."""
+    """Also if a shallow clone hides the parents from git log."""
     header = git("cat-file", "-p", commit).stdout.partition("\n\n")[0]
     return len(re.findall(r"(?m)^parent ", header)) > 1
 

@@ -1,4 +1,4 @@
-"""Shows that every row of check_words.py fires where it must and is silent where it must."""
+"""Shows that every row of check_words.py fires if it must and is silent if it must."""
 
 import contextlib
 import io
