@@ -71,7 +71,7 @@ AttentionRole role(DType dtype, const Tensor& scale, const Tensor& amax) {
   return {.dtype = dtype, .scale = scale.data<float>(), .amax = amax.data<float>()};
 }
 
-// Without `training.deterministic`, which asks for equal bits on every run, another kernel may compute the gradients.
+// Without `training.deterministic`, which requires equal bits on every run, another kernel may compute the gradients.
 enum class Pass { kForward, kBackward, kBackwardInAnyOrder };
 constexpr std::pair<Pass, const char*> kPasses[] = {
     {Pass::kForward, "/forward"}, {Pass::kBackward, "/backward"}, {Pass::kBackwardInAnyOrder, "/backward_any_order"}};

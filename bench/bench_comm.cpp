@@ -28,8 +28,8 @@ std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
 /// Makes the step function of a rank. The group outlives it.
 using MakeStep = std::function<std::function<void()>(ProcessGroup&)>;
 
-/// Runs every rank's step once per iteration of `state`, which rank 0 drives. The time of an iteration is that of rank
-/// 0's step, without the barrier before it.
+/// Runs every rank's step once per iteration of `state`, which rank 0 drives. The time of an iteration is the time of
+/// rank 0's step, without the barrier before it.
 void run_in_step(benchmark::State& state, int ranks, const MakeStep& make_step) {
   std::atomic<bool> more{true};
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {

@@ -20,7 +20,7 @@
 #include "median.h"
 #include "over_gpus.h"
 
-// Collectives over all GPUs of this machine, one thread per GPU. Times are those of the slowest GPU, measured by its
+// Collectives over all GPUs of this machine, one thread per GPU. Times belong to the slowest GPU, measured by its
 // own events over calls that are launched back to back. `wrong` counts bytes of the results that are wrong.
 namespace fp8lab {
 namespace {
@@ -34,7 +34,7 @@ struct Part {
 };
 using MakePart = std::function<Part(Device&, ProcessGroup&)>;
 
-/// Runs a row. An iteration is a batch of calls, and its time is that of one call. The data passes each GPU's link
+/// Runs a row. An iteration is a batch of calls, and its time is the time of one call. The data passes each GPU's link
 /// `times` times.
 void run_row(benchmark::State& state, const Mode& mode, std::int64_t size, const MakePart& make_part, int times = 1) {
   const int ranks = gpus();

@@ -15,7 +15,7 @@
 #include "over_gpus.h"
 
 // The all-gather of one sharded Llama-3 8B layer, as sharded training does it: one thread and one GPU per rank, weights
-// in eight bits if the recipe quantizes, all parameters in one call. `size` includes the scales. Times are those of the
+// in eight bits if the recipe quantizes, all parameters in one call. `size` includes the scales. Times belong to the
 // slowest GPU, measured by its own events over gathers that are launched back to back.
 namespace fp8lab {
 namespace {

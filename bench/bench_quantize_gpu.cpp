@@ -7,7 +7,7 @@
 #include "ops/quantize.h"
 
 // Quantization on the GPU, relative to device copies (on_gpu.h). Bytes are those that the recipe must move: the input
-// once, or twice where the amax is measured first, and the output. The second read finds part of the input in the L2,
+// once, or twice if the amax is measured first, and the output. The second read finds part of the input in the L2,
 // so `of_copy` may exceed the limit of memory bandwidth.
 namespace fp8lab {
 namespace {
@@ -29,7 +29,7 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"rowwise", {true, false}}, {"columnwise", {false, true}}, {"both", {true, true}}};
 
-/// The first size is that of the peers' figure; the others are inputs of a Llama-8B-shaped layer of 8192 tokens.
+/// The first size is the size of the peers' figure; the others are inputs of a Llama-8B-shaped layer of 8192 tokens.
 constexpr struct {
   std::int64_t rows, cols;
 } kSizes[] = {{16384, 8192}, {8192, 4096}, {8192, 14336}};

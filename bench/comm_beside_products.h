@@ -7,8 +7,8 @@
 // Rows of bench_comm_gpu in which products of matrices and a gather run at once.
 namespace fp8lab {
 
-/// Products alone, and while 512 MiB are gathered on another stream. `slowdown`: time of the products beside the gather
-/// relative to alone. `hidden`: the fraction of the gather's time that the overlap hides.
+/// Only products, and products while 512 MiB are gathered on another stream. `slowdown`: time of the products during
+/// the gather relative to only products. `hidden`: the fraction of the gather's time that the overlap hides.
 void gather_beside_products(benchmark::State& state, const Mode& mode);
 
 /// Products of a GPU while its gather of 4 MiB, on another stream, waits for the other GPUs, which run products first.

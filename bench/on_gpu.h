@@ -16,9 +16,9 @@
 #include "rows.h"
 
 // Times operations on the GPU: random data, inputs that rotate past the L2, times from events, medians. Every round
-// runs a large device-to-device copy, the work, and a copy of as many bytes as the work moves, so that all three see
-// the same state of the GPU. `of_copy` is the work's bandwidth relative to the large copy's. `of_equal_copy` is
-// relative to the equal copy, in which the start and the end of a kernel weigh as much as in the work.
+// runs a large device-to-device copy, the work, and a copy of the number of bytes that the work moves, so that all
+// three see the same state of the GPU. `of_copy` is the work's bandwidth relative to the large copy's. `of_equal_copy`
+// is relative to the equal copy, in which the start and the end of a kernel weigh as much as in the work.
 namespace fp8lab {
 
 /// The work of one call; 0 for a figure that a row does not count.
@@ -63,7 +63,7 @@ inline int run_on_gpu(int argc, char** argv, const std::function<void()>& regist
 
 /// Times `work(i)` for i = 0, 1, ...; the caller should use set i % rotations of its inputs. One iteration of the
 /// benchmark is one call. Use with ->UseManualTime(). Counters: p50_us; bytes_per_second, of_copy and of_equal_copy
-/// where the row counts bytes; flops where it counts those.
+/// if the row counts bytes; flops if it counts flops.
 inline void time_on_gpu(benchmark::State& state, const WorkDone& done, const std::function<void(int)>& work) {
   Device& device = *gpu();
   constexpr std::int64_t kCopyBytes = std::int64_t{1} << 30;

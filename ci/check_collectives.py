@@ -5,8 +5,8 @@ values would otherwise not call the same ones, and wait for each other.
 Usage: check_collectives.py [ROOT] [--list]. Prints every violation as `file:line: error: what` and exits 1 if there is
 one. --list prints the functions that count as collectives and exits 0.
 
-Which functions are collectives is found, not declared: those of ProcessGroup below, and every function of lib/ whose
-body calls one. Where the text does not tell a receiver's type, a call counts if all functions of that name are
+Which functions are collectives is found, not declared: the functions of ProcessGroup below, and every function of lib/ whose
+body calls one. If the text does not contain a receiver's type, a call counts if all functions of that name are
 collectives. Lambdas belong to the function around them.
 """
 
@@ -17,11 +17,11 @@ import sys
 
 import check_layers
 
-# The collectives of lib/comm/process_group.h. `split` and `on` have namesakes: they count where a group is asked.
+# The collectives of lib/comm/process_group.h. `split` and `on` have namesakes: they count if a group is the receiver.
 CALLS = frozenset({"all_gather", "all_gather_async", "reduce_scatter", "all_reduce", "broadcast", "ring_exchange",
                    "barrier"})
 OF_GROUPS = re.compile(r"\b(?:world|group|host|ranks|replicas)\w*(?:\(\))?(?:\.|->)(on|split)\s*\(")
-# NCCL's own functions, not those of ProcessGroup.
+# NCCL's own functions, not ProcessGroup's.
 FOREIGN = re.compile(r"\b(?:api\(\)\.|std::)$")
 
 REMEDY = "take its result in a statement of its own, which every rank reaches, and decide with that"
@@ -131,7 +131,7 @@ class Collectives:
         return own or [f for f in all_of_it if not f.owner]
 
     def _read_calls(self, function):
-        """(name, position, functions that may be meant) of what the body of `function` calls; none are meant where the
+        """(name, position, functions that may be meant) of what the body of `function` calls; none are meant if the
         call is a group's own."""
         code = self.sources[function.path]
         for match in CALL.finditer(code, function.begin, function.end):

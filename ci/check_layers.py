@@ -67,8 +67,8 @@ MODULES = {
     "correctness/reference": ("lib/recipe",),
 }
 
-# Modules that include, besides themselves, these and nothing else, whatever those may include: predictions and the reference step
-# are independent statements of what the runtime must do, so they share no code with it; and what a corpus says is known before
+# Modules that include only themselves and these, whatever those may include: predictions and the reference step
+# are independent statements of what the runtime must do, so they share no code with it; and the content of a corpus is known before
 # there is a runtime.
 SEALED = {module: ("lib/core", "lib/harness/cell")
           for module in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
@@ -100,7 +100,7 @@ EXTERNALS = (
     (r"toml\+\+/.*", ("lib/harness/scenario/toml_file.h",)),
     (r"zlib\.h", ("lib/harness/results",)),
 )
-# Heavy or versioned headers that stay out of headers of ours, but for those that only sources of their own folder include.
+# Heavy or versioned headers that stay out of headers of ours, except headers that only sources of their own folder include.
 SOURCES_ONLY = r"(fmt|nlohmann)/.*"
 
 # What device code sees of lib/: headers whose functions it calls, which alone may ask whether nvcc reads them; its own folders; and
@@ -233,7 +233,7 @@ class Tree:
         return next((f"{root}/{include}" for root in roots if f"{root}/{include}" in self.texts), None)
 
     def private_header(self, path):
-        """Whether only sources beside the header `path` include it."""
+        """Whether only sources in the folder of the header `path` include it."""
         name = path.split("/", 1)[1]
         users = [user for user, text in self.sources() if f'"{name}"' in text]
         return bool(users) and all(user.endswith(".cpp") and pathlib.PurePath(user).parent == pathlib.PurePath(path).parent

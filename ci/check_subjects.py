@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Holds commit subjects to the form that lib/README.md gives: `area: what changed`.
+"""Holds commit subjects to the form that lib/extending.md gives: `area: what changed`.
 
 Usage: check_subjects.py [RANGE]. Checks the commits of RANGE, or all that follow the commit below; merges are left out. An
 area is a file or folder of the tree, named from the top, from ci/, lib/ or lib/harness/; several are separated by commas.
@@ -38,14 +38,14 @@ def faults(subject, areas):
         if area not in areas:
             found.append(f"`{area}` is no file or folder of the top, of ci/, lib/ or lib/harness/")
     if len(subject) > LONGEST:
-        found.append(f"{len(subject)} characters, where {LONGEST} are allowed")
+        found.append(f"{len(subject)} characters, and {LONGEST} are allowed")
     if match["what"].endswith("."):
         found.append("a subject ends without a full stop")
     return found
 
 
 def is_merge(commit):
-    """Also where a shallow clone hides the parents from git log."""
+    """Also if a shallow clone hides the parents from git log."""
     header = git("cat-file", "-p", commit).stdout.partition("\n\n")[0]
     return len(re.findall(r"(?m)^parent ", header)) > 1
 

@@ -1,4 +1,4 @@
-"""Shows that every rule of check_layers.py fires where it must and is silent where it must."""
+"""Shows that every rule of check_layers.py fires if it must and is silent if it must."""
 
 import pathlib
 import tempfile

@@ -9,7 +9,7 @@ from units import figure
 
 # What a line gives beside the loss: a metric, what it is in words, and how much of it counts as a difference.
 _BESIDE = (
-    ("parity.grad_sqnr_db", "gradients beside the own BF16 arm", 1.0),
+    ("parity.grad_sqnr_db", "gradients compared with the cell's own BF16 arm", 1.0),
     ("parity.clip_fraction", "clipped", 0.001),
     ("parity.underflow_fraction", "underflowed", 0.001),
     ("memory.end_of_step_bytes", "kept between steps", 1.0),
@@ -49,7 +49,7 @@ class Ablation:
     @property
     def words(self) -> str:
         gap = self.gap
-        parts = ["the loss says nothing" if gap is None else "the same loss" if gap == 0 else f"loss {gap:+.2%}"]
+        parts = ["the loss decides nothing" if gap is None else "the same loss" if gap == 0 else f"loss {gap:+.2%}"]
         for metric, what, least in _BESIDE:
             own, other = self.cell.figure("after", metric), self.base.figure("after", metric)
             if own.value is None or other.value is None or abs(own.value - other.value) < least:

@@ -339,11 +339,11 @@ def why_no_timelines(sets: list[ResultSet]) -> str:
 
 def why_no_holders(sets: list[ResultSet]) -> str:
     if not _any_arm(sets, "peak_by_holder"):
-        return "no cell says who holds memory at its peak"
+        return "no cell records who holds memory at its peak"
     if not _has_timelines(sets):
-        return "no result set holds timelines of memory, and no cell with a failed gate on memory says who holds it"
+        return "no result set holds timelines of memory, and no cell with a failed gate on memory records who holds it"
     if _chosen(sets):
-        return "no cell of a memory timeline above says who holds memory at its peak"
+        return "no cell of a memory timeline above records who holds memory at its peak"
     return _NOT_CHOSEN
 
 
@@ -352,7 +352,7 @@ def why_no_retained(sets: list[ResultSet]) -> str:
     if all(figure.value is None for figure in figures):
         return "no cell measured memory after backward"
     if any(figure.value for figure in figures):
-        return "arms retain memory after backward, and none of them says who holds it"
+        return "arms retain memory after backward, and none of them records who holds it"
     return "no arm retains memory after backward"
 
 

@@ -163,14 +163,14 @@ _KNOWN = (
     Known(
         "saved for backward",
         {"subject": _TE, "model.layer": ("transformer_layer", "layernorm_mlp"), "training.recipe": ("delayed", "current")},
-        "one byte a token and hidden element of a layer: the row-wise bytes of ln_out, which LayerNormMLP saves beside "
-        "the transpose. Backward reads the transpose alone, which is all that the own runtime keeps.",
+        "one byte a token and hidden element of a layer: the row-wise bytes of ln_out, which LayerNormMLP saves in addition to "
+        "the transpose. Backward reads only the transpose, and the built-in runtime keeps only the transpose.",
     ),
     Known(
         "saved for backward",
         {"subject": _TE, "model.layer": ("transformer_layer", "layernorm_mlp"), "training.recipe": ("block",)},
-        "row-wise bytes and scales of LayerNormMLP's two inputs, beside the column-wise ones. Backward reads the "
-        "column-wise ones alone, which are all that the own runtime keeps.",
+        "row-wise bytes and scales of LayerNormMLP's two inputs, in addition to the column-wise ones. "
+        "Backward reads only the column-wise ones, and the built-in runtime keeps only those.",
     ),
 )
 

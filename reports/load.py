@@ -342,7 +342,7 @@ class Loader:
         if schema and not self._known_schema(path, schema[1]):
             return
         if lines.is_file() and lines.resolve() != path.resolve():
-            self._problem(path, error.record, f"is incomplete: {error}; results.jsonl beside it is shown instead")
+            self._problem(path, error.record, f"is incomplete: {error}; results.jsonl next to it is shown instead")
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
         records = list(_complete_cells(text))

@@ -1,4 +1,5 @@
-"""As good as BF16? An arm's loss beside BF16's, as a share of how far BF16's loss fell, against BF16's own spread; and which
+"""As good as BF16? An arm's loss beside BF16's, as a share "
+        "of how far BF16's loss fell, against BF16's own spread; and which
 cast to eight bits lost most. Arms that revert a fix, and runs too short to tell, are not judged."""
 
 import dataclasses
@@ -246,8 +247,8 @@ def words_table(sets: list[ResultSet]) -> Table:
         "words",
         ["as good as BF16?", "behind BF16", "BF16's spread", "loss gap", "seeds", "noisiest cast", "recipe", "arm", "scenario", "cell", "set"],
         rows,
-        caption="The loss at the end (mean over the last tenth of the steps) beside BF16's on the same data, as a share of how "
-        "far BF16's loss fell. The spread is two standard deviations of BF16's last losses over seeds. A run is too short to tell "
+        caption="The loss at the end (mean over the last tenth of the steps) compared with BF16's on the same data, as a share "
+        "of how far BF16's loss fell. The spread is two standard deviations of BF16's last losses over seeds. A run is too short to tell "
         f"with fewer than {FEWEST_STEPS} steps, or if BF16's loss fell by less than {LEAST_FALL:g} standard deviations of its "
         "changes from step to step. The loss gap is relative to BF16's loss, over the second half of "
         f"the steps, with its 95 % interval over seeds; {DEEPSEEK:.2%} is what DeepSeek-V3 states of its training. The noisiest "

@@ -116,7 +116,7 @@ SECTIONS = (
         "Step time",
         "Is it faster? Wall time of a training step and of its phases: the median over the steps without the first, on one "
         "rank, with the device synchronised after each phase; on `meta` only the host's work. Cells that measure time run "
-        "alone, after all others. Times differ from run to run, so they are not judged, unless a gate names them.",
+        "one at a time, after all others. Times differ from run to run, so they are not judged, unless a gate names them.",
         (_of_sets(measure_tables.times_table),),
         "no cell measured time",
     ),
@@ -151,8 +151,8 @@ SECTIONS = (
     Row(
         "ratios",
         "Ratios to bounds and peers",
-        "From the benchmarks' own counters, and from rows of one name in a peer's file: of their medians where both have "
-        "one. The peer is that of the same set, or of another one, which is then named.",
+        "From the benchmarks' own counters, and from rows of one name in a peer's file: of their medians if both have "
+        "one. The peer belongs to the same set, or to another set, which is then named.",
         (lambda data: measure_tables.ratios_table(data.bench), lambda data: measure_tables.benches_table(data.bench)),
         "no benchmark file was given, nor found under bench/ of a result set",
     ),
@@ -165,10 +165,10 @@ SECTIONS = (
     ),
     Row(
         "libraries",
-        "Libraries beside the own runtime",
+        "Libraries and the built-in runtime",
         "The same model and training in a library and in this program's own runtime: what is predicted of each, what was "
         "measured, and what upstream claims; the widest difference first. Then what either holds when forward ends, by "
-        "holder: agreement is 1 % of the library's bytes alive, and a note says what it keeps beyond.",
+        "holder: agreement is 1 % of the library's bytes alive, and a note names what it keeps beyond.",
         (_of_sets(library_tables.libraries_table), _of_sets(library_tables.holders_table)),
         "no cell of a library has a cell of the own runtime with the same keys",
     ),

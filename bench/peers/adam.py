@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Torch's time for a step of AdamW over 24 matrices of 4096 x 4096, in rows named as those of bench_adam_gpu.
+"""Torch's time for a step of AdamW over 24 matrices of 4096 x 4096, in rows with the names of bench_adam_gpu.
 
 Writes Google Benchmark's JSON, to standard output without --out. Torch's fused AdamW requires gradients of the
 parameters' type. FP8 rows therefore step FP32 masters with FP32 gradients, measure the amaxes with one list operation,

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Torch's scaled_dot_product_attention, by cuDNN or by its own flash kernels, in rows named as those of
+"""Torch's scaled_dot_product_attention, by cuDNN or by its own flash kernels, in rows with the names of
 bench_attention.
 
 Writes Google Benchmark's JSON, to standard output without --out. Torch has no attention in FP8. Its gradients are the
-rows `backward_any_order`; they are also the rows `backward` where torch, with deterministic algorithms on, gives equal
+rows `backward_any_order`; they are also the rows `backward` if torch, with deterministic algorithms on, gives equal
 bits on every run. Grouped queries stay grouped in torch too.
 """
 

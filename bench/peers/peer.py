@@ -13,7 +13,7 @@ def arguments(description, rounds):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=rounds, help="calls that are timed (default: %(default)s)")
     parser.add_argument("--filter", default="", metavar="TEXT", help="only rows whose name contains this")
-    parser.add_argument("--out", metavar="FILE", help="where the JSON goes; standard output when left out")
+    parser.add_argument("--out", metavar="FILE", help="file for the JSON; default: standard output")
     return parser
 
 

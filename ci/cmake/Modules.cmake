@@ -3,7 +3,7 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 
-# The presets of ci/test alone ask for errors, since other build types warn of more; so do newer compilers than Debian 12's g++ 12
+# Only the presets of ci/test make warnings errors, since other build types warn of more; so do newer compilers than Debian 12's g++ 12
 # and clang 14, which therefore only warn there too.
 set(werror)
 if(FP8LAB_WERROR AND ((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
@@ -35,7 +35,7 @@ if(FP8LAB_SANITIZE)
 endif()
 target_link_options(fp8lab_settings INTERFACE $<BUILD_INTERFACE:LINKER:--build-id>)  # results of a modified checkout hold it
 
-# Where the headers of every module are found, here and in an installed package.
+# Folders of the headers of every module, here and in an installed package.
 set(fp8lab_headers $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/lib> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/fp8lab>)
 
 # fp8lab_export(<name>): the library fp8lab_<name> becomes fp8lab::<name> of the installed package; see Package.cmake.
@@ -61,7 +61,7 @@ function(fp8lab_module module)
 endfunction()
 
 # fp8lab_folder_of(<name> <library's file> <source>): tells <source>, as <name>, in which folder CMake found a library that is opened
-# when the program runs; "" where it found none.
+# when the program runs; "" if it found none.
 function(fp8lab_folder_of name library source)
   set(folder "")
   if(library)
@@ -86,7 +86,7 @@ function(fp8lab_test_entries entry shards timeout labels environment)
   endforeach()
 endfunction()
 
-# fp8lab_optimize_little(<target> [UNSANITIZED]): where optimising takes longer than what is optimised runs: little, or
+# fp8lab_optimize_little(<target> [UNSANITIZED]): if optimising takes longer than the optimised code runs: little, or
 # under sanitizers not at all. UNSANITIZED: under sanitizers as everything else, since that runs for longer there.
 function(fp8lab_optimize_little target)
   if(FP8LAB_SANITIZE)
@@ -102,12 +102,12 @@ endfunction()
 #             [GPU|GPUS] [GPU_SHARDS <n>] [NUMERIC] [OPTIMIZED] [UNSANITIZED <patterns>])
 # One GoogleTest binary and its CTest entries; correctness/ itself is on the include path for reference/ and support/.
 # SHARDS: that many entries, which divide a long binary's tests among them.
-# GPU: where CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
-# GPU is of one architecture, Hopper, so tests of another or of every one are left out.
+# GPU: if CUDA is built, further entries, <name>_on_gpu, run the same binary on device `cuda`, GPU_SHARDS of them; a
+# GPU has one architecture, Hopper, so tests of another or of every architecture are left out.
 # GPUS: as GPU, for tests with ranks, which use every GPU that there is; their entries have the label `gpus` too.
 # NUMERIC: label `numeric`, by which ci/test runs the binary again under each instruction set, since its tests compare
 # operations and layers with references.
-# OPTIMIZED: its own files are optimised as lib/ is, those of other tests by fp8lab_optimize_little().
+# OPTIMIZED: its own files are optimised as lib/ is, files of other tests by fp8lab_optimize_little().
 # UNSANITIZED: patterns of GoogleTest for the tests that sanitized builds leave out, since others run the same lines of
 # lib/: the largest of a table of sizes, many draws or seeds of one computation, and those that measure time.
 function(fp8lab_test name)

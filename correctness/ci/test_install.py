@@ -125,7 +125,7 @@ class Installed(unittest.TestCase):
     def test_near_misses_are_named(self):
         self.fp8lab("init", "memory")
         self.assertIn("Did you mean `cuda`?", self.fp8lab("run", "memory.yaml", "-d", "gpu", code=2).stderr)
-        self.assertIn("those of these files are on meta", self.fp8lab("run", "memory.yaml", "-d", "cpu", code=5).stderr)
+        self.assertIn("the cells of these files are on meta", self.fp8lab("run", "memory.yaml", "-d", "cpu", code=5).stderr)
         self.assertIn("Did you mean `recipe`?", self.fp8lab("keys", "recip", code=2).stderr)
         self.assertIn("memory.peak_bytes", self.fp8lab("metrics", "memory.peak_byte", code=2).stderr)
 

@@ -139,7 +139,7 @@ class Mistakes(Workspace):
             path.write_text(text)
             for arguments in (["tiny"], ["tiny", "--resume"]):
                 error = self.refused(*arguments)
-                self.assertTrue(error.startswith(f"fp8lab: error: {path}: a run would replace it, and no run left it: "), error)
+                self.assertTrue(error.startswith(f"fp8lab: error: {path}: a run would replace it, and it does not come from a run: "), error)
                 self.assertIn("give another directory with -o, or remove it", error)
                 self.assertEqual(1, error.count("\n"), error)
             self.assertEqual({path: text}, {file: file.read_text() for file in self.out.iterdir()})

@@ -160,8 +160,8 @@ TEST(Arguments, RingExchangesThatOverlapOrGoNowhereAreRefused) {
   EXPECT_EQ(exchange(1, 150, 50), "");
   EXPECT_EQ(exchange(-3, 50, 50), "");
   EXPECT_EQ(exchange(1, 149, 50),
-            "rank 1: ring_exchange 'kv' of group 'world': part 0 is received where it is sent from; the two must not "
-            "overlap");
+            "rank 1: ring_exchange 'kv' of group 'world': part 0 is received in the memory from which it is "
+            "sent; the two must not overlap");
   EXPECT_NE(exchange(1, 100, 50), "");
   EXPECT_EQ(exchange(8, 200, 50),
             "rank 1: ring_exchange 'kv' of group 'world': by 8 each of its 4 ranks would send to itself");

@@ -99,8 +99,8 @@ const Environment kPmix = {{"PMIX_RANK", "5"}};
 const Environment kPmi = {{"PMI_RANK", "5"}};
 
 const Choosing kChoices[] = {
-    {"nobody", {}, true, "in_process", "nobody launched ranks: each is a thread of this process"},
-    {"nobody_no_mpi", {}, false, "in_process", "nobody launched ranks: each is a thread of this process"},
+    {"nobody", {}, true, "in_process", "no launcher started ranks: each is a thread of this process"},
+    {"nobody_no_mpi", {}, false, "in_process", "no launcher started ranks: each is a thread of this process"},
     {"mpirun", kMpirun, true, "mpi", "mpirun launched the ranks"},
     {"mpirun_no_mpi", kMpirun, false, "",
      "mpirun started this process as rank 5 of 8, and no MPI here; install it and build again, or start the ranks with "
@@ -109,10 +109,11 @@ const Choosing kChoices[] = {
     {"torchrun_no_mpi", kTorchrun, false, "sockets", "torchrun launched the ranks: they connect over Unix sockets"},
     {"torchrun_in_mpirun", both(kTorchrun, kMpirun), true, "sockets",
      "torchrun launched the ranks: they connect over Unix sockets"},
-    {"srun_pmix", both(kSrun, kPmix), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
-    {"srun_pmi", both(kSrun, kPmi), true, "mpi", "srun launched the ranks with a process manager that MPI knows"},
+    {"srun_pmix", both(kSrun, kPmix), true, "mpi", "srun launched the ranks with a process manager that MPI supports"},
+    {"srun_pmi", both(kSrun, kPmi), true, "mpi", "srun launched the ranks with a process manager that MPI supports"},
     {"srun_plain", kSrun, true, "sockets",
-     "srun launched the ranks without a process manager that MPI knows (--mpi=pmix): they connect over Unix sockets"},
+     "srun launched the ranks without a process manager that MPI supports (--mpi=pmix): they connect over Unix "
+     "sockets"},
     {"srun_no_mpi", both(kSrun, kPmix), false, "sockets",
      "srun launched the ranks, and no MPI here: they connect over Unix sockets"},
 };

@@ -159,7 +159,7 @@ TEST_P(EmbeddingTest, RefusalsNameTheArgumentAndTheRule) {
               embedding_gradient_into(*device_, {.grad_out = gaussian({6, 3}, 3), .tokens = ids}, table, false);
             }),
             "embedding_gradient_into: grad_out is " + type + " [6, 3] and grad_table is " + type +
-                " [5, 4]; both must have as many columns");
+                " [5, 4]; both must have the same number of columns");
   EXPECT_EQ(support::error_of([&] { tokens({-1}, 5); }),
             "make_tokens: token 0 is -1; a vocabulary of 5 has the tokens 0 to 4");
 }

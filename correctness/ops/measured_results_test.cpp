@@ -136,7 +136,7 @@ TEST_F(MeasuredResults, RefuseATensorThatIsNoAmax) {
   EXPECT_EQ(support::error_of([&] {
               quantize(*device_, x, {.format = make_recipe("block").activation, .holder = anyone()}, gaussian({1}));
             }),
-            "quantize: measured is f32 [1]; it is given only where the scale follows from the tensor's own amax");
+            "quantize: measured is f32 [1]; it is given only if the scale follows from the tensor's own amax");
 }
 
 }  // namespace

@@ -44,13 +44,13 @@ class Ablations(unittest.TestCase):
     def test_a_key_that_changes_data_or_model_leaves_no_loss_to_compare(self) -> None:
         for key in ("seed", "training.seed", "batch", "model.seq", "micro_batches", "corpus", "steps", "hidden", "model.layers"):
             sets = [cells({"recipe": "current"}, {"recipe": "current", key: "3"})]
-            self.assertEqual(ablations.ablations(sets)[0].words, "the loss says nothing; peak 1.00 MiB → 2.00 MiB", key)
+            self.assertEqual(ablations.ablations(sets)[0].words, "the loss decides nothing; peak 1.00 MiB → 2.00 MiB", key)
 
     def test_decibels_name_what_they_are_beside(self) -> None:
         sets = [cells({"recipe": "current"}, {"recipe": "current", "moments": "e4m3"})]
         for cell, decibels in zip(sets[0].cells, (30.0, 20.0)):
             cell.record["arms"]["after"]["metrics"]["parity.grad_sqnr_db"] = sample.metric(decibels, None, "dB")
-        self.assertIn("gradients beside the own BF16 arm 30 dB → 20 dB", ablations.ablations(sets)[0].words)
+        self.assertIn("gradients compared with the cell's own BF16 arm 30 dB → 20 dB", ablations.ablations(sets)[0].words)
 
     def test_two_keys_more_are_no_ablation_but_each_step_between_is_one(self) -> None:
         first, second = {"recipe": "current", "moments": "bf16"}, {"recipe": "current", "moments": "bf16", "steps": "3"}
@@ -61,7 +61,7 @@ class Ablations(unittest.TestCase):
     def test_losses_that_are_not_finite_say_nothing(self) -> None:
         sets = [cells({"recipe": "current"}, {"recipe": "current", "fp8_format": "e4m3"})]
         sets[0].cells[1].record["arms"]["after"]["losses"][2] = None
-        self.assertTrue(ablations.ablations(sets)[0].words.startswith("the loss says nothing; "))
+        self.assertTrue(ablations.ablations(sets)[0].words.startswith("the loss decides nothing; "))
 
     def test_a_matrix_has_none(self) -> None:
         self.assertEqual(ablations.ablations([cells({"recipe": "current"}, {"recipe": "mxfp8"})]), [])

@@ -102,7 +102,7 @@ class Choice(sample.Case):
         for arm in bare.cells[0].record["arms"].values():
             arm["peak_by_holder"] = arm["noise"] = []
         gaps = self.absent([bare])
-        self.assertEqual(gaps["holders"], "no cell says who holds memory at its peak")
+        self.assertEqual(gaps["holders"], "no cell records who holds memory at its peak")
         self.assertEqual(gaps["noise"], "no cell measured tensors against BF16's")
 
     def test_every_fix_of_a_matrix_has_its_timelines(self) -> None:

@@ -1,4 +1,4 @@
-"""Libraries beside the own runtime: which cells are put side by side, and what the table says of them."""
+"""Libraries and the built-in runtime: which cells are put side by side, and what the table says of them."""
 
 import unittest
 from typing import Any

@@ -55,7 +55,7 @@ class Loading(sample.Case):
         lines = "".join(json.dumps(record) + "\n" for record in sample.cells())
         (self.directory / "results.jsonl").write_text(lines)
         loader = self.loaded()
-        self.assertIn("results.jsonl beside it is shown instead", self.only_problem(loader))
+        self.assertIn("results.jsonl next to it is shown instead", self.only_problem(loader))
         self.assertEqual(len(loader.sets[0].cells), 4)
 
     def test_a_killed_run_loses_only_its_truncated_line(self) -> None:

@@ -94,7 +94,8 @@ class Page(unittest.TestCase):
         self.assertEqual((self.ended.returncode, sample.without_progress(self.ended.stderr)), (0, ""))
         self.assertEqual(self.browser.evaluate("[...document.querySelectorAll('main > section')].map(s => s.id)"), SECTIONS)
         gaps = self.browser.evaluate("[...document.querySelectorAll('#gaps li')].map(gap => gap.textContent.split(':')[0])")
-        self.assertEqual(gaps, ["Needs attention", "Did not run", "Step time", "What one key changes", "Libraries beside the own runtime",
+        self.assertEqual(gaps, ["Needs attention", "Did not run", "Step time", "What one key changes",
+                                "Libraries and the built-in runtime",
                                 "Controls of the measurement"])
         figures = self.browser.evaluate(
             "[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().height)"

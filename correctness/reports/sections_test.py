@@ -120,7 +120,7 @@ class HoldersAfterBackward(unittest.TestCase):
         record = retaining("leak", {})
         self.assertEqual(absent(record), "no arm retains memory after backward")
         record["arms"]["before"]["metrics"]["memory.retained_bytes"]["value"] = 3
-        self.assertEqual(absent(record), "arms retain memory after backward, and none of them says who holds it")
+        self.assertEqual(absent(record), "arms retain memory after backward, and none of them records who holds it")
         for arm in record["arms"].values():
             del arm["metrics"]["memory.retained_bytes"]
         self.assertEqual(absent(record), "no cell measured memory after backward")

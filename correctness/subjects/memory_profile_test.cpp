@@ -293,7 +293,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
               cell.training.quantized_weights = true;  // which bf16 ignores
             }),
             "");
-  EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile is of hopper");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile covers hopper");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.gather_ahead = true; }), "");  // FSDP2 does so whatever the key says
   // All keys are named at once.

@@ -158,7 +158,7 @@ void run_backward(Runtime& runtime, const Variable& root, Tensor gradient) {
         sum = std::move(input_gradients[i]);
       } else {
         check(!sum.is_quantized() && !input_gradients[i].is_quantized(),
-              "backward: a quantized gradient has one consumer's part alone");
+              "backward: a quantized gradient contains only one consumer's part");
         // The sum is a tensor of its own, because another branch may share the gradient.
         sum.plain = add(device, sum.plain, input_gradients[i].plain, runtime.in_flight(input->name()));
       }

@@ -36,14 +36,14 @@ const std::array kDevices = {
 
 void Device::read_to(const Tensor& tensor, std::span<float> values) {
   if (!computes()) fail(fmt::format("device '{}' computes nothing: there is no value to read", name()));
-  check(std::ssize(values) == tensor.numel(), "read: room for as many values as the tensor has is needed");
+  check(std::ssize(values) == tensor.numel(), "read: there must be room for every value of the tensor");
   if (!values.empty()) copy_values_to_host(tensor, values);
 }
 
 void Device::read_bytes_to(const Tensor& tensor, std::span<std::byte> bytes) {
   if (!computes()) fail(fmt::format("device '{}' computes nothing: there are no bytes to read", name()));
   check(tensor.contiguous(), "read_bytes: the tensor is not contiguous");
-  check(std::ssize(bytes) == tensor.bytes(), "read_bytes: room for as many bytes as the tensor has is needed");
+  check(std::ssize(bytes) == tensor.bytes(), "read_bytes: there must be room for every byte of the tensor");
   if (!bytes.empty()) copy_bytes_to_host(tensor, bytes);
 }
 

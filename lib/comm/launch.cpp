@@ -99,7 +99,7 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
 
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,
                                         std::string_view no_mpi) {
-  if (launch.launcher.empty()) return {"in_process", "nobody launched ranks: each is a thread of this process"};
+  if (launch.launcher.empty()) return {"in_process", "no launcher started ranks: each is a thread of this process"};
   if (launch.launcher == "torchrun") return {"sockets", "torchrun launched the ranks: they connect over Unix sockets"};
   if (launch.launcher == "mpirun") {
     if (!no_mpi.empty())
@@ -113,8 +113,8 @@ ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentL
   if (!no_mpi.empty()) return {"sockets", fmt::format("{}, and {}: they connect over Unix sockets", started, no_mpi)};
   if (variable("PMIX_RANK") == nullptr && variable("PMI_RANK") == nullptr)
     return {"sockets",
-            started + " without a process manager that MPI knows (--mpi=pmix): they connect over Unix sockets"};
-  return {"mpi", started + " with a process manager that MPI knows"};
+            started + " without a process manager that MPI supports (--mpi=pmix): they connect over Unix sockets"};
+  return {"mpi", started + " with a process manager that MPI supports"};
 }
 
 }  // namespace fp8lab

@@ -160,7 +160,7 @@ void ProcessGroup::ring_exchange(int shift, std::span<const ExchangePart> parts,
     check_buffer(call, i, part.from, part.bytes);
     check_buffer(call, i, part.to, part.bytes);
     if (overlap(part.from, part.bytes, part.to, part.bytes))
-      refuse(call, i, "is received where it is sent from; the two must not overlap");
+      refuse(call, i, "is received in the memory from which it is sent; the two must not overlap");
     call.mix(static_cast<std::uint64_t>(part.content));
     call.mix(static_cast<std::uint64_t>(part.bytes));
     sizes.add(part.content, part.bytes * size());

@@ -24,7 +24,7 @@ const std::array kProcessGroups = {
                     sockets_unavailable_reason, run_sockets},
     ProcessGroupRow{"nccl", "ranks of another row, each with a GPU of its own, between which NCCL moves bytes",
                     nccl_unavailable_reason, run_nccl},
-    ProcessGroupRow{"simulated", "one rank alone: collectives check and count, and move nothing",
+    ProcessGroupRow{"simulated", "a single rank: collectives check and count, and move nothing",
                     simulated_unavailable_reason, run_simulated},
 };
 

@@ -42,9 +42,9 @@ constexpr std::array kFixes = {
         .upstream = {{"TransformerEngine#1500", "TransformerEngine#1548", "TransformerEngine#1686"},
                      "2f61c4019",
                      "2.4"},
-        .symptom = "quantized weight copies stay on the device from forward on, so recomputation and offload "
-                   "free no memory",
-        .decision = "a shell gives its buffers up when they are saved for backward",
+        .symptom = "quantized copies of weights stay on the device from forward on, so recomputation and offload free "
+                   "no memory",
+        .decision = "a shell releases its buffers when they are saved for backward",
         .revert = [](Behaviors& b) { b.module_shells = ShellPolicy::kKeepFromForward; }},
     Fix{.name = "split_in_eight_bits",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
@@ -56,9 +56,9 @@ constexpr std::array kFixes = {
     // Main had both as of d0067d0da.
     Fix{.name = "flatten_without_copy",
         .upstream = {{"TransformerEngine#2245", "TransformerEngine#2698", "TransformerEngine#3008"}, "", ""},
-        .symptom = "FSDP2 keeps a flat view of every shard, which of MXFP8 and 128 x 128 blocks is a dequantized copy "
-                   "that nobody reads: these weights take twice the memory of BF16",
-        .decision = "nothing dequantized is kept beside a sharded weight in blocks",
+        .symptom = "FSDP2 keeps a flat view of every shard; for MXFP8 and 128 x 128 blocks it is a dequantized copy "
+                   "that nothing reads, so these weights need twice the memory of BF16",
+        .decision = "no dequantized copy of a sharded weight in blocks is kept",
         .revert = [](Behaviors& b) { b.flatten_without_copy = false; }},
     Fix{.name = "drop_transpose_in_make_like",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
@@ -68,7 +68,7 @@ constexpr std::array kFixes = {
     Fix{.name = "own_scale_in_new_zeros",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
         .symptom = "writing to zeros that were made like a weight rescales the weight",
-        .decision = "zeros like a per-tensor matrix have a copy of its scale",
+        .decision = "zeros that are made like a matrix with one scale have a copy of this scale",
         .revert = [](Behaviors& b) { b.own_scale_in_new_zeros = false; }},
     Fix{.name = "copy_bytes_between_shards",
         .upstream = {{"TransformerEngine#2245", "TransformerEngine#2369"}, "29537c96d", "2.10"},
@@ -77,13 +77,14 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.copy_bytes_between_shards = false; }},
     Fix{.name = "view_aligned_slices",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
-        .symptom = "a slice of an MXFP8 weight is in high precision even if it covers all rows, and so are its gathers",
+        .symptom = "a slice of an MXFP8 weight is in high precision even if it covers all rows, and it is gathered in "
+                   "high precision",
         .decision = "a slice that covers all rows is a view",
         .revert = [](Behaviors& b) { b.view_aligned_slices = false; }},
     Fix{.name = "gather_eight_bits",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
-        .symptom = "FP8 weights are gathered in high precision and quantized again by every layer: as much traffic as "
-                   "BF16's",
+        .symptom =
+            "FP8 weights are gathered in high precision, with BF16's traffic, and every layer quantizes them again",
         .decision = "shards travel as data and scales, and modules multiply the gathered data",
         .revert = [](Behaviors& b) { b.gather_eight_bits = false; }},
     Fix{.name = "share_amax_over_shards",
@@ -104,23 +105,22 @@ constexpr std::array kFixes = {
         .counterfactual = true},
     Fix{.name = "validate_usage_by_pass",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
-        .symptom = "forward asks for column-wise weights: on hopper a transpose in every layer, which its reshard does "
-                   "not free; an error under MXFP8",
-        .decision = "forward asks for the row-wise orientation alone, backward for the column-wise one",
+        .symptom = "forward requires column-wise weights: on hopper every layer makes a transpose, which its reshard "
+                   "does not free; under MXFP8 it ends in an error",
+        .decision = "forward requires only the row-wise orientation, backward only the column-wise one",
         .revert = [](Behaviors& b) { b.validate_usage_by_pass = false; },
         .counterfactual = true},
     Fix{.name = "use_weight_quantizer",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
-        .symptom =
-            "forward asks an FP8 weight for the orientations of its module's quantizer, which knows nothing of the "
-            "gather: column-wise ones too",
-        .decision = "the quantizer of a weight that is in eight bits is its own",
+        .symptom = "forward requires the orientations of the module's quantizer, which ignores the gather, so an FP8 "
+                   "weight needs column-wise data too",
+        .decision = "a weight in eight bits has a quantizer of its own",
         .revert = [](Behaviors& b) { b.use_weight_quantizer = false; },
         .counterfactual = true},
     Fix{.name = "keep_fp8_init_metadata",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
         .symptom = "deferred initialisation of a sharded FP8 model silently leaves its weights in high precision",
-        .decision = "a parameter that sharding registers again keeps the metadata by which it is made in eight bits",
+        .decision = "a parameter that sharding registers again keeps the metadata with which it is made in eight bits",
         .revert = [](Behaviors& b) { b.keep_fp8_init_metadata = false; }},
     Fix{.name = "strip_scale_padding",
         .upstream = {{"TransformerEngine#2245"}, "29537c96d", "2.10"},
@@ -167,7 +167,7 @@ constexpr std::array kFixes = {
                      "fe8fad59c",
                      "2.12"},
         .symptom = "fused Adam makes the state of a sharded parameter at the shape of the unsharded one: N times the "
-                   "memory over N ranks, and an error where it copies master weights",
+                   "memory over N ranks, and an error if it copies master weights",
         .decision = "Adam's state has the shape of the local shard",
         .revert = [](Behaviors& b) { b.shard_optimizer_state = false; }},
     Fix{.name = "fuse_moment_casts",
@@ -187,7 +187,7 @@ constexpr std::array kFixes = {
     // counted. The model is of frameworks that leave such shards out.
     Fix{.name = "count_empty_steps",
         .upstream = {{"TransformerEngine#1986", "TransformerEngine#3318"}, "734ce31e9", "2.19"},
-        .symptom = "training resumes with the wrong bias correction if the saved step is that of a rank where the "
+        .symptom = "training resumes with the wrong bias correction if the saved step comes from a rank on which the "
                    "parameter group was empty",
         .decision = "Adam counts the steps of a parameter group that is empty on this rank",
         .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
@@ -206,19 +206,19 @@ constexpr std::array kFixes = {
     // at the shape of the shard; its first release, 2.14, has #2795 too.
     Fix{.name = "shard_saved_state",
         .upstream = {{"TransformerEngine#2795"}, "5abadf4ee", "2.14"},
-        .symptom =
-            "a checkpoint keeps one rank's shard of Adam's moments and masters, and every rank resumes with that "
-            "one: silently wrong weights, or an error where shards differ in size",
-        .decision = "Adam's state of a sharded parameter is described as shards, as the parameter is",
+        .symptom = "a checkpoint keeps one rank's shard of Adam's moments and masters, and every rank resumes with "
+                   "this shard: silently wrong weights, or an error if shards differ in size",
+        .decision = "Adam's state of a sharded parameter is described as shards, like the parameter itself",
         .revert = [](Behaviors& b) { b.shard_saved_state = false; },
         .counterfactual = true},
     // #2951 reported the crash.
     Fix{.name = "keep_type_in_moves",
         .upstream = {{"TransformerEngine#2951", "TransformerEngine#2974"}, "9af70a8bb", "2.16"},
-        .symptom = "a checkpoint stores FP8 weights dequantized, and training resumes with weights quantized anew; "
-                   "sharded MXFP8 weights cannot be loaded",
+        .symptom =
+            "a checkpoint stores FP8 weights dequantized, and training resumes with weights that are quantized again; "
+            "sharded MXFP8 weights cannot be loaded",
         .decision =
-            "a quantized tensor that moves between host and device stays quantized, and has a storage to ask for",
+            "a quantized tensor that moves between host and device stays quantized, and has a storage with an address",
         .revert = [](Behaviors& b) { b.keep_type_in_moves = false; }},
     Fix{.name = "requantize_in_backward",
         .upstream = {{"TransformerEngine#2681", "TransformerEngine#2717", "TransformerEngine#2805"},
@@ -233,7 +233,7 @@ constexpr std::array kFixes = {
                      "0a088c1d5",
                      "2.16"},
         .symptom = "transposes that gathers make of FP8 weights stay after backward, and without reshard after forward "
-                   "the next backward reads them in place of the new weights'",
+                   "the next backward reads them instead of the transposes of the new weights",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
     // #2044 mended the same in fusible operations, where no quantizer got the new history.
@@ -242,13 +242,13 @@ constexpr std::array kFixes = {
         .symptom =
             "FP8 weights of a model that was built with amax histories of another length keep the scale of their "
             "initial values, so that weights that grow are clipped",
-        .decision = "where a history is resized, the weight's quantizer gets the live row of the new one",
+        .decision = "when a history is resized, the weight's quantizer gets the live row of the new history",
         .revert = [](Behaviors& b) { b.rebind_amax_on_resize = false; }},
     Fix{.name = "reset_incomplete_workspaces",
         .upstream = {{"TransformerEngine#1593"}, "abbdd769a", "2.2"},
         .symptom = "validation caches MXFP8 copies of 16-bit weights without column-wise data, and the first training "
                    "step after it ends in an error",
-        .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized anew",
+        .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized again",
         .revert = [](Behaviors& b) { b.reset_incomplete_workspaces = false; }},
 };
 

@@ -28,7 +28,7 @@ struct Fix {
   bool counterfactual = false;
 };
 
-/// The table of fixes. lib/README.md says what else a new one needs.
+/// The table of fixes. lib/extending.md lists what else a new one needs.
 std::span<const Fix> fixes();
 
 /// The fix called `name`. Throws Error listing the known names if there is none.

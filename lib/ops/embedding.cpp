@@ -18,7 +18,7 @@ void check_rows(std::string_view op, const NamedTensor& rows, const Tensor& toke
 
 void check_columns(std::string_view op, const NamedTensor& a, const NamedTensor& b) {
   if (a.tensor.cols() != b.tensor.cols())
-    fail(fmt::format("{}: {} and {}; both must have as many columns", op, describe(a), describe(b)));
+    fail(fmt::format("{}: {} and {}; both must have the same number of columns", op, describe(a), describe(b)));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void check_inputs(const Quantizer& inputs) {
   if (inputs.format.amax_source == AmaxSource::kHistory) {
     check_tensor_wide("quantize", {"scale", inputs.scale});
   } else if (inputs.scale) {
-    fail(fmt::format("quantize: {}; it is given only where the amax comes from a history",
+    fail(fmt::format("quantize: {}; it is given only if the amax comes from a history",
                      describe({"scale", inputs.scale})));
   }
   if (inputs.amax) check_tensor_wide("quantize", {"amax", inputs.amax});
@@ -168,7 +168,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
   if (measured) {
     check_tensor_wide("quantize", {"measured", measured});
     if (inputs.format.amax_source != AmaxSource::kTensor)
-      fail(fmt::format("quantize: {}; it is given only where the scale follows from the tensor's own amax",
+      fail(fmt::format("quantize: {}; it is given only if the scale follows from the tensor's own amax",
                        describe({"measured", measured})));
   }
   QuantizedTensor result;

@@ -304,7 +304,7 @@ QuantizedTensor view_as(const QuantizedTensor& q, const Shape& shape) {
   if (shape.numel() != q.shape().numel() || (!same_matrix && !q.format().per_tensor()) ||
       (!same_matrix && !q.rowwise()))
     fail(fmt::format("view: {} as {}; {}", describe_stored(q), to_string(shape),
-                     shape.numel() != q.shape().numel() ? "the elements are not as many"
+                     shape.numel() != q.shape().numel() ? "the numbers of elements differ"
                      : q.format().per_tensor()          ? "without row-wise orientation the last dimension must stay"
                                                         : "blocks lie along the last dimension, which must stay"));
   QuantizedTensor viewed(shape, q.format());

@@ -193,7 +193,7 @@ void Adam::list_tensors(std::optional<std::size_t> group) {
     if (!shard.grad || group.value_or(own_group) != own_group || !hooks_->is_launched(i)) continue;
     if (shard.grad.numel() != shape_of(shard).numel())
       fail(fmt::format(
-          "Adam: the gradient of '{}' has shape {}, the parameter {}; gradients of shards are those of their rows",
+          "Adam: the gradient of '{}' has shape {}, the parameter {}; the gradient of a shard has the shard's rows",
           shard.name, to_string(shard.grad.shape()), to_string(shape_of(shard))));
     AdamTensor& tensor = tensors_.emplace_back(described_[i]);
     tensor.grad = shard.grad.view();

@@ -47,7 +47,7 @@ void SavedEntries::check_bytes(const RankFile& file, std::string_view entry, std
                                std::int64_t expected) {
   if (actual != expected)
     file.refuse(entry,
-                fmt::format("{} B where the model has {} B; load it into the model that was saved", actual, expected));
+                fmt::format("{} B, and the model has {} B; load it into the model that was saved", actual, expected));
 }
 
 const RankFile* SavedEntries::own_file(const EntryRequest& request) const {

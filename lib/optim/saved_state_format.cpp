@@ -172,7 +172,8 @@ RankFile::RankFile(const std::filesystem::path& folder, const RankFileRow& row) 
   if (bytes < 0)
     fail(fmt::format("saved state: {}: it is absent, though the manifest names it; copy the files of all ranks, or {}",
                      path_.string(), kRemedy));
-  if (bytes != row.bytes) fail_damaged(path_, fmt::format("it has {} B, the manifest says {} B", bytes, row.bytes));
+  if (bytes != row.bytes)
+    fail_damaged(path_, fmt::format("it has {} B, and the manifest states {} B", bytes, row.bytes));
   const std::string first = read_text(path_, 0, kFirstLine);
   check_version(path_, first);
   std::istringstream words(first.substr(kMagic.size()));

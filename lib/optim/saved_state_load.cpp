@@ -244,8 +244,9 @@ class Loader {
                                          : values_from<float>(saved_.rows_of(master));
     if (has_value && value.dtype == DType::kF32) return values_from<float>(saved_.rows_of(value));
     file.refuse(first.name,
-                "one of the two cuts splits its blocks, so that it is kept in eight bits under the other alone and has "
-                "to be made from its master, which was not saved; load it on as many ranks as it was saved on, or save "
+                "one of the two cuts splits its blocks, so it is kept in eight bits only under the other cut, and has "
+                "to be made from its master, which was not saved; load it on the number of ranks on which it was "
+                "saved, or save "
                 "the optimizer with it");
   }
 
@@ -253,10 +254,9 @@ class Loader {
     Parameter& shard = local_shard(*state_.parameters[item.parameter]);
     const Tensor master = state_.optimizer == nullptr ? Tensor() : state_.optimizer->state()[item.parameter].master;
     if (!master)
-      saved_.files().front().refuse(
-          item.name,
-          "it was cut into other rows, and eight bits are cut anew by casting them from the master, "
-          "which this optimizer lacks; load it on as many ranks as it was saved on");
+      saved_.files().front().refuse(item.name,
+                                    "it was cut into other rows, and a new cut in eight bits is cast from the master, "
+                                    "which this optimizer lacks; load it on the number of ranks on which it was saved");
     rewrites_.push_back(
         {.value = master, .to = &shard.quantized, .quantizer = shard.quantizer.get(), .nominal = shard.spec.dtype});
   }
@@ -315,10 +315,9 @@ class Loader {
           if (i < live)
             values[i] = std::isnan(others[i]) || others[i] > values[i] ? others[i] : values[i];
           else if (float_bits(others[i]) != float_bits(values[i]))
-            file.refuse(
-                item.name,
-                "it differs from another rank's, so other ranks cannot share it; load it on as many ranks as it was "
-                "saved on, or train with amaxes reduced over the ranks");
+            file.refuse(item.name,
+                        "it differs from another rank's, so other ranks cannot share it; load it on the number of "
+                        "ranks on which it was saved, or train with amaxes reduced over the ranks");
         }
       }
     }

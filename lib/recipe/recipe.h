@@ -105,7 +105,7 @@ struct RecipeRow {
   std::span<const std::string_view> keys;
 };
 
-/// The table of recipes. lib/README.md says what a new one needs.
+/// The table of recipes. lib/extending.md lists what a new one needs.
 std::span<const RecipeRow> recipes();
 
 /// The recipe `name` with `options` applied. Throws Error for an unknown name (listing the known ones) or for an option

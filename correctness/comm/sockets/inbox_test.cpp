@@ -163,7 +163,7 @@ TEST(Inbox, RefusesAMessageOfWrongLength) {
     OneRun run;
     run.expect(300, kData);
     EXPECT_EQ(refusal(run, frame(kData, total, 0)),
-              "it sent a message of " + std::to_string(total) + " bytes where one of 300 is due");
+              "it sent a message of " + std::to_string(total) + " bytes, and one of 300 is expected");
   }
   const std::string size = std::to_string(sizeof(Call));
   for (const std::uint64_t total : {std::uint64_t{1}, std::uint64_t{sizeof(Call) + 1}, kLarge}) {

@@ -89,8 +89,8 @@ TEST(Usage, ExpectationsAboutValuesThatNoDeviceComputesAreRefusedWithTheRemedy) 
   const Ended refused = validated("");
   EXPECT_EQ(refused.code, 2);
   EXPECT_EQ(refused.errors, "fp8lab: error: " + file +
-                                ":9:1: `expect`: parity.loss_gap is of values, and device meta of cell "
-                                "values/device=meta computes none, so that it could only end inconclusive; add "
+                                ":9:1: `expect`: parity.loss_gap needs values, and device meta of cell "
+                                "values/device=meta computes none, so it could only end inconclusive; add "
                                 "`when: {device: cpu}`\n");
   EXPECT_EQ(validated(", when: {device: cpu}").code, 0);
 }
@@ -170,7 +170,7 @@ TEST(Usage, EveryKeySaysWhatItsAbsenceMeans) {
   EXPECT_TRUE(contains(explained("positions"), "absent unless given: learned in form gpt")) << explained("positions");
   EXPECT_TRUE(contains(explained("optimizer"), "default:   none\n")) << explained("optimizer");
   EXPECT_TRUE(contains(explained("capacity"), "example:   capacity: 80GiB\n")) << explained("capacity");
-  EXPECT_TRUE(contains(explained("expect"), "after when left out")) << explained("expect");
+  EXPECT_TRUE(contains(explained("expect"), "after by default")) << explained("expect");
 }
 
 TEST(Usage, UnreadableFilesAreReportedWithTheReason) {
@@ -180,7 +180,7 @@ TEST(Usage, UnreadableFilesAreReportedWithTheReason) {
   const Ended resumed = run(scenarios.run_arguments({"--resume"}));
   EXPECT_EQ(resumed.code, 2);
   EXPECT_TRUE(contains(resumed.errors, "results.jsonl:2: not a line of an earlier run")) << resumed.errors;
-  EXPECT_TRUE(contains(resumed.errors, "remove the line to go on")) << resumed.errors;
+  EXPECT_TRUE(contains(resumed.errors, "remove the line to continue")) << resumed.errors;
   EXPECT_FALSE(contains(resumed.errors, "json.exception")) << resumed.errors;
 }
 

@@ -28,7 +28,7 @@ std::string planned_as(std::vector<std::string> settings) {
 
 TEST(PlanOfAModelAsALibrary, WithKeysOfTheProfile_HasTheLibrarysFigures) {
   const std::string text = planned_as({});
-  EXPECT_NE(text.find("Figures are of transformer_engine "), std::string::npos) << text;
+  EXPECT_NE(text.find("Figures belong to transformer_engine "), std::string::npos) << text;
   EXPECT_NE(text.find(" fits 77.6 GiB with "), std::string::npos) << text;
   EXPECT_EQ(text.find("the built-in runtime"), std::string::npos) << text;
   EXPECT_EQ(text.find("holds at least"), std::string::npos) << text;

@@ -376,7 +376,7 @@ TEST(SpareBytes, OfALibraryAreShownByNoRunOnMeta) {
 
 TEST(PageOfAModel, SaysWhoseFiguresTheyAre) {
   const std::string text = printed(of_model("h100", 8)).text;
-  EXPECT_TRUE(contains(text, "Figures are of the built-in runtime")) << text;
+  EXPECT_TRUE(contains(text, "Figures belong to the built-in runtime")) << text;
   EXPECT_TRUE(contains(text, "`PyTorch at least` is a lower bound")) << text;
   // The sharded parameters are the fifth of the owners.
   EXPECT_TRUE(contains(text, "1.9 GiB parameters")) << text;

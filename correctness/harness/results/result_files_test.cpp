@@ -129,7 +129,7 @@ TEST(ResultSet, PipeAsEnvironmentOfAResumedRun_IsRefused) {
   ResultSet(dir / "out", false).append(record_named("sample/a=1"));
   make_pipe(dir / "out" / "environment.json");
   ResultSet resumed(dir / "out", true);
-  EXPECT_TRUE(has_text(error_of([&] { resumed.write_environment("{}"); }), "environment.json: not what a run left"));
+  EXPECT_TRUE(has_text(error_of([&] { resumed.write_environment("{}"); }), "environment.json: not the file of a run"));
 }
 
 TEST(ResultSet, LinksInItsFolder_AreRefused_AndTheirTargetsStay) {

@@ -218,9 +218,8 @@ TEST(ResultsReader, ValueOfAnotherType_IsNamedByCellAndPath) {
   EXPECT_EQ(error_after("\"unit\":\"B\"", "\"unit\":3"),
             "cell sample/a=1: `cells[0].arms.before.metrics.\"memory.by_holder.parameter\".unit` must be text, but is "
             "the number 3");
-  EXPECT_EQ(
-      error_after("\"verdict\":\"confirmed\"", "\"verdict\":\"splendid\""),
-      "cell sample/a=1: `cells[0].verdict` must be a verdict that this program knows, but is the text \"splendid\"");
+  EXPECT_EQ(error_after("\"verdict\":\"confirmed\"", "\"verdict\":\"splendid\""),
+            "cell sample/a=1: `cells[0].verdict` must be a verdict of this program, but is the text \"splendid\"");
   EXPECT_EQ(error_after("\"bytes\":5", "\"bytes\":1e300"),
             "cell sample/a=1: `cells[0].arms.before.retained_by_holder[0].bytes` must be an integer, but is the "
             "number 1e+300");

@@ -236,7 +236,7 @@ TEST(ResultSet, FilesOfNoRunAreKept) {
         ResultSet(dir / "out", resume);
         ADD_FAILURE() << name << " was taken";
       } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("no run left it"), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find("it does not come from a run"), std::string::npos) << error.what();
       }
     EXPECT_EQ(sample::read(dir / "out" / name), "mine");
     EXPECT_FALSE(std::filesystem::exists(dir / "out/results.jsonl"));

@@ -96,7 +96,7 @@ TEST(RunnerOnGpus, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
   EXPECT_EQ(records[0].verdict, Verdict::kSkipped);
   EXPECT_EQ(records[0].reason,
             "its before arm needs 9.41 GiB (10,099,212,944 B) of device memory, and the device has 9.38 GiB "
-            "(10,066,329,600 B) beside what its driver takes");
+            "(10,066,329,600 B) in addition to its driver's");
   EXPECT_EQ(records[1].arms.at(Arm::kBefore).status, "out_of_memory");
   EXPECT_NE(records[2].verdict, Verdict::kSkipped);
   gibibytes = 9.25;

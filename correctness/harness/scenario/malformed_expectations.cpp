@@ -30,7 +30,7 @@ std::vector<Malformed> malformed_matrices_and_expectations() {
       {"include_twice",
        fix_with("matrix: {device: [cpu], include: [{ffn: 8}]}\ninclude: [{ffn: 9}]\n"),
        9,
-       {"beside `matrix` and inside it"}},
+       {"both outside and inside of `matrix`"}},
       {"include_under_two_names", fix_with("include: [{ffn: 8, model.ffn: 9}]\n"), 9, {"both set `model.ffn`"}},
       {"exclude_under_two_names",
        fix_with("matrix: {ffn: [8, 9], device: [cpu]}\nexclude: [{ffn: 8, model.ffn: 9}]\n"),

@@ -263,7 +263,7 @@ TEST(ScenarioReader, FileThatExpandsBeyondTheMemory_IsRefused) {
     return text.find(part) != std::string::npos;
   };
   EXPECT_TRUE(contains(refusal(kPlain + "upstream: [" + page + "]\n" + axes),
-                       "`matrix`: 10000 cells, with what the file says"));
+                       "`matrix`: 10000 cells, with their texts of the file"));
   EXPECT_TRUE(contains(refusal(kPlain + axes + "skip_if: [{reason: " + page + ", when: {batch: [1, 2, 3]}}]\n"),
                        "`matrix`: 10000 cells"));
   const std::string entries =

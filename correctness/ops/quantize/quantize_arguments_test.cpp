@@ -46,7 +46,7 @@ TEST_F(QuantizeArguments, ScalesAndAmaxesMustFitTheFormat) {
   expect_words(refusal(x_, {.format = delayed, .scale = two_}), {"scale is f32 [2]", "1 elements"});
   expect_words(refusal(x_, {.format = delayed, .scale = x_}), {"scale is bf16", "must be f32"});
   expect_words(refusal(x_, {.format = current, .scale = one_}),
-               {"scale is f32 [1]", "only where the amax comes from a history"});
+               {"scale is f32 [1]", "only if the amax comes from a history"});
   expect_words(refusal(x_, {.format = current, .amax = two_}), {"amax is f32 [2]"});
   EXPECT_EQ(refusal(x_, {.format = delayed, .scale = one_, .amax = one_}), "");
 }

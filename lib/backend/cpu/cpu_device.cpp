@@ -42,7 +42,7 @@ class CpuDevice final : public Device {
   void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) override {
     check(tensor.contiguous(), "write_bytes: the tensor is not contiguous");
     check(static_cast<std::int64_t>(bytes.size()) == tensor.bytes(),
-          "write_bytes: as many bytes as the tensor has are needed");
+          "write_bytes: the number of bytes must be the tensor's");
     if (!bytes.empty()) std::memcpy(tensor.view().data, bytes.data(), bytes.size());
   }
 
@@ -53,7 +53,8 @@ class CpuDevice final : public Device {
   }
 
   void write(const Tensor& tensor, std::span<const float> values) override {
-    check(static_cast<std::int64_t>(values.size()) == tensor.numel(), "write: as many values as elements are needed");
+    check(static_cast<std::int64_t>(values.size()) == tensor.numel(),
+          "write: the number of values must be the tensor's number of elements");
     ExecContext context;
     cpu::cast({.in = host_matrix(const_cast<float*>(values.data()), tensor), .out = tensor.view()}, context);
   }

@@ -36,7 +36,7 @@ Session& Session::instance() {
 Session::World Session::start() {
   int provided = MPI_THREAD_SINGLE;
   must_start(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-  if (provided < MPI_THREAD_FUNNELED) fail("MPI offers MPI_THREAD_SINGLE alone; ranks need MPI_THREAD_FUNNELED");
+  if (provided < MPI_THREAD_FUNNELED) fail("MPI offers only MPI_THREAD_SINGLE; ranks need MPI_THREAD_FUNNELED");
   World world;
   must_start(MPI_Comm_dup(MPI_COMM_WORLD, &world.comm), "MPI_Comm_dup");
   must_start(MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

@@ -106,7 +106,7 @@ bool Inbox::begin_data() {
     const std::optional<Expected> expected = take_expected(tag);
     if (!expected && !abandoned_) return refuse("it sent bytes of a collective before they were expected");
     if (expected && expected->bytes != total)
-      return refuse(fmt::format("it sent a message of {} bytes where one of {} is due", total, expected->bytes));
+      return refuse(fmt::format("it sent a message of {} bytes, and one of {} is expected", total, expected->bytes));
     data_ = frame_;
     to_ = expected ? expected->to : nullptr;
   } else if (tag != data_.tag || total != data_.total || offset != data_.offset) {

@@ -20,7 +20,7 @@ constexpr std::array kAbsentKeys{
     Row{"model.hidden", kRequired},
     Row{"model.seq", kRequired},
     Row{"model.heads", "required for layers with attention"},
-    Row{"model.kv_heads", "as many as heads"},
+    Row{"model.kv_heads", "the number of heads"},
     Row{"model.ffn", "four times hidden"},
     Row{"model.positions", "learned in form gpt, none in form llama"},
     Row{"model.bias", "as the form has them: true in gpt, false in llama"},

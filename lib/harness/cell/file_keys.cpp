@@ -12,7 +12,7 @@ constexpr std::array kFileKeys{
             "name: my-scenario", kRequired},
     FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward", kRequired},
     FileKey{"upstream", "issues and pull requests that it is about", "a list of text",
-            "upstream: [TransformerEngine#1935]", "that of `fix`"},
+            "upstream: [TransformerEngine#1935]", "the upstream of `fix`"},
     FileKey{"matrix", "axes: a cell for each combination of their values; an axis overrides the key of its name",
             "keys, each with a list of values", "matrix: {device: [cpu, meta], recipe: [bf16, mxfp8]}", "one cell"},
     FileKey{"include",
@@ -27,15 +27,15 @@ constexpr std::array kFileKeys{
             "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
         "expect",
-        "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies of the "
+        "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies for the "
         "same metric and arm",
         "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; several as "
-        "a list; after when left out, and required if cells have a before arm); one of equals, at_least and at_most (a "
+        "a list; after by default, and required if cells have a before arm); one of equals, at_least and at_most (a "
         "number, "
         "also with a unit: 6 GiB; predicted, the closed form; an arm; or a multiple of one, 1.05 of before) or within "
         "([low, high]); abs and rel, tolerances; when, which cells; or arm, status and signal",
         "expect: [{metric: memory.retained_bytes, arm: after, equals: 0, when: {device: meta}}]", "nothing is gated"},
-    FileKey{"claims", "figures that a source states, shown beside predicted and measured ones; they gate nothing",
+    FileKey{"claims", "figures that a source states, shown next to predicted and measured figures; they gate nothing",
             "a list of mappings with source, words, metric, arm, value, unit, note and when",
             "claims: [{source: an issue, words: it grows by 1 GB, metric: memory.peak_bytes, value: 1, unit: GB}]",
             "no claim"},

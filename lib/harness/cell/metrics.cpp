@@ -17,14 +17,14 @@ constexpr std::array kMetrics{
     Metric{"memory.optimizer_peak_bytes", "B", kLess, true, "most bytes alive at one moment of the optimizer's step"},
     Metric{"memory.reserved_peak_bytes", "B", kLess, true, "most bytes the allocator held from the device"},
     Metric{"memory.driver_overhead_bytes", "B", kLess, false,
-           "bytes in use on the GPU beyond what the allocator holds: context, libraries, scratch; of cells that run "
-           "alone"},
+           "bytes in use on the GPU beyond what the allocator holds: context, libraries, scratch; only in cells that "
+           "run alone"},
     Metric{"memory.end_of_forward_bytes", "B", kLess, true, "bytes alive when forward ends"},
     Metric{"memory.end_of_backward_bytes", "B", kLess, true, "bytes alive when backward ends"},
     Metric{"memory.end_of_step_bytes", "B", kLess, true, "bytes alive when the step ends"},
     Metric{"memory.weight_bytes", "B", kLess, true, "bytes of parameters that the rank keeps from step to step"},
     Metric{"memory.host_copies_peak_bytes", "B", kLess, true,
-           "most bytes at one moment of the values that FP8 weights were cast from, kept in host memory"},
+           "most bytes at one moment that host memory holds of the values from which FP8 weights were cast"},
     Metric{"memory.retained_bytes", "B", kLess, true,
            "bytes after backward that contexts, saved tensors, unsharded parameters or their gradients, results on "
            "their way between operations, or workspaces still hold"},
@@ -45,7 +45,7 @@ constexpr std::array kMetrics{
     Metric{"traffic.collectives", "1", kLess, true, "collectives in a step"},
 
     Metric{"host.pre_forward_ns", "ns", kLess, false,
-           "host time from entering a sharded layer to its first kernel, collectives left out (p50)"},
+           "host time from entering a sharded layer to its first kernel, without collectives (p50)"},
     Metric{"host.pre_forward_allocations", "1", kLess, true,
            "heap allocations before a sharded layer's first kernel (p50)"},
     Metric{"host.pre_forward_quantizer_copies", "1", kLess, true,
@@ -53,8 +53,7 @@ constexpr std::array kMetrics{
     Metric{"host.pre_forward_python_calls", "1", kLess, true,
            "Python functions that a library calls before a sharded layer's own work (p50)"},
     Metric{"host.pre_forward_python_objects", "1", kLess, true,
-           "blocks of Python's allocator that are in use after a library's work before a sharded layer, and were not "
-           "before (p50)"},
+           "blocks of Python's allocator that a library's work before a sharded layer leaves in use (p50)"},
 
     Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's", 1e-4, 1.0},
     Metric{"parity.mean_loss_gap", "1", kLess, true,
@@ -71,21 +70,21 @@ constexpr std::array kMetrics{
         "parity.weights_moved", "1", kMore, true,
         "fraction of weight tensors that training changed; BF16 rounds back a weight that moves by less than half its "
         "step, such as a norm's by 0.0039 above 1"},
-    Metric{
-        "parity.shards_moved", "1", kMore, true,
-        "fraction of a rank's shards that training changed, on the rank where it is smallest; empty shards left out"},
+    Metric{"parity.shards_moved", "1", kMore, true,
+           "fraction of a rank's shards that training changed, on the rank with the smallest fraction; without empty "
+           "shards"},
     Metric{"parity.ranks_equal", "1", kMore, true, "1 when all ranks see the same weights, else 0"},
     Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
            "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0", 0, 0,
            /*former_name=*/"parity.gathered_equals_whole"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true,
-           "fraction of values beyond the largest code, of those cast in the last step's forward and backward", 1e-4,
+           "fraction of the values cast in the last step's forward and backward that exceed the largest code", 1e-4,
            0.1},
     Metric{"parity.underflow_fraction", "1", kLess, true,
            "fraction of non-zero values that were cast to 0 in the last step", 1e-4, 0.1},
     Metric{"parity.values_cast", "1", kNeither, true,
-           "values cast to eight bits in the last step's forward and backward, over all ranks; twice where both "
+           "values cast to eight bits in the last step's forward and backward, over all ranks; counted twice if both "
            "orientations are made and have scales of their own"},
 
     Metric{
@@ -99,11 +98,11 @@ constexpr std::array kMetrics{
            "largest distance from 1 of the slope of a tensor on that step's, in units of its bound", 0.1},
 
     Metric{"twin.losses_equal", "1", kMore, true,
-           "1 when the same cell done the plain way (16-bit weights cast in every step, gathered when needed, never "
+           "1 if the twin (the same cell with 16-bit weights that are cast in every step, gathered when needed, never "
            "resumed) gives the same losses, bit for bit"},
 
     Metric{"time.step_ms", "ms", kLess, false,
-           "wall time of a training step (p50, without the first); on meta of the host's work alone"},
+           "wall time of a training step (p50, without the first); on meta only the host's work"},
     Metric{"time.forward_ms", "ms", kLess, false, "wall time of forward (p50, without the first step's)"},
     Metric{"time.backward_ms", "ms", kLess, false, "wall time of backward (p50, without the first step's)"},
     Metric{"time.optimizer_ms", "ms", kLess, false, "wall time of the optimizer (p50, without the first step's)"},

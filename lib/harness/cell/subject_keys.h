@@ -33,8 +33,7 @@ inline constexpr std::array kSubjects{
     SubjectRow{
         "transformer_engine", "NVIDIA Transformer Engine for PyTorch", kLibraryKeys, true,
         "PyTorch's 3 GB of disk or more and ten minutes, then its extension is compiled with nvcc: up to an hour"},
-    SubjectRow{"double", "stands in for a library in tests: a version names the defect that it has", kLibraryKeys,
-               false},
+    SubjectRow{"double", "replaces a library in tests: a version names its defect", kLibraryKeys, false},
 };
 
 std::vector<std::string> subject_names();

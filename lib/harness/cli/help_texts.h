@@ -29,7 +29,7 @@ inline constexpr const char* kFilesText =
 inline constexpr const char* kEnvironmentText =
     "Environment:\n"
     "  FP8LAB_CPU_ISA          instruction set of the kernels on device cpu; `fp8lab devices` lists them\n"
-    "  FP8LAB_TMPDIR           where temporary folders go, before TMPDIR\n"
+    "  FP8LAB_TMPDIR           folder for temporary files, instead of TMPDIR\n"
     "  FP8LAB_SUBJECTS         folder of the releases of libraries\n"
     "  FP8LAB_SUBJECT_PYTHON   Python of libraries without a release of their own\n"
     "  FP8LAB_WORKER           another copy of the folder with the worker that drives libraries\n"
@@ -37,21 +37,21 @@ inline constexpr const char* kEnvironmentText =
     "                          folder that keeps PyTorch's snapshot of a library's last step\n"
     "  FP8LAB_PYTHON           Python of `report`\n"
     "  FP8LAB_REPORTS          another copy of the folder with the program of `report`\n"
-    "  FP8LAB_DEBUG            1: `report` shows where an internal error arose\n\n";
+    "  FP8LAB_DEBUG            1: `report` prints the place of an internal error\n\n";
 
 inline constexpr const char* kRunExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out\n"
     "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
-    "  fp8lab run scenarios -f '-device=cuda'      all cells but those on cuda\n"
+    "  fp8lab run scenarios -f '-device=cuda'      all cells except cells on cuda\n"
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n"
-    "  fp8lab run scenarios -o out --against main  also fails if anything is worse than there\n\n"
+    "  fp8lab run scenarios -o out --against main  also fails if anything is worse than in the run `main`\n\n"
     "Each entry of the file of --accept is a table [[accept]]: `cells`, a regular expression on ids; `metric` with\n"
     "`at_most` or `at_least`, or `kind` (vanished, verdict, arm, no_figure, redefined, gates); `expires`, the last "
     "day\n"
     "on which it counts; `why`. A file of --tiers has a table for each tier: `title`, `scenarios`, `devices`, "
     "`filter`,\n"
-    "`sample`, `controls`, and `limit_s`, above which the run is warned of.\n\n";
+    "`sample`, `controls`, and `limit_s`; a run that takes longer is warned about.\n\n";
 
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"
@@ -60,21 +60,21 @@ inline constexpr const char* kCompareHelp =
     "shown, and none is gated. Of several\n"
     "runs the last is compared with the baseline, and each line names the run and commit since which it\n"
     "holds. A regression is a cell that vanished, a verdict further from good, and a figure that every run\n"
-    "repeats (bytes, counts, equalities) that got worse. New cells are none. Timings are shown and not judged.\n"
+    "repeats (bytes, counts, equalities) that got worse. New cells are no regression. Times are not judged.\n"
     "Figures of parity and reference depend on the order of additions, so they have a slack, within which a "
     "difference\n"
-    "is neither better nor worse: a loss gap may double. `fp8lab metrics NAME` has that of a metric.\n"
+    "is neither better nor worse: a loss gap may double. `fp8lab metrics NAME` prints the slack of a metric.\n"
     "Two Google Benchmark files, of two commits or of a peer, are compared row by row: the ratio of medians, and\n"
     "whether every repetition is slower or faster; with fewer than five repetitions a row is undecided.\n\n"
     "Exit codes: 0 no regression, 1 regressions, 2 bad usage or files, 5 no regression, and no cell in common.\n";
 
 inline constexpr const char* kReportNotes =
     "Writes report.html (one file that needs no network), report.md, figures/*.svg, and report.pdf, which is the page\n"
-    "as Chromium or Chrome prints it; without one of them there is no PDF, and a line says so.\n"
+    "as Chromium or Chrome prints it; without one of them there is no PDF, and a line reports this.\n"
     "OUT is what `fp8lab run -o` left, its results.json or results.jsonl, or a Google Benchmark JSON file; benchmarks\n"
     "are also found under OUT/bench. A file called peer_NAME.json is the peer that rows of equal name are compared "
     "with.\n"
-    "What cannot be read is named, in the report too, and left out.\n"
+    "Unreadable input is named, in the report too, and left out.\n"
     "Needs the Debian packages python3-matplotlib and python3-jinja2. FP8LAB_PYTHON names another Python,\n"
     "FP8LAB_REPORTS another copy of the folder reports.\n\n"
     "Examples:\n"

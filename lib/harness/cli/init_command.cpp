@@ -22,7 +22,7 @@ struct Template {
 
 constexpr Template kTemplates[] = {
     {"memory", "memory of training, by holder, without a GPU",
-     R"(# Memory of four layers of Llama-3 8B, computed from shapes alone: no GPU, a fraction of a second.
+     R"(# Memory of four layers of Llama-3 8B, computed only from shapes: no GPU, a fraction of a second.
 version: 1
 name: memory
 title: Every byte of training is explained, and none outlives backward
@@ -38,7 +38,7 @@ expect:                                  # `fp8lab metrics` lists what can be ga
   - {metric: memory.peak_bytes, arm: after, equals: predicted}
 )"},
     {"sharded", "bytes that sharded training gathers and reduces",
-     R"(# FSDP over 8 ranks: what each rank keeps, and what travels in a step. Shapes alone, no GPU.
+     R"(# FSDP over 8 ranks: what each rank keeps, and what travels in a step. Only shapes, no GPU.
 version: 1
 name: sharded
 title: Sharded FP8 weights are gathered in eight bits
@@ -55,7 +55,7 @@ expect:
   - {metric: traffic.reduce_scatter_bytes, arm: after, equals: predicted}
   - {metric: memory.retained_bytes, arm: after, equals: 0}
 )"},
-    {"parity", "losses and gradients of each recipe beside BF16's",
+    {"parity", "losses and gradients of each recipe compared with BF16's",
      R"(# A small transformer, computed on the CPU under every recipe and in BF16.
 version: 1
 name: parity

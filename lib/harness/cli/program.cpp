@@ -141,12 +141,11 @@ class CommandLine {
         ->type_name("DEVICE,...");
     command
         .add_option("-f,--filter", request_.filters,
-                    "only cells whose id matches (RE2's syntax); a leading '-' negates; of several, all must hold")
+                    "only cells whose id matches (RE2's syntax); a leading '-' negates; several must all hold")
         ->allow_extra_args(false)  // as for devices
         ->type_name("REGEX");
     command
-        .add_option("--sample", request_.sample,
-                    "at most so many cells of each scenario and device, always the same ones")
+        .add_option("--sample", request_.sample, "at most N cells of each scenario and device, always the same ones")
         ->check(integer_within(1, 1000000))
         ->type_name("N");
   }
@@ -156,7 +155,7 @@ class CommandLine {
       init_.json = json_;
       return init_command(init_);
     });
-    init.add_option("KIND", init_.kind, "what it measures; --list tells the kinds")->capture_default_str();
+    init.add_option("KIND", init_.kind, "what it measures; --list prints the kinds")->capture_default_str();
     init.add_option("-o,--out", init_.out, "file to write; default: KIND.yaml; -: print it")->type_name("FILE");
     init.add_flag("--force", init_.force, "replace an existing file");
     init.add_flag("--list", init_.list, "list the kinds and write nothing");
@@ -176,7 +175,7 @@ class CommandLine {
     });
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
-                   "arms at a time, fewer where a GPU's memory holds no more; default: one per core")
+                   "arms at a time, fewer if a GPU's memory holds no more; default: one per core")
         ->check(integer_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,
@@ -184,24 +183,23 @@ class CommandLine {
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
     run.add_option("--processes", request_.processes,
-                   "processes of each arm of cells that measure time or the host, in random order; default: 8 where a "
-                   "gate compares times, else 1; up to three times as many while such a gate is undecided")
+                   "processes of each arm of cells that measure time or the host, in random order; default: 8 if a "
+                   "gate compares times, else 1; up to 3 N while such a gate is undecided")
         ->check(integer_within(1, 1000))
         ->type_name("N");
     run.add_option("--gate-time", request_.gate_time,
-                   "fail a cell whose step takes longer after its fix than before it by more than so many percent, "
-                   "where 99 % intervals show it")
+                   "fail a cell whose step is slower after its fix than before it by more than PERCENT, if 99 % "
+                   "intervals show it")
         ->transform([](std::string text) { return text.ends_with('%') ? text.substr(0, text.size() - 1) : text; }, "")
         ->check(number_within(0, 1000))
         ->type_name("PERCENT");
-    run.add_flag(
-        "--controls", request_.controls,
-        "test the measurement too: for each scenario a cell with equal arms, which must show no difference, and "
-        "one with a planted byte, a collective and, where time is gated, 5 % of the step's time, which must show; "
-        "--gate-time does so for what measures time");
-    run.add_option("--tier", request_.tier, "run this tier of --tiers, in place of PATH")->type_name("TIER");
-    run.add_option("--tiers", request_.tiers, "a table of tiers; with --list alone: print them")->type_name("FILE");
-    run.add_option("--against", request_.against, "an earlier run, as of `compare`: a regression fails this one")
+    run.add_flag("--controls", request_.controls,
+                 "test the measurement too, with two more cells for each scenario: one with equal arms, which must "
+                 "show no difference, and one with a planted byte, a planted collective and, if time is gated, 5 % "
+                 "more time, which must show; --gate-time implies this for scenarios that measure time");
+    run.add_option("--tier", request_.tier, "run this tier of --tiers instead of PATH")->type_name("TIER");
+    run.add_option("--tiers", request_.tiers, "a table of tiers; --list without --tier prints them")->type_name("FILE");
+    run.add_option("--against", request_.against, "an earlier run, as for `compare`: a regression fails this run")
         ->type_name("BASELINE");
     run.add_option("--allow", request_.allow, "with --against: cells whose id matches may get worse or vanish")
         ->type_name("REGEX");
@@ -213,7 +211,7 @@ class CommandLine {
                  "the step summary; write run_exit_code, the exit code without the comparison");
     run.add_flag("--resume", request_.resume, "keep what an earlier run finished in the same directory");
     run.add_flag("--isolate", request_.isolate,
-                 "run every arm of every cell, each in a process of its own: slower, to rule out influence");
+                 "run every arm of every cell in a process of its own: slower, but arms cannot influence each other");
     run.add_flag("--list", request_.list, "print the ids of the cells and run nothing");
     run.add_flag("--dry-run", request_.dry_run, "print what each cell would run and expect, and run nothing");
     add_json(run, "print JSON on standard output, progress on standard error");
@@ -221,8 +219,8 @@ class CommandLine {
   }
 
   void add_report() {
-    CLI::App& report = add("report", "make a page, figures and files for viewers from results",
-                           [this] { return report_command(report_, program_); });
+    CLI::App& report =
+        add("report", "make a page and figures of results", [this] { return report_command(report_, program_); });
     report.add_option("OUT", report_.results, "result directories and files, each as LABEL=OUT or OUT")->required();
     report.add_option("-o,--out", report_.out, "directory for the report")->required()->type_name("DIR");
     report.add_option("--title", report_.title, "of the report")->capture_default_str();
@@ -232,13 +230,13 @@ class CommandLine {
         ->type_name("N");
     report.add_flag("--snapshots", report_.snapshots, "write snapshots/*.pickle for PyTorch's memory viewer");
     report.add_flag("--traces", report_.traces, "write traces/*.json for Perfetto and chrome://tracing");
-    report.add_option("--cells", report_.cells, "cells of snapshots and traces; default: those drawn")
+    report.add_option("--cells", report_.cells, "cells of snapshots and traces; default: the cells that are drawn")
         ->type_name("REGEX");
     report.footer(kReportNotes);
   }
 
   void add_plan() {
-    CLI::App& plan = add("plan", "tell whether training fits in memory, and run nothing", [this] {
+    CLI::App& plan = add("plan", "predict whether training fits in memory; runs nothing", [this] {
       plan_.selection = request_;
       plan_.json = json_;
       return plan_command(plan_, program_);
@@ -269,7 +267,7 @@ class CommandLine {
   }
 
   void add_compare() {
-    CLI::App& compare = add("compare", "tell what got better and worse between two runs", [this] {
+    CLI::App& compare = add("compare", "show what got better and worse between two runs", [this] {
       comparison_.json = json_;
       return compare_command(comparison_);
     });
@@ -291,10 +289,10 @@ class CommandLine {
   }
 
   void add_lists() {
-    CLI::App& fixes = add("fixes", "list the fixes, and the scenarios that show each",
+    CLI::App& fixes = add("fixes", "list the fixes, and the scenarios of each",
                           [this] { return fixes_command(name_, directory_, json_, program_); });
-    fixes.add_option("FIX", name_, "all when left out");
-    fixes.add_option("--scenarios", directory_, "where to look for scenarios")->type_name("DIR");
+    fixes.add_option("FIX", name_, "default: all");
+    fixes.add_option("--scenarios", directory_, "folder of the scenarios")->type_name("DIR");
     add_list(fixes);
     add_list(add("recipes", "list the quantization recipes", [this] { return recipes_command(json_, program_); }));
     add_list(add("devices", "list the devices, and why one is unavailable",
@@ -302,17 +300,17 @@ class CommandLine {
     CLI::App& keys =
         add("keys", "explain the keys of a scenario", [this] { return keys_command(name_, json_, program_); });
     keys.add_option("KEY", name_,
-                    "explain this key in full, by its path or its last part; of a section (training): list its keys");
+                    "explain a key in full, by its path or its last part; or list the keys of a section (training)");
     add_list(keys);
     CLI::App& metrics = add("metrics", "explain the metrics", [this] { return metrics_command(name_, json_); });
-    metrics.add_option("METRIC", name_, "explain this metric in full; of a group (memory): list its metrics");
+    metrics.add_option("METRIC", name_, "explain a metric in full; or list the metrics of a group (memory)");
     add_list(metrics);
     CLI::App& subjects = add("subjects", "list the libraries that can train cells, and what is installed",
                              [this] { return subjects_command(release_, json_, program_); });
     subjects.add_option("--install", release_, "make a virtual environment for a release: transformer_engine==2.16.1")
         ->type_name("LIBRARY==RELEASE");
     add_list(subjects);
-    CLI::App& schema = add("schema", "print a JSON Schema, by which editors check scenario files",
+    CLI::App& schema = add("schema", "print a JSON Schema with which editors check scenario files",
                            [this] { return schema_command(document_, program_); });
     schema.add_option("DOCUMENT", document_, "scenario (the default), results or comparison")
         ->check(CLI::IsMember(schema_documents()));
@@ -388,7 +386,7 @@ int run_program(int argc, char** argv, const Program& program) {
     report_error(error.what());
     return 2;
   } catch (const std::exception& error) {
-    report_error(fmt::format("internal error: {}; please report what was run, and on what", error.what()));
+    report_error(fmt::format("internal error: {}; please report the command and the machine", error.what()));
     return 2;
   }
 }

@@ -103,7 +103,7 @@ int run_selected(const RunRequest& request, const Program& program, const std::o
   if (ranks) vocabulary.max_ranks = [](std::string_view) { return std::int64_t{kMostRanks}; };
   if (ranks && (request.processes > 0 || request.gate_time))
     fail("--processes and --gate-time need ranks that this program starts; start it without a launcher");
-  if (ranks && !program.measure_over) fail("this program runs on one process alone; start it without a launcher");
+  if (ranks && !program.measure_over) fail("this program runs only as one process; start it without a launcher");
   const bool speaks = !ranks || ranks->is_head();
   // Every rank reports its own errors, because its files may differ. It then ends before the ranks connect, so that no
   // rank waits for it.

@@ -99,8 +99,8 @@ std::string nothing_matches(const RunRequest& request, const std::vector<std::st
                             const Vocabulary& vocabulary) {
   const bool on_others =
       !request.devices.empty() && std::ranges::find_first_of(request.devices, devices) == request.devices.end();
-  std::string out = on_others ? fmt::format("no cell is on {}; those of these files are on {}", listed(request.devices),
-                                            fmt::join(devices, " and "))
+  std::string out = on_others ? fmt::format("no cell is on {}; the cells of these files are on {}",
+                                            listed(request.devices), fmt::join(devices, " and "))
                               : "no cell matches; `fp8lab run PATH --list` without filters shows what there is";
   for (const std::string& device : request.devices)
     if (const Term* term = find_term(vocabulary.devices, device); term && !term->why_unavailable().empty())

@@ -95,7 +95,7 @@ std::string section(const RunComparison& comparison, std::string_view title, Bel
   }
   if (number == 0) return "";
   std::string out = fmt::format("{} ({}):\n{}", title, counted(cells.size(), "cell"), lines);
-  if (number > kMostLines) out += fmt::format("  and {} more; --json tells all\n", number - kMostLines);
+  if (number > kMostLines) out += fmt::format("  and {} more; --json prints all\n", number - kMostLines);
   return out;
 }
 

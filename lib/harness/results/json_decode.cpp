@@ -53,7 +53,7 @@ void read_settings(const JsonReader& json, CellConfig& cell) {
     try {
       key->set(cell, read);
     } catch (const Error&) {  // which knows the word, but not its place
-      value.refuse_for("is no value that this program knows");
+      value.refuse_for("is not a value of this program");
     }
   });
 }
@@ -193,7 +193,7 @@ ClaimRecord claim_from(const JsonReader& json) {
 
 Verdict verdict_from(const JsonReader& json) {
   if (const auto verdict = parse_verdict(json.text())) return *verdict;
-  json.refuse("a verdict that this program knows");
+  json.refuse("a verdict of this program");
 }
 
 /// Reads the members that a cell has in every document.
@@ -217,7 +217,7 @@ Effect effect_from(const JsonReader& json, const std::string& text) {
   Effect out;
   const JsonReader kind = json.at("kind");
   const auto known = std::ranges::find_if(kEffectKinds, [&](EffectKind one) { return kind.is_text(name(one)); });
-  if (known == kEffectKinds.end()) kind.refuse("a kind of effect that this program knows");
+  if (known == kEffectKinds.end()) kind.refuse("a kind of effect of this program");
   out.kind = *known;
   out.text = text;
   out.metric = json.text_or_empty("metric");

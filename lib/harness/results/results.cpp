@@ -68,8 +68,9 @@ void refuse_foreign(const fs::path& directory) {
   replaced.push_back(kEnvironment);
   for (const char* name : replaced) refuse_in_the_way(directory / (name + std::string(kPart)));
   const auto refuse = [&](const char* name, const std::string& why) {
-    fail(fmt::format("{}: a run would replace it, and no run left it: {}; give another directory with -o, or remove it",
-                     (directory / name).string(), why));
+    fail(fmt::format(
+        "{}: a run would replace it, and it does not come from a run: {}; give another directory with -o, or remove it",
+        (directory / name).string(), why));
   };
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(directory / kLines, ignored))) {
@@ -84,7 +85,7 @@ void refuse_foreign(const fs::path& directory) {
   replaced.push_back(kTimelines);
   for (const char* name : replaced)
     if (fs::exists(fs::symlink_status(directory / name, ignored)) && !is_of_no_results(directory / name))
-      refuse(name, fmt::format("there is no {} beside it", kLines));
+      refuse(name, fmt::format("there is no {} next to it", kLines));
 }
 
 /// Makes the directory, and opens the lines of its cells, of which there may be some already. Throws Error, and writes
@@ -147,9 +148,10 @@ void ResultSet::read_earlier() {
       const CellRecord record = record_from_json(line);
       cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size(), fnv1a(line)});
     } catch (const Error& error) {
-      fail(fmt::format(
-          "{}:{}: not a line of an earlier run ({}); remove the line to go on, or run without --resume to start anew",
-          path.string(), number, error.what()));
+      fail(
+          fmt::format("{}:{}: not a line of an earlier run ({}); remove the line to continue, or run without --resume "
+                      "to start again",
+                      path.string(), number, error.what()));
     }
   }
 }
@@ -187,8 +189,8 @@ void ResultSet::refuse_other_environment(const std::string& environment_json) co
     was = measured_with(exists ? read_regular_file(file) : "");
   } catch (const Error& error) {
     fail(
-        fmt::format("{}: not what a run left ({}), so that nobody knows what measured its cells; run without --resume "
-                    "to start anew, "
+        fmt::format("{}: not the file of a run ({}), so the program that measured its cells is unknown; run without "
+                    "--resume to start again, "
                     "or give another directory with -o",
                     file.string(), error.what()));
   }
@@ -198,7 +200,7 @@ void ResultSet::refuse_other_environment(const std::string& environment_json) co
       fail(
           fmt::format("{}: its cells were measured by another program or elsewhere: {} was {}, and is {} now; run "
                       "without --resume to "
-                      "start anew, or give another directory with -o",
+                      "start again, or give another directory with -o",
                       directory_.string(), key, value, now == is.end() ? "not there" : now->second));
 }
 

@@ -359,7 +359,7 @@ Judgement judge(const CellConfig& cell, const ArmResults& arms, const std::vecto
     out.gates.push_back(std::move(gate));
   }
   if (has_fix && undecided.empty() && !(before_covered && after_covered))
-    undecided = fmt::format("no expectation of this cell speaks of its {} arm", before_covered ? "after" : "before");
+    undecided = fmt::format("no expectation covers the {} arm of this cell", before_covered ? "after" : "before");
 
   const std::string timeout = unexpected_end(arms, expectations, true);
   const std::string crash = unexpected_end(arms, expectations, false);

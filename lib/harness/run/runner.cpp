@@ -228,7 +228,7 @@ class Runner {
       if (const double live = predicted_peak(cell.config, arm, options_.predict).value_or(0.0),
           bytes = std::ceil(kReservedOverLive * live);
           bytes > memory)
-        return fmt::format("its {} arm needs {} of device memory, and the device has {} beside what its driver takes",
+        return fmt::format("its {} arm needs {} of device memory, and the device has {} in addition to its driver's",
                            name(arm), figure(bytes, "B"), figure(memory, "B"));
     return {};
   }

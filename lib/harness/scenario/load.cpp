@@ -128,7 +128,7 @@ void check_values_are_computed(const Scenario& scenario, const std::vector<Plann
         mistakes.collect([&] {
           throw ScenarioError(
               scenario.file, {e.line, 1},
-              fmt::format("`expect`: {} is of values, and device {} of cell {} computes none, so that it "
+              fmt::format("`expect`: {} needs values, and device {} of cell {} computes none, so it "
                           "could only end inconclusive; add `when: {{device: {}}}`",
                           e.metric, cell.config.device, cell.config.id, computing_devices(cells, vocabulary)));
         });

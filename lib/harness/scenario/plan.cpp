@@ -71,7 +71,7 @@ class BrokenCells {
   static std::string missing_heads(const CellConfig& cell) {
     constexpr std::int64_t kUsualWidth = 128;
     const std::int64_t heads = cell.model.hidden % kUsualWidth == 0 ? cell.model.hidden / kUsualWidth : 1;
-    return fmt::format("missing; {} has attention; write `heads: {}`, or as many as the model has", cell.model.layer,
+    return fmt::format("missing; {} has attention; write `heads: {}`, or the number of the model", cell.model.layer,
                        std::max<std::int64_t>(heads, 1));
   }
 
@@ -151,7 +151,7 @@ class Copies {
     if (taken_ > kMostBytes)
       throw ScenarioError(
           scenario_.file, place_of(scenario_, "matrix"),
-          fmt::format("`matrix`: {} cells, with what the file says of each, take more than {} bytes; shorten the "
+          fmt::format("`matrix`: {} cells, with their texts of the file, need more than {} bytes; shorten the "
                       "axes or the lists of expectations and claims, or write several files",
                       points_.points().size(), kMostBytes));
   }

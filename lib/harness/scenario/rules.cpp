@@ -68,7 +68,7 @@ Broken broken_language_rule(const CellConfig& cell) {
   }
   if (loss == Loss::kCrossEntropy)
     return BrokenRule{"model.vocabulary",
-                      "missing; cross_entropy is of a language model, which needs its number of "
+                      "missing; cross_entropy needs a language model with its number of "
                       "tokens; write `vocabulary: 256`, or another `loss`"};
   return std::nullopt;
 }
@@ -145,7 +145,7 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
   const bool eight_bits = t.quantized_weights && (!vocabulary.quantizes || vocabulary.quantizes(t.recipe));
   if (eight_bits && t.optimizer == Optimizer::kAdam && t.master_weights == Master::kNone)
     return BrokenRule{"training.master_weights",
-                      fmt::format("{}, but adam needs f32 or remainder where quantized_weights are on: a step is "
+                      fmt::format("{}, but adam needs f32 or remainder if quantized_weights are on: a step is "
                                   "smaller than what eight bits can distinguish",
                                   t.master_weights.text())};
   return std::nullopt;
@@ -174,9 +174,10 @@ Broken broken_resume_rule(const TrainingConfig& t) {
     return BrokenRule{"training.resume_at",
                       "the state of foreach_adam is not saved; write `optimizer: adam` or `optimizer: none`"};
   if (t.initial_history_length > 0)
-    return BrokenRule{"training.initial_history_length",
-                      "saved histories are as long as the recipe's, and a model that is built anew has others; remove "
-                      "one of the two"};
+    return BrokenRule{
+        "training.initial_history_length",
+        "saved histories have the length of the recipe's, and a model that is built again has another length; remove "
+        "one of the two"};
   if (t.weight_average)
     return BrokenRule{"training.resume_at", "the average of the weights is not saved; remove one of the two"};
   return std::nullopt;

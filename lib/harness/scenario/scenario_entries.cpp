@@ -120,8 +120,8 @@ std::optional<std::pair<double, std::string>> amount_of(const NodeReader& reader
   const std::string_view base = find_metric(metric)->unit;
   const auto factor = in_base_units(unit, base);
   if (!factor)
-    reader.refuse(node.place, fmt::format("`{}`: {} is not in `{}`; write a number alone, or in {}", where, metric,
-                                          quotable(unit), listed(units_of(base))));
+    reader.refuse(node.place, fmt::format("`{}`: {} is not in `{}`; write a number without a unit, or in {}", where,
+                                          metric, quotable(unit), listed(units_of(base))));
   return std::pair(*number * *factor, unit);
 }
 

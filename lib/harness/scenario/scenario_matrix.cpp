@@ -97,7 +97,8 @@ Matrix read_matrix(const NodeReader& reader, const YamlNode& root, std::map<std:
       if (axis.key == "include" || axis.key == "exclude") {
         const YamlEntry*& slot = axis.key == "include" ? include : exclude;
         if (slot)
-          reader.refuse(axis.place, fmt::format("`{}` is given beside `matrix` and inside it; keep one", axis.key));
+          reader.refuse(axis.place,
+                        fmt::format("`{}` is given both outside and inside of `matrix`; keep one", axis.key));
         slot = &axis;
         return;
       }

@@ -80,7 +80,7 @@ std::string install_release(const std::string& text, const std::string& folder) 
     std::vector<std::string> words{python, "-I", "-m", "pip", "install"};
     words.insert(words.end(), wanted.begin(), wanted.end());
     run_step(words, installation,
-             fmt::format("where pip reaches no registry, make the environment with `python3 -m venv {}`, and install "
+             fmt::format("if pip reaches no registry, make the environment with `python3 -m venv {}`, and install "
                          "wheels from a folder with `{} -m pip install --no-index --find-links WHEELS {}`",
                          environment.string(), python, fmt::join(wanted, " ")));
   }

@@ -68,13 +68,14 @@ constexpr std::array kReasons{
     Reason{"ranks", "profiles say nothing of several ranks that do not shard"},
     Reason{"fix", "it is a switch of this program's own runtime"},
     Reason{"control", "it is a test of this program's own measurement"},
-    Reason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
-    Reason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
-    Reason{"training.moments", "profiles are of moments in f32 and bf16"},
-    Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
-    Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
+    Reason{"training.param_dtype", "profiles cover only `param_dtype: bf16`"},
+    Reason{"training.optimizer", "profiles cover only `optimizer: adam` and `none`"},
+    Reason{"training.moments", "profiles cover only moments in f32 and bf16"},
+    Reason{"training.fp8_attention", "profiles cover only `fp8_attention: false`"},
+    Reason{"training.cache_weights",
+           "profiles cover only `cache_weights: false`, weights that are cast in every forward"},
     Reason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
-    Reason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
+    Reason{"model.bias", "profiles cover only the biases of a form; leave `bias` out"},
 };
 
 /// True for other values than the default that are modelled all the same.
@@ -127,7 +128,7 @@ std::vector<std::string> unmodelled(const CellConfig& cell, Arm arm) {
     out.push_back(fmt::format("{}: {}", key.path,
                               reason != kReasons.end()
                                   ? std::string(reason->text)
-                                  : fmt::format("{}; profiles are of cells that leave it out", to_text(value))));
+                                  : fmt::format("{}; profiles cover only cells that leave it out", to_text(value))));
   }
   return out;
 }
@@ -146,7 +147,7 @@ const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
 
 std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm arm) const {
   std::vector<std::string> out;
-  if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile is of {}", cell.arch, arch_));
+  if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile covers {}", cell.arch, arch_));
   std::ranges::move(unmodelled(cell, arm), std::back_inserter(out));
   if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
   if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))

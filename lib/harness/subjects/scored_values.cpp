@@ -33,7 +33,7 @@ std::ifstream opened(const fs::path& path) {
   std::ifstream file;
   if (fs::is_regular_file(path, ignored)) file.open(path, std::ios::binary);
   check(file.is_open(),
-        fmt::format("'{}' cannot be read; a worker writes it before it asks for scores", path.string()));
+        fmt::format("'{}' cannot be read; a worker must write it before it requests scores", path.string()));
   return file;
 }
 
@@ -61,11 +61,11 @@ Lists lists_of(const fs::path& path, const std::vector<std::int64_t>& sizes) {
   std::size_t begin = 0;
   for (const std::int64_t size : sizes) {
     const std::size_t end = begin + static_cast<std::size_t>(size);
-    check(end <= all.size(), fmt::format("'{}' holds fewer values than its description says", path.string()));
+    check(end <= all.size(), fmt::format("'{}' holds fewer values than its description states", path.string()));
     out.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end));
     begin = end;
   }
-  check(begin == all.size(), fmt::format("'{}' holds more values than its description says", path.string()));
+  check(begin == all.size(), fmt::format("'{}' holds more values than its description states", path.string()));
   return out;
 }
 

@@ -135,7 +135,7 @@ std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
     }
   }
   if (found.reason.empty() && found.gpus < cell.ranks)
-    return fmt::format("ranks: {} need as many GPUs, PyTorch sees {}", cell.ranks, found.gpus);
+    return fmt::format("ranks: {} need one GPU each, PyTorch sees {}", cell.ranks, found.gpus);
   return found.reason;
 }
 

@@ -40,7 +40,7 @@ std::unique_ptr<ProcessGroup> ranks_on(Device& device, ProcessGroup* world) {
 /// The ranks of `world` that split the sequences of this one: neighbours, as in Megatron.
 std::unique_ptr<ProcessGroup> context_group_of(const CellConfig& cell, ProcessGroup* world) {
   if (cell.context_parallel == 1) return nullptr;
-  check(world != nullptr, "sequences are split over the ranks of a sharded cell alone");
+  check(world != nullptr, "sequences are split only over the ranks of a sharded cell");
   std::vector<SplitPlace> places;
   for (int rank = 0; rank < world->size(); ++rank)
     places.push_back({.color = rank / cell.context_parallel, .key = rank % cell.context_parallel});

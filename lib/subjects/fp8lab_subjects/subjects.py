@@ -18,7 +18,7 @@ PACKAGES = {
 def absent(subject):
     """The reason why a library cannot be imported, or ""."""
     if subject not in PACKAGES:
-        return f"the worker knows no subject {subject}"
+        return f"the worker has no subject {subject}"
     for package in PACKAGES[subject]:
         if importlib.util.find_spec(package) is None:
             where = f"{package} is not installed in {sys.executable}; install it"

@@ -27,12 +27,12 @@ constexpr std::string_view kOwnRuntime =
     "--model plans fp8lab's own runtime; for a library's layers write a scenario file, and predict them by "
     "`fp8lab plan FILE --as transformer_engine@2.16`";
 constexpr std::string_view kAfterAlone =
-    "--model plans the after arm alone, which this does not change; write a scenario file and plan that";
+    "--model plans only the after arm, which this key does not change; write a scenario file and plan it";
 
 constexpr std::array kNotSet{
     NotSet{"ranks", "there is a table for each number of ranks; choose them by --ranks"},
     NotSet{"training.recipe", "each table has rows for each recipe; choose them by --recipe"},
-    NotSet{"capacity", "memory is that of --gpu, or the size of --capacity"},
+    NotSet{"capacity", "memory is set by --gpu or --capacity"},
     NotSet{"fix", kAfterAlone},
     NotSet{"control", kAfterAlone},
     NotSet{"subject", kOwnRuntime},

@@ -66,7 +66,7 @@ int plan_command(const PlanRequest& request, const Program& own) {
   } else {
     if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
     if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
-      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file says these itself");
+      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file contains these keys");
     LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
     for (const ScenarioError& error : loaded.errors) report_error(error.what());
     if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});

@@ -97,7 +97,7 @@ std::string plan_help() {
     return listed(out);
   };
   return fmt::format(
-      "Nothing is allocated. Figures are of the built-in runtime: closed forms of the scenario, which every run is\n"
+      "Nothing is allocated. Figures belong to the built-in runtime: closed forms of the scenario, which every run is\n"
       "compared with. --as predicts the figures of a library instead. Every line names the runtime or library that "
       "its\n"
       "figures belong to, in JSON the field figures_of: own, pytorch, or the library with its releases.\n\n"
@@ -107,7 +107,7 @@ std::string plan_help() {
       "--capacity a cell fits if the built-in runtime's peak and PyTorch's lower bound are both within the memory.\n"
       "Expectations of a scenario are judged by the built-in runtime's predictions.\n\n"
       "Peaks are of live bytes; caching allocators have reserved up to 70 % more. If less than three quarters of the\n"
-      "peak are to spare, the line says `by live bytes`, and JSON has reserved_may_exceed_capacity. A run on meta "
+      "peak are to spare, the line contains `by live bytes`, and JSON has reserved_may_exceed_capacity. A run on meta "
       "shows\n"
       "what the built-in runtime reserves, at full size and without a GPU: fp8lab run FILE -d meta.\n\n"
       "{}\n\n"

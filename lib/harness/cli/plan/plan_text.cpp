@@ -230,8 +230,9 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
 /// Whose the figures of a model's plan are.
 std::string figures_note(const Planned& plan) {
   if (!plan.library.empty())
-    return fmt::format("Figures are of {}, predicted from its memory profile.\n", plan.library);
-  return "Figures are of the built-in runtime: closed forms that its runs are compared with, byte by byte. The column\n"
+    return fmt::format("Figures belong to {}, predicted from its memory profile.\n", plan.library);
+  return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
+         "column\n"
          "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "
          "FP32\n"
          "logits; under eight-bit recipes, of what a PyTorch library holds.\n";

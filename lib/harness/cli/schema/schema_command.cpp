@@ -133,7 +133,7 @@ Json definitions(const Vocabulary& vocabulary) {
   out["point"] = std::move(point);
   out["points"] = list_of(reference("point"));
   const Json scalar{{"type", {"string", "number", "boolean"}}};
-  out["when"] = {{"description", "holds where each named axis has one of the listed values"},
+  out["when"] = {{"description", "holds in cells in which each named axis has one of the listed values"},
                  {"type", "object"},
                  {"additionalProperties", {{"anyOf", {scalar, list_of(scalar)}}}}};
   Json sides = Json::array();
@@ -169,8 +169,8 @@ Json definitions(const Vocabulary& vocabulary) {
                                {"signal?", {{"enum", expected_signals()}}, "the signal that must end it"},
                                {"when?", reference("when"), "the cells that this is about; all, if left out"}});
   out["claim"] = object({{"source", text, "who states it: an issue, a pull request, a paper"},
-                         {"words", text, "what the source says, in its own words"},
-                         {"metric", reference("metric"), "the metric that the figure is of"},
+                         {"words", text, "the source's own words"},
+                         {"metric", reference("metric"), "the metric of the figure"},
                          {"arm?", reference("arm"), "whose figure it is"},
                          {"value", {{"type", "number"}}, "the stated figure, in `unit`"},
                          {"unit", {{"enum", all_units()}}, "a unit of the metric"},
