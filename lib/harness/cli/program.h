@@ -86,6 +86,17 @@ struct ReportRequest {
   std::string cells;  ///< regular expression on ids of the cells of snapshots and traces; empty: the drawn cells
 };
 
+/// The arguments of `fp8lab watch`.
+struct WatchRequest {
+  std::vector<std::string> command;                                       ///< a program of PATH, and its arguments
+  std::vector<std::string> measure{"memory", "traffic", "host", "parity"};  ///< groups of metrics
+  std::string steps;                ///< "3:10": those that are measured, the first is 1; empty: all
+  std::string out = "out";
+  std::string name;                 ///< of the cell; empty: the program's
+  std::optional<double> timeout_s;  ///< how long the program may run
+  bool json = false;
+};
+
 /// The arguments of `fp8lab init`.
 struct InitRequest {
   std::string kind = "memory";
@@ -103,6 +114,9 @@ std::vector<std::pair<std::string, std::string>> scenario_kinds();
 int keys_command(const std::string& name, bool json, const Program& program);
 int metrics_command(const std::string& name, bool json);
 int run_command(const RunRequest& request, const Program& program);
+/// Runs a training program with instruments. Returns 0 if nothing was found that a training program should not do, 1 if
+/// something was, 4 if the program failed, 5 if nothing was measured, 124 if it took too long, 128 + signal if stopped.
+int watch_command(const WatchRequest& request, const Program& program);
 int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);

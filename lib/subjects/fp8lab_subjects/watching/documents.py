@@ -8,6 +8,8 @@ import time
 import traceback
 
 from ..protocol import exact
+from . import report, words
+from .owners import is_programs_own
 
 SCHEMA = "fp8lab.watch/1"
 EVERY_S = 0.2  # at most so often; the first steps always
@@ -86,14 +88,12 @@ class Document:
             if where != reported:
                 reported = where
                 try:
-                    self._write({**(self.measured or session.who()), "state": "running", "where": where})
+                    self._write({**(self.measured or report.who(session)), "state": "running", "where": words.place(where)})
                 except (OSError, AttributeError, RuntimeError):
                     continue
 
     def _line(self):
         """The innermost line of the program itself, "train.py:33 in main"."""
-        from .owners import is_programs_own
-
         frame = sys._current_frames().get(self.main)
         for one in reversed(traceback.extract_stack(frame) if frame else []):
             if is_programs_own(one.filename):

@@ -103,6 +103,10 @@ class Memory:
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
         why = None if on_gpu else "PyTorch's allocator for the host reserves nothing"
         metrics["memory.reserved_peak_bytes"] = (reserved, "B", why)
+        enough = len(self.ends.by_holder) > growth.LEAST_STEPS
+        rate = sum(rate for _, rate, _ in self.ends.growing()) if enough else None
+        why = None if enough else f"needs {growth.LEAST_STEPS + 1} steps"
+        metrics["memory.growth_bytes"] = (rate, "B", why)
         if self.kinds:
             for kind in KINDS:
                 metrics[f"memory.by_holder.{kind}"] = (self.kinds.get(kind, 0), "B", None)

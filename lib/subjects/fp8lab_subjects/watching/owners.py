@@ -24,12 +24,16 @@ PASSED_OVER = (
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+# What wrappers put before the names of the modules inside them.
+WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
+FSDP_STATE = re.compile(r"__composable_api_state_key_[0-9a-f-]+")
 STANDARD = sysconfig.get_path("stdlib")
 
 
 @functools.cache
 def folded(name):
-    """blocks.12.attn -> blocks.*.attn"""
+    """blocks.12.attn -> blocks.*.attn; without the names of wrappers, and of FSDP2's state, which differ by run"""
+    name = FSDP_STATE.sub("fsdp_state", WRAPPED.sub("", name))
     return re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", name)
 
 
@@ -136,9 +140,11 @@ class Search:
         """Gives what has no owner the kind `unexplained`, with what made it."""
         for key, entry in self.unclaimed.items():
             phase, module = entry.made
-            label = f"nothing that was found; {phase}{' by ' + module if module else ''}"
-            self.claimed[key] = ("unexplained", label, entry)
-            self.storages.move(entry, "unexplained", label)
+            kind, label = "unexplained", f"nothing that was found; {phase}{' by ' + module if module else ''}"
+            if module.endswith("DistributedDataParallel"):  # its reducer is C++
+                kind, label = "recipe_state", f"{module}'s reducer (buckets of gradients)"
+            self.claimed[key] = (kind, label, entry)
+            self.storages.move(entry, kind, label)
 
     def by_label(self):
         """{(kind, label): bytes}"""
@@ -268,17 +274,21 @@ def claim_all(search, models, optimizers, roots_of_backward=()):
         for name, tensor in fsdp_private.unsharded_tensors(model):
             search.claim(tensor, "unsharded", folded(prefix + name))
     search.pass_over(one for _, one in parameters.values())
-    attributes = []
+    attributes, gathered = [], []
     for prefix, model in models:
         for name, module in model.named_modules():
             search.pass_over([module])
             for key, value in list(vars(module).items()):
                 if key in ("_parameters", "_modules"):
                     continue
+                if key == "_handle":  # of FSDP's first form
+                    gathered.append((value, folded(f"{prefix}{name}".strip("."))))
+                    continue
                 if key == "_buffers":
                     attributes += [(one, folded(f"{prefix}{name}.{which}".strip("."))) for which, one in value.items()]
                 elif not key.endswith("_hooks"):
                     attributes.append((value, folded(f"{prefix}{name}.{key}".strip("."))))
+    search.follow(gathered, "unsharded")
     search.follow(attributes, "recipe_state")
     for optimizer in optimizers:
         search.pass_over([optimizer.state, optimizer.param_groups])

@@ -36,7 +36,7 @@ def describe(session):
     result |= members | ({"samples": samples} if samples else {})
     result["notes"] = notes + [f"guessed: {one}" for one in session.guesses()] + [overhead(session)]
     result["seconds"] = sum(session.step_seconds)
-    return {**who(session), "result": result, "lines": lines(session), "findings": findings(session),
+    return {**who(session), "result": result, "lines": [{"topic": topic, "text": text} for topic, text in lines(session)], "findings": findings(session),
             "overhead": overhead(session)}
 
 
@@ -115,29 +115,29 @@ def weight_lines(session, weights):
 
 
 def findings(session):
-    """[{kind, text, size}]: what a training program should not do."""
+    """[{kind, subject, text, size}]: what a training program should not do."""
     out = []
     memory, weights = instrument(session, "memory"), instrument(session, "parity")
     if memory is not None:
         for (kind, label), rate, first in memory.ends.growing():
-            out.append(finding("growth", words.growing(kind, label, rate, first), rate))
+            out.append(finding("growth", f"{kind} {label}", words.growing(kind, label, rate, first), rate))
         peak = session.storages.account(session.device).peak
         kept = sum(memory.retained.values())
         if kept > SHARE_OF_PEAK * peak:
-            out.append(finding("retained", words.retained(memory.retained, memory.retained_since), kept))
+            out.append(finding("retained", "", words.retained(memory.retained, memory.retained_since), kept))
     if weights is not None:
         still = weights.still()
         trained = sum(weights.seen.values())
         if still:
             text = words.still(still, trained, session.steps_ended, weights.without_gradient)
-            out.append(finding("still", text, len(still)))
+            out.append(finding("still", "", text, len(still)))
         if weights.non_finite:
-            out.append(finding("not_finite", words.non_finite(weights.non_finite), len(weights.non_finite)))
+            out.append(finding("not_finite", "", words.non_finite(weights.non_finite), len(weights.non_finite)))
     return out
 
 
-def finding(kind, text, size):
-    return {"kind": kind, "text": text, "size": size}
+def finding(kind, subject, text, size):
+    return {"kind": kind, "subject": subject, "text": text, "size": size}
 
 
 def overhead(session):

@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import re
 import sys
 import threading
 import time
@@ -16,16 +15,12 @@ from . import report
 from .documents import Document
 from .host import Host
 from .memory import Memory
-from .owners import folded
+from .owners import WRAPPED, folded
 from .storages import Storages, seconds_of_crossing
 from .weights import Weights
 from .wire import Wire
 
 INSTRUMENTS = {one.name: one for one in (Memory, Wire, Host, Weights)}
-# What wrappers put before the names of the modules inside them.
-WRAPPED = re.compile(r"(?:^|(?<=\.))(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)(?:\.|$)")
-
-
 def steps_of(text):
     """(first, last) of "3:10", "3:", ":10" or "5"; last is None without an end."""
     first, colon, last = text.partition(":")
