@@ -151,7 +151,7 @@ TEST(Usage, UnreadableFolderDoesNotHideMistakesBesideIt) {
 
 TEST(Usage, HelpOfEveryCommandFitsAHundredColumnsAndGivesExitCodes) {
   for (const std::string command :
-       {"run", "plan", "compare", "report", "validate", "init", "fixes", "recipes", "devices", "keys", "metrics",
+       {"run", "watch", "plan", "compare", "report", "validate", "init", "fixes", "recipes", "devices", "keys", "metrics",
         "subjects", "schema", "env", "completion", "man", ""}) {
     const std::string help =
         run(command.empty() ? std::vector<std::string>{"--help"} : std::vector<std::string>{command, "--help"}).output;

@@ -221,6 +221,17 @@ std::string headline(const WatchRequest& request, const Watched& watched) {
   return out;
 }
 
+/// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without them.
+std::string how_ranks_ended(const Watched& watched) {
+  std::string killed, failed;
+  for (const WatchedProcess& process : watched.processes) {
+    if (!process.error.empty()) failed += fmt::format("; rank {}: {}", process.rank, process.error);
+    if (process.state == "running" && !watched.end.late)
+      killed += fmt::format("; rank {}: killed after step {}", process.rank, process.steps);
+  }
+  return killed + failed;
+}
+
 Watched watch(const WatchRequest& request, const Program& program) {
   const SpoolFolder spool;
   const WatchedProgram started = program_of(request, worker_folder(program.worker_directory), spool.path());
@@ -229,11 +240,7 @@ Watched watch(const WatchRequest& request, const Program& program) {
   out.end = run_watched(started);
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   out.processes = read_watched(spool.path());
-  if (out.end.late || out.end.status != 0) {
-    out.failure = words_of(out.end, started);
-    for (const WatchedProcess& process : out.processes)
-      if (!process.error.empty()) out.failure += fmt::format("; rank {}: {}", process.rank, process.error);
-  }
+  if (out.end.late || out.end.status != 0) out.failure = words_of(out.end, started) + how_ranks_ended(out);
   const bool any = std::any_of(out.processes.begin(), out.processes.end(), [](const WatchedProcess& p) { return p.steps > 0; });
   if (any) out.worst = &worst_of(out.processes);
   out.findings = findings_of(out.processes);

@@ -13,6 +13,13 @@ _session = None
 _named = (None, None)
 
 
+def steps_of(text):
+    """(first, last) of "3:10", "3:", ":10" or "5"; last is None without an end."""
+    first, colon, last = text.partition(":")
+    begin = int(first) if first else 1
+    return begin, (int(last) if last else None) if colon or not text else begin
+
+
 class _AfterTorch(importlib.abc.MetaPathFinder):
     """Calls `then` once when torch has been imported."""
 

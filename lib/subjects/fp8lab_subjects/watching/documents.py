@@ -75,9 +75,8 @@ class Document:
 
     def _watch_for_standstill(self):
         """Of a program that hangs, the file says where, though its main thread no longer runs."""
-        reported = None
         while self.owned:
-            time.sleep(STUCK_S / 4)
+            time.sleep(STUCK_S)
             session = self.session
             since = session.phase_since
             lasts = time.monotonic() - since
@@ -85,12 +84,11 @@ class Document:
                 continue
             where = {"phase": session.phase, "step": session.step, "module": session.place()[2], "seconds": round(lasts, 1),
                      "line": self._line(), "collective": session.collective}
-            if where != reported:
-                reported = where
-                try:
-                    self._write({**(self.measured or report.who(session)), "state": "running", "where": words.place(where)})
-                except (OSError, AttributeError, RuntimeError):
-                    continue
+            try:
+                measured = self.measured or report.who(session)
+                self._write({**measured, "state": "running", "where": words.place(where)})
+            except (OSError, AttributeError, RuntimeError):
+                continue  # the main thread changes what is read
 
     def _line(self):
         """The innermost line of the program itself, "train.py:33 in main"."""

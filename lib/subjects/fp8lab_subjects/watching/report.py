@@ -23,7 +23,7 @@ def who(session):
 
 
 def describe(session):
-    metrics, members, notes = {}, {}, list(session.notes)
+    metrics, members, notes = {}, {}, []
     for instrument in session.instruments:
         figures, more, said = instrument.result()
         metrics.update(figures)
@@ -46,7 +46,7 @@ def instrument(session, name):
 
 def lines(session):
     """[(topic, text)] of this process."""
-    out = [["model", model(session)]]
+    out = [["model", session.model_text or "no step has ended"]]
     for name, make in (("memory", memory_lines), ("traffic", traffic_lines), ("host", host_lines), ("parity", weight_lines)):
         one = instrument(session, name)
         if one is not None:
@@ -63,7 +63,7 @@ def model(session):
     seconds = session.seconds()
     if seconds is not None:
         parts.append(f"{words.duration(seconds)} a step")
-    return ", ".join(parts) or "no model was called"
+    return ", ".join(parts)
 
 
 def memory_lines(session, memory):
@@ -147,4 +147,4 @@ def overhead(session):
     step = sum(session.step_seconds) / max(1, len(session.step_seconds))
     share = f" ({100 * total / (step - total):.0f} % of what it takes without)" if 0 < total < step else ""
     named = ", ".join(f"{name} {words.duration(seconds)}" for name, seconds in parts)
-    return f"instruments take {words.duration(total)} a step{share}: {named or 'nothing'}; none allocates device memory that outlives its call"
+    return f"instruments take {words.duration(total)} a step{share}: {named or 'nothing'}"

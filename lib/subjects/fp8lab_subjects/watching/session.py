@@ -11,7 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import report
+from . import report, words
+from .attaching import steps_of
 from .documents import Document
 from .host import Host
 from .memory import Memory
@@ -21,29 +22,29 @@ from .weights import Weights
 from .wire import Wire
 
 INSTRUMENTS = {one.name: one for one in (Memory, Wire, Host, Weights)}
-def steps_of(text):
-    """(first, last) of "3:10", "3:", ":10" or "5"; last is None without an end."""
-    first, colon, last = text.partition(":")
-    begin = int(first) if first else 1
-    return begin, (int(last) if last else None) if colon or not text else begin
-
-
 class Session:
     def __init__(self, folder, measure, steps):
         self.names = [name for name in (measure or ",".join(INSTRUMENTS)).split(",") if name]
         self.first, self.last = steps_of(steps)
-        self.step, self.steps_ended, self.phase, self.collective = 1, 0, "setup", ""
+        self.phase, self.collective = "setup", ""
         self.device = "cpu"
         self.stack, self.thread, self.busy = [], None, False
         self._models, self._optimizers, self._given = [], [], (None, None)
-        self._names, self._parameter_names, self._stepped = {}, {}, []
-        self.step_seconds, self.begun = [], None
-        self.spent, self.failed, self.notes = {}, {}, []
+        self._optimizer_names = []
+        self._names, self._parameter_names = {}, {}
+        self.spent, self.failed, self.model_text = {}, {}, ""
         self.phase_since = time.monotonic()
         self.storages = Storages(self.place, [], "memory" in self.names)
-        self.instruments = [INSTRUMENTS[name](self) for name in self.names]
+        self._begin()
         self.document = Document(folder, self)
         self._handles = []
+
+    def _begin(self):
+        """Nothing has been measured yet."""
+        self.step, self.steps_ended = 1, 0
+        self.step_seconds, self.begun = [], None
+        self.instruments = [INSTRUMENTS[name](self) for name in self.names]
+        self.storages.observers = [one.observe for one in self.instruments if hasattr(one, "observe")]
 
     # What instruments ask.
 
@@ -102,7 +103,6 @@ class Session:
         self.crossing = 0.0
         if any(name in self.names for name in ("memory", "traffic")):
             self.crossing = seconds_of_crossing()
-            self.storages.observers += [one.observe for one in self.instruments if hasattr(one, "observe")]
             self.storages.__enter__()
             self.storages.off = False
         self._handles = [
@@ -119,7 +119,11 @@ class Session:
         self.document.start()
 
     def name(self, model, optimizer):
-        """What the program itself says of its model and optimizer."""
+        """What the program itself says of its model and optimizer. Steps of other optimizers so far were none."""
+        if model is None and optimizer is None:
+            return
+        if optimizer is not None and self.steps_ended:
+            self._begin()
         self._given = (weakref.ref(model) if model is not None else None,
                        weakref.ref(optimizer) if optimizer is not None else None)
         if model is not None:
@@ -133,10 +137,10 @@ class Session:
         out = []
         if self._given[0] is None and self._models:
             out.append(f"model: {', '.join(label for label, _ in self._models)} (the outermost module called)")
-        if self._given[1] is None and self._optimizers:
-            names = [type(one).__name__ for one in self.optimizers()]
+        if self._given[1] is None and self._optimizer_names:
+            names = self._optimizer_names
             more = f", the first of {len(names)} optimizers" if len(names) > 1 else ""
-            out.append(f"a step ends with a step of {names[0] if names else 'an optimizer'}{more}")
+            out.append(f"a step ends with a step of {names[0]}{more}")
         return out
 
     def _watch_backward(self):
@@ -239,7 +243,7 @@ class Session:
     def _backward_ends(self, roots):
         if self._is_measured():
             self._tell("backward_ends", roots)
-        self._set_phase("between backward and the optimizer")
+        self._set_phase(words.BETWEEN)
 
     def _before_update(self, optimizer, *_):
         if self.begun is None:
@@ -247,6 +251,7 @@ class Session:
         self._set_phase("optimizer")
         if self._given[1] is None and all(one() is not optimizer for one in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
+            self._optimizer_names.append(type(optimizer).__name__)
             self._name_all()
         if self._is_measured():
             self._tell("before_update", optimizer)
@@ -260,9 +265,10 @@ class Session:
             self._tell("step_ends")
             self.steps_ended += 1
             self.step_seconds.append(now - self.begun)
+            self.model_text = report.model(self)
             self.document.step_ended()
         self.begun = time.perf_counter()
-        self._set_phase("after the step")
+        self._set_phase(words.AFTER_STEP)
         if self.last is not None and self.step >= self.last:
             self._detach()
         self.step += 1

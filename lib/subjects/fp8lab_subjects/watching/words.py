@@ -1,6 +1,8 @@
 """What was measured, in words. Imports no PyTorch."""
 
 MOST_PARTS, MOST_NAMES = 4, 3
+# Phases of a step, besides "forward", "backward" and "optimizer".
+BETWEEN, AFTER_STEP = "the time between backward and the optimizer", "the time after the step"
 # How a kind of holder is called in a line.
 KINDS = {
     "parameter": "parameters",
@@ -94,7 +96,10 @@ def non_finite(firsts):
 
 
 def place(where):
-    """Of a process that stands still."""
-    module = f", {where['module']}" if where.get("module") else ""
-    line = f", at {where['line']}" if where.get("line") else ""
-    return f"{where['phase']} of step {where['step']}{module} for {where['seconds']:g} s{line}"
+    """Of a process that stands still: "in forward of step 3, blocks.*.attn, for 9.8 s, at train.py:33 in main"."""
+    step = where["step"]
+    phase = where["phase"]
+    of_step = f"after step {step - 1}" if phase == AFTER_STEP else f"in {phase} of step {step}"
+    parts = [of_step, where["module"], f"for {where['seconds']:g} s", f"at {where['line']}" if where["line"] else ""]
+    last = f"last collective: {where['collective']}" if where["collective"] else ""
+    return ", ".join(part for part in (*parts, last) if part)
