@@ -205,7 +205,7 @@ TEST_F(Watch, ResultsAreComparedAsThoseOfRun) {
   EXPECT_EQ(compare.finish(), 1);
   EXPECT_TRUE(contains(compare.output, "after memory.peak_bytes")) << compare.output;
   const std::string results = sample::read(directory_ / "out/results.json");
-  EXPECT_EQ(schema_violations(results_schema(), results), std::vector<std::string>{});
+  EXPECT_EQ(sample::schema_violations(results_schema(), results), std::vector<std::string>{});
 }
 
 TEST_F(Watch, BadUsageExitsTwo) {

@@ -72,7 +72,7 @@ class Weights:
                 if name in self.unmoved and checksum(parameter) != self.unmoved[name]:
                     del self.unmoved[name]
         if self.of_step:
-            self.losses.append(sum(float(one) for one in self.of_step) / len(self.of_step))
+            self.losses.append(sum(float(one) for one in self.of_step))  # whose gradient the step follows
             self.of_step = []
 
     def still(self):
