@@ -115,7 +115,8 @@ TEST_F(Watch, TheProgramSeesTheInstrumentsFirstOnItsPathAndItsOwnAfterThem) {
         {"--measure", "memory,host", "--steps", "3:10"});
   ::unsetenv("PYTHONPATH");
   const std::string worker = paths::kWorkerFolder;
-  EXPECT_TRUE(contains(output_, "path " + worker + "/fp8lab_subjects/watching/attach:" + worker + ":/own\n")) << output_;
+  EXPECT_TRUE(contains(output_, "path " + worker + "/fp8lab_subjects/watching/attach:" + worker + ":/own\n"))
+      << output_;
   EXPECT_TRUE(contains(output_, "memory,host 3:10\n"));
 }
 
@@ -154,7 +155,8 @@ TEST_F(Watch, AProgramThatFailsLeavesWhatWasMeasured) {
   zero["error"] = "RuntimeError: connection reset";
   one["state"] = "running";
   EXPECT_EQ(watch({zero, one}, "exit 3"), 4);
-  EXPECT_TRUE(contains(output_, "failed    exit status 3; rank 1: killed after step 5; rank 0: RuntimeError: connection"))
+  EXPECT_TRUE(
+      contains(output_, "failed    exit status 3; rank 1: killed after step 5; rank 0: RuntimeError: connection"))
       << output_;
   EXPECT_EQ(cell_.at("verdict"), "crashed");
   EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
@@ -174,7 +176,7 @@ TEST_F(Watch, AProgramThatHangsIsEndedAndSaysWhereItStood) {
   EXPECT_EQ(cell_.at("verdict"), "timeout");
 }
 
-TEST_F(Watch, AProgramWithoutStepsOrWithoutPyTorchIsSaidToBeSo) {
+TEST_F(Watch, AProgramWithoutStepsOrWithoutPyTorchIsNamedAsSuch) {
   EXPECT_EQ(watch({}), 5);
   EXPECT_TRUE(contains(output_, "no process of the program imported PyTorch")) << output_;
   EXPECT_EQ(cell_.at("verdict"), "inconclusive");

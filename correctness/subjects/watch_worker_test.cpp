@@ -37,7 +37,8 @@ class WatchedProgramTest : public ::testing::Test {
     words.insert(words.end(), options.begin(), options.end());
     words.insert(words.end(), {"--", python_});
     if (ranks > 1)
-      words.insert(words.end(), {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
+      words.insert(words.end(),
+                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
     words.insert(words.end(), {std::string(paths::kWatched) + "/train.py", defect, std::to_string(steps)});
     sample::Process process(words, directory_.string());
     const int code = process.finish();
@@ -86,7 +87,7 @@ TEST_F(WatchedProgramTest, TheProgramComputesWhatItComputesWithoutInstruments) {
 
 TEST_F(WatchedProgramTest, EveryPlantedLeakIsFoundWithItsHolderAndItsFirstStep) {
   EXPECT_EQ(watch("list"), 1);
-  EXPECT_TRUE(found("memory grows by 2.0 KiB a step since step 4: variable train.py: history[*]")) << output_;
+  EXPECT_TRUE(found("memory grows by 2.0 KiB a step since step 3: variable train.py: history[*]")) << output_;
   EXPECT_EQ(value("memory.growth_bytes"), 2048);
   EXPECT_EQ(watch("closure"), 1);
   EXPECT_TRUE(found("memory grows by 2.0 KiB a step since step 2: variable train.py: keep[*]")) << output_;
@@ -99,13 +100,15 @@ TEST_F(WatchedProgramTest, EveryPlantedLeakIsFoundWithItsHolderAndItsFirstStep) 
 
 TEST_F(WatchedProgramTest, WhatAContextKeepsAfterBackwardIsRetained) {
   EXPECT_EQ(watch("context"), 1);
-  EXPECT_TRUE(found("4.0 KiB stay alive after backward since step 1: autograd's IdentityBackward.kept (4.0 KiB)")) << output_;
+  EXPECT_TRUE(found("4.0 KiB stay alive after backward since step 1: autograd's IdentityBackward.kept (4.0 KiB)"))
+      << output_;
   EXPECT_EQ(value("memory.retained_bytes"), 2 * 16 * 32 * 4);
 }
 
 TEST_F(WatchedProgramTest, WeightsThatDoNotMoveAndGradientsThatAreNotFiniteAreNamed) {
   EXPECT_EQ(watch("unused"), 1);
-  EXPECT_TRUE(found("2 of 12 weights have not moved in 6 steps: unused.weight (no gradient), unused.bias (no gradient)"))
+  EXPECT_TRUE(
+      found("2 of 12 weights have not moved in 6 steps: unused.weight (no gradient), unused.bias (no gradient)"))
       << output_;
   EXPECT_EQ(watch("nan"), 1);
   EXPECT_TRUE(found("gradients are not finite since step 3: ")) << output_;
@@ -155,7 +158,8 @@ TEST_F(WatchedProgramTest, TwoLinesInTheProgramNameModelAndOptimizer) {
   EXPECT_FALSE(contains(output_, "guessed")) << output_;
   EXPECT_TRUE(contains(output_, "train: 6 steps")) << output_ << "steps of the other optimizer are none";
   EXPECT_EQ(watch("none", 1, {"--measure", "parity"}), 0);
-  EXPECT_TRUE(contains(output_, "guessed   model: Model (the outermost module called); a step ends with a step of AdamW"))
+  EXPECT_TRUE(
+      contains(output_, "guessed   model: Model (the outermost module called); a step ends with a step of AdamW"))
       << output_;
 }
 

@@ -98,7 +98,7 @@ def one_step(step, model, optimizer):
         os.kill(os.getpid(), signal.SIGKILL)
     if DEFECT == "hang" and step == 3:
         time.sleep(600)
-    return loss
+    return loss.detach()
 
 
 def main():

@@ -47,18 +47,22 @@ inline constexpr const char* kRunExamples =
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n\n";
 
 inline constexpr const char* kWatchHelp =
-    "The program runs unchanged: instruments attach to it through PYTHONPATH when it imports PyTorch, on every rank. A\n"
+    "The program runs unchanged: instruments attach to it through PYTHONPATH when it imports PyTorch, on every rank. "
+    "A\n"
     "step ends with the optimizer's step, and the model is the outermost module that is called; the output says what\n"
     "was guessed. Two lines in the program say it instead: `import fp8lab_subjects` and\n"
     "`fp8lab_subjects.watch(model, optimizer)`.\n"
-    "It prints the peak and its holders, what stays alive after backward and after the step, collectives by type, host\n"
-    "time before layers, weights that do not move, and gradients that are not finite. A program that crashes, hangs or\n"
+    "It prints the peak and its holders, what stays alive after backward and after the step, collectives by type, "
+    "host\n"
+    "time before layers, weights that do not move, and gradients that are not finite. A program that crashes, hangs "
+    "or\n"
     "is killed leaves what was measured. Host times contain the other instruments: measure them alone.\n\n"
     "Examples:\n"
     "  fp8lab watch -- python train.py --steps 20\n"
     "  fp8lab watch --measure memory,traffic -o out -- torchrun --nproc-per-node 2 train.py\n"
     "  fp8lab compare before after                 two watched runs of one program\n\n"
-    "Exit codes: 0 nothing was found, 1 memory grows, autograd keeps tensors, weights do not move or gradients are not\n"
+    "Exit codes: 0 nothing was found, 1 memory grows, autograd keeps tensors, weights do not move or gradients are "
+    "not\n"
     "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, 124 timeout,\n"
     "128+N stopped by signal N.\n";
 

@@ -211,7 +211,8 @@ class CommandLine {
       return watch_command(watch_, program_);
     });
     watch.add_option("COMMAND", watch_.command, "the program and its arguments, after `--`")->required();
-    watch.add_option("--measure", watch_.measure, "groups of metrics: memory, traffic, host, parity; default: all four")
+    watch
+        .add_option("--measure", watch_.measure, "groups of metrics: memory, traffic, host, parity; default: all four")
         ->delimiter(',')
         ->allow_extra_args(false)
         ->check(CLI::IsMember({"memory", "traffic", "host", "parity"}))

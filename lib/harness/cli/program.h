@@ -88,9 +88,9 @@ struct ReportRequest {
 
 /// The arguments of `fp8lab watch`.
 struct WatchRequest {
-  std::vector<std::string> command;                                       ///< a program of PATH, and its arguments
+  std::vector<std::string> command;                                         ///< a program of PATH, and its arguments
   std::vector<std::string> measure{"memory", "traffic", "host", "parity"};  ///< groups of metrics
-  std::string steps;                ///< "3:10": those that are measured, the first is 1; empty: all
+  std::string steps;  ///< "3:10": those that are measured, the first is 1; empty: all
   std::string out = "out";
   std::string name;                 ///< of the cell; empty: the program's
   std::optional<double> timeout_s;  ///< how long the program may run

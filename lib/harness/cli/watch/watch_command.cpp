@@ -50,10 +50,11 @@ class SpoolFolder {
 std::string worker_folder(const std::string& built_in) {
   const char* named = std::getenv("FP8LAB_WORKER");
   const std::string folder = named && *named ? named : built_in;
-  check(fs::is_directory(fs::path(folder) / kPackage / "watching" / "attach"),
-        fmt::format("watch: '{}' does not hold the instruments ({}/watching); name the checkout's folder lib/subjects in "
-                    "FP8LAB_WORKER",
-                    folder, kPackage));
+  check(
+      fs::is_directory(fs::path(folder) / kPackage / "watching" / "attach"),
+      fmt::format("watch: '{}' does not hold the instruments ({}/watching); name the checkout's folder lib/subjects in "
+                  "FP8LAB_WORKER",
+                  folder, kPackage));
   return fs::absolute(folder).string();
 }
 
@@ -69,7 +70,8 @@ WatchedProgram program_of(const WatchRequest& request, const std::string& worker
           .output_to_errors = request.json};
 }
 
-/// The name of the cell: the program's, without its folder and ending. "train" of `torchrun --nproc-per-node 2 a/train.py`.
+/// The name of the cell: the program's, without its folder and ending. "train" of `torchrun --nproc-per-node 2
+/// a/train.py`.
 std::string name_of(const WatchRequest& request) {
   if (!request.name.empty()) return request.name;
   const auto script = std::find_if(request.command.begin(), request.command.end(),
@@ -83,7 +85,8 @@ std::string name_of(const WatchRequest& request) {
 std::string ranks_text(const WatchFinding& finding, std::size_t of) {
   if (of == 1) return "";
   if (finding.ranks.size() == of) return " (every rank)";
-  return fmt::format(" ({} {} of {})", finding.ranks.size() == 1 ? "rank" : "ranks", fmt::join(finding.ranks, ", "), of);
+  return fmt::format(" ({} {} of {})", finding.ranks.size() == 1 ? "rank" : "ranks", fmt::join(finding.ranks, ", "),
+                     of);
 }
 
 /// A gate for each thing that a training program should not do.
@@ -170,7 +173,8 @@ CellRecord record_of(const WatchRequest& request, const Watched& watched) {
     arm = merged(watched.processes, *watched.worst);
     out.gates = gates_of(arm, watched.findings, watched.processes.size());
   }
-  const bool fails = std::any_of(out.gates.begin(), out.gates.end(), [](const Gate& gate) { return gate.pass == false; });
+  const bool fails =
+      std::any_of(out.gates.begin(), out.gates.end(), [](const Gate& gate) { return gate.pass == false; });
   out.verdict = watched.end.late           ? Verdict::kTimeout
                 : !watched.failure.empty() ? Verdict::kCrashed
                 : watched.worst == nullptr ? Verdict::kInconclusive
@@ -202,8 +206,7 @@ void print_lines(std::FILE* out, const WatchRequest& request, const Watched& wat
     return;
   }
   for (const auto& [topic, text] : watched.worst->lines) row(topic, text);
-  if (!watched.worst->guesses.empty())
-    row("guessed", fmt::format("{}", fmt::join(watched.worst->guesses, "; ")));
+  if (!watched.worst->guesses.empty()) row("guessed", fmt::format("{}", fmt::join(watched.worst->guesses, "; ")));
   row("cost", watched.worst->overhead);
   for (const WatchFinding& finding : watched.findings)
     row("FOUND", finding.text + ranks_text(finding, watched.processes.size()));
@@ -217,11 +220,13 @@ std::string headline(const WatchRequest& request, const Watched& watched) {
   std::string out = fmt::format("fp8lab watch: {}: {} on {}, {}, PyTorch {}", name_of(request),
                                 counted(static_cast<std::size_t>(worst.steps), "step"),
                                 counted(static_cast<std::size_t>(worst.world), "rank"), worst.device, worst.torch);
-  if (watched.processes.size() > 1) out += fmt::format("; figures of rank {}, the worst: its peak is largest", worst.rank);
+  if (watched.processes.size() > 1)
+    out += fmt::format("; figures of rank {}, the worst: its peak is largest", worst.rank);
   return out;
 }
 
-/// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without them.
+/// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without
+/// them.
 std::string how_ranks_ended(const Watched& watched) {
   std::string killed, failed;
   for (const WatchedProcess& process : watched.processes) {
@@ -241,7 +246,8 @@ Watched watch(const WatchRequest& request, const Program& program) {
   out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   out.processes = read_watched(spool.path());
   if (out.end.late || out.end.status != 0) out.failure = words_of(out.end, started) + how_ranks_ended(out);
-  const bool any = std::any_of(out.processes.begin(), out.processes.end(), [](const WatchedProcess& p) { return p.steps > 0; });
+  const bool any =
+      std::any_of(out.processes.begin(), out.processes.end(), [](const WatchedProcess& p) { return p.steps > 0; });
   if (any) out.worst = &worst_of(out.processes);
   out.findings = findings_of(out.processes);
   return out;

@@ -43,7 +43,8 @@ WatchedProcess process_from(const JsonReader& json) {
   if (const auto guesses = json.find("guesses"))
     guesses->each_item([&](const JsonReader& one) { out.guesses.push_back(one.text()); });
   if (const auto lines = json.find("lines"))
-    lines->each_item([&](const JsonReader& one) { out.lines.emplace_back(one.at("topic").text(), one.at("text").text()); });
+    lines->each_item(
+        [&](const JsonReader& one) { out.lines.emplace_back(one.at("topic").text(), one.at("text").text()); });
   if (const auto findings = json.find("findings"))
     findings->each_item([&](const JsonReader& one) {
       out.findings.push_back({.kind = one.at("kind").text(),
@@ -86,9 +87,8 @@ std::vector<WatchedProcess> read_watched(const fs::path& folder) {
 }
 
 const WatchedProcess& worst_of(const std::vector<WatchedProcess>& processes) {
-  return *std::max_element(processes.begin(), processes.end(), [](const WatchedProcess& a, const WatchedProcess& b) {
-    return peak_of(a) < peak_of(b);
-  });
+  return *std::max_element(processes.begin(), processes.end(),
+                           [](const WatchedProcess& a, const WatchedProcess& b) { return peak_of(a) < peak_of(b); });
 }
 
 std::vector<WatchFinding> findings_of(const std::vector<WatchedProcess>& processes) {

@@ -12,7 +12,7 @@
 namespace fp8lab {
 
 struct WatchFinding {
-  std::string kind;  ///< "growth", "retained", "still", "not_finite"
+  std::string kind;     ///< "growth", "retained", "still", "not_finite"
   std::string subject;  ///< what it is about: a holder, or ""; findings of one kind and subject are the same one
   std::string text;
   double size = 0;         ///< of findings that are the same one, the largest is shown

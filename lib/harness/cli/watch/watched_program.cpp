@@ -69,7 +69,8 @@ WatchedEnd run_watched(const WatchedProgram& program) {
   WatchedEnd out;
   std::optional<Clock::time_point> deadline, killing;
   if (program.timeout_s)
-    deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.timeout_s));
+    deadline =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.timeout_s));
   int status = 0, stops = 0;
   pid_t ended = 0;
   while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {

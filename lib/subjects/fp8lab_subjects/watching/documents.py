@@ -1,4 +1,4 @@
-"""The file of a process: replaced as a whole after steps, so that a program that is killed leaves what was measured."""
+"""The file of a process: replaced at once after steps, so that a program that is killed leaves what was measured."""
 
 import json
 import os

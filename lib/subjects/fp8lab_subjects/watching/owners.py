@@ -19,7 +19,7 @@ OPTIMIZED = 1  # CO_OPTIMIZED: the code of a function, whose variables are copie
 # Objects that hold no tensors of their own, or that everything refers to.
 PASSED_OVER = (
     str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.CodeType,
-    types.BuiltinFunctionType, torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage,
+    torch.dtype, torch.device, torch.Size, torch.Generator, torch.UntypedStorage,
 )
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -188,6 +188,8 @@ def inside(thing, label):
         if issubclass(kind, types.FunctionType):
             cells = zip(thing.__code__.co_freevars, thing.__closure__ or ())
             return [(cell.cell_contents, f"{label}: {name}") for name, cell in cells if _is_filled(cell)]
+        if issubclass(kind, types.BuiltinFunctionType):  # such as the `append` of a list
+            return [(thing.__self__, label)]
         if issubclass(kind, types.MethodType):
             return [(thing.__self__, label), (thing.__func__, label)]
         if issubclass(kind, functools.partial):

@@ -25,10 +25,10 @@ def who(session):
 def describe(session):
     metrics, members, notes = {}, {}, []
     for instrument in session.instruments:
-        figures, more, said = instrument.result()
+        figures, more, remarks = instrument.result()
         metrics.update(figures)
         members.update(more)
-        notes += said
+        notes += remarks
     for name, why in session.failed.items():
         notes.append(f"{name} was not measured to the end: {why}")
     result = protocol.result(metrics)
