@@ -66,6 +66,17 @@ inline constexpr const char* kWatchHelp =
     "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, 124 timeout,\n"
     "128+N stopped by signal N.\n";
 
+inline constexpr const char* kSnapshotHelp =
+    "A holder is the innermost function of the program or of a library in the stack that asked for the memory, and "
+    "the\n"
+    "line of the program that called it. Blocks have stacks if the program recorded them:\n"
+    "torch.cuda.memory._record_memory_history() before the training. Of several GPUs the fullest is shown. Files are\n"
+    "read as plain values; a pickle that would run code is refused.\n\n"
+    "Examples:\n"
+    "  fp8lab snapshot after.pickle\n"
+    "  fp8lab snapshot before.pickle after.pickle -o out && fp8lab report out -o report\n\n"
+    "Exit codes: 0 printed, 2 a file that is no snapshot, bad usage, or output that is lost.\n";
+
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"
     "line for each cell that changed, the worst first: its largest relative change (memory: relative to the arm's\n"

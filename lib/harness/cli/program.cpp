@@ -38,6 +38,7 @@ class CommandLine {
     app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
     add_run();
     add_watch();
+    add_snapshot();
     add_plan();
     add_compare();
     add_report();
@@ -229,6 +230,19 @@ class CommandLine {
     watch.footer(kWatchHelp);
   }
 
+  void add_snapshot() {
+    CLI::App& snapshot = add("snapshot", "tell who holds the memory of a snapshot of PyTorch's allocator", [this] {
+      snapshot_.json = json_;
+      return snapshot_command(snapshot_, program_);
+    });
+    snapshot.add_option("FIRST", snapshot_.first, "what torch.cuda.memory._dump_snapshot() wrote")->required();
+    snapshot.add_option("SECOND", snapshot_.second, "a second one: tell what it holds more and less");
+    snapshot.add_option("-o,--out", snapshot_.out, "directory for results with the history as timeline, for `report`")
+        ->type_name("DIR");
+    add_json(snapshot);
+    snapshot.footer(kSnapshotHelp);
+  }
+
   void add_report() {
     CLI::App& report = add("report", "make a page, figures and files for viewers from results",
                            [this] { return report_command(report_, program_); });
@@ -350,6 +364,7 @@ class CommandLine {
   InitRequest init_;
   RunRequest request_;
   WatchRequest watch_;
+  SnapshotRequest snapshot_;
   PlanRequest plan_;
   CompareRequest comparison_;
   ReportRequest report_;

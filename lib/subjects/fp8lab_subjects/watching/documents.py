@@ -82,7 +82,8 @@ class Document:
             lasts = time.monotonic() - since
             if lasts < STUCK_S or session.phase == "setup" or self.error:
                 continue
-            where = {"phase": session.phase, "step": session.step, "module": session.place()[2], "seconds": round(lasts, 1),
+            phase, step, module = session.place()
+            where = {"phase": phase, "step": step, "module": module, "seconds": round(lasts, 1),
                      "line": self._line(), "collective": session.collective}
             try:
                 measured = self.measured or report.who(session)

@@ -38,8 +38,8 @@ def thinned(series):
 
 
 def growth(series):
-    """(bytes a step, first step at which it had grown) of [(step, bytes)], or None. It grows if from some step on it never
-    shrinks, has grown in the last quarter of the steps, and at least LEAST_STEPS times."""
+    """(bytes a step, first step at which it had grown) of [(step, bytes)], or None. It grows if from some step on it
+    never shrinks, has grown in the last quarter of the steps, and at least LEAST_STEPS times."""
     begin = 0
     for index in range(1, len(series)):
         if series[index][1] < series[index - 1][1]:

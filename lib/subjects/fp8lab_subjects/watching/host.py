@@ -5,6 +5,7 @@ import time
 
 from ..clock import spaced
 
+NOTHING_BEFORE = "no module has hooks before its forward, and nothing is wrapped"
 MOST = 4096  # samples of a module
 # Wrappers whose forward works before it calls the module inside.
 WRAPPERS = ("FullyShardedDataParallel", "DistributedDataParallel")
@@ -52,7 +53,7 @@ class Host:
         every = [one for values in self.samples.values() for one in values]
         why = None
         if not every:
-            why = "no module has hooks before its forward, and nothing is wrapped" if self.session.step > 1 else "needs two steps"
+            why = NOTHING_BEFORE if self.session.step > 1 else "needs two steps"
         metrics = {"host.pre_forward_ns": (statistics.median(every) if every else None, "ns", why)}
         return metrics, {"samples": {"host.pre_forward_ns": spaced(every)}} if every else {}, []
 

@@ -1,5 +1,6 @@
 """Memory of a watched program: alive at the ends of phases, the peak and its holders, what grows from step to step."""
 
+import re
 import time
 
 import torch
@@ -8,6 +9,10 @@ from . import growth, owners
 
 SHARE_OF_SEARCHES = 0.1  # of the run's time; the first steps are always searched
 ALWAYS_SEARCHED = 4
+COUNTED_ON_GPU = "memory is counted by PyTorch's allocator"
+COUNTED_ON_HOST = "memory is counted by the storages of tensors; a kernel's own temporaries are not seen"
+RANDOM_STATE = re.compile(r"^CheckpointFunctionBackward\.fwd_\w+_states?\b")
+UNSEEN = "kernels' own workspace, and tensors that no operation returned"
 KINDS = (
     "parameter", "gradient", "optimizer_state", "recipe_state", "variable", "unsharded", "context", "unexplained",
 )
@@ -61,10 +66,13 @@ class Memory:
             return
         self.kinds = search.by_kind()
         self.retained = {label: size for (kind, label), size in search.by_label().items() if kind == "context"}
-        retained = sum(self.retained.values())
-        self.figures["memory.retained_bytes"] = retained
-        if retained and self.retained_since is None:
+        self.figures["memory.retained_bytes"] = sum(self.retained.values())
+        if self.unintended() and self.retained_since is None:
             self.retained_since = self.session.step
+
+    def unintended(self):
+        """What autograd retains, without the states of random generators that a checkpoint keeps on purpose."""
+        return {label: size for label, size in self.retained.items() if not RANDOM_STATE.search(label)}
 
     def step_ends(self):
         search = self._search(())
@@ -112,14 +120,14 @@ class Memory:
                 metrics[f"memory.by_holder.{kind}"] = (self.kinds.get(kind, 0), "B", None)
         held = dict(account.peak_groups())
         if peak > sum(held.values()):
-            held["unexplained", "kernels' own workspace, and tensors that no operation returned"] = peak - sum(held.values())
+            held["unexplained", UNSEEN] = peak - sum(held.values())
         members = {
             "retained_by_holder": holders({("context", label): size for label, size in self.retained.items()}),
             "peak_by_holder": holders(held),
         }
-        notes = [f"memory is counted by {'PyTorch' + chr(39) + 's allocator' if on_gpu else 'the storages of tensors; a kernel' + chr(39) + 's own temporaries are not seen'}"]
+        notes = [COUNTED_ON_GPU if on_gpu else COUNTED_ON_HOST]
         if self.truncated:
-            notes.append("the search for holders ended before every object was looked at; `unexplained` may have a holder")
+            notes.append("the search for holders ended early; what is unexplained may have a holder")
         return metrics, members, notes
 
 

@@ -53,8 +53,8 @@ def is_of_torch(file):
 
 
 def variables_of(frame):
-    """The variables of a function that is running. Until Python 3.12 the copy stays with the frame, and would keep alive
-    what the function has let go of, so it is emptied."""
+    """The variables of a function that is running. Until Python 3.12 the copy stays with the frame, and would keep
+    alive what the function has let go of, so it is emptied."""
     if not frame.f_code.co_flags & OPTIMIZED:
         return {}  # a module's, which are its globals
     held = frame.f_locals

@@ -9,7 +9,7 @@ import torch
 from .. import protocol
 from . import words
 
-# A context may hold small tensors on purpose, such as the state of a random generator.
+# A context may hold small tensors on purpose.
 SHARE_OF_PEAK = 0.001
 
 
@@ -36,8 +36,11 @@ def describe(session):
     result |= members | ({"samples": samples} if samples else {})
     result["notes"] = notes + [f"guessed: {one}" for one in session.guesses()] + [overhead(session)]
     result["seconds"] = sum(session.step_seconds)
-    return {**who(session), "result": result, "lines": [{"topic": topic, "text": text} for topic, text in lines(session)], "findings": findings(session),
-            "overhead": overhead(session)}
+    return {
+        **who(session), "result": result,
+        "lines": [{"topic": topic, "text": text} for topic, text in lines(session)],
+        "findings": findings(session), "overhead": overhead(session),
+    }
 
 
 def instrument(session, name):
@@ -47,7 +50,8 @@ def instrument(session, name):
 def lines(session):
     """[(topic, text)] of this process."""
     out = [["model", session.model_text or "no step has ended"]]
-    for name, make in (("memory", memory_lines), ("traffic", traffic_lines), ("host", host_lines), ("parity", weight_lines)):
+    makers = {"memory": memory_lines, "traffic": traffic_lines, "host": host_lines, "parity": weight_lines}
+    for name, make in makers.items():
         one = instrument(session, name)
         if one is not None:
             out += make(session, one)
@@ -74,12 +78,12 @@ def memory_lines(session, memory):
     if "memory.end_of_backward_bytes" in memory.figures:
         kept = sum(memory.retained.values())
         held = words.by_kind({(kind, ""): size for kind, size in memory.kinds.items()})
-        out.append(["backward", f"{words.size(memory.figures['memory.end_of_backward_bytes'])} alive after it: {held}; "
-                                f"{words.size(kept)} only autograd holds"])
+        alive = words.size(memory.figures["memory.end_of_backward_bytes"])
+        out.append(["backward", f"{alive} alive after it: {held}; {words.size(kept)} only autograd holds"])
     if "memory.end_of_step_bytes" in memory.figures:
         held = {key: size for key, size in memory.end.items() if key[0] != "gradient"}
-        out.append(["step", f"{words.size(memory.figures['memory.end_of_step_bytes'])} alive after it without gradients: "
-                            f"{words.by_kind(held)}"])
+        alive = words.size(memory.figures["memory.end_of_step_bytes"])
+        out.append(["step", f"{alive} alive after it without gradients: {words.by_kind(held)}"])
     return out
 
 
@@ -104,7 +108,7 @@ def host_lines(session, host):
 
 
 def weight_lines(session, weights):
-    trained = [name for name, could_move in weights.seen.items() if could_move]
+    trained = weights.trained()
     moved = len(trained) - len(weights.still())
     parts = [f"{moved} of {len(trained)} weights moved"] if trained else ["no weight was updated"]
     if trained and not weights.non_finite:
@@ -122,12 +126,13 @@ def findings(session):
         for (kind, label), rate, first in memory.ends.growing():
             out.append(finding("growth", f"{kind} {label}", words.growing(kind, label, rate, first), rate))
         peak = session.storages.account(session.device).peak
-        kept = sum(memory.retained.values())
+        retained = memory.unintended()
+        kept = sum(retained.values())
         if kept > SHARE_OF_PEAK * peak:
-            out.append(finding("retained", "", words.retained(memory.retained, memory.retained_since), kept))
+            out.append(finding("retained", "", words.retained(retained, memory.retained_since), kept))
     if weights is not None:
         still = weights.still()
-        trained = sum(weights.seen.values())
+        trained = len(weights.trained())
         if still:
             text = words.still(still, trained, session.steps_ended, weights.without_gradient)
             out.append(finding("still", "", text, len(still)))

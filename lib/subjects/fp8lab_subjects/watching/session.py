@@ -28,7 +28,7 @@ class Session:
         self.first, self.last = steps_of(steps)
         self.phase, self.collective = "setup", ""
         self.device = "cpu"
-        self.stack, self.thread, self.busy = [], None, False
+        self.stack, self.thread, self.busy, self.backward_depth = [], None, False, 0
         self._models, self._optimizers, self._given = [], [], (None, None)
         self._optimizer_names = []
         self._names, self._parameter_names = {}, {}
@@ -236,11 +236,17 @@ class Session:
                 self._parameter_names.setdefault(id(parameter), prefix + WRAPPED.sub("", name))
 
     def _backward_begins(self, roots):
+        self.backward_depth += 1
+        if self.backward_depth > 1:
+            return  # recomputation of a checkpoint, inside backward
         self._set_phase("backward")
         if self._is_measured():
             self._tell("backward_begins", roots)
 
     def _backward_ends(self, roots):
+        self.backward_depth -= 1
+        if self.backward_depth > 0:
+            return
         if self._is_measured():
             self._tell("backward_ends", roots)
         self._set_phase(words.BETWEEN)

@@ -12,7 +12,7 @@ CHUNK = 1 << 22  # elements that are copied to the host at a time
 
 
 def checksum(tensor):
-    """Of the bits of a tensor, or None if this rank has none of it. Allocates nothing on a GPU for a contiguous tensor."""
+    """Of the bits of a tensor; None if this rank has none of it. Allocates nothing on a GPU for a contiguous tensor."""
     total = None
     for inner in inner_tensors(tensor.detach()):
         if inner.device.type == "meta" or inner.numel() == 0:
@@ -75,12 +75,16 @@ class Weights:
             self.losses.append(sum(float(one) for one in self.of_step))  # whose gradient the step follows
             self.of_step = []
 
+    def trained(self):
+        """Names of weights that updates could move."""
+        return [name for name, could_move in self.seen.items() if could_move]
+
     def still(self):
         """Names of weights that updates could move and have not moved. A rank may have no element of a weight."""
         return [name for name, bits in self.unmoved.items() if self.seen[name] and bits is not None]
 
     def result(self):
-        trained = [name for name, could_move in self.seen.items() if could_move and self.unmoved.get(name, 0) is not None]
+        trained = [name for name in self.trained() if self.unmoved.get(name, 0) is not None]
         why = None if trained else "no weight was updated"
         metrics = {
             "parity.weights_moved": (1 - len(self.still()) / len(trained) if trained else None, "1", why),

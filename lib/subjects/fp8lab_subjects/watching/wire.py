@@ -4,6 +4,8 @@ import collections
 
 from ..traffic import Collectives, kind_of, moved
 
+KINDS = ("all_gather", "reduce_scatter", "all_reduce")  # that metrics name
+
 
 class Wire:
     name = "traffic"
@@ -33,10 +35,10 @@ class Wire:
         def of(kind):
             return None if why else sum(size * times for (name, size, _), times in self.last.items() if name == kind)
 
-        metrics = {f"traffic.{kind}_bytes": (of(kind), "B", why) for kind in ("all_gather", "reduce_scatter", "all_reduce")}
+        metrics = {f"traffic.{kind}_bytes": (of(kind), "B", why) for kind in KINDS}
         metrics["traffic.collectives"] = (None if why else sum(self.last.values()), "1", why)
-        notes = [] if why else [f"{times} x {kind} of {size} B in {dtype}" for (kind, size, dtype), times in sorted(self.last.items())]
-        return metrics, {}, notes
+        calls = [] if why else sorted(self.last.items())
+        return metrics, {}, [f"{times} x {kind} of {size} B in {dtype}" for (kind, size, dtype), times in calls]
 
     def by_kind_and_type(self):
         """[(kind, type, times, bytes)] of the last step, the largest first."""

@@ -92,7 +92,8 @@ def still(all_names, trained, steps, without_gradient):
 
 def non_finite(firsts):
     first = min(firsts.values())
-    return f"gradients are not finite since step {first}: {names([name for name, step in firsts.items() if step == first])}"
+    named = names([one for one, step in firsts.items() if step == first])
+    return f"gradients are not finite since step {first}: {named}"
 
 
 def place(where):
