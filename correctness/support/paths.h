@@ -24,6 +24,7 @@ extern const char* const kFakeWorker;
 extern const char* const kEngineNames;
 extern const char* const kGatheredWeights;
 extern const char* const kProfiles;
+extern const char* const kWatched;
 extern const char* const kMeasured;
 extern const char* const kSampleLibraries;
 extern const char* const kOldNccl;

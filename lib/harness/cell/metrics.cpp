@@ -28,6 +28,8 @@ constexpr std::array kMetrics{
     Metric{"memory.retained_bytes", "B", kLess, true,
            "bytes after backward that contexts, saved tensors, unsharded parameters or their gradients, results on "
            "their way between operations, or workspaces still hold"},
+    Metric{"memory.growth_bytes", "B", kLess, true,
+           "bytes by which what is alive after a step grows with each step, of a watched program"},
     Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
     Metric{"memory.forward_by_holder.*", "B", kLess, true, "bytes alive when forward ends, by who holds them"},
     Metric{"memory.predicted_*", "B", kNeither, true, "the closed-form value of the memory metric of that name"},
@@ -70,6 +72,8 @@ constexpr std::array kMetrics{
         "parity.weights_moved", "1", kMore, true,
         "fraction of weight tensors that training changed; BF16 rounds back a weight that moves by less than half its "
         "step, such as a norm's by 0.0039 above 1"},
+    Metric{"parity.gradients_not_finite", "1", kLess, true,
+           "weights whose gradient was not finite in any step, of a watched program"},
     Metric{"parity.shards_moved", "1", kMore, true,
            "fraction of a rank's shards that training changed, on the rank with the smallest fraction; without empty "
            "shards"},
@@ -148,7 +152,8 @@ bool belongs(std::string_view name, std::string_view row) {
 
 bool Metric::is_predicted() const {
   if (group() != "memory" && group() != "traffic") return false;
-  return exact && !is_family() && name != "memory.reserved_peak_bytes" && name != "memory.unexplained_bytes";
+  return exact && !is_family() && name != "memory.reserved_peak_bytes" && name != "memory.unexplained_bytes" &&
+         name != "memory.growth_bytes";
 }
 
 std::span<const Metric> metrics() { return kMetrics; }

@@ -13,6 +13,7 @@ inline constexpr const char* kExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
     "  fp8lab init memory                          a scenario to start from\n"
+    "  fp8lab watch -- python train.py             what a training program of yours holds and moves\n"
     "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
     "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether it fits, and what would help\n"
     "  fp8lab compare before out                   what got better and worse between two runs\n"
@@ -21,7 +22,7 @@ inline constexpr const char* kExamples =
 
 inline constexpr const char* kFilesText =
     "Files:\n"
-    "  OUT/results.json, results.jsonl, environment.json     what `run -o OUT` measured, and on what\n"
+    "  OUT/results.json, results.jsonl, environment.json     what `run` and `watch` measured, and on what\n"
     "  OUT/summary.md, junit.xml                             the same for readers and for CI systems\n"
     "  OUT/comparison.json, baseline.json                    of --against: the comparison, its baseline\n"
     "  ~/.local/share/fp8lab/subjects                        releases that `subjects --install` installed\n\n";
@@ -52,6 +53,37 @@ inline constexpr const char* kRunExamples =
     "on which it counts; `why`. A file of --tiers has a table for each tier: `title`, `scenarios`, `devices`, "
     "`filter`,\n"
     "`sample`, `controls`, and `limit_s`; a run that takes longer is warned about.\n\n";
+
+inline constexpr const char* kWatchHelp =
+    "The program runs unchanged: instruments attach to it through PYTHONPATH when it imports PyTorch, on every rank. "
+    "A\n"
+    "step ends with the optimizer's step, and the model is the outermost module that is called; the output says what\n"
+    "was guessed. Two lines in the program say it instead: `import fp8lab_subjects` and\n"
+    "`fp8lab_subjects.watch(model, optimizer)`.\n"
+    "It prints the peak and its holders, what stays alive after backward and after the step, collectives by type, "
+    "host\n"
+    "time before layers, weights that do not move, and gradients that are not finite. A program that crashes, hangs "
+    "or\n"
+    "is killed leaves what was measured. Host times contain the other instruments: measure them alone.\n\n"
+    "Examples:\n"
+    "  fp8lab watch -- python train.py --steps 20\n"
+    "  fp8lab watch --measure memory,traffic -o out -- torchrun --nproc-per-node 2 train.py\n"
+    "  fp8lab compare before after                 two watched runs of one program\n\n"
+    "Exit codes: 0 nothing was found, 1 memory grows, autograd keeps tensors, weights do not move or gradients are "
+    "not\n"
+    "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, 124 timeout,\n"
+    "128+N stopped by signal N.\n";
+
+inline constexpr const char* kSnapshotHelp =
+    "A holder is the innermost function of the program or of a library in the stack that asked for the memory, and "
+    "the\n"
+    "line of the program that called it. Blocks have stacks if the program recorded them:\n"
+    "torch.cuda.memory._record_memory_history() before the training. Of several GPUs the fullest is shown. Files are\n"
+    "read as plain values; a pickle that would run code is refused.\n\n"
+    "Examples:\n"
+    "  fp8lab snapshot after.pickle\n"
+    "  fp8lab snapshot before.pickle after.pickle -o out && fp8lab report out -o report\n\n"
+    "Exit codes: 0 printed, 2 a file that is no snapshot, bad usage, or output that is lost.\n";
 
 inline constexpr const char* kCompareHelp =
     "A run is its results.json, that file compressed by gzip, or the directory that holds it. Output begins with a\n"

@@ -37,6 +37,8 @@ class CommandLine {
     app_.set_version_flag("--version", "fp8lab " + program.build.version);
     app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
     add_run();
+    add_watch();
+    add_snapshot();
     add_plan();
     add_compare();
     add_report();
@@ -218,6 +220,43 @@ class CommandLine {
     run.footer(std::string(kRunExamples) + kExitCodes);
   }
 
+  void add_watch() {
+    CLI::App& watch = add("watch", "run a PyTorch training program, and tell what it holds and moves", [this] {
+      watch_.json = json_;
+      return watch_command(watch_, program_);
+    });
+    watch.add_option("COMMAND", watch_.command, "the program and its arguments, after `--`")->required();
+    watch
+        .add_option("--measure", watch_.measure, "groups of metrics: memory, traffic, host, parity; default: all four")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(CLI::IsMember({"memory", "traffic", "host", "parity"}))
+        ->type_name("GROUP,...");
+    watch.add_option("--steps", watch_.steps, "measure these steps only, the first is 1: 3:10, 5: or :20")
+        ->check(range_of_steps())
+        ->type_name("A:B");
+    watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
+    watch.add_option("--name", watch_.name, "of the cell in results; default: the program's")->type_name("NAME");
+    watch.add_option("--timeout", watch_.timeout_s, "seconds that the program may run")
+        ->check(number_within(0.001, kMostTimeoutSeconds))
+        ->type_name("S");
+    add_json(watch, "print results as JSON; the program's output and the lines for people go to standard error");
+    watch.footer(kWatchHelp);
+  }
+
+  void add_snapshot() {
+    CLI::App& snapshot = add("snapshot", "tell who holds the memory of a snapshot of PyTorch's allocator", [this] {
+      snapshot_.json = json_;
+      return snapshot_command(snapshot_, program_);
+    });
+    snapshot.add_option("FIRST", snapshot_.first, "what torch.cuda.memory._dump_snapshot() wrote")->required();
+    snapshot.add_option("SECOND", snapshot_.second, "a second one: tell what it holds more and less");
+    snapshot.add_option("-o,--out", snapshot_.out, "directory for results with the history as timeline, for `report`")
+        ->type_name("DIR");
+    add_json(snapshot);
+    snapshot.footer(kSnapshotHelp);
+  }
+
   void add_report() {
     CLI::App& report =
         add("report", "make a page and figures of results", [this] { return report_command(report_, program_); });
@@ -338,6 +377,8 @@ class CommandLine {
   std::vector<std::pair<const CLI::App*, std::function<int()>>> actions_;
   InitRequest init_;
   RunRequest request_;
+  WatchRequest watch_;
+  SnapshotRequest snapshot_;
   PlanRequest plan_;
   CompareRequest comparison_;
   ReportRequest report_;

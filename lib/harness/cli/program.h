@@ -91,6 +91,24 @@ struct ReportRequest {
   std::string cells;  ///< regular expression on ids of the cells of snapshots and traces; empty: the drawn cells
 };
 
+/// The arguments of `fp8lab watch`.
+struct WatchRequest {
+  std::vector<std::string> command;                                         ///< a program of PATH, and its arguments
+  std::vector<std::string> measure{"memory", "traffic", "host", "parity"};  ///< groups of metrics
+  std::string steps;  ///< "3:10": those that are measured, the first is 1; empty: all
+  std::string out = "out";
+  std::string name;                 ///< of the cell; empty: the program's
+  std::optional<double> timeout_s;  ///< how long the program may run
+  bool json = false;
+};
+
+/// The arguments of `fp8lab snapshot`.
+struct SnapshotRequest {
+  std::string first, second;  ///< files that PyTorch's allocator wrote; `second` may be empty
+  std::string out;            ///< directory for results; empty: none are written
+  bool json = false;
+};
+
 /// The arguments of `fp8lab init`.
 struct InitRequest {
   std::string kind = "memory";
@@ -108,6 +126,12 @@ std::vector<std::pair<std::string, std::string>> scenario_kinds();
 int keys_command(const std::string& name, bool json, const Program& program);
 int metrics_command(const std::string& name, bool json);
 int run_command(RunRequest request, const Program& program);
+/// Runs a training program with instruments. Returns 0 if nothing was found that a training program should not do, 1 if
+/// something was, 4 if the program failed, 5 if nothing was measured, 124 if it took too long, 128 + signal if stopped.
+int watch_command(const WatchRequest& request, const Program& program);
+/// Prints who holds the memory of one snapshot of PyTorch's allocator, or what a second one holds more. Runs no code of
+/// the files. Throws Error for a file that is no snapshot.
+int snapshot_command(const SnapshotRequest& request, const Program& program);
 int plan_command(const PlanRequest& request, const Program& program);
 int compare_command(const CompareRequest& request);
 int validate_command(const std::vector<std::string>& paths, bool json, const Program& program);

@@ -15,4 +15,7 @@ CLI::Validator memory_size_with_unit();
 /// Accepts finite decimal numbers from `low` to `high`.
 CLI::Validator number_within(double low, double high);
 
+/// Accepts "3:10", "3:", ":10" and "5", with steps from 1 and the first not after the last.
+CLI::Validator range_of_steps();
+
 }  // namespace fp8lab

@@ -14,6 +14,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -159,6 +160,15 @@ int usable_cores() {
   const int allowed = allowed_cores();
   const auto granted = cgroup_cores();
   return std::max(1, granted ? std::min(allowed, static_cast<int>(std::ceil(*granted))) : allowed);
+}
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  ::gmtime_r(&now, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
 }
 
 std::string environment_line(const BuildInfo& build) {

@@ -26,6 +26,9 @@ std::string environment_json(const BuildInfo& build, const std::vector<Term>& de
 /// "fp8lab 0.1.0 (commit 1234567, modified), g++ 12.2.0; AMD EPYC, 2 of 64 cores"
 std::string environment_line(const BuildInfo& build);
 
+/// The time now, in UTC: "2026-11-27T08:00:00Z".
+std::string now_utc();
+
 /// The number of cores that this process may keep busy: the smaller of its affinity and its cgroup quota; at least 1.
 int usable_cores();
 

@@ -1,0 +1,231 @@
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "harness/run/fake_process.h"
+#include "support/paths.h"
+
+// `fp8lab watch` with programs that write what instruments would: no PyTorch is needed.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+
+Json figure(const Json& value, const char* unit = "B", const char* reason = nullptr) {
+  Json out{{"value", value}, {"predicted", nullptr}, {"unit", unit}};
+  if (reason) out["reason"] = reason;
+  return out;
+}
+
+/// What a rank leaves that found nothing.
+Json process(int rank, int world, double peak) {
+  return {{"schema", "fp8lab.watch/1"},
+          {"pid", 100 + rank},
+          {"rank", rank},
+          {"world", world},
+          {"state", "ended"},
+          {"device", "cpu"},
+          {"torch", "2.11"},
+          {"python", "3.12"},
+          {"steps", 5},
+          {"guesses", {"model: Net (the outermost module called)"}},
+          {"lines", {{{"topic", "model"}, {"text", "Net"}}}},
+          {"findings", Json::array()},
+          {"overhead", "instruments take 1 ms a step"},
+          {"result",
+           {{"status", "ok"},
+            {"reason", nullptr},
+            {"seconds", 1},
+            {"metrics",
+             {{"memory.peak_bytes", figure(peak)},
+              {"memory.growth_bytes", figure(0)},
+              {"memory.retained_bytes", figure(0)},
+              {"parity.weights_moved", figure(1, "1")},
+              {"parity.gradients_not_finite", figure(0, "1")}}},
+            {"retained_by_holder", Json::array()},
+            {"peak_by_holder", {{{"holder", "parameter of weight"}, {"bytes", 64}}}},
+            {"notes", {"a note"}},
+            {"sequence_hash", nullptr}}}};
+}
+
+Json finding(const char* kind, const char* subject, const std::string& text, double size) {
+  return {{"kind", kind}, {"subject", subject}, {"text", text}, {"size", size}};
+}
+
+class Watch : public ::testing::Test {
+ protected:
+  Watch() {
+    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
+    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
+  }
+
+  /// Watches a shell script, to which $FP8LAB_WATCH_FOLDER is known. `processes`: what it leaves there.
+  int watch(const std::vector<Json>& processes, const std::string& then = "", std::vector<std::string> options = {}) {
+    std::string script;
+    for (const Json& one : processes) {
+      const std::string name = "process-" + std::to_string(one.at("pid").get<int>()) + ".json";
+      sample::write(directory_ / name, one.dump());
+      script += "cp '" + (directory_ / name).string() + "' \"$FP8LAB_WATCH_FOLDER\"\n";
+    }
+    sample::write(directory_ / "train.sh", script + then + "\n");
+    options.insert(options.begin(), {"watch", "-o", out()});
+    options.insert(options.end(), {"--", "/bin/sh", (directory_ / "train.sh").string()});
+    sample::Process program(options, directory_.string());
+    const int code = program.finish();
+    output_ = program.output;
+    errors_ = program.errors;
+    cell_ = Json();
+    if (const std::string text = sample::read(directory_ / "out/results.json"); !text.empty())
+      cell_ = Json::parse(text).at("cells").at(0);
+    return code;
+  }
+
+  std::string out() const { return (directory_ / "out").string(); }
+  Json gate(const std::string& metric) const {
+    for (const Json& one : cell_.at("gates"))
+      if (one.at("metric") == metric) return one;
+    return {};
+  }
+
+  sample::TemporaryDirectory directory_;
+  std::string output_, errors_;
+  Json cell_;
+};
+
+TEST_F(Watch, AProgramInWhichNothingIsFoundPasses) {
+  EXPECT_EQ(watch({process(0, 1, 1000)}), 0) << output_ << errors_;
+  EXPECT_TRUE(contains(output_, "fp8lab watch: sh: 5 steps on 1 rank, cpu, PyTorch 2.11\n")) << output_;
+  EXPECT_TRUE(contains(output_, "  model     Net\n"));
+  EXPECT_TRUE(contains(output_, "  guessed   model: Net (the outermost module called)\n"));
+  EXPECT_TRUE(contains(output_, "  found     nothing")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "pass");
+  EXPECT_EQ(cell_.at("config").at("subject"), "script");
+  EXPECT_EQ(cell_.at("gates").size(), 4U);
+  EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
+}
+
+TEST_F(Watch, TheProgramSeesTheInstrumentsFirstOnItsPathAndItsOwnAfterThem) {
+  ::setenv("PYTHONPATH", "/own", 1);
+  watch({}, "echo \"path $PYTHONPATH\"; echo \"$FP8LAB_WATCH_MEASURE $FP8LAB_WATCH_STEPS\"",
+        {"--measure", "memory,host", "--steps", "3:10"});
+  ::unsetenv("PYTHONPATH");
+  const std::string worker = paths::kWorkerFolder;
+  EXPECT_TRUE(contains(output_, "path " + worker + "/fp8lab_subjects/watching/attach:" + worker + ":/own\n"))
+      << output_;
+  EXPECT_TRUE(contains(output_, "memory,host 3:10\n"));
+}
+
+TEST_F(Watch, AFindingFailsItsGateAndNamesTheRanks) {
+  Json zero = process(0, 2, 1000), one = process(1, 2, 3000);
+  zero["findings"] = {finding("growth", "variable history", "memory grows by 1.0 KiB a step: history", 1024)};
+  one["findings"] = {finding("growth", "variable history", "memory grows by 2.0 KiB a step: history", 2048),
+                     finding("still", "", "1 of 3 weights have not moved", 1)};
+  zero["result"]["metrics"]["memory.growth_bytes"]["value"] = 1024;
+  zero["result"]["metrics"]["parity.weights_moved"]["value"] = 0.5;
+  one["result"]["metrics"]["memory.growth_bytes"]["value"] = 2048;
+  EXPECT_EQ(watch({zero, one}), 1);
+  EXPECT_TRUE(contains(output_, "figures of rank 1, the worst: its peak is largest")) << output_;
+  EXPECT_TRUE(contains(output_, "FOUND     memory grows by 2.0 KiB a step: history (every rank)")) << output_;
+  EXPECT_TRUE(contains(output_, "FOUND     1 of 3 weights have not moved (rank 1 of 2)")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "fail");
+  EXPECT_EQ(cell_.at("config").at("ranks"), 2);
+  EXPECT_EQ(gate("memory.growth_bytes").at("pass"), false);
+  EXPECT_EQ(gate("memory.growth_bytes").at("observed"), 2048);
+  EXPECT_EQ(gate("parity.weights_moved").at("pass"), false);
+  EXPECT_EQ(gate("parity.weights_moved").at("observed"), 0.5) << "the worst of the ranks";
+  EXPECT_EQ(gate("memory.retained_bytes").at("pass"), true);
+}
+
+TEST_F(Watch, AFigureThatIsAbsentHasNoGate) {
+  Json one = process(0, 1, 1000);
+  one["result"]["metrics"]["memory.growth_bytes"] = figure(nullptr, "B", "needs 4 steps");
+  EXPECT_EQ(watch({one}), 0);
+  EXPECT_TRUE(gate("memory.growth_bytes").is_null());
+  EXPECT_EQ(cell_.at("gates").size(), 3U);
+}
+
+TEST_F(Watch, AProgramThatFailsLeavesWhatWasMeasured) {
+  Json zero = process(0, 2, 1000), one = process(1, 2, 500);
+  zero["state"] = "error";
+  zero["error"] = "RuntimeError: connection reset";
+  one["state"] = "running";
+  EXPECT_EQ(watch({zero, one}, "exit 3"), 4);
+  EXPECT_TRUE(
+      contains(output_, "failed    exit status 3; rank 1: killed after step 5; rank 0: RuntimeError: connection"))
+      << output_;
+  EXPECT_EQ(cell_.at("verdict"), "crashed");
+  EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
+  EXPECT_EQ(watch({}, "kill -SEGV $$"), 4);
+  EXPECT_TRUE(contains(output_, "SIGSEGV")) << output_;
+  EXPECT_EQ(watch({}, "", {"--name", "mine"}), 5);
+  EXPECT_EQ(cell_.at("id"), "mine");
+}
+
+TEST_F(Watch, AProgramThatHangsIsEndedAndSaysWhereItStood) {
+  Json one = process(0, 1, 1000);
+  one["state"] = "running";
+  one["where"] = "in backward of step 6, for 4 s, at train.py:3 in main";
+  EXPECT_EQ(watch({one}, "sleep 600", {"--timeout", "1.5"}), 124);
+  EXPECT_TRUE(contains(output_, "failed    it took longer than 1.5 s")) << output_;
+  EXPECT_TRUE(contains(output_, "stood     rank 0: in backward of step 6, for 4 s, at train.py:3 in main")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "timeout");
+}
+
+TEST_F(Watch, AProgramWithoutStepsOrWithoutPyTorchIsNamedAsSuch) {
+  EXPECT_EQ(watch({}), 5);
+  EXPECT_TRUE(contains(output_, "no process of the program imported PyTorch")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "inconclusive");
+  EXPECT_EQ(watch({{{"schema", "fp8lab.watch/1"}, {"pid", 1}, {"state", "started"}}}), 5);
+  EXPECT_TRUE(contains(output_, "no step ended: ")) << output_;
+}
+
+TEST_F(Watch, OfTwoProcessesOfOneRankTheOneWithStepsCounts) {
+  Json launcher = process(0, 1, 99999), rank = process(0, 1, 1000);
+  launcher["steps"] = 0;
+  launcher["pid"] = 7;
+  EXPECT_EQ(watch({launcher, rank}), 0);
+  EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
+}
+
+TEST_F(Watch, JsonOnStandardOutputIsResultsAlone) {
+  EXPECT_EQ(watch({process(0, 1, 1000)}, "echo from the program", {"--json"}), 0);
+  EXPECT_EQ(Json::parse(output_).at("cells").size(), 1U);
+  EXPECT_TRUE(contains(errors_, "from the program"));
+  EXPECT_TRUE(contains(errors_, "found     nothing"));
+}
+
+TEST_F(Watch, ResultsAreComparedAsThoseOfRun) {
+  EXPECT_EQ(watch({process(0, 1, 1000)}), 0);
+  sample::write(directory_ / "before.json", sample::read(directory_ / "out/results.json"));
+  EXPECT_EQ(watch({process(0, 1, 1001)}), 0);
+  sample::Process compare({"compare", (directory_ / "before.json").string(), out()}, directory_.string());
+  EXPECT_EQ(compare.finish(), 1);
+  EXPECT_TRUE(contains(compare.output, "after memory.peak_bytes")) << compare.output;
+  const std::string results = sample::read(directory_ / "out/results.json");
+  EXPECT_EQ(sample::schema_violations(results_schema(), results), std::vector<std::string>{});
+}
+
+TEST_F(Watch, BadUsageExitsTwo) {
+  for (const std::vector<std::string>& words :
+       std::vector<std::vector<std::string>>{{"watch"},
+                                             {"watch", "--measure", "speed", "--", "true"},
+                                             {"watch", "--steps", "0:3", "--", "true"},
+                                             {"watch", "--steps", "5:3", "--", "true"},
+                                             {"watch", "--steps", "a", "--", "true"},
+                                             {"watch", "--timeout", "-1", "--", "true"}}) {
+    sample::Process program(words, directory_.string());
+    EXPECT_EQ(program.finish(), 2) << program.output << program.errors;
+  }
+  ::setenv("FP8LAB_WORKER", directory_.string().c_str(), 1);
+  sample::Process program({"watch", "-o", out(), "--", "true"}, directory_.string());
+  EXPECT_EQ(program.finish(), 2);
+  EXPECT_TRUE(contains(program.errors, "FP8LAB_WORKER")) << program.errors;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,167 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "harness/run/fake_process.h"
+#include "support/paths.h"
+
+// `fp8lab watch` with a training program that knows nothing of it (watched/train.py), and PyTorch on the host. Skipped
+// where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
+namespace fp8lab {
+namespace {
+
+using Json = nlohmann::json;
+using sample::contains;
+
+class WatchedProgramTest : public ::testing::Test {
+ protected:
+  WatchedProgramTest() {
+    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
+    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
+    ::setenv("OMP_NUM_THREADS", "1", 1);
+    const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
+    python_ = named ? named : "python3";
+  }
+
+  void SetUp() override {
+    const std::string probe = python_ + " -c 'import torch' 2> /dev/null";
+    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python_ << " has no PyTorch";
+  }
+
+  /// Watches watched/train.py with a defect, on as many ranks.
+  int watch(const std::string& defect, int ranks = 1, const std::vector<std::string>& options = {}, int steps = 6) {
+    std::vector<std::string> words{"watch", "-o", (directory_ / "out").string()};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(), {"--", python_});
+    if (ranks > 1)
+      words.insert(words.end(),
+                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
+    words.insert(words.end(), {std::string(paths::kWatched) + "/train.py", defect, std::to_string(steps)});
+    sample::Process process(words, directory_.string());
+    const int code = process.finish();
+    output_ = process.output;
+    const std::string text = sample::read(directory_ / "out/results.json");
+    cell_ = text.empty() ? Json() : Json::parse(text).at("cells").at(0);
+    return code;
+  }
+
+  Json value(const std::string& metric) const {
+    return cell_.at("arms").at("after").at("metrics").at(metric).at("value");
+  }
+  bool found(const std::string& text) const { return contains(output_, "FOUND     " + text); }
+
+  sample::TemporaryDirectory directory_;
+  std::string python_, output_;
+  Json cell_;
+};
+
+TEST_F(WatchedProgramTest, ASoundProgramHasNoFindingAndItsBytesHaveOwners) {
+  EXPECT_EQ(watch("none"), 0) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "pass");
+  EXPECT_TRUE(contains(output_, "found     nothing")) << output_;
+  EXPECT_TRUE(contains(output_, "train: 6 steps on 1 rank, cpu")) << output_;
+  const int weights = 4 * (2 * (32 * 64 + 64 + 64 * 32 + 32) + 32 * 32 + 32 + 4 * 4 + 4);
+  EXPECT_EQ(value("memory.weight_bytes"), weights);
+  EXPECT_EQ(value("memory.by_holder.parameter"), weights);
+  EXPECT_EQ(value("memory.by_holder.gradient"), weights - 4 * 20) << "`unused` asks for none";
+  EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
+  EXPECT_EQ(value("memory.retained_bytes"), 0);
+  EXPECT_EQ(value("memory.growth_bytes"), 0);
+  EXPECT_EQ(value("parity.weights_moved"), 1);
+  EXPECT_EQ(value("parity.gradients_not_finite"), 0);
+  EXPECT_TRUE(value("traffic.collectives").is_null());
+  EXPECT_EQ(cell_.at("arms").at("after").at("losses").size(), 6U);
+}
+
+TEST_F(WatchedProgramTest, TheProgramComputesWhatItComputesWithoutInstruments) {
+  const std::string command = python_ + " " + paths::kWatched + "/train.py none > " + (directory_ / "plain").string();
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(watch("none"), 0);
+  const std::string loss = sample::read(directory_ / "plain");
+  ASSERT_TRUE(loss.starts_with("loss "));
+  EXPECT_TRUE(contains(output_, loss)) << output_;
+}
+
+TEST_F(WatchedProgramTest, EveryPlantedLeakIsFoundWithItsHolderAndItsFirstStep) {
+  EXPECT_EQ(watch("list"), 1);
+  EXPECT_TRUE(found("memory grows by 2.0 KiB a step since step 3: variable train.py: history[*]")) << output_;
+  EXPECT_EQ(value("memory.growth_bytes"), 2048);
+  EXPECT_EQ(watch("closure"), 1);
+  EXPECT_TRUE(found("memory grows by 2.0 KiB a step since step 2: variable train.py: keep[*]")) << output_;
+  EXPECT_EQ(watch("attribute"), 1);
+  EXPECT_TRUE(found("memory grows by 8.0 KiB a step since step 1: attribute blocks.*.seen[*] of a module")) << output_;
+  EXPECT_EQ(watch("graph"), 1);
+  EXPECT_TRUE(contains(output_, "a step since step 1: autograd's ")) << output_;
+  EXPECT_TRUE(contains(output_, "saved (graph of train.py: losses[*])")) << output_;
+}
+
+TEST_F(WatchedProgramTest, WhatAContextKeepsAfterBackwardIsRetained) {
+  EXPECT_EQ(watch("context"), 1);
+  EXPECT_TRUE(found("4.0 KiB stay alive after backward since step 1: autograd's IdentityBackward.kept (4.0 KiB)"))
+      << output_;
+  EXPECT_EQ(value("memory.retained_bytes"), 2 * 16 * 32 * 4);
+}
+
+TEST_F(WatchedProgramTest, WeightsThatDoNotMoveAndGradientsThatAreNotFiniteAreNamed) {
+  EXPECT_EQ(watch("unused"), 1);
+  EXPECT_TRUE(
+      found("2 of 12 weights have not moved in 6 steps: unused.weight (no gradient), unused.bias (no gradient)"))
+      << output_;
+  EXPECT_EQ(watch("nan"), 1);
+  EXPECT_TRUE(found("gradients are not finite since step 3: ")) << output_;
+  EXPECT_EQ(value("parity.gradients_not_finite"), 10);
+  EXPECT_EQ(watch("no_rate"), 0) << "a learning rate of 0 moves nothing" << output_;
+}
+
+TEST_F(WatchedProgramTest, RanksMoveTheirGradientsAndTheWorstRankIsNamed) {
+  EXPECT_EQ(watch("list_on_rank_1", 2), 1);
+  EXPECT_TRUE(contains(output_, "on 2 ranks, cpu")) << output_;
+  EXPECT_TRUE(contains(output_, "figures of rank 1, the worst")) << output_;
+  EXPECT_TRUE(contains(output_, "train.py: history[*] (rank 1 of 2)")) << output_;
+  EXPECT_EQ(value("traffic.all_reduce_bytes"), value("memory.by_holder.gradient")) << "of DistributedDataParallel";
+  EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
+}
+
+TEST_F(WatchedProgramTest, ShardsAreGatheredAndReducedAsTheirSizesSay) {
+  EXPECT_EQ(watch("sharded", 2), 0) << output_;
+  const int block = 4 * (32 * 64 + 64 + 64 * 32 + 32), root = 4 * (32 * 32 + 32 + 4 * 4 + 4);
+  EXPECT_EQ(value("traffic.all_gather_bytes"), 2 * 2 * block + root) << "the root stays gathered until backward";
+  EXPECT_GT(value("traffic.reduce_scatter_bytes"), 2 * block);
+  EXPECT_GT(value("host.pre_forward_ns"), 0);
+  EXPECT_EQ(value("memory.weight_bytes"), (2 * block + root) / 2);
+}
+
+TEST_F(WatchedProgramTest, AProgramThatCrashesIsKilledOrHangsLeavesWhatWasMeasured) {
+  EXPECT_EQ(watch("crash"), 4);
+  EXPECT_TRUE(contains(output_, "failed    exit status 1; rank 0: ValueError: planted")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "crashed");
+  EXPECT_GT(value("memory.peak_bytes"), 0);
+  EXPECT_EQ(watch("kill"), 4);
+  EXPECT_TRUE(contains(output_, "failed    SIGKILL; rank 0: killed after step 3")) << output_;
+  EXPECT_GT(value("memory.peak_bytes"), 0);
+  EXPECT_EQ(watch("hang", 1, {"--timeout", "30"}), 124);
+  EXPECT_TRUE(contains(output_, "stood     rank 0: after step 3, for ")) << output_;
+  EXPECT_TRUE(contains(output_, "in one_step")) << output_;
+}
+
+TEST_F(WatchedProgramTest, StepsOutsideOfTheRangeAreNotMeasured) {
+  EXPECT_EQ(watch("none", 1, {"--steps", "2:4"}), 0) << output_;
+  EXPECT_TRUE(contains(output_, "train: 3 steps on 1 rank")) << output_;
+  EXPECT_EQ(cell_.at("arms").at("after").at("losses").size(), 3U);
+}
+
+TEST_F(WatchedProgramTest, TwoLinesInTheProgramNameModelAndOptimizer) {
+  EXPECT_EQ(watch("named"), 0) << output_;
+  EXPECT_FALSE(contains(output_, "guessed")) << output_;
+  EXPECT_TRUE(contains(output_, "train: 6 steps")) << output_ << "steps of the other optimizer are none";
+  EXPECT_EQ(watch("none", 1, {"--measure", "parity"}), 0);
+  EXPECT_TRUE(
+      contains(output_, "guessed   model: Model (the outermost module called); a step ends with a step of AdamW"))
+      << output_;
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,183 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "core/check.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/units.h"
+#include "harness/cli/program.h"
+#include "harness/results/environment.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/json_reader.h"
+#include "harness/results/results.h"
+#include "harness/subjects/captured_process.h"
+#include "harness/subjects/python_path.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLimitSeconds = 1800;
+constexpr std::size_t kMostHolders = 8, kMostStacks = 3;
+/// "" in sys.path is the working directory, whose files would replace modules of the same name.
+constexpr const char* kRead =
+    "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import runpy; "
+    "runpy.run_module('fp8lab_subjects.snapshots', run_name='__main__', alter_sys=True)";
+
+std::string worker_folder(const std::string& built_in) {
+  const char* named = std::getenv("FP8LAB_WORKER");
+  const std::string folder = named && *named ? named : built_in;
+  check(fs::is_regular_file(fs::path(folder) / "fp8lab_subjects" / "snapshots.py"),
+        fmt::format("snapshot: '{}' does not hold the program that reads snapshots; name the checkout's folder "
+                    "lib/subjects in FP8LAB_WORKER",
+                    folder));
+  return fs::absolute(folder).string();
+}
+
+/// The document that the Python program prints. Throws Error with its message.
+std::string read_snapshots(const SnapshotRequest& request, const Program& program) {
+  std::string path = worker_folder(program.worker_directory);
+  if (const std::string others = python_path(); !others.empty()) path += ":" + others;
+  std::vector<std::string> words{"/usr/bin/env", "PYTHONPATH=" + path, "python3", "-c", kRead};
+  words.push_back(request.first);
+  if (!request.second.empty()) words.push_back(request.second);
+  const Captured run = captured(words, "", kLimitSeconds);
+  if (run.status == 0) return run.output;
+  std::string error = run.errors.substr(0, run.errors.find_last_not_of('\n') + 1);
+  error.erase(0, error.rfind('\n') + 1);
+  fail(fmt::format("snapshot: {}", run.late        ? fmt::format("took longer than {:g} s", kLimitSeconds)
+                                   : error.empty() ? fmt::format("python3 ended with status {}", run.status)
+                                                   : error));
+}
+
+std::string size_of(const JsonReader& json, std::string_view key) { return short_figure(json.at(key).number(), "B"); }
+
+std::string signed_size(double bytes) {
+  return (bytes < 0 ? "-" : "+") + short_figure(bytes < 0 ? -bytes : bytes, "B");
+}
+
+void print(const std::string& line) { std::printf("%s\n", for_terminal(line).c_str()); }
+
+void print_rows(const JsonReader& rows, std::size_t most, bool with_sign, bool with_frames) {
+  std::size_t shown = 0, all = 0;
+  rows.each_item([&](const JsonReader& row) {
+    if (++all > most) return;
+    ++shown;
+    const double bytes = row.at("bytes").number();
+    const std::int64_t blocks = row.at("blocks").integer();
+    print(fmt::format("  {:>12} {:>8} {}", with_sign ? signed_size(bytes) : short_figure(bytes, "B"),
+                      with_sign ? fmt::format("{:+}", blocks) : fmt::format("{}", blocks), row.at("holder").text()));
+    if (with_frames) row.at("frames").each_item([](const JsonReader& frame) { print("        " + frame.text()); });
+  });
+  if (all > shown) print(fmt::format("  and {}", counted(all - shown, "more")));
+}
+
+void print_headline(const JsonReader& one) {
+  std::string line =
+      fmt::format("{}: GPU {}: {} in use in {}, {} reserved", one.at("path").text(), one.at("device").integer(),
+                  size_of(one, "in_use_bytes"), counted(static_cast<std::size_t>(one.at("blocks").integer(0)), "block"),
+                  size_of(one, "reserved_bytes"));
+  if (one.at("history_events").integer() > 0)
+    line += fmt::format(", peak of the history {}", size_of(one, "peak_bytes"));
+  if (one.at("with_stack_bytes").number() < one.at("in_use_bytes").number())
+    line += fmt::format("; {} of it have a stack", size_of(one, "with_stack_bytes"));
+  print(line);
+}
+
+void print_text(const JsonReader& json, bool compared) {
+  json.at("snapshots").each_item([&](const JsonReader& one) {
+    print_headline(one);
+    if (!compared) print_rows(one.at("holders"), kMostHolders, false, false);
+  });
+  if (!compared) {
+    std::printf("The largest stacks:\n");
+    json.at("snapshots").each_item([](const JsonReader& one) {
+      print_rows(one.at("stacks"), kMostStacks, false, true);
+    });
+    return;
+  }
+  const JsonReader difference = json.at("difference");
+  print(fmt::format("The second holds {} in use, {} reserved:", signed_size(difference.at("in_use_bytes").number()),
+                    signed_size(difference.at("reserved_bytes").number())));
+  print_rows(difference.at("holders"), kMostHolders, true, false);
+  std::printf("The stacks that differ most:\n");
+  print_rows(difference.at("stacks"), kMostStacks, true, true);
+}
+
+ArmResult arm_of(const JsonReader& one, const JsonReader& timeline) {
+  ArmResult out;
+  const auto add = [&](const char* metric, const char* key) {
+    out.metrics[metric] = {.value = one.at(key).number(), .predicted = std::nullopt, .unit = "B", .reason = ""};
+  };
+  add("memory.peak_bytes", "peak_bytes");
+  add("memory.reserved_peak_bytes", "reserved_bytes");
+  add("memory.end_of_step_bytes", "in_use_bytes");
+  one.at("peak_holders").each_item([&](const JsonReader& row) {
+    out.peak_by_holder.emplace_back(row.at("holder").text(), row.at("bytes").integer());
+  });
+  out.notes.push_back(fmt::format("from {}: bytes in use when the snapshot was taken, and the peak of its history",
+                                  one.at("path").text()));
+  if (one.at("history_events").integer() > 0) out.timeline_json = timeline.object_json() + "\n";
+  return out;
+}
+
+/// Writes a result set with a cell of the snapshots, so that `report` draws their histories.
+void write_results(const JsonReader& json, const SnapshotRequest& request, const Program& program) {
+  CellRecord record;
+  record.config.scenario = record.config.id = fs::path(request.first).stem().string();
+  record.config.subject = "script";
+  record.config.device = "cuda";
+  record.config.measure = {"memory"};
+  record.title = request.second.empty() ? request.first : fmt::format("{} and {}", request.first, request.second);
+  record.file = request.first;
+  record.verdict = Verdict::kPass;
+  const bool compared = !request.second.empty();
+  const std::vector<Arm> arms = compared ? std::vector{Arm::kBefore, Arm::kAfter} : std::vector{Arm::kAfter};
+  std::size_t index = 0;
+  json.at("snapshots").each_item([&](const JsonReader& one) {
+    std::size_t number = 0;
+    json.at("timelines").each_item([&](const JsonReader& timeline) {
+      if (number++ == index) record.arms[arms.at(index)] = arm_of(one, timeline);
+    });
+    ++index;
+  });
+  PlannedCell cell;
+  cell.config = record.config;
+  record.hash = hash_of(cell);
+  ResultSet results(request.out, /*resume=*/false);
+  const std::string environment = environment_json(program.build, program.vocabulary().devices);
+  results.write_environment(environment);
+  results.append(record);
+  const RecordList records = results.records({record.config.id});
+  const RunSummary summary{.date = now_utc(),
+                           .environment = environment_line(program.build),
+                           .complete = true,
+                           .planned = 1,
+                           .seconds = 0,
+                           .findings = run_findings(records)};
+  results.finish({record.config.id}, environment, summary);
+}
+
+}  // namespace
+
+int snapshot_command(const SnapshotRequest& request, const Program& program) {
+  const std::string text = read_snapshots(request, program);
+  const JsonDocument document(text);
+  if (request.json)
+    std::fputs(text.c_str(), stdout);
+  else
+    print_text(document.root(), !request.second.empty());
+  if (!request.out.empty()) {
+    write_results(document.root(), request, program);
+    if (!request.json) print(fmt::format("results: {0}/results.json; fp8lab report {0} -o report", request.out));
+  }
+  return 0;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,116 @@
+#include "harness/cli/watch/watch_documents.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string_view>
+
+#include "core/check.h"
+#include "harness/cell/regular_file.h"
+#include "harness/results/json_codec.h"
+#include "harness/results/json_reader.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSchema = "fp8lab.watch/1";
+constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+
+int count_from(const JsonReader& json, std::string_view key, int absent) {
+  const auto found = json.find(key);
+  return found ? static_cast<int>(found->integer(0, kMost)) : absent;
+}
+
+WatchedProcess process_from(const JsonReader& json) {
+  if (const JsonReader schema = json.at("schema"); !schema.is_text(kSchema))
+    schema.refuse(fmt::format("\"{}\"", kSchema));
+  WatchedProcess out;
+  out.pid = count_from(json, "pid", 0);
+  out.rank = count_from(json, "rank", 0);
+  out.world = count_from(json, "world", 1);
+  out.steps = count_from(json, "steps", 0);
+  out.state = json.at("state").text();
+  out.error = json.text_or_empty("error");
+  out.where = json.text_or_empty("where");
+  out.device = json.text_or_empty("device");
+  out.torch = json.text_or_empty("torch");
+  out.python = json.text_or_empty("python");
+  out.overhead = json.text_or_empty("overhead");
+  if (const auto guesses = json.find("guesses"))
+    guesses->each_item([&](const JsonReader& one) { out.guesses.push_back(one.text()); });
+  if (const auto lines = json.find("lines"))
+    lines->each_item(
+        [&](const JsonReader& one) { out.lines.emplace_back(one.at("topic").text(), one.at("text").text()); });
+  if (const auto findings = json.find("findings"))
+    findings->each_item([&](const JsonReader& one) {
+      out.findings.push_back({.kind = one.at("kind").text(),
+                              .subject = one.at("subject").text(),
+                              .text = one.at("text").text(),
+                              .size = one.at("size").number(),
+                              .ranks = {out.rank}});
+    });
+  if (const auto result = json.find("result")) {
+    out.has_result = true;
+    out.result = arm_from_json(result->object_json());
+  }
+  return out;
+}
+
+double peak_of(const WatchedProcess& process) {
+  const auto peak = process.result.metrics.find("memory.peak_bytes");
+  return peak == process.result.metrics.end() ? 0 : peak->second.value.value_or(0);
+}
+
+}  // namespace
+
+std::vector<WatchedProcess> read_watched(const fs::path& folder) {
+  std::map<int, WatchedProcess> by_rank;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("process-") || !name.ends_with(".json")) continue;
+    try {
+      const JsonDocument document(read_regular_file(entry.path()));
+      WatchedProcess process = process_from(document.root());
+      const auto [place, is_new] = by_rank.try_emplace(process.rank, process);
+      if (!is_new && process.steps > place->second.steps) place->second = std::move(process);
+    } catch (const Error& error) {
+      fail(fmt::format("{}: {}", entry.path().string(), error.what()));
+    }
+  }
+  std::vector<WatchedProcess> out;
+  for (auto& [rank, process] : by_rank) out.push_back(std::move(process));
+  return out;
+}
+
+const WatchedProcess& worst_of(const std::vector<WatchedProcess>& processes) {
+  return *std::max_element(processes.begin(), processes.end(),
+                           [](const WatchedProcess& a, const WatchedProcess& b) { return peak_of(a) < peak_of(b); });
+}
+
+std::vector<WatchFinding> findings_of(const std::vector<WatchedProcess>& processes) {
+  std::vector<WatchFinding> out;
+  for (const WatchedProcess& process : processes)
+    for (const WatchFinding& finding : process.findings) {
+      const auto same = std::find_if(out.begin(), out.end(), [&](const WatchFinding& one) {
+        return one.kind == finding.kind && one.subject == finding.subject;
+      });
+      if (same == out.end()) {
+        out.push_back(finding);
+        continue;
+      }
+      std::vector<int> ranks = same->ranks;
+      if (finding.size > same->size) {
+        *same = finding;
+        same->ranks.insert(same->ranks.end(), ranks.begin(), ranks.end());
+      } else {
+        same->ranks.push_back(process.rank);
+      }
+    }
+  return out;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/cell/cell.h"
+
+// What the processes of a watched program left: a file of each (lib/subjects/fp8lab_subjects/watching/documents.py).
+namespace fp8lab {
+
+struct WatchFinding {
+  std::string kind;     ///< "growth", "retained", "still", "not_finite"
+  std::string subject;  ///< what it is about: a holder, or ""; findings of one kind and subject are the same one
+  std::string text;
+  double size = 0;         ///< of findings that are the same one, the largest is shown
+  std::vector<int> ranks;  ///< those that have it; the rank of `text` first
+};
+
+struct WatchedProcess {
+  int pid = 0;
+  int rank = 0;
+  int world = 1;
+  std::string state;   ///< started | running | ended | error
+  std::string error;   ///< the exception that ended it
+  std::string where;   ///< where it stood still when it was last written; else ""
+  std::string device;  ///< cpu | cuda
+  std::string torch, python;
+  int steps = 0;  ///< that have ended
+  std::vector<std::string> guesses;
+  std::vector<std::pair<std::string, std::string>> lines;  ///< topic, text
+  std::vector<WatchFinding> findings;
+  std::string overhead;
+  bool has_result = false;
+  ArmResult result;
+};
+
+/// The processes of `folder` that imported PyTorch, one for each rank (the one with most steps), by rank. Throws Error,
+/// which names the file, for a file that no process has written.
+std::vector<WatchedProcess> read_watched(const std::filesystem::path& folder);
+
+/// The process whose peak of memory is the largest; of equal ones, and where memory was not measured, the lowest rank.
+const WatchedProcess& worst_of(const std::vector<WatchedProcess>& processes);
+
+/// The findings of all processes, each once, with the ranks that have it.
+std::vector<WatchFinding> findings_of(const std::vector<WatchedProcess>& processes);
+
+}  // namespace fp8lab

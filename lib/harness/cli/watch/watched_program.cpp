@@ -1,0 +1,108 @@
+#include "harness/cli/watch/watched_program.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+
+#include "core/check.h"
+#include "harness/run/child_process.h"
+#include "harness/run/limits.h"
+#include "harness/run/signal_watch.h"
+
+namespace fp8lab {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// torchrun sends SIGTERM to its ranks, and SIGKILL half a minute later.
+constexpr std::chrono::seconds kGrace{35};
+constexpr std::chrono::milliseconds kLongestWait{500};
+
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
+  std::vector<std::string> variables;
+  for (char** variable = ::environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (!changed.contains(text.substr(0, text.find('=')))) variables.push_back(text);
+  }
+  for (const auto& [name, value] : changed) variables.push_back(fmt::format("{}={}", name, value));
+  return variables;
+}
+
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+pid_t start(const WatchedProgram& program) {
+  std::vector<std::string> words = program.words, variables = environment_with(program.environment);
+  const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
+  // The program is in a process group of its own: reading from the terminal would stop it.
+  const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
+  const int input = is_terminal ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+  const pid_t child = start_child({.argv = argv.data(),
+                                   .environment = environment.data(),
+                                   .input_fd = input,
+                                   .output_fd = program.output_to_errors ? STDERR_FILENO : STDOUT_FILENO,
+                                   .errors_fd = STDERR_FILENO});
+  const int error = errno;
+  if (is_terminal) ::close(input);
+  if (child < 0) fail(fmt::format("watch: no process: {}", with_limits(std::strerror(error))));
+  return child;
+}
+
+}  // namespace
+
+WatchedEnd run_watched(const WatchedProgram& program) {
+  SignalWatch& signals = SignalWatch::until_exit();
+  const pid_t child = start(program);
+  const GroupGuard guard(child);
+  WatchedEnd out;
+  std::optional<Clock::time_point> deadline, killing;
+  if (program.timeout_s)
+    deadline =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(*program.timeout_s));
+  int status = 0, stops = 0;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+    pollfd woken{.fd = signals.fd(), .events = POLLIN, .revents = 0};
+    ::poll(&woken, 1, static_cast<int>(kLongestWait.count()));
+    signals.drain();
+    if (signals.stop_requests() > stops) {
+      out.interrupted_by = signals.first_stop_signal();
+      ::kill(-child, stops == 0 ? out.interrupted_by : SIGKILL);  // who asks twice will not wait
+      stops = signals.stop_requests();
+    }
+    const Clock::time_point now = Clock::now();
+    if (deadline && now >= *deadline && !out.late) {
+      out.late = true;
+      killing = now + kGrace;
+      ::kill(-child, SIGTERM);
+    }
+    if (killing && now >= *killing) ::kill(-child, SIGKILL);
+  }
+  if (ended == child && WIFEXITED(status)) out.status = WEXITSTATUS(status);
+  if (ended == child && WIFSIGNALED(status)) out.signal = WTERMSIG(status);
+  return out;
+}
+
+std::string words_of(const WatchedEnd& end, const WatchedProgram& program) {
+  if (end.late) return fmt::format("it took longer than {:g} s", program.timeout_s.value_or(0));
+  if (end.signal != 0) {
+    const char* abbreviation = ::sigabbrev_np(end.signal);
+    return abbreviation ? fmt::format("SIG{}", abbreviation) : fmt::format("signal {}", end.signal);
+  }
+  if (end.status == 127) return fmt::format("exit status 127: is there a program {}?", program.words.front());
+  return fmt::format("exit status {}", end.status);
+}
+
+}  // namespace fp8lab

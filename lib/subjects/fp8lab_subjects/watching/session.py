@@ -1,0 +1,308 @@
+"""A watched process: which model trains, where its steps end, and which instruments hear of it."""
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import report, words
+from .attaching import steps_of
+from .documents import Document
+from .host import Host
+from .memory import Memory
+from .owners import WRAPPED, folded
+from .storages import Storages, seconds_of_crossing
+from .weights import Weights
+from .wire import Wire
+
+INSTRUMENTS = {one.name: one for one in (Memory, Wire, Host, Weights)}
+class Session:
+    def __init__(self, folder, measure, steps):
+        self.names = [name for name in (measure or ",".join(INSTRUMENTS)).split(",") if name]
+        self.first, self.last = steps_of(steps)
+        self.phase, self.collective = "setup", ""
+        self.device = "cpu"
+        self.stack, self.thread, self.busy, self.backward_depth = [], None, False, 0
+        self._models, self._optimizers, self._given = [], [], (None, None)
+        self._optimizer_names = []
+        self._names, self._parameter_names = {}, {}
+        self.spent, self.failed, self.model_text = {}, {}, ""
+        self.phase_since = time.monotonic()
+        self.storages = Storages(self.place, [], "memory" in self.names)
+        self._begin()
+        self.document = Document(folder, self)
+        self._handles = []
+
+    def _begin(self):
+        """Nothing has been measured yet."""
+        self.step, self.steps_ended = 1, 0
+        self.step_seconds, self.begun = [], None
+        self.instruments = [INSTRUMENTS[name](self) for name in self.names]
+        self.storages.observers = [one.observe for one in self.instruments if hasattr(one, "observe")]
+
+    # What instruments ask.
+
+    def place(self):
+        return self.phase, self.step, self.stack[-1][1] if self.stack else ""
+
+    def models(self):
+        """(prefix of names, module) of the models that are alive."""
+        alive = [(label, one()) for label, one in self._models if one() is not None]
+        return [(f"{label}." if len(alive) > 1 else "", model) for label, model in alive]
+
+    def optimizers(self):
+        return [one() for one in self._optimizers if one() is not None]
+
+    def parameters_of(self, optimizer):
+        for number, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                yield self._parameter_names.get(id(parameter), f"parameter {index} of group {number}"), parameter, group
+
+    def name_of(self, module):
+        return self._names.get(id(module), type(module).__name__)
+
+    @staticmethod
+    def world():
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_world_size()
+        return int(os.environ.get("WORLD_SIZE") or 1)
+
+    @staticmethod
+    def rank():
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return distributed.get_rank()
+        return int(os.environ.get("RANK") or 0)
+
+    def seconds(self):
+        """Of the median step; None before two steps have ended."""
+        later = sorted(self.step_seconds[1:])
+        return later[len(later) // 2] if later else None
+
+    def overhead(self):
+        """{instrument: seconds in a step}, from their own clocks; a call of the dispatch mode is counted as measured
+        before the program began."""
+        steps = max(1, self.steps_ended)
+        out = {name: spent / steps for name, spent in self.spent.items()}
+        if self.storages.calls:
+            mode = self.storages.spent + self.storages.calls * self.crossing
+            owner = "memory" if "memory" in self.names else "traffic"
+            out[owner] = out.get(owner, 0.0) + mode / steps
+        return out
+
+    # Attaching.
+
+    def start(self):
+        self.crossing = 0.0
+        if any(name in self.names for name in ("memory", "traffic")):
+            self.crossing = seconds_of_crossing()
+            self.storages.__enter__()
+            self.storages.off = False
+        self._handles = [
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
+        self._watch_backward()
+        atexit.register(self._ended)
+        os.register_at_fork(after_in_child=self._forked)
+        hook = sys.excepthook
+        sys.excepthook = lambda *error: (self._crashed(error), hook(*error))
+        self.document.start()
+
+    def name(self, model, optimizer):
+        """What the program itself says of its model and optimizer. Steps of other optimizers so far were none."""
+        if model is None and optimizer is None:
+            return
+        if optimizer is not None and self.steps_ended:
+            self._begin()
+        self._given = (weakref.ref(model) if model is not None else None,
+                       weakref.ref(optimizer) if optimizer is not None else None)
+        if model is not None:
+            self._models = []
+            self._add_model(model)
+        if optimizer is not None:
+            self._optimizers = [weakref.ref(optimizer)]
+
+    def guesses(self):
+        """Of what the program did not say, in words."""
+        out = []
+        if self._given[0] is None and self._models:
+            out.append(f"model: {', '.join(label for label, _ in self._models)} (the outermost module called)")
+        if self._given[1] is None and self._optimizer_names:
+            names = self._optimizer_names
+            more = f", the first of {len(names)} optimizers" if len(names) > 1 else ""
+            out.append(f"a step ends with a step of {names[0]}{more}")
+        return out
+
+    def _watch_backward(self):
+        autograd, session = torch.autograd, self
+        original = autograd.backward
+
+        def backward(tensors, *args, **kwargs):
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            session._backward_begins(roots)
+            try:
+                return original(tensors, *args, **kwargs)
+            finally:
+                session._backward_ends(roots)
+
+        backward.__doc__, backward.__name__, backward.__wrapped__ = original.__doc__, original.__name__, original
+        autograd.backward = backward
+
+    # Events.
+
+    def _is_measured(self):
+        return self.step >= self.first and (self.last is None or self.step <= self.last)
+
+    def _tell(self, event, *arguments):
+        """Calls the instruments; none of their operations is counted, and their errors do not reach the program."""
+        if self.busy:
+            return
+        self.busy, was_off, self.storages.off = True, self.storages.off, True
+        try:
+            for instrument in self.instruments:
+                handler = getattr(instrument, event, None)
+                if handler is None or instrument.name in self.failed:
+                    continue
+                begin = time.perf_counter()
+                try:
+                    with torch.no_grad():
+                        handler(*arguments)
+                except Exception as error:
+                    self.failed[instrument.name] = f"{type(error).__name__}: {error} (step {self.step}, {event})"
+                self.spent[instrument.name] = self.spent.get(instrument.name, 0.0) + time.perf_counter() - begin
+        finally:
+            self.busy, self.storages.off = False, was_off
+
+    def _set_phase(self, phase):
+        if phase != self.phase:
+            self.phase, self.phase_since = phase, time.monotonic()
+
+    def _enter(self, module, _):
+        if self.thread is None:
+            self.thread = threading.get_ident()
+        if self.busy or threading.get_ident() != self.thread:
+            return
+        if not self.stack and self.phase != "backward":
+            self._outermost(module)
+        self.stack.append((module, folded(self.name_of(module))))
+        if self._is_measured():
+            self._tell("enter", module)
+
+    def _leave(self, module, *_):
+        if self.busy or threading.get_ident() != self.thread:
+            return
+        if self._is_measured():
+            self._tell("leave", module)
+        while self.stack:  # a module that raised an error may not have left
+            if self.stack.pop()[0] is module:
+                break
+
+    def _outermost(self, module):
+        if self.begun is None:
+            self.begun = time.perf_counter()
+        if next(module.parameters(), None) is None:
+            return
+        self._set_phase("forward")
+        if self._given[0] is None and all(one() is not module for _, one in self._models):
+            self._add_model(module)
+
+    def _add_model(self, model):
+        for label, one in list(self._models):
+            if one() is not None and any(inner is one() for inner in model.modules()):
+                self._models.remove((label, one))  # it is called alone, too
+        labels = [label for label, _ in self._models]
+        label = type(model).__name__
+        self._models.append((label if label not in labels else f"{label} {len(labels) + 1}", weakref.ref(model)))
+        self._name_all()
+        devices = {parameter.device.type for parameter in model.parameters()}
+        self.device = "cuda" if "cuda" in devices else self.device
+        self._tell("model_found")
+
+    def _name_all(self):
+        for prefix, model in self.models():
+            for name, module in model.named_modules():
+                self._names[id(module)] = prefix + WRAPPED.sub("", name) or type(module).__name__
+            for name, parameter in model.named_parameters(remove_duplicate=False):
+                self._parameter_names.setdefault(id(parameter), prefix + WRAPPED.sub("", name))
+
+    def _backward_begins(self, roots):
+        self.backward_depth += 1
+        if self.backward_depth > 1:
+            return  # recomputation of a checkpoint, inside backward
+        self._set_phase("backward")
+        if self._is_measured():
+            self._tell("backward_begins", roots)
+
+    def _backward_ends(self, roots):
+        self.backward_depth -= 1
+        if self.backward_depth > 0:
+            return
+        if self._is_measured():
+            self._tell("backward_ends", roots)
+        self._set_phase(words.BETWEEN)
+
+    def _before_update(self, optimizer, *_):
+        if self.begun is None:
+            self.begun = time.perf_counter()
+        self._set_phase("optimizer")
+        if self._given[1] is None and all(one() is not optimizer for one in self._optimizers):
+            self._optimizers.append(weakref.ref(optimizer))
+            self._optimizer_names.append(type(optimizer).__name__)
+            self._name_all()
+        if self._is_measured():
+            self._tell("before_update", optimizer)
+
+    def _after_update(self, optimizer, *_):
+        if not self._optimizers or self._optimizers[0]() is not optimizer:
+            return
+        now = time.perf_counter()
+        self.stack.clear()
+        if self._is_measured():
+            self._tell("step_ends")
+            self.steps_ended += 1
+            self.step_seconds.append(now - self.begun)
+            self.model_text = report.model(self)
+            self.document.step_ended()
+        self.begun = time.perf_counter()
+        self._set_phase(words.AFTER_STEP)
+        if self.last is not None and self.step >= self.last:
+            self._detach()
+        self.step += 1
+
+    # The end.
+
+    def _detach(self):
+        """After the last step that is measured the program runs without instruments."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles, self.storages.off = [], True
+        for instrument in self.instruments:
+            if hasattr(instrument, "close"):
+                instrument.close()
+
+    def _forked(self):
+        """A child, such as a process that reads data, measures nothing."""
+        self.storages.off = True
+        self.document.disown()
+        self.busy = True
+
+    def _crashed(self, error):
+        kind, value = error[0], error[1]
+        self.document.ended(f"{kind.__name__}: {value}".splitlines()[0][:300])
+
+    def _ended(self):
+        self.document.ended(None)
+
+    def describe(self):
+        """What the process has measured so far: the content of its document."""
+        return report.describe(self)
