@@ -9,12 +9,14 @@
 #include "backend/device.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
+#include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/cell/vocabulary.h"
 #include "harness/data/text_data.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/layer_rules.h"
+#include "harness/measure/plain_twin.h"
 #include "harness/measure/twin.h"
 #include "harness/reference/support.h"
 #include "nn/layer_table.h"
@@ -109,10 +111,26 @@ std::vector<Term> terms(std::span<const Row> rows) {
   return out;
 }
 
-std::string why_absent(const CellConfig& cell, Arm arm, std::string_view group) {
+std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric) {
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
+  if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
+  const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
   return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
+}
+
+/// Steps after which arms that round differently have drifted apart, so that their gradients are of other weights.
+constexpr std::int64_t kComparableSteps = 10;
+/// Decibels. Noise of eight bits is 25 dB below a value cast to E5M2, whose mean square of rounding is 2^-6 / 12 of it
+/// or less, and 31 dB below one cast to E4M3. The product of both, through the casts of a few layers and as many steps
+/// of an optimizer, keeps more than 9 dB of these where scales follow the values. Twice this distance is what a
+/// gradient must keep: one that is lost, doubled, of other weights or of other tokens has 0 dB or less.
+constexpr double kGradientFloor = 3.0;
+
+std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
+  if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter || is_library(cell)) return std::nullopt;
+  if (!recipe_of(cell, arm).quantized || cell.training.steps > kComparableSteps) return std::nullopt;
+  return kGradientFloor;
 }
 
 Vocabulary make_vocabulary() {
@@ -139,6 +157,7 @@ Vocabulary make_vocabulary() {
   out.lacks = lacks_corpus;
   out.text_checksum = text_checksum;
   out.why_absent = why_absent;
+  out.floor = recipe_floor;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;
 }

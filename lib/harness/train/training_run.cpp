@@ -81,11 +81,12 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                .seed = cell.training.seed,
                .context_group = context_group_.get()},
       trained_(cell, runtime_, recipe, world_.get()),
-      batches_(cell, runtime_, world_ ? world_->rank() : 0),
+      batches_(cell, runtime_, world_ ? world_->rank() : 0, options.joined),
       records_(cell, runtime_, options.record_timeline),
       casts_(options.casts),
       cast_steps_(options.cast_steps),
       saw_step_(options.saw_step),
+      watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted) {
   if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
   if (planted_)
@@ -203,6 +204,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   ledger.mark("end_of_forward");
   const float share = share_of_micro_batch(cell_.training);
   if (device_->computes()) records_.add_loss(index, share * device_->read(loss_.value).front());
+  if (watch_ != nullptr) watch_->saw_output(*device_, output_.value, share * device_->read(loss_.value).front());
   if (keep) values_.output = device_->read(output_.value);
   if (saw_step_) {
     step_values_.x = device_->read(batch_.x);
@@ -244,7 +246,9 @@ void TrainingRun::step() {
   StepTimes times;
   if (device_->computes() && watches_casts(runtime_.step)) device_->watch_casts(casts_);
   if (saw_step_) step_values_.weights = weights();
+  if (watch_ != nullptr) watch_->begin_step(trained_, *device_, runtime_.step);
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
+  if (watch_ != nullptr) watch_->end_passes(trained_, *device_);
 
   Stopwatch watch;
   ledger.set_phase(PhaseKind::kOptimizer, number);

@@ -32,6 +32,18 @@ struct StepValues {
   std::map<std::string, std::vector<float>> amaxes;
 };
 
+/// Sees what one rank of a run computes, while it runs, and may change it. Of devices that compute values alone.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  /// Before the first forward of a step.
+  virtual void begin_step(TrainedModel&, Device&, std::int64_t /*step*/) {}
+  /// After the forward of a micro-batch, whose loss counts in that of the step as it is given here.
+  virtual void saw_output(Device&, const Tensor& /*output*/, float /*loss*/) {}
+  /// After the last backward of a step. The optimizer reads the gradients that this leaves in the model.
+  virtual void end_passes(TrainedModel&, Device&) {}
+};
+
 struct TrainingRunOptions {
   /// The ranks, as a process group for host memory; must outlive the run. Required where the cell is sharded; otherwise
   /// it only determines this rank's GPU.
@@ -43,6 +55,8 @@ struct TrainingRunOptions {
   std::int64_t cast_steps = 1;  ///< how many steps, evenly spaced from the first to the last; 1: the last
   /// Gets the values of every step, of its last micro-batch; empty: they are not read.
   std::function<void(const StepValues&)> saw_step = {};
+  StepWatch* watch = nullptr;  ///< must outlive the run
+  std::int64_t joined = 1;     ///< see Batches
 };
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
@@ -147,6 +161,7 @@ class TrainingRun {
   CastWatch* casts_;
   std::int64_t cast_steps_;
   std::function<void(const StepValues&)> saw_step_;
+  StepWatch* watch_;        ///< null: nobody watches
   StepValues step_values_;  ///< of the present step, if saw_step_ wants them
   bool planted_;
   Tensor planted_byte_;
