@@ -128,7 +128,7 @@ constexpr std::int64_t kComparableSteps = 10;
 constexpr double kGradientFloor = 3.0;
 
 std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
-  if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter || is_library(cell)) return std::nullopt;
+  if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter) return std::nullopt;
   if (!recipe_of(cell, arm).quantized || cell.training.steps > kComparableSteps) return std::nullopt;
   return kGradientFloor;
 }

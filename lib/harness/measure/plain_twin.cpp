@@ -137,10 +137,9 @@ void StepRecorder::begin_step(TrainedModel&, Device&, std::int64_t step) {
   if (recording_) steps_.emplace_back();
 }
 
-void StepRecorder::saw_output(Device& device, const Tensor& output, float loss) {
+void StepRecorder::saw_output(Device& device, const Tensor& output) {
   if (!recording_) return;
   present().outputs.push_back(device.read(output));
-  present().loss += loss;
 }
 
 void StepRecorder::end_passes(TrainedModel& model, Device&) {

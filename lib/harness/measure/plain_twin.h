@@ -34,8 +34,7 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm);
 
 /// What a rank computed in one step, on the host.
 struct RecordedStep {
-  Lists outputs;  ///< of each micro-batch
-  float loss = 0.0f;
+  Lists outputs;    ///< of each micro-batch
   Lists gradients;  ///< before the optimizer; of a sharded parameter this rank's rows
   Lists weights;    ///< before the step, unsharded; if asked for
 };
@@ -46,7 +45,7 @@ class StepRecorder : public StepWatch {
   explicit StepRecorder(std::int64_t steps) : most_(steps) {}
 
   void begin_step(TrainedModel& model, Device& device, std::int64_t step) override;
-  void saw_output(Device& device, const Tensor& output, float loss) override;
+  void saw_output(Device& device, const Tensor& output) override;
   void end_passes(TrainedModel& model, Device& device) override;
 
   const std::vector<RecordedStep>& steps() const { return steps_; }
@@ -60,7 +59,8 @@ class StepRecorder : public StepWatch {
   std::vector<RecordedStep> steps_;
 };
 
-/// Puts the metrics parity.twin_* of a finished run whose first steps `recorder` saw. Collective over `world`, which is
+/// Puts the metrics parity.twin_* of a finished run whose first steps `recorder` saw. `result` has the losses of all
+/// ranks, and of validations. Collective over `world`, which is
 /// null where nothing is sharded: the twin trains on rank 0. In every step it starts from what the cell's own gradients
 /// make of the weights, so that differences do not add up over steps, and the optimizer is compared too. Faults are
 /// named in the arm's notes, by tensor, rank, micro-batch and step.

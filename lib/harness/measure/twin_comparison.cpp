@@ -66,7 +66,6 @@ struct Findings {
 /// What all ranks computed in one step.
 struct AllRanks {
   std::vector<Lists> outputs;    ///< by rank and micro-batch
-  double loss = 0.0;             ///< the mean over ranks
   std::vector<Lists> gradients;  ///< by replica, of unsharded parameters
 };
 
@@ -111,8 +110,6 @@ AllRanks of_step(ProcessGroup* world, const CellConfig& cell, const RecordedStep
     for (std::size_t i = 0; i < mine.outputs.size(); ++i, at += static_cast<std::ptrdiff_t>(of_one))
       of_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(of_one));
   }
-  const std::vector<float> losses = of_all_ranks(world, std::vector{mine.loss}, "twin losses");
-  for (const float loss : losses) out.loss += static_cast<double>(loss) / static_cast<double>(losses.size());
   std::vector<float> gradients = joined(mine.gradients);
   const std::vector<std::size_t> sizes = of_all_ranks(world, std::vector{gradients.size()}, "sizes of gradients");
   const std::size_t most = *std::max_element(sizes.begin(), sizes.end());
@@ -210,7 +207,6 @@ class Comparison {
       else
         compare_gradient(what, shapes[i], seen.gradients[0][i], twin.gradients[i], exact->gradients[i]);
     }
-    compare_loss(fmt::format("loss, step {}", step), seen.loss, twin.loss, exact != nullptr ? exact->loss : twin.loss);
   }
 
   /// `seen`, `expected`: means over ranks. `exact`: the loss without the recipe's roundings, if known.
@@ -342,7 +338,8 @@ bool weights_are_comparable(const CellConfig& cell, const PlainTwin& twin, const
 
 /// Bit for bit beside the same ranks and micro-batches. Collective. Steps after one with a fault follow from it.
 void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepRecorder& recorder,
-                        const std::vector<std::string>& names, ProcessGroup* world, Findings& out) {
+                        const std::vector<float>& losses, const std::vector<std::string>& names, ProcessGroup* world,
+                        Findings& out) {
   CellConfig cell = *twin.same_split;
   cell.training.steps = twin.steps;
   StepRecorder plain(twin.steps);
@@ -357,41 +354,53 @@ void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepR
     for (std::size_t i = 0; i < names.size(); ++i)
       out.expect_same(fmt::format("gradient {}, rank {}, step {}", names[i], rank, step), seen.gradients[i],
                       expected.gradients[i]);
-    out.expect_same(fmt::format("loss, rank {}, step {}", rank, step), {seen.loss}, {expected.loss});
+    out.expect_same(fmt::format("loss, rank {}, step {}", rank, step), {losses[step]}, {run.losses()[step]});
   }
 }
 
-/// On the rank that has all of `seen`.
-void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe,
-                    const std::vector<AllRanks>& seen, const std::vector<ValidationLoss>& validations,
-                    const Lists& weights, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
-                    Findings& out) {
+/// What all ranks computed, on one of them.
+struct Seen {
+  std::vector<AllRanks> steps;
+  const std::vector<double>& losses;  ///< by step, the mean over ranks
+  const std::vector<ValidationLoss>& validations;
+  const Lists& weights;
+};
+
+void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, const Seen& seen,
+                    const std::vector<std::string>& names, const std::vector<Shape>& shapes, Findings& out) {
   CellConfig plain = twin.cell;
   plain.training.steps = twin.steps;
   // A schedule ends where the cell's does.
   if (plain.training.decay_steps == 0) plain.training.decay_steps = cell.training.steps;
-  TwinRecorder recorder(twin.steps, seen);
+  TwinRecorder recorder(twin.steps, seen.steps);
   TrainingRun run(plain, Behaviors{}, recipe, {.watch = &recorder, .joined = twin.joined});
   run.train();
   std::optional<ExactRecorder> exact;
+  std::vector<float> exact_losses = run.losses();
   const CellConfig in_full = in_f32(plain);
   if (twin.splits) {
     exact.emplace(twin.steps, recorder.steps());
-    TrainingRun(in_full, Behaviors{}, make_recipe("bf16"), {.watch = &*exact, .joined = twin.joined}).train();
+    TrainingRun exact_run(in_full, Behaviors{}, make_recipe("bf16"), {.watch = &*exact, .joined = twin.joined});
+    exact_run.train();
+    exact_losses = exact_run.losses();
   }
   Comparison comparison(cell, twin, recipe, out);
   for (std::int64_t step = 0; step < twin.steps; ++step) {
     const auto at = static_cast<std::size_t>(step);
-    comparison.compare_step(step, seen[at], recorder.steps()[at], exact ? &exact->steps()[at] : nullptr, names, shapes);
+    comparison.compare_step(step, seen.steps[at], recorder.steps()[at], exact ? &exact->steps()[at] : nullptr, names,
+                            shapes);
+    if (step >= twin.first)
+      comparison.compare_loss(fmt::format("loss, step {}", step), seen.losses[at],
+                              static_cast<double>(run.losses()[at]), static_cast<double>(exact_losses[at]));
   }
   for (const ValidationLoss& of_twin : run.validations()) {
-    const auto found = std::ranges::find(validations, of_twin.step, &ValidationLoss::step);
+    const auto found = std::ranges::find(seen.validations, of_twin.step, &ValidationLoss::step);
     // The twin's last step need not be the cell's.
-    if (found != validations.end())
+    if (found != seen.validations.end())
       comparison.compare_loss(fmt::format("validation loss, after step {}", of_twin.step), found->loss, of_twin.loss,
                               of_twin.loss);
   }
-  if (weights_are_comparable(cell, twin, recipe)) comparison.compare_weights(names, weights, run.weights());
+  if (weights_are_comparable(cell, twin, recipe)) comparison.compare_weights(names, seen.weights, run.weights());
 }
 
 void put_findings(const Findings& mine, ProcessGroup* world, ArmResult& result) {
@@ -432,15 +441,14 @@ void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const
   const std::vector<std::string> names = run.parameter_names();
   const std::vector<Shape> shapes = shapes_of(run);
   Findings found;
-  if (twin.same_split) compare_same_split(twin, recipe, recorder, names, world, found);
-  std::vector<AllRanks> seen;
+  if (twin.same_split) compare_same_split(twin, recipe, recorder, run.losses(), names, world, found);
+  Seen seen{.steps = {}, .losses = result.losses, .validations = result.validation_losses, .weights = weights};
   for (const RecordedStep& step : recorder.steps()) {
     AllRanks all = of_step(world, cell, step, shapes);
-    if (world == nullptr || world->rank() == 0) seen.push_back(std::move(all));
+    if (world == nullptr || world->rank() == 0) seen.steps.push_back(std::move(all));
   }
   // The others wait in put_findings().
-  if (world == nullptr || world->rank() == 0)
-    compare_joined(cell, twin, recipe, seen, result.validation_losses, weights, names, shapes, found);
+  if (world == nullptr || world->rank() == 0) compare_joined(cell, twin, recipe, seen, names, shapes, found);
   put_findings(found, world, result);
 }
 

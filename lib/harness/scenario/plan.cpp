@@ -195,17 +195,16 @@ bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
 }
 
 /// The gates that the groups of metrics which `cell` measures have in every arm that it runs. A library's arms have no
-/// closed forms, and one rank has no traffic.
+/// closed forms and no twin, but their recipes have the same floors; and one rank has no traffic.
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
-  if (is_library(cell.config)) return out;
   for (const Arm arm : arms_of(cell, vocabulary)) {
     const Side side = side_of(arm);
     for (const MetricGroup& group : metric_groups()) {
       if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
       if (group.name == "traffic" && !is_sharded(cell.config)) continue;
       for (const GroupGate& gate : group.gates) {
-        if (overrides(cell, side, gate.metric)) continue;
+        if ((is_library(cell.config) && !gate.has_floor) || overrides(cell, side, gate.metric)) continue;
         if (auto expectation = implied(gate, cell.config, arm, line, vocabulary))
           out.push_back(std::move(*expectation));
       }

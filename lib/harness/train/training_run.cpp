@@ -204,7 +204,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   ledger.mark("end_of_forward");
   const float share = share_of_micro_batch(cell_.training);
   if (device_->computes()) records_.add_loss(index, share * device_->read(loss_.value).front());
-  if (watch_ != nullptr) watch_->saw_output(*device_, output_.value, share * device_->read(loss_.value).front());
+  if (watch_ != nullptr) watch_->saw_output(*device_, output_.value);
   if (keep) values_.output = device_->read(output_.value);
   if (saw_step_) {
     step_values_.x = device_->read(batch_.x);

@@ -38,8 +38,8 @@ class StepWatch {
   virtual ~StepWatch() = default;
   /// Before the first forward of a step.
   virtual void begin_step(TrainedModel&, Device&, std::int64_t /*step*/) {}
-  /// After the forward of a micro-batch, whose loss counts in that of the step as it is given here.
-  virtual void saw_output(Device&, const Tensor& /*output*/, float /*loss*/) {}
+  /// After the forward of a micro-batch.
+  virtual void saw_output(Device&, const Tensor& /*output*/) {}
   /// After the last backward of a step. The optimizer reads the gradients that this leaves in the model.
   virtual void end_passes(TrainedModel&, Device&) {}
 };
