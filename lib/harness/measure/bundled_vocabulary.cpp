@@ -121,16 +121,17 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
 
 /// Steps after which arms that round differently have drifted apart, so that their gradients are of other weights.
 constexpr std::int64_t kComparableSteps = 10;
-/// Decibels. Noise of eight bits is 25 dB below a value cast to E5M2, whose mean square of rounding is 2^-6 / 12 of it
-/// or less, and 31 dB below one cast to E4M3. The product of both, through the casts of a few layers and as many steps
-/// of an optimizer, keeps more than 9 dB of these where scales follow the values. Twice this distance is what a
-/// gradient must keep: one that is lost, doubled, of other weights or of other tokens has 0 dB or less.
-constexpr double kGradientFloor = 3.0;
+/// Decibels. A gradient that is lost, doubled, or of other weights or tokens has 0 dB or less, and one whose noise is
+/// half as large as itself 6 dB. Casts to E5M2 leave 25 dB and to E4M3 31 dB, and the product of both 24 dB, of which
+/// the casts of further layers, and weights that drift apart over kComparableSteps steps, take most. Delayed scaling
+/// loses more, since a scale from a history leaves a growing or a shrinking gradient fewer of the type's numbers.
+constexpr double kGradientFloor = 3.0, kDelayedGradientFloor = 1.0;
 
 std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
   if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter) return std::nullopt;
-  if (!recipe_of(cell, arm).quantized || cell.training.steps > kComparableSteps) return std::nullopt;
-  return kGradientFloor;
+  const Recipe recipe = recipe_of(cell, arm);
+  if (!recipe.quantized || cell.training.steps > kComparableSteps) return std::nullopt;
+  return recipe.activation.amax_source == AmaxSource::kHistory ? kDelayedGradientFloor : kGradientFloor;
 }
 
 Vocabulary make_vocabulary() {

@@ -238,7 +238,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (parity)
     measure_parity(compared, arm, run, counts ? &casts : nullptr, steps ? &*steps : nullptr,
                    is_sharded(cell) ? world : nullptr, result);
-  if (asks_for(cell, "reference")) measure_reference(compared, arm, result);
+  if (asks_for(cell, "reference")) measure_reference(compared, arm, is_sharded(cell) ? world : nullptr, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   result.validation_losses = spaced(std::move(result.validation_losses), kMostLosses);
   return result;

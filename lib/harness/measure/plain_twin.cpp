@@ -84,8 +84,16 @@ std::int64_t first_step(const CellConfig& cell, const Recipe& recipe) {
   return history && splits(cell) ? 1 : 0;
 }
 
+/// Moments with a scale per tensor have one per shard, and follow other weights than the twin's after a step in which
+/// they were rounded.
+bool moments_follow_shards(const CellConfig& cell) {
+  const Moments type = cell.training.moments;
+  return mesh_of(cell).shards > 1 && (type == Moments::kF16 || type == Moments::kE4M3);
+}
+
 std::int64_t steps_of(const CellConfig& cell) {
-  return std::min(cell.training.steps, std::max(kMostSteps, cell.training.resume_at + 2));
+  const std::int64_t most = moments_follow_shards(cell) ? 2 : std::max(kMostSteps, cell.training.resume_at + 2);
+  return std::min(cell.training.steps, most);
 }
 
 }  // namespace
@@ -129,6 +137,8 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm) {
   out.cell = std::move(one);
   out.first = first_step(here, recipe);
   out.steps = steps_of(here);
+  out.compares_weights = out.steps == here.training.steps && !moments_follow_shards(here) &&
+                         !(here.training.quantized_weights && recipe.quantized);
   return out;
 }
 

@@ -25,6 +25,8 @@ struct PlainTwin {
   std::optional<CellConfig> same_split;
   std::int64_t first = 0;  ///< the first step whose values have bounds; the twin starts with step 0
   std::int64_t steps = 0;  ///< how many of the cell's first steps it trains
+  /// The twin's weights after its last step are the cell's: it trains all steps, and both have them in 16 or 32 bits.
+  bool compares_weights = false;
 };
 
 /// Why the arm has no plain twin, or "". Known before anything runs.

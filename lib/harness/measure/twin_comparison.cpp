@@ -10,6 +10,7 @@
 #include "fsdp/row_split.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
+#include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
 #include "harness/measure/plain_twin.h"
 #include "harness/reference/compare.h"
@@ -82,23 +83,6 @@ std::vector<Shape> shapes_of(TrainingRun& run) {
   return shapes;
 }
 
-/// Puts the rows that every shard of a replica has together. `all`: gradients of every rank, `most` values each.
-Lists unsharded(const std::vector<float>& all, std::size_t most, const std::vector<Shape>& shapes, int shards,
-                int first_rank) {
-  Lists out;
-  for (const Shape& shape : shapes) out.emplace_back(static_cast<std::size_t>(dim0(shape) * row_elems(shape)));
-  for (int shard = 0; shard < shards; ++shard) {
-    auto from = all.begin() + static_cast<std::ptrdiff_t>(most) * (first_rank + shard);
-    for (std::size_t i = 0; i < shapes.size(); ++i) {
-      const RowSplit split(dim0(shapes[i]), shards);
-      const std::int64_t row = row_elems(shapes[i]), count = split.count(shard) * row;
-      std::copy_n(from, count, out[i].begin() + split.begin(shard) * row);
-      from += count;
-    }
-  }
-  return out;
-}
-
 /// Collective.
 AllRanks of_step(ProcessGroup* world, const CellConfig& cell, const RecordedStep& mine,
                  const std::vector<Shape>& shapes) {
@@ -110,14 +94,7 @@ AllRanks of_step(ProcessGroup* world, const CellConfig& cell, const RecordedStep
     for (std::size_t i = 0; i < mine.outputs.size(); ++i, at += static_cast<std::ptrdiff_t>(of_one))
       of_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(of_one));
   }
-  std::vector<float> gradients = joined(mine.gradients);
-  const std::vector<std::size_t> sizes = of_all_ranks(world, std::vector{gradients.size()}, "sizes of gradients");
-  const std::size_t most = *std::max_element(sizes.begin(), sizes.end());
-  gradients.resize(most);
-  const std::vector<float> all = of_all_ranks(world, gradients, "twin gradients");
-  const MeshText mesh = mesh_of(cell);
-  for (int replica = 0; replica < mesh.replicas; ++replica)
-    out.gradients.push_back(unsharded(all, most, shapes, mesh.shards, replica * mesh.shards));
+  out.gradients = gathered_gradients(world, cell, mine.gradients, shapes);
   return out;
 }
 
@@ -325,17 +302,6 @@ class Comparison {
   Findings& out_;
 };
 
-/// Moments with a scale per tensor have one per shard.
-bool moments_follow_shards(const CellConfig& cell) {
-  const Moments type = cell.training.moments;
-  return mesh_of(cell).shards > 1 && (type == Moments::kF16 || type == Moments::kE4M3);
-}
-
-bool weights_are_comparable(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe) {
-  return twin.steps == cell.training.steps && !(cell.training.quantized_weights && recipe.quantized) &&
-         !moments_follow_shards(cell);
-}
-
 /// Bit for bit beside the same ranks and micro-batches. Collective. Steps after one with a fault follow from it.
 void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepRecorder& recorder,
                         const std::vector<float>& losses, const std::vector<std::string>& names, ProcessGroup* world,
@@ -400,7 +366,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
       comparison.compare_loss(fmt::format("validation loss, after step {}", of_twin.step), found->loss, of_twin.loss,
                               of_twin.loss);
   }
-  if (weights_are_comparable(cell, twin, recipe)) comparison.compare_weights(names, seen.weights, run.weights());
+  if (twin.compares_weights) comparison.compare_weights(names, seen.weights, run.weights());
 }
 
 void put_findings(const Findings& mine, ProcessGroup* world, ArmResult& result) {

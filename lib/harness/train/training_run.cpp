@@ -85,6 +85,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       records_(cell, runtime_, options.record_timeline),
       casts_(options.casts),
       cast_steps_(options.cast_steps),
+      saw_micro_batch_(options.saw_micro_batch),
       saw_step_(options.saw_step),
       watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted) {
@@ -143,6 +144,7 @@ void TrainingRun::resume() {
   trained_.save(folder.path());
   output_ = loss_ = {};
   trained_.restore(folder.path());
+  if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
   if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // rank 0 removes the folder next
 }
 
@@ -210,7 +212,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
     step_values_.x = device_->read(batch_.x);
     if (batch_.target) step_values_.target = device_->read(batch_.target);
     step_values_.output = device_->read(output_.value);
-    step_values_.loss = losses().back();
+    step_values_.loss = device_->read(loss_.value).front();
   }
   // Logits are the loss's alone from here on: its backward writes their gradient over them.
   if (is_language_model(cell_)) output_.value = {};
@@ -228,7 +230,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
   if (keep) values_.gradients = trained_.gradients();
-  if (saw_step_) step_values_.gradients = trained_.gradients();
+  if (saw_micro_batch_) saw_micro_batch_(step_values_);
 }
 
 void TrainingRun::plant_in_step(StepTimes& times) {
@@ -252,8 +254,11 @@ void TrainingRun::step() {
 
   Stopwatch watch;
   ledger.set_phase(PhaseKind::kOptimizer, number);
+  std::vector<std::vector<float>> gradients;  // before the optimizer
+  if (saw_step_) gradients = trained_.gradients();
   trained_.update();
   if (saw_step_) {
+    step_values_.gradients = std::move(gradients);
     step_values_.updated = weights();
     saw_step_(step_values_);
   }
