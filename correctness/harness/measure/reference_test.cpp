@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "harness/cell/sharding_keys.h"
 #include "harness/measure/cast_check.h"
 #include "harness/measure/measure.h"
 #include "harness/reference/adam.h"
@@ -407,6 +408,26 @@ TEST(Reference, TakesTheRuntimesAmaxWhereItIsWithinTheShareAlone) {
   }
 }
 
+// What ranks and micro-batches add up, over uneven shards and replicas, and training that stops and goes on.
+TEST(Reference, HoldsOverRanksMicroBatchesAndAResume) {
+  for (const char* recipe : {"bf16", "delayed", "current", "mxfp8"})
+    for (const char* mesh : {"3", "2x2"}) {
+      CellConfig cell = support::small_cell(recipe, "llama");
+      cell.measure = {"reference"};
+      cell.mesh = mesh;
+      cell.ranks = mesh_of(cell).replicas * mesh_of(cell).shards;
+      cell.training.micro_batches = 2;
+      cell.training.resume_at = 2;
+      cell.training.clip_norm = 0.01;
+      cell.training.master_weights = "f32";
+      const ArmResult result = measure_arm(cell, Arm::kAfter);
+      EXPECT_EQ(result.metrics.at("reference.faults").value, 0.0)
+          << recipe << ' ' << mesh << ' ' << result.metrics.at("reference.faults").reason;
+      // 3 steps of 2 micro-batches: an output and its gradient on each rank; and 9 gradients and updates a step.
+      EXPECT_GE(result.metrics.at("reference.tensors").value.value_or(0.0), 3.0 * (2 * 2 * cell.ranks + 2 * 9));
+    }
+}
+
 TEST(Reference, IsAbsentWithAReasonWhereItCoversACellNot) {
   const auto reason = [](const auto& change, std::string_view recipe = "current") {
     CellConfig cell = support::small_cell(recipe);
@@ -416,14 +437,14 @@ TEST(Reference, IsAbsentWithAReasonWhereItCoversACellNot) {
     EXPECT_FALSE(result.metrics.at("reference.faults").value);
     return result.metrics.at("reference.faults").reason;
   };
-  EXPECT_EQ(reason([](CellConfig& cell) { cell.training.micro_batches = 2; }),
-            "the reference step does not cover several micro-batches");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.model.dropout = 0.1; }), "the reference step does not cover dropout");
   EXPECT_EQ(reason([](CellConfig& cell) {
               cell.training.quantized_weights = true;
               cell.training.master_weights = "f32";
             }),
             "the reference step does not cover weights that live in eight bits");
-  EXPECT_EQ(reason([](CellConfig& cell) { cell.ranks = 2; }), "the reference step does not cover sharded cells");
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.ranks = cell.context_parallel = 2; }),
+            "the reference step does not cover sequences that ranks split between them");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.device = "meta"; }), "device 'meta' computes no values");
   CellConfig large = support::small_cell("bf16");
   large.model.seq = 8192;

@@ -91,6 +91,18 @@ constexpr std::array kMetrics{
            "values cast to eight bits in the last step's forward and backward, over all ranks; counted twice if both "
            "orientations are made and have scales of their own"},
 
+    Metric{"parity.grad_norm_ratio", "1", kNeither, true,
+           "norm of the last step's gradients, before the optimizer, relative to BF16's"},
+    Metric{"parity.update_norm_ratio", "1", kNeither, true,
+           "distance of the weights from where they began, relative to that of BF16's"},
+    Metric{"parity.twin_faults", "1", kLess, true,
+           "outputs, losses and gradients of ranks, micro-batches and the first steps, and weights, that differ from "
+           "the plain twin's: one rank, one pass over all sequences, nothing recomputed, cached or resumed; notes name "
+           "them"},
+    Metric{"parity.twin_tensors", "1", kNeither, true, "tensors that were compared with the plain twin"},
+    Metric{"parity.twin_noise", "1", kLess, true,
+           "largest distance of a tensor from the plain twin's, in units of its bound: above 1 is a fault", 0.1},
+
     Metric{
         "reference.faults", "1", kLess, true,
         "tensors of all steps (output, gradients, updates of weights) outside their bounds around a step computed in "
@@ -130,13 +142,21 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.all_reduce_bytes", .predicted = true},
                                  {.metric = "traffic.ring_exchange_bytes", .predicted = true},
                                  {.metric = "traffic.collectives", .predicted = true}};
+constexpr Gates kParityGates = {
+    {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
+    {.metric = "parity.grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
 
 constexpr std::array kGroups{
     MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory, .gates = kMemoryGates},
     MetricGroup{
         .name = "traffic", .alone = false, .compared_with_bf16 = false, .main = kTraffic, .gates = kTrafficGates},
     MetricGroup{.name = "host", .alone = true, .compared_with_bf16 = false, .main = kHost},
-    MetricGroup{.name = "parity", .alone = false, .compared_with_bf16 = true, .companions = 2, .main = kParity},
+    MetricGroup{.name = "parity",
+                .alone = false,
+                .compared_with_bf16 = true,
+                .companions = 2,
+                .main = kParity,
+                .gates = kParityGates},
     MetricGroup{.name = "reference", .alone = false, .compared_with_bf16 = false, .companions = 1, .main = kReference},
     MetricGroup{.name = "twin", .alone = false, .compared_with_bf16 = false, .companions = 1, .main = kTwin},
     MetricGroup{.name = "time", .alone = true, .compared_with_bf16 = false, .main = kTime},

@@ -44,6 +44,10 @@ struct GroupGate {
   std::string_view metric;
   bool predicted = false;  ///< the figure is the closed form; false: it is 0
   bool of_before = true;   ///< also where a fix is reverted; false: the reverted fix may be about this figure
+  /// Of values. Only in arms that have the figure (Vocabulary::why_absent), on devices that compute any.
+  bool of_values = false;
+  /// The figure is at least what Vocabulary::floor says, in arms of which it says anything.
+  bool has_floor = false;
 };
 
 /// A group of metrics that a scenario's `measure` may list.

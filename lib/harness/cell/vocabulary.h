@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,9 +64,12 @@ struct Vocabulary {
   /// A checksum of the text that the cell trains on; "": it reads none. Called on cells that break no rule. Empty: no
   /// cell reads anything.
   std::function<std::string(const CellConfig&)> text_checksum;
-  /// Why an arm of the cell has no figures of this group of metrics, known before it runs; "": it has them. Empty:
-  /// every arm has all.
-  std::function<std::string(const CellConfig&, Arm, std::string_view group)> why_absent;
+  /// Why an arm of the cell has no figure of this metric, known before it runs; "": it has one. Empty: every arm has
+  /// all.
+  std::function<std::string(const CellConfig&, Arm, std::string_view metric)> why_absent;
+  /// What the figure of a metric must at least be in an arm by the recipe's definition; nothing: it says nothing of it.
+  /// Empty: of none.
+  std::function<std::optional<double>(const CellConfig&, Arm, std::string_view metric)> floor;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;
 };

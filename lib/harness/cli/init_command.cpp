@@ -68,6 +68,7 @@ matrix:
 measure: [parity]                        # trains the same cell in BF16 too
 expect:
   - {metric: parity.weights_moved, arm: after, equals: 1}
+  - {metric: parity.grad_sqnr_db, arm: after, at_least: 2}  # signal to noise; of a lost or doubled gradient: 0
   - {metric: parity.loss_gap, arm: after, at_most: 0.02}   # relative distance of the last loss from BF16's
 )"},
     {"time", "time of a training step",

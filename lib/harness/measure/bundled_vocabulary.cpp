@@ -9,12 +9,14 @@
 #include "backend/device.h"
 #include "core/check.h"
 #include "fixes/fixes.h"
+#include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/cell/vocabulary.h"
 #include "harness/data/text_data.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/layer_rules.h"
+#include "harness/measure/plain_twin.h"
 #include "harness/measure/twin.h"
 #include "harness/reference/support.h"
 #include "nn/layer_table.h"
@@ -115,10 +117,27 @@ std::vector<Term> terms(std::span<const Row> rows) {
   return out;
 }
 
-std::string why_absent(const CellConfig& cell, Arm arm, std::string_view group) {
+std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric) {
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
+  if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
+  const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
   return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
+}
+
+/// Steps after which arms that round differently have drifted apart, so that their gradients are of other weights.
+constexpr std::int64_t kComparableSteps = 10;
+/// Decibels. A gradient that is lost, doubled, or of other weights or tokens has 0 dB or less, and one whose noise is
+/// half as large as itself 6 dB. Casts to E5M2 leave 25 dB and to E4M3 31 dB, and the product of both 24 dB, of which
+/// the casts of further layers, and weights that drift apart over kComparableSteps steps, take most. Delayed scaling
+/// loses more, since a scale from a history leaves a growing or a shrinking gradient fewer of the type's numbers.
+constexpr double kGradientFloor = 3.0, kDelayedGradientFloor = 1.0;
+
+std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
+  if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter) return std::nullopt;
+  const Recipe recipe = recipe_of(cell, arm);
+  if (!recipe.quantized || cell.training.steps > kComparableSteps) return std::nullopt;
+  return recipe.activation.amax_source == AmaxSource::kHistory ? kDelayedGradientFloor : kGradientFloor;
 }
 
 Vocabulary make_vocabulary() {
@@ -147,6 +166,7 @@ Vocabulary make_vocabulary() {
   out.lacks = lacks_corpus;
   out.text_checksum = text_checksum;
   out.why_absent = why_absent;
+  out.floor = recipe_floor;
   out.quantizes = [](std::string_view recipe) { return make_recipe(recipe).quantized; };
   return out;
 }

@@ -203,12 +203,15 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   const bool traffic = asks_for(cell, "traffic"), parity = asks_for(cell, "parity");
   CastCounter casts(!memory);
   const bool counts = parity && counts_casts(cell, recipe);
+  std::optional<StepRecorder> steps;
+  if (parity && why_no_plain_twin(cell, arm).empty()) steps.emplace(plain_twin(cell, arm).steps);
   TrainingRun run(cell, behaviors_of(cell, arm), recipe,
                   {.world = world,
                    .record_timeline = memory,
                    .planted = planted,
                    .casts = counts ? &casts : nullptr,
-                   .cast_steps = kMostCastSteps});
+                   .cast_steps = kMostCastSteps,
+                   .watch = steps ? &*steps : nullptr});
   run.keep_values(parity);
   if (asks_for(cell, "host")) run.measure_host_work();
   run.train();
@@ -232,8 +235,10 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   CellConfig compared = cell;
   compared.capacity = 0;
   if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
-  if (parity) measure_parity(compared, arm, run, counts ? &casts : nullptr, is_sharded(cell) ? world : nullptr, result);
-  if (asks_for(cell, "reference")) measure_reference(compared, arm, result);
+  if (parity)
+    measure_parity(compared, arm, run, counts ? &casts : nullptr, steps ? &*steps : nullptr,
+                   is_sharded(cell) ? world : nullptr, result);
+  if (asks_for(cell, "reference")) measure_reference(compared, arm, is_sharded(cell) ? world : nullptr, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   result.validation_losses = spaced(std::move(result.validation_losses), kMostLosses);
   return result;

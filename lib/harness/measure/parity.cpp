@@ -40,7 +40,12 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.bitwise_equal",
                                          "parity.clip_fraction",
                                          "parity.underflow_fraction",
-                                         "parity.values_cast"};
+                                         "parity.values_cast",
+                                         "parity.grad_norm_ratio",
+                                         "parity.update_norm_ratio",
+                                         "parity.twin_faults",
+                                         "parity.twin_tensors",
+                                         "parity.twin_noise"};
 
 std::vector<double> mean_losses(ProcessGroup* world, const std::vector<float>& losses) {
   return mean_by_step(of_all_ranks(world, losses, "losses"), losses.size());
@@ -225,10 +230,19 @@ void put_moved(ProcessGroup* world, const std::string& metric, const Moved& mine
   put(metrics, metric, *least, mine.fraction == *least ? mine.reason : fmt::format("of rank {}", least - all.begin()));
 }
 
+/// Puts a norm over the values of all ranks, relative to BF16's.
+void put_norm_ratio(ProcessGroup* world, const std::string& metric, double bf16, double seen, Metrics& metrics) {
+  double of_bf16 = 0.0, of_seen = 0.0;
+  for (const double one : of_all_ranks(world, std::vector{bf16}, metric)) of_bf16 += one;
+  for (const double one : of_all_ranks(world, std::vector{seen}, metric)) of_seen += one;
+  const NormRatio ratio(of_seen, of_bf16);
+  put(metrics, metric, ratio.value, ratio.reason);
+}
+
 }  // namespace
 
-void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted, ProcessGroup* world,
-                    ArmResult& result) {
+void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
+                    const StepRecorder* steps, ProcessGroup* world, ArmResult& result) {
   Metrics& metrics = result.metrics;
   if (!run.device().computes()) {
     for (std::string_view name : kMetrics)
@@ -265,12 +279,19 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
       Compared{"parity.grad_sqnr_db", "gradient", names, bf16->values.gradients, values.gradients},
       Compared{"parity.weight_sqnr_db", "weight", names, bf16->weights, weights}};
   for (const Compared& tensors : compared) put_sqnr(world, result, tensors);
+  put_norm_ratio(world, "parity.grad_norm_ratio", squares_of(bf16->values.gradients), squares_of(values.gradients),
+                 metrics);
 
   put_cast_counts(cell, arm, recipe, counted, world, result);
 
   TrainingRun fresh(cell, behaviors_of(cell, arm), recipe, {.world = world});
   const Lists began_with = fresh.weights();
   put_moved(world, "parity.weights_moved", moved(names, began_with, weights), metrics);
+  // Arms that start from the same values; weights in eight bits start from their cast.
+  put_norm_ratio(world, "parity.update_norm_ratio", squares_of_difference(bf16->weights, began_with),
+                 squares_of_difference(weights, began_with), metrics);
+  const StepRecorder nothing(0);
+  measure_plain_twin(cell, arm, run, steps != nullptr ? *steps : nothing, weights, world, result);
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));

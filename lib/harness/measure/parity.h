@@ -2,15 +2,16 @@
 
 #include "harness/measure/cast_counts.h"
 #include "harness/measure/measure.h"
+#include "harness/measure/plain_twin.h"
 #include "harness/train/training_run.h"
 
 namespace fp8lab {
 
 /// Measures the parity metrics of a finished run that kept its values. Runs the BF16 model, and for `before` the fixed
 /// one, on devices of their own, over the same ranks. `counted` are the casts that the run reported, kMostCastSteps
-/// steps of them; null: they are counted in a further run. `world` is null where the cell is not sharded. All ranks get
-/// the same figures.
-void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted, ProcessGroup* world,
-                    ArmResult& result);
+/// steps of them; null: they are counted in a further run. `steps`: what its first steps computed, if the arm has a
+/// plain twin. `world` is null where the cell is not sharded. All ranks get the same figures.
+void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
+                    const StepRecorder* steps, ProcessGroup* world, ArmResult& result);
 
 }  // namespace fp8lab

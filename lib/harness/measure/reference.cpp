@@ -12,8 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/cast_check.h"
+#include "harness/measure/gathered_gradients.h"
+#include "harness/measure/over_ranks.h"
 #include "harness/reference/adam.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
@@ -42,7 +45,7 @@ double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 /// element of a gradient is a sum over products of eight bits, and a step of one of these moves it by some percent.
 constexpr double kSameAmax = 0x1p-4;
 
-/// The largest magnitudes of what the runtime cast in a step, and in the last step the casts themselves.
+/// The largest magnitudes of what the runtime cast in a micro-batch, and in the last step the casts themselves.
 class StepCasts : public CastWatch {
  public:
   StepCasts(std::int64_t last_step, bool checks) : last_step_(last_step), checks_(checks) {}
@@ -61,7 +64,7 @@ class StepCasts : public CastWatch {
 
   /// By the owner of the quantized data and what they are there, as the reference step names places.
   const std::map<std::string, double>& amaxes() const { return amaxes_; }
-  void end_step() { amaxes_.clear(); }
+  void end_micro_batch() { amaxes_.clear(); }
   const CastCheck& checked() const { return check_; }
 
  private:
@@ -75,20 +78,32 @@ class StepCasts : public CastWatch {
   std::map<std::string, double> amaxes_;
 };
 
+/// Every rank compares its own micro-batches; what ranks add up, and weights, are compared on rank 0.
 class Comparison {
  public:
-  Comparison(const CellConfig& cell, const Recipe& recipe)
+  /// `world`: null where nothing is sharded; must outlive this.
+  Comparison(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
       : cell_(cell),
+        world_(world),
         exact_(cell, recipe.name, true),
         rounded_(cell, recipe.name, false),
         adam_(cell.training),
         storage_(cell, recipe.name, false),
         quantized_(recipe.quantized),
-        has_f32_(cell.training.param_dtype == ParamDType::kF32) {}
+        has_f32_(cell.training.param_dtype == ParamDType::kF32) {
+    if (world != nullptr)
+      rounded_.set_group([world](std::vector<double>& values) {
+        const std::vector<double> all = of_all_ranks(world, values, "largest magnitudes");
+        for (std::size_t i = 0; i < all.size(); ++i) {
+          double& value = values[i % values.size()];
+          value = std::max(value, all[i]);
+        }
+      });
+  }
 
-  /// `amaxes`: of the runtime's casts in this step.
-  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
-                const std::map<std::string, double>& amaxes) {
+  /// `amaxes`: of the runtime's casts in this micro-batch.
+  void saw_micro_batch(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
+                       const std::map<std::string, double>& amaxes) {
     const SeenAmaxes all = judged_amaxes(amaxes, seen.amaxes);
     rounded_.set_seen_amaxes(&all);
     const ModelConfig& model = cell_.model;
@@ -96,13 +111,15 @@ class Comparison {
     const bool language = is_language_model(cell_);
     const std::int64_t in = language ? 1 : model.hidden, out = language ? model.vocabulary : model.hidden;
     const Matrix x(tokens, in, seen.x), target = seen.target.empty() ? Matrix() : Matrix(tokens, in, seen.target);
-    const NamedMatrices before = named(names, shapes, seen.weights), gradients = named(names, shapes, seen.gradients);
+    const NamedMatrices before = named(names, shapes, seen.weights);
     std::vector<SeenLayer> layers;
     for (const LayerValues& layer : seen.layers)
       layers.push_back({Matrix(tokens, model.hidden, layer.input), Matrix(tokens, model.hidden, layer.output),
                         Matrix(tokens, model.hidden, layer.gradient)});
-    const reference_step::Step exact = exact_.run(x, target, before, layers),
-                               rounded = rounded_.run(x, target, before, layers);
+    const double share =
+        cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
+    const reference_step::Step exact = exact_.run(x, target, before, layers, share),
+                               rounded = rounded_.run(x, target, before, layers, share);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
     // A language model's embedding, last norm and head have no eight bits under any recipe.
     const Bounds plain = bounds(reference_step::kIndependentShare);
@@ -115,23 +132,18 @@ class Comparison {
     }
     if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
     if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
-    for (const std::string& name : names)
-      judge("gradient", name, exact.gradients.at(name), rounded.gradients.at(name), gradients.at(name),
-            bounds_of_gradient(name, rounded));
-    if (updates_are_covered()) {
-      std::set<std::string> vectors;
-      for (std::size_t i = 0; i < names.size(); ++i)
-        if (shapes[i].rank() == 1) vectors.insert(names[i]);
-      const NamedMatrices after = adam_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
-      const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
-      for (const std::string& name : names)
-        judge("update", name, difference(after.at(name), before.at(name)),
-              difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
-                         before.at(name)),
-              difference(updated.at(name), before.at(name)),
-              bounds(reference_step::kNoiseShare,
-                     vectors.contains(name) ? step_at(reference_step::amax_of(before.at(name))) : 0.0));
-    }
+    add_up(names, exact, rounded);
+    ++micro_batch_;
+  }
+
+  /// Collective.
+  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
+    const Lists gathered = gathered_gradients(world_, cell_, seen.gradients, shapes).front();
+    in_step_ = true;
+    if (is_first()) judge_step(seen, named(names, shapes, gathered), names, shapes);
+    in_step_ = false;
+    sums_.clear();
+    micro_batch_ = 0;
     ++step_;
   }
 
@@ -139,22 +151,42 @@ class Comparison {
   void saw_casts(const CastCheck& casts) {
     tensors_ += casts.casts();
     for (const WrongCast& wrong : casts.wrong())
-      faults_.push_back(
-          {std::numeric_limits<double>::infinity(), fmt::format("cast of {}, {}", nearest(wrong.source), wrong.what)});
+      faults_.push_back({std::numeric_limits<double>::infinity(),
+                         fmt::format("cast of {}{}, {}", nearest(wrong.source), of_rank(), wrong.what)});
   }
 
+  /// Collective.
   void put_figures(ArmResult& result) {
     std::stable_sort(faults_.begin(), faults_.end(), [](const Fault& a, const Fault& b) { return a.size > b.size; });
-    put(result.metrics, "reference.faults", static_cast<double>(faults_.size()),
-        faults_.empty() ? "" : faults_[0].text);
-    put(result.metrics, "reference.tensors", static_cast<double>(tensors_));
-    put(result.metrics, "reference.noise", noise_, std::isnan(noise_) ? "a value is not finite" : "");
-    put(result.metrics, "reference.scale", scale_, std::isnan(scale_) ? "a value is not finite" : "");
-    for (std::size_t i = 0; i < std::min(faults_.size(), kMostNamed); ++i)
-      result.notes.push_back("reference: " + faults_[i].text);
-    if (faults_.size() > kMostNamed)
+    std::vector<NamedFault> named(kMostNamed);
+    for (std::size_t i = 0; i < std::min(faults_.size(), kMostNamed); ++i) {
+      named[i].size = faults_[i].size;
+      std::copy_n(faults_[i].text.begin(), std::min(faults_[i].text.size(), named[i].text.size() - 1),
+                  named[i].text.begin());
+    }
+    std::vector<NamedFault> all = of_all_ranks(world_, named, "reference faults");
+    std::erase_if(all, [](const NamedFault& fault) { return fault.text[0] == '\0'; });
+    std::stable_sort(all.begin(), all.end(), [](const NamedFault& a, const NamedFault& b) { return a.size > b.size; });
+    const std::string first = all.empty() ? "" : all.front().text.data();
+    double faults = 0.0, tensors = 0.0, noise = 0.0, scale = 0.0;
+    const std::vector figures{static_cast<double>(faults_.size()), static_cast<double>(tensors_), noise_, scale_};
+    const std::vector<double> of_ranks = of_all_ranks(world_, figures, "reference figures");
+    for (std::size_t i = 0; i < of_ranks.size(); i += figures.size()) {
+      faults += of_ranks[i];
+      tensors += of_ranks[i + 1];
+      noise = larger(of_ranks[i + 2], noise);
+      scale = larger(of_ranks[i + 3], scale);
+    }
+    put(result.metrics, "reference.faults", faults, first);
+    put(result.metrics, "reference.tensors", tensors);
+    put(result.metrics, "reference.noise", noise, std::isnan(noise) ? "a value is not finite" : "");
+    put(result.metrics, "reference.scale", scale, std::isnan(scale) ? "a value is not finite" : "");
+    for (std::size_t i = 0; i < std::min(all.size(), kMostNamed); ++i)
+      result.notes.push_back(fmt::format("reference: {}", all[i].text.data()));
+    const auto count = static_cast<std::size_t>(faults);
+    if (count > std::min(all.size(), kMostNamed))
       result.notes.push_back(
-          fmt::format("reference: {} more tensors are outside their bounds", faults_.size() - kMostNamed));
+          fmt::format("reference: {} more tensors are outside their bounds", count - std::min(all.size(), kMostNamed)));
   }
 
  private:
@@ -162,6 +194,95 @@ class Comparison {
     double size;
     std::string text;
   };
+  /// As ranks exchange it.
+  struct NamedFault {
+    double size = 0.0;
+    std::array<char, 256> text{};
+  };
+  /// A gradient over the micro-batches so far, as the type of the gradient holds it.
+  struct Sum {
+    Matrix exact, rounded;
+    double largest_term = 0.0;
+  };
+
+  bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
+  int ranks() const { return world_ == nullptr ? 1 : world_->size(); }
+  std::string of_rank() const { return ranks() > 1 ? fmt::format(", rank {}", world_->rank()) : ""; }
+  /// ", rank 1, micro-batch 2, step 3": where the tensor that is judged is from.
+  std::string where() const {
+    const bool several = cell_.training.micro_batches > 1 && !in_step_;
+    return fmt::format("{}{}, step {}", in_step_ ? "" : of_rank(),
+                       several ? fmt::format(", micro-batch {}", micro_batch_) : "", step_);
+  }
+
+  /// Adds a micro-batch's gradients, of all ranks. Collective. They are reduced to their mean in the type of the
+  /// reduction, over shards and then over replicas, and added up in the type of parameters.
+  void add_up(const std::vector<std::string>& names, const reference_step::Step& exact,
+              const reference_step::Step& rounded) {
+    for (const std::string& name : names) {
+      const Matrix &of_exact = exact.gradients.at(name), &of_rounded = rounded.gradients.at(name);
+      Sum sum{.exact = mean_over_ranks(of_exact, false), .rounded = mean_over_ranks(of_rounded, true)};
+      const auto term = rounded.largest_terms.find(name);
+      for (const double largest :
+           of_all_ranks(world_, std::vector{term != rounded.largest_terms.end() ? term->second : 0.0}, "largest terms"))
+        sum.largest_term = std::max(sum.largest_term, largest);
+      const auto [found, is_new] = sums_.try_emplace(name, std::move(sum));
+      if (is_new) continue;
+      Sum& all = found->second;
+      all.exact = reference_step::sum(all.exact, sum.exact);
+      all.rounded = storage_.stored(reference_step::sum(all.rounded, sum.rounded));
+      all.largest_term = std::max(all.largest_term, sum.largest_term);
+    }
+  }
+
+  Matrix mean_over_ranks(const Matrix& mine, bool rounds) const {
+    if (world_ == nullptr) return mine;
+    const bool in_bf16 = cell_.reduce_dtype ? *cell_.reduce_dtype == ReduceDType::kBF16 : !has_f32_;
+    const reference_step::Format& format = in_bf16 ? reference_step::kBF16 : reference_step::kF32;
+    const auto round = [&](Matrix& values) {
+      for (double& value : values.values)
+        if (rounds) value = reference_step::rounded(value, format);
+    };
+    Matrix sent = mine;
+    round(sent);
+    const std::vector<double> all = of_all_ranks(world_, sent.values, "reference gradients");
+    const MeshText mesh = mesh_of(cell_);
+    Matrix sum(mine.rows, mine.cols);
+    auto from = all.begin();
+    for (int replica = 0; replica < mesh.replicas; ++replica) {
+      Matrix of_replica(mine.rows, mine.cols);
+      for (int shard = 0; shard < mesh.shards; ++shard)
+        for (double& value : of_replica.values) value += *from++;
+      round(of_replica);
+      sum = reference_step::sum(sum, of_replica);
+    }
+    round(sum);
+    for (double& value : sum.values) value /= ranks();
+    round(sum);
+    return rounds ? storage_.stored(std::move(sum)) : sum;
+  }
+
+  void judge_step(const StepValues& seen, const NamedMatrices& gradients, const std::vector<std::string>& names,
+                  const std::vector<Shape>& shapes) {
+    for (const std::string& name : names) {
+      const Sum& sum = sums_.at(name);
+      judge("gradient", name, sum.exact, sum.rounded, gradients.at(name), bounds_of_gradient(name, sum.largest_term));
+    }
+    if (!updates_are_covered()) return;
+    const NamedMatrices before = named(names, shapes, seen.weights);
+    std::set<std::string> vectors;
+    for (std::size_t i = 0; i < names.size(); ++i)
+      if (shapes[i].rank() == 1) vectors.insert(names[i]);
+    const NamedMatrices after = adam_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
+    const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
+    for (const std::string& name : names)
+      judge("update", name, difference(after.at(name), before.at(name)),
+            difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
+                       before.at(name)),
+            difference(updated.at(name), before.at(name)),
+            bounds(reference_step::kNoiseShare,
+                   vectors.contains(name) ? step_at(reference_step::amax_of(before.at(name))) : 0.0));
+  }
 
   /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must
   /// be the same where there are both. What only a kernel has seen is taken as well, but in forward only where it is
@@ -177,9 +298,9 @@ class Comparison {
       out[place] = {amax, kSameAmax};
       const auto found = by_place.find(place);
       if (found != by_place.end() && found->second != amax)
-        faults_.push_back({std::numeric_limits<double>::infinity(),
-                           fmt::format("amax of {}, step {}: {:.7g} is recorded, {:.7g} was cast", place, step_,
-                                       found->second, amax)});
+        faults_.push_back(
+            {std::numeric_limits<double>::infinity(),
+             fmt::format("amax of {}{}: {:.7g} is recorded, {:.7g} was cast", place, where(), found->second, amax)});
     }
     return out;
   }
@@ -252,10 +373,9 @@ class Comparison {
     return bounds(is_language_model(cell_) ? reference_step::kRepeatedShare : reference_step::kNoiseShare);
   }
   /// A sum over tokens may be far smaller than its largest term, of which one rounding may fall to the other side.
-  Bounds bounds_of_gradient(const std::string& name, const reference_step::Step& rounded) const {
+  Bounds bounds_of_gradient(const std::string& name, double largest_term) const {
     Bounds out = bounds_of_gradient(name);
-    if (const auto term = rounded.largest_terms.find(name); term != rounded.largest_terms.end())
-      out.rounding = step_at(term->second);
+    out.rounding = step_at(largest_term);
     return out;
   }
   /// "layers[12].qkv.weight" has its layer's; a language model's embedding that of the first layer, in front of which
@@ -284,9 +404,9 @@ class Comparison {
     ++tensors_;
     const double most = kLossRounding * std::max(1.0, std::abs(expected)), distance = std::abs(seen - expected);
     if (distance <= most) return;
-    faults_.push_back({std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
-                       fmt::format("loss mean, step {}: {:.7g} is not the cross-entropy of the logits, {:.7g}", step_,
-                                   seen, expected)});
+    faults_.push_back(
+        {std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
+         fmt::format("loss mean{}: {:.7g} is not the cross-entropy of the logits, {:.7g}", where(), seen, expected)});
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
@@ -298,16 +418,20 @@ class Comparison {
     if (!found.fault.empty())
       faults_.push_back(
           {std::isnan(found.noise) ? std::numeric_limits<double>::infinity() : std::max(found.noise, found.scale),
-           fmt::format("{} {}, step {}: {}", of, name, step_, found.fault)});
+           fmt::format("{} {}{}: {}", of, name, where(), found.fault)});
   }
 
   const CellConfig& cell_;
+  ProcessGroup* world_;
   reference_step::Model exact_;
   reference_step::Model rounded_;
   reference_step::Adam adam_;
   reference_step::Casts storage_;
   bool quantized_;
   bool has_f32_;
+  std::map<std::string, Sum> sums_;
+  bool in_step_ = false;  ///< what is judged is of all ranks and micro-batches
+  std::int64_t micro_batch_ = 0;
   std::int64_t step_ = 0;
   std::int64_t tensors_ = 0;
   double noise_ = 0.0;
@@ -323,23 +447,28 @@ std::string why_absent(const CellConfig& cell, const Recipe& recipe) {
 
 }  // namespace
 
-void measure_reference(const CellConfig& cell, Arm arm, ArmResult& result) {
+void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, ArmResult& result) {
   const Recipe recipe = recipe_of(cell, arm);
   if (const std::string reason = why_absent(cell, recipe); !reason.empty()) {
     for (const char* name : {"reference.faults", "reference.tensors", "reference.noise", "reference.scale"})
       put(result.metrics, name, std::nullopt, reason);
     return;
   }
-  Comparison comparison(cell, recipe);
+  Comparison comparison(cell, recipe, world);
   std::vector<std::string> names;
   std::vector<Shape> shapes;
   // Q, K and V share the scale of one amax, which no cast of one of them shows.
   StepCasts casts(cell.training.steps - 1, !cell.training.fp8_attention);
   TrainingRun run(cell, behaviors_of(cell, arm), recipe,
-                  {.casts = &casts, .cast_steps = cell.training.steps, .saw_step = [&](const StepValues& seen) {
-                     comparison.saw_step(seen, names, shapes, casts.amaxes());
-                     casts.end_step();
-                   }});
+                  {.world = world,
+                   .casts = &casts,
+                   .cast_steps = cell.training.steps,
+                   .saw_micro_batch =
+                       [&](const StepValues& seen) {
+                         comparison.saw_micro_batch(seen, names, shapes, casts.amaxes());
+                         casts.end_micro_batch();
+                       },
+                   .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);

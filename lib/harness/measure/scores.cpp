@@ -61,6 +61,34 @@ void put_noise(ArmResult& result, const std::string& metric, const std::string& 
   put(result.metrics, metric, db.value, db.reason);
 }
 
+double squares_of(const Lists& values) {
+  double sum = 0.0;
+  for (const std::vector<float>& list : values)
+    for (const float value : list) sum += static_cast<double>(value) * static_cast<double>(value);
+  return sum;
+}
+
+double squares_of_difference(const Lists& a, const Lists& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    for (std::size_t j = 0; j < a[i].size(); ++j) {
+      const double d = static_cast<double>(a[i][j]) - static_cast<double>(b[i][j]);
+      sum += d * d;
+    }
+  return sum;
+}
+
+NormRatio::NormRatio(double squares, double squares_of_bf16) {
+  if (!std::isfinite(squares_of_bf16))
+    reason = "a value of BF16's is not finite";
+  else if (squares_of_bf16 == 0.0)
+    reason = "BF16's is zero";
+  else if (!std::isfinite(squares))
+    value = std::numeric_limits<double>::quiet_NaN(), reason = "a value is not finite";
+  else
+    value = std::sqrt(squares / squares_of_bf16);
+}
+
 LossGap::LossGap(double loss, double reference) {
   if (std::isnan(reference))  // whose sign means nothing and differs between processors
     reason = "BF16's loss is nan";

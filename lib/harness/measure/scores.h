@@ -38,6 +38,17 @@ struct Decibels {
 void put_noise(ArmResult& result, const std::string& metric, const std::string& of,
                const std::vector<std::string>& names, std::span<const Noise> ranks);
 
+double squares_of(const Lists& values);
+double squares_of_difference(const Lists& a, const Lists& b);
+
+/// The square root of a quotient of sums of squares: one norm relative to BF16's. NaN, on which every gate fails, where
+/// BF16's values are finite and the others are not.
+struct NormRatio {
+  NormRatio(double squares, double squares_of_bf16);
+  std::optional<double> value;
+  std::string reason;
+};
+
 /// The relative distance of a loss from BF16's.
 struct LossGap {
   LossGap(double loss, double reference);

@@ -17,14 +17,14 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-/// Why losses of a correct run with FP8 weights may differ from the twin's, or "".
-std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
+}  // namespace
+
+std::string why_unequal_to_16_bits(const CellConfig& cell, const Recipe& recipe) {
   const TrainingConfig& training = cell.training;
   // The twin casts its weights in every micro-batch, each time with the scale that the one before left.
   if (training.micro_batches > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
     return "FP8 weights are cast once in a step, the twin's in every micro-batch, after each of which delayed scaling "
-           "has "
-           "another scale";
+           "has another scale";
   if (training.optimizer == Optimizer::kNone && training.steps > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
     return "without an optimizer FP8 weights stay as they were cast at first, the twin's are cast in every step, with "
            "another scale";
@@ -32,12 +32,9 @@ std::string why_unequal(const CellConfig& cell, const Recipe& recipe) {
     return "FP8 weights have no master, so each list operation rounds them; the twin's are rounded to 16 bits";
   if (training.master_weights == Master::kRemainder)
     return "FP8 weights have f32 masters, which a cast rounds to even; the twin's have remainders, which round ties "
-           "away "
-           "from zero";
+           "away from zero";
   return "";
 }
-
-}  // namespace
 
 std::string why_no_twin(const CellConfig& cell, Arm arm) {
   const Recipe recipe = recipe_of(cell, arm);
@@ -45,7 +42,7 @@ std::string why_no_twin(const CellConfig& cell, Arm arm) {
   const bool resumes = cell.training.resume_at > 0;
   if (!eight_bits && !cell.gather_ahead && !resumes)
     return "no weight is held in eight bits, none is gathered ahead, and training is not resumed";
-  return eight_bits && !resumes ? why_unequal(cell, recipe) : "";
+  return eight_bits && !resumes ? why_unequal_to_16_bits(cell, recipe) : "";
 }
 
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {

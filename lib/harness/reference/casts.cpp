@@ -161,6 +161,13 @@ void Casts::end_pass(Histories& histories) const {
   // Under current scaling only the matrices inside attention have one, of one step.
   const bool delayed = scaling_ == Scaling::kDelayed;
   const std::size_t length = delayed ? history_length_ : 1;
+  if (largest_over_ranks_ && !histories.empty()) {
+    std::vector<double> latest;
+    for (const auto& [place, of] : histories) latest.push_back(of.latest);
+    largest_over_ranks_(latest);
+    auto next = latest.begin();
+    for (auto& [place, of] : histories) of.latest = *next++;
+  }
   for (auto& [place, of] : histories) {
     if (of.latest == 0.0) continue;  // not cast in this pass, or all zeros
     of.amaxes.push_back(of.latest);

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "harness/cell/cell.h"
 #include "harness/reference/matrix.h"
@@ -94,6 +97,10 @@ class Casts {
   /// P and its gradient, for all heads: they never leave the kernel, so their scale comes from a history always.
   Matrix cast_in_kernel(const std::string& place, Role role, Matrix x);
 
+  /// Ranks that pass together share the largest magnitudes of histories: `largest` replaces each element by the largest
+  /// over all ranks, of a list that is as long on each of them.
+  void set_group(std::function<void(std::vector<double>&)> largest) { largest_over_ranks_ = std::move(largest); }
+
   /// The scales of the next pass come from the amaxes of this one.
   void end_forward() { end_pass(forward_); }
   void end_backward() { end_pass(backward_); }
@@ -134,6 +141,7 @@ class Casts {
   Histories backward_;
   std::map<std::string, Matrix> sources_;
   const SeenAmaxes* seen_amaxes_ = nullptr;
+  std::function<void(std::vector<double>&)> largest_over_ranks_;
 };
 
 }  // namespace fp8lab::reference_step

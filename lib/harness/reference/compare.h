@@ -11,6 +11,7 @@ struct Bounds {
   double share;
   double step;
   double rounding = 0.0;
+  double additions = 0.0;  ///< of roundings where parts of the tensor are added up, relative to it
 };
 
 /// How far a tensor is from the reference step's, in units of its bounds.
@@ -48,6 +49,9 @@ struct Distance {
 /// The last term is for a vector, of which few elements decide, that is the difference or the sum of larger numbers: an
 /// update of weights, or a sum over tokens that cancel. These are rounded to steps of their own size, `rounding` at
 /// most, and one may fall to the other side.
+///
+/// A gradient over several ranks or micro-batches is added up in the stored type. Each addition rounds by at most half
+/// a step of the sum so far; n independent ones by sqrt(n) of these: `additions`, relative to |rounded|.
 ///
 /// D and N are compared three times: over the tensor, and as the mean over its rows and over its columns of the
 /// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides. The

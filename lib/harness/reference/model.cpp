@@ -234,7 +234,7 @@ Matrix Model::distance(const Matrix& target, Step& step) const {
 }
 
 Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
-                const std::vector<SeenLayer>& seen) {
+                const std::vector<SeenLayer>& seen, double share) {
   static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},
                                                     {"grouped_linear", &Model::grouped_linear},
                                                     {"layernorm_linear", &Model::layernorm_linear},
@@ -272,6 +272,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
 
   step.output = values.back().value;
   Matrix grad = language ? cross_entropy(target, step) : distance(target, step);
+  for (double& value : grad.values) value *= share;
   chained(std::move(values)).backward(casts_.stored(std::move(grad)));
   casts_.end_backward();
   step.gradients = std::move(gradients_);

@@ -42,11 +42,14 @@ class Model {
   /// One training step without its optimizer. `x` and `target` are [tokens, hidden] or, of a language model, numbers of
   /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty where the loss is the sum.
   /// `parameters` must outlive the call. With `seen` each layer's forward starts from the runtime's input and its
-  /// backward from the runtime's gradient, so that differences do not add up from layer to layer.
+  /// backward from the runtime's gradient, so that differences do not add up from layer to layer. `share`: what the
+  /// loss counts in that of the step, as its gradient does.
   Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
-           const std::vector<SeenLayer>& seen = {});
+           const std::vector<SeenLayer>& seen = {}, double share = 1.0);
   /// The mean cross-entropy of these logits.
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
+  /// As Casts::set_group().
+  void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
   /// As Casts::set_seen_amaxes().
   void set_seen_amaxes(const SeenAmaxes* seen) { casts_.set_seen_amaxes(seen); }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".

@@ -30,25 +30,28 @@ double multiplications(const ModelConfig& model) {
 std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
   constexpr std::array<std::string_view, 5> kRecipes{"bf16", "delayed", "current", "block", "mxfp8"};
   const TrainingConfig& training = cell.training;
-  const bool quantized = recipe != "bf16";
+  const bool quantized = recipe != "bf16", has_history = recipe == "delayed" || training.fp8_attention;
   const struct {
     bool applies;
     std::string_view reason;
   } rules[]{
       {std::find(kRecipes.begin(), kRecipes.end(), recipe) == kRecipes.end(), "this recipe"},
-      {is_sharded(cell), "sharded cells"},
-      {training.micro_batches > 1, "several micro-batches"},
-      {training.validation_batches > 0, "validation batches"},
+      {cell.context_parallel > 1, "sequences that ranks split between them"},
+      {training.validation_batches > 0 && quantized && has_history, "validation batches before a scale from a history"},
+      {training.cache_weights && training.micro_batches > 1 && recipe == "delayed",
+       "cached weights, whose scale is that of the first of several micro-batches"},
+      {mesh_of(cell).shards > 1 && (training.moments == Moments::kF16 || training.moments == Moments::kE4M3),
+       "moments with a scale per shard"},
       {cell.model.dropout > 0.0, "dropout"},
       {cell.model.op_fuser != OpFuser::kNone, "the operation fuser"},
-      {training.resume_at > 0, "resumed training"},
       {quantized && training.fp8_sums == Fp8Sums::kTensorCore && training.fp8_mha,
        "sums of a tensor core over eight bits that attention exchanges"},
       {quantized && training.quantized_weights, "weights that live in eight bits"},
   };
   for (const auto& rule : rules)
     if (rule.applies) return fmt::format("the reference step does not cover {}", rule.reason);
-  const double count = 2.0 * multiplications(cell.model) * static_cast<double>(training.steps);
+  const auto passes = static_cast<double>(training.steps * training.micro_batches * data_parallel_ranks(cell));
+  const double count = 2.0 * multiplications(cell.model) * passes;
   if (count > kMostMultiplications)
     return fmt::format("the reference step would take {:.2g} multiplications, more than {:.2g}", count,
                        kMostMultiplications);

@@ -144,8 +144,7 @@ void foresee_inconclusive(std::vector<PlannedCell>& cells, const Vocabulary& voc
     for (const Expectation& e : cell.expect) {
       if (!is_of_values(e) || !cell.inconclusive.empty()) continue;
       const Arm arm = e.side == Side::kBefore ? Arm::kBefore : e.side == Side::kBf16 ? Arm::kBf16 : Arm::kAfter;
-      if (const std::string reason = vocabulary.why_absent(cell.config, arm, find_metric(e.metric)->group());
-          !reason.empty())
+      if (const std::string reason = vocabulary.why_absent(cell.config, arm, e.metric); !reason.empty())
         cell.inconclusive = fmt::format("{} is absent: {}", e.metric, reason);
     }
   }

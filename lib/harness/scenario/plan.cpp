@@ -161,9 +161,25 @@ class Copies {
   std::size_t taken_ = 0;
 };
 
-Expectation implied(const GroupGate& gate, Side side, int line) {
+Side side_of(Arm arm) {
+  return *std::ranges::find(kSides, name(arm), [](Side side) { return name(side); });
+}
+
+/// Nothing where the gate does not apply to the arm.
+std::optional<Expectation> implied(const GroupGate& gate, const CellConfig& cell, Arm arm, int line,
+                                   const Vocabulary& vocabulary) {
+  if (arm == Arm::kBefore && !gate.of_before) return std::nullopt;
+  if (gate.of_values && (!vocabulary.why_absent || !vocabulary.computes_values(cell.device) ||
+                         !vocabulary.why_absent(cell, arm, gate.metric).empty()))
+    return std::nullopt;
   Expectation out;
-  out.side = side;
+  if (gate.has_floor) {
+    const std::optional<double> floor = vocabulary.floor ? vocabulary.floor(cell, arm, gate.metric) : std::nullopt;
+    if (!floor) return std::nullopt;
+    out.comparison = Comparison::kAtLeast;
+    out.low = *floor;
+  }
+  out.side = side_of(arm);
   out.metric = gate.metric;
   out.predicted = gate.predicted;
   out.line = line;
@@ -179,18 +195,19 @@ bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
 }
 
 /// The gates that the groups of metrics which `cell` measures have in every arm that it runs. A library's arms have no
-/// closed forms, and one rank has no traffic.
+/// closed forms and no twin, but their recipes have the same floors; and one rank has no traffic.
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
-  if (is_library(cell.config)) return out;
   for (const Arm arm : arms_of(cell, vocabulary)) {
-    const Side side = *std::ranges::find(kSides, name(arm), [](Side s) { return name(s); });
+    const Side side = side_of(arm);
     for (const MetricGroup& group : metric_groups()) {
       if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
-      for (const GroupGate& gate : group.gates)
-        if ((gate.of_before || arm != Arm::kBefore) && (group.name != "traffic" || is_sharded(cell.config)) &&
-            !overrides(cell, side, gate.metric))
-          out.push_back(implied(gate, side, line));
+      if (group.name == "traffic" && !is_sharded(cell.config)) continue;
+      for (const GroupGate& gate : group.gates) {
+        if ((is_library(cell.config) && !gate.has_floor) || overrides(cell, side, gate.metric)) continue;
+        if (auto expectation = implied(gate, cell.config, arm, line, vocabulary))
+          out.push_back(std::move(*expectation));
+      }
     }
   }
   return out;

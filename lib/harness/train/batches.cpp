@@ -1,5 +1,6 @@
 #include "harness/train/batches.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,12 @@
 
 namespace fp8lab {
 
-Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank)
+Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank, std::int64_t joined)
     : cell_(cell),
       runtime_(runtime),
       reader_(rank / cell.context_parallel),
       readers_(data_parallel_ranks(cell)),
+      joined_(joined),
       split_(runtime.context_group, seq_of_rank(cell)) {
   if (cell.training.data != Data::kText || !runtime.device.computes()) return;
   text_ = text_of(cell.training);
@@ -60,21 +62,41 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
   return {.x = on_device(batch.tokens, use.x), .target = on_device(batch.targets, use.target)};
 }
 
+void Batches::fill_activations(Tensor& tensor, const RandomStream& stream, std::int64_t first_row,
+                               std::int64_t sequences, bool is_target) {
+  Device& device = runtime_.device;
+  for (const SequenceChunk& chunk : split_.chunks())
+    random_fill(device, tensor.row_range(chunk.begin * sequences, chunk.length * sequences),
+                {.seed = stream.seed, .stream = stream.stream, .row_offset = first_row + chunk.position * sequences});
+  if (cell_.training.data != Data::kStress || !device.computes()) return;
+  std::vector<float> values = device.read(tensor);
+  stress(values, cell_.model.hidden, is_target ? kStressedTarget : kStressedInput);
+  device.write(tensor, values);
+}
+
 Tensor Batches::make_activations(std::string_view name, std::int64_t step) {
   const ModelConfig& model = cell_.model;
   Device& device = runtime_.device;
-  const Shape shape{seq_of_rank(cell_) * model.batch, model.hidden};
-  Tensor tensor = device.allocate({shape, training_dtype(cell_)}, device.holder(HolderKind::kInput, "", name));
-  for (const SequenceChunk& chunk : split_.chunks())
-    random_fill(device, tensor.row_range(chunk.begin * model.batch, chunk.length * model.batch),
-                {.seed = runtime_.seed,
-                 .stream = stream_of(name) + static_cast<std::uint64_t>(step),
-                 .row_offset = runtime_.row_offset + chunk.position * model.batch});
-  if (cell_.training.data == Data::kStress && device.computes()) {
-    std::vector<float> values = device.read(tensor);
-    stress(values, model.hidden, name.ends_with("target") ? kStressedTarget : kStressedInput);
-    device.write(tensor, values);
+  const std::int64_t seq = seq_of_rank(cell_), sequences = model.batch / joined_;
+  const RandomStream stream{.seed = runtime_.seed, .stream = stream_of(name) + static_cast<std::uint64_t>(step)};
+  const bool is_target = name.ends_with("target");
+  const HolderId holder = device.holder(HolderKind::kInput, "", name);
+  Tensor tensor = device.allocate({Shape{seq * model.batch, model.hidden}, training_dtype(cell_)}, holder);
+  if (joined_ == 1) {
+    fill_activations(tensor, stream, runtime_.row_offset, sequences, is_target);
+    return tensor;
   }
+  // Row (position p, sequence s of all) of the joined batch is row (p, s mod `sequences`) of a batch.
+  std::vector<float> values(static_cast<std::size_t>(seq * model.batch * model.hidden));
+  Tensor part = device.allocate({Shape{seq * sequences, model.hidden}, training_dtype(cell_)}, holder);
+  const std::int64_t run = sequences * model.hidden;
+  for (std::int64_t batch = 0; batch < joined_; ++batch) {
+    fill_activations(part, stream, runtime_.row_offset + batch * seq * sequences, sequences, is_target);
+    const std::vector<float> of_part = device.read(part);
+    for (std::int64_t position = 0; position < seq; ++position)
+      std::copy_n(of_part.begin() + position * run, run, values.begin() + (position * joined_ + batch) * run);
+  }
+  device.write(tensor, values);
   return tensor;
 }
 

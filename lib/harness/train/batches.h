@@ -25,9 +25,11 @@ struct Batch {
 /// sets the runtime's row offset to the batch's first token, which dropout masks depend on too.
 class Batches {
  public:
-  /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded.
+  /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded. `joined`:
+  /// a batch has the sequences of as many consecutive batches of a cell whose `batch` is smaller by this factor, in
+  /// their order, so that one rank reads in one pass what ranks and micro-batches divide among them.
   /// Throws Error if the cell reads a corpus that cannot be read or does not fit its model.
-  Batches(const CellConfig& cell, Runtime& runtime, int rank);
+  Batches(const CellConfig& cell, Runtime& runtime, int rank, std::int64_t joined = 1);
 
   /// The batch of micro-batch `index` of the runtime's step.
   Batch training(std::int64_t index);
@@ -43,12 +45,16 @@ class Batches {
   };
   Batch make(const Use& use, std::int64_t first_sequence);
   Tensor make_activations(std::string_view name, std::int64_t step);
+  /// Fills `tensor`, of `sequences` sequences, from the random numbers of the rows from `first_row` on.
+  void fill_activations(Tensor& tensor, const RandomStream& stream, std::int64_t first_row, std::int64_t sequences,
+                        bool is_target);
   TokenBatch read_tokens(const Use& use, std::int64_t first_sequence) const;
 
   const CellConfig& cell_;
   Runtime& runtime_;
   int reader_;   ///< number of this rank among those that read other sequences
   int readers_;  ///< how many those are
+  std::int64_t joined_;
   SequenceSplit split_;
   std::shared_ptr<const TextData> text_;  ///< null where the cell reads none, or the device computes nothing
 };

@@ -81,11 +81,13 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                .seed = cell.training.seed,
                .context_group = context_group_.get()},
       trained_(cell, runtime_, recipe, world_.get()),
-      batches_(cell, runtime_, world_ ? world_->rank() : 0),
+      batches_(cell, runtime_, world_ ? world_->rank() : 0, options.joined),
       records_(cell, runtime_, options.record_timeline),
       casts_(options.casts),
       cast_steps_(options.cast_steps),
+      saw_micro_batch_(options.saw_micro_batch),
       saw_step_(options.saw_step),
+      watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted) {
   if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
   if (planted_)
@@ -142,6 +144,7 @@ void TrainingRun::resume() {
   trained_.save(folder.path());
   output_ = loss_ = {};
   trained_.restore(folder.path());
+  if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
   if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // rank 0 removes the folder next
 }
 
@@ -203,12 +206,13 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   ledger.mark("end_of_forward");
   const float share = share_of_micro_batch(cell_.training);
   if (device_->computes()) records_.add_loss(index, share * device_->read(loss_.value).front());
+  if (watch_ != nullptr) watch_->saw_output(*device_, output_.value);
   if (keep) values_.output = device_->read(output_.value);
   if (saw_step_) {
     step_values_.x = device_->read(batch_.x);
     if (batch_.target) step_values_.target = device_->read(batch_.target);
     step_values_.output = device_->read(output_.value);
-    step_values_.loss = losses().back();
+    step_values_.loss = device_->read(loss_.value).front();
   }
   // Logits are the loss's alone from here on: its backward writes their gradient over them.
   if (is_language_model(cell_)) output_.value = {};
@@ -226,7 +230,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (!cell_.training.keep_loss) output_ = loss_ = {};
   ledger.mark("end_of_backward");
   if (keep) values_.gradients = trained_.gradients();
-  if (saw_step_) step_values_.gradients = trained_.gradients();
+  if (saw_micro_batch_) saw_micro_batch_(step_values_);
 }
 
 void TrainingRun::plant_in_step(StepTimes& times) {
@@ -244,12 +248,17 @@ void TrainingRun::step() {
   StepTimes times;
   if (device_->computes() && watches_casts(runtime_.step)) device_->watch_casts(casts_);
   if (saw_step_) step_values_.weights = weights();
+  if (watch_ != nullptr) watch_->begin_step(trained_, *device_, runtime_.step);
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) pass_micro_batch(index, times);
+  if (watch_ != nullptr) watch_->end_passes(trained_, *device_);
 
   Stopwatch watch;
   ledger.set_phase(PhaseKind::kOptimizer, number);
+  std::vector<std::vector<float>> gradients;  // before the optimizer
+  if (saw_step_) gradients = trained_.gradients();
   trained_.update();
   if (saw_step_) {
+    step_values_.gradients = std::move(gradients);
     step_values_.updated = weights();
     saw_step_(step_values_);
   }

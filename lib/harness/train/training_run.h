@@ -18,18 +18,32 @@
 
 namespace fp8lab {
 
-/// What one step of a run that is not sharded read and made, on the host; lists are in the order of parameter_names().
+/// What one step of one rank read and made, on the host; lists are in the order of parameter_names().
 struct StepValues {
+  std::vector<std::vector<float>> weights;    ///< before the step, unsharded
+  std::vector<std::vector<float>> gradients;  ///< of all micro-batches; of a sharded parameter this rank's rows
+  std::vector<std::vector<float>> updated;    ///< the weights after the step, unsharded
+  // Of the present micro-batch.
   std::vector<float> x;
-  std::vector<float> target;                ///< empty where the loss is the sum
-  std::vector<std::vector<float>> weights;  ///< before the step
+  std::vector<float> target;  ///< empty where the loss is the sum
   std::vector<float> output;
   float loss = 0.0f;
-  std::vector<std::vector<float>> gradients;
-  std::vector<std::vector<float>> updated;  ///< the weights after the step
   std::vector<LayerValues> layers;
-  /// Under delayed scaling what the step adds to amax histories, by owner ("layers[0].fc1 forward"), an amax a role.
+  /// Under delayed scaling what the micro-batch adds to amax histories, by owner ("layers[0].fc1 forward"), an amax a
+  /// role.
   std::map<std::string, std::vector<float>> amaxes;
+};
+
+/// Sees what one rank of a run computes, while it runs, and may change it. Of devices that compute values alone.
+class StepWatch {
+ public:
+  virtual ~StepWatch() = default;
+  /// Before the first forward of a step.
+  virtual void begin_step(TrainedModel&, Device&, std::int64_t /*step*/) {}
+  /// After the forward of a micro-batch.
+  virtual void saw_output(Device&, const Tensor& /*output*/) {}
+  /// After the last backward of a step. The optimizer reads the gradients that this leaves in the model.
+  virtual void end_passes(TrainedModel&, Device&) {}
 };
 
 struct TrainingRunOptions {
@@ -41,8 +55,12 @@ struct TrainingRunOptions {
   /// Records the casts of forward and backward, in the last step and some before it, where the device computes.
   CastWatch* casts = nullptr;
   std::int64_t cast_steps = 1;  ///< how many steps, evenly spaced from the first to the last; 1: the last
-  /// Gets the values of every step, of its last micro-batch; empty: they are not read.
+  /// Get the values after every micro-batch's backward, and after every step; both or neither. Empty: they are not
+  /// read. Ranks call them together.
+  std::function<void(const StepValues&)> saw_micro_batch = {};
   std::function<void(const StepValues&)> saw_step = {};
+  StepWatch* watch = nullptr;  ///< must outlive the run
+  std::int64_t joined = 1;     ///< see Batches
 };
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
@@ -146,7 +164,8 @@ class TrainingRun {
   Traffic last_step_traffic_;
   CastWatch* casts_;
   std::int64_t cast_steps_;
-  std::function<void(const StepValues&)> saw_step_;
+  std::function<void(const StepValues&)> saw_micro_batch_, saw_step_;
+  StepWatch* watch_;        ///< null: nobody watches
   StepValues step_values_;  ///< of the present step, if saw_step_ wants them
   bool planted_;
   Tensor planted_byte_;

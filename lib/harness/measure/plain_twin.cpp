@@ -1,0 +1,159 @@
+#include "harness/measure/plain_twin.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "harness/cell/sharding_keys.h"
+#include "harness/measure/arms.h"
+#include "harness/measure/twin.h"
+#include "harness/reference/support.h"
+
+namespace fp8lab {
+namespace {
+
+/// Steps that a twin trains, if the cell has as many: the later ones repeat what these do.
+constexpr std::int64_t kMostSteps = 4;
+/// Multiplications of a twin's passes, in float: about a second.
+constexpr double kMostMultiplications = 1e9;
+/// Values that ranks gather on each of them, of one step.
+constexpr double kMostGathered = 1 << 25;
+
+CellConfig as_run(const CellConfig& cell, Arm arm) {
+  if (arm == Arm::kBf16) return as_bf16(cell);
+  CellConfig out = cell;
+  out.fix.clear();
+  out.control = Control::kNone;
+  return out;
+}
+
+std::int64_t batches_of_a_step(const CellConfig& cell) {
+  return data_parallel_ranks(cell) * cell.training.micro_batches;
+}
+
+bool splits(const CellConfig& cell) { return batches_of_a_step(cell) > 1 || cell.context_parallel > 1; }
+
+/// True if weights in 16 bits, cast in every forward, give the bits that eight-bit weights give.
+bool may_be_16_bits(const CellConfig& cell, const Recipe& recipe) {
+  return cell.training.masters_from != MastersFrom::kEightBits && why_unequal_to_16_bits(cell, recipe).empty();
+}
+
+/// Everything plain but ranks and micro-batches. Bits are the same.
+CellConfig plainly_trained(CellConfig cell, const Recipe& recipe) {
+  TrainingConfig& training = cell.training;
+  training.checkpoint = Recompute::kNone;
+  training.resume_at = 0;
+  if (may_be_16_bits(cell, recipe)) training.quantized_weights = false;
+  // A weight that is not cached is cast in every micro-batch, each time with the scale that the one before left.
+  const bool scale_moves = training.micro_batches > 1 && recipe.weight.amax_source == AmaxSource::kHistory;
+  if (!scale_moves) training.cache_weights = false;
+  cell.gather_ahead = false;
+  cell.reshard_after_forward = true;
+  return cell;
+}
+
+bool trains_alike(const CellConfig& a, const CellConfig& b) {
+  return a.training.checkpoint == b.training.checkpoint && a.training.resume_at == b.training.resume_at &&
+         a.training.quantized_weights == b.training.quantized_weights &&
+         a.training.cache_weights == b.training.cache_weights && a.gather_ahead == b.gather_ahead &&
+         a.reshard_after_forward == b.reshard_after_forward;
+}
+
+/// The cell on one rank, over `joined` of its batches at a time.
+CellConfig on_one_rank(CellConfig cell, std::int64_t joined) {
+  const std::int64_t ranks = data_parallel_ranks(cell), batches = batches_of_a_step(cell);
+  TrainingConfig& training = cell.training;
+  const std::int64_t validated = ranks * training.validation_batches;
+  training.validation_batches = validated % joined == 0 ? validated / joined : 0;
+  training.micro_batches = batches / joined;
+  training.deferred_init.reset();
+  training.cache_weights = false;
+  cell.model.batch *= joined;
+  cell.ranks = cell.context_parallel = 1;
+  cell.mesh.clear();
+  cell.sharding.reset();
+  cell.reduce_dtype.reset();
+  return cell;
+}
+
+/// The steps before this one have no bounds: a scale from a history follows from passes, of which the twin has fewer,
+/// and at first no pass went before.
+std::int64_t first_step(const CellConfig& cell, const Recipe& recipe) {
+  const bool history =
+      recipe.quantized && (recipe.activation.amax_source == AmaxSource::kHistory || cell.training.fp8_attention);
+  return history && splits(cell) ? 1 : 0;
+}
+
+/// Moments with a scale per tensor have one per shard, and follow other weights than the twin's after a step in which
+/// they were rounded.
+bool moments_follow_shards(const CellConfig& cell) {
+  const Moments type = cell.training.moments;
+  return mesh_of(cell).shards > 1 && (type == Moments::kF16 || type == Moments::kE4M3);
+}
+
+std::int64_t steps_of(const CellConfig& cell) {
+  const std::int64_t most = moments_follow_shards(cell) ? 2 : std::max(kMostSteps, cell.training.resume_at + 2);
+  return std::min(cell.training.steps, most);
+}
+
+}  // namespace
+
+std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
+  if (arm == Arm::kBefore) return "arms with a fix in place have a plain twin";
+  if (cell.device != "cpu") return "plain twins train on the host";
+  const CellConfig here = as_run(cell, arm);
+  const Recipe recipe = recipe_of(cell, arm);
+  const bool is_plain = !splits(here) && !is_sharded(here) && trains_alike(here, plainly_trained(here, recipe));
+  if (is_plain) return "the cell itself is plain: one rank, one micro-batch, nothing recomputed, cached or resumed";
+  if (here.model.layer == "grouped_linear" && here.context_parallel > 1)
+    return "which expert has a token depends on its place in a rank's part of the sequences";
+  if (steps_of(here) <= first_step(here, recipe))
+    return "in the first step scales of delayed scaling depend on ranks and micro-batches";
+  const double tokens = static_cast<double>(here.model.seq) * static_cast<double>(here.model.batch) *
+                        static_cast<double>(batches_of_a_step(here));
+  const double width = static_cast<double>(is_language_model(here) ? here.model.vocabulary : here.model.hidden);
+  const double gathered = tokens * width * static_cast<double>(here.ranks);
+  const double count = reference_step::multiplications(here.model) * static_cast<double>(batches_of_a_step(here)) *
+                       static_cast<double>(steps_of(here));
+  if (gathered > kMostGathered || count > kMostMultiplications)
+    return fmt::format(
+        "the plain twin would take {:.2g} multiplications and {:.2g} values, more than {:.2g} and {:.2g}", count,
+        gathered, kMostMultiplications, kMostGathered);
+  return {};
+}
+
+PlainTwin plain_twin(const CellConfig& cell, Arm arm) {
+  const CellConfig here = as_run(cell, arm);
+  const Recipe recipe = recipe_of(cell, arm);
+  PlainTwin out;
+  out.splits = splits(here);
+  // Masks of dropout and groups of experts follow from a token's place in its batch.
+  const bool by_place = here.model.dropout > 0.0 || here.model.layer == "grouped_linear";
+  out.joined = by_place ? 1 : batches_of_a_step(here);
+  const CellConfig plain = plainly_trained(here, recipe);
+  if (out.splits && !trains_alike(here, plain)) out.same_split = plain;
+  CellConfig one = on_one_rank(plain, out.joined);
+  if (out.splits && may_be_16_bits(one, recipe)) one.training.quantized_weights = false;
+  out.cell = std::move(one);
+  out.first = first_step(here, recipe);
+  out.steps = steps_of(here);
+  out.compares_weights = out.steps == here.training.steps && !moments_follow_shards(here) &&
+                         !(here.training.quantized_weights && recipe.quantized);
+  return out;
+}
+
+void StepRecorder::begin_step(TrainedModel&, Device&, std::int64_t step) {
+  recording_ = step < most_;
+  if (recording_) steps_.emplace_back();
+}
+
+void StepRecorder::saw_output(Device& device, const Tensor& output) {
+  if (!recording_) return;
+  present().outputs.push_back(device.read(output));
+}
+
+void StepRecorder::end_passes(TrainedModel& model, Device&) {
+  if (recording_) present().gradients = model.gradients();
+}
+
+}  // namespace fp8lab
