@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -48,17 +49,18 @@ class SnapshotCommand : public ::testing::Test {
 TEST_F(SnapshotCommand, OneSnapshotIsShownByHolderAndStack) {
   const Ended ended = run({"snapshot", snapshot("a.pickle", 3)});
   EXPECT_EQ(ended.code, 0) << ended.errors;
-  EXPECT_TRUE(contains(ended.output, "GPU 0: 3.0 MiB in use in 3 blocks, 8.0 MiB reserved, peak of the history 5.0 MiB"))
+  EXPECT_TRUE(
+      contains(ended.output, "GPU 0: 3.00 MiB in use in 3 blocks, 8.00 MiB reserved, peak of the history 5.00 MiB"))
       << ended.output;
-  EXPECT_TRUE(contains(ended.output, "3.0 MiB        3 layer.forward (from train.py:33)\n")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "3.00 MiB        3 layer.forward (from train.py:33)\n")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "/home/me/train.py:33 main\n"));
 }
 
 TEST_F(SnapshotCommand, OfTwoTheDifferenceIsShown) {
   const std::string first = snapshot("a.pickle", 1), second = snapshot("b.pickle", 4);
   const Ended ended = run({"snapshot", first, second});
-  EXPECT_TRUE(contains(ended.output, "The second holds +3.0 MiB in use, +0 B reserved:\n")) << ended.output;
-  EXPECT_TRUE(contains(ended.output, "+3.0 MiB       +3 layer.forward (from train.py:33)\n")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "The second holds +3.00 MiB in use, +0 B reserved:\n")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "+3.00 MiB       +3 layer.forward (from train.py:33)\n")) << ended.output;
   const Json json = Json::parse(run({"snapshot", first, second, "--json"}).output);
   EXPECT_EQ(json.at("schema"), "fp8lab.snapshot/1");
   EXPECT_EQ(json.at("difference").at("in_use_bytes"), 3 << 20);

@@ -105,6 +105,8 @@ TEST_F(Watch, AProgramInWhichNothingIsFoundPasses) {
   EXPECT_TRUE(contains(output_, "  found     nothing")) << output_;
   EXPECT_EQ(cell_.at("verdict"), "pass");
   EXPECT_EQ(cell_.at("config").at("subject"), "script");
+  EXPECT_EQ(cell_.at("config").at("training.steps"), 5);
+  EXPECT_FALSE(cell_.at("config").contains("training.recipe")) << "the program has its own";
   EXPECT_EQ(cell_.at("gates").size(), 4U);
   EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
 }

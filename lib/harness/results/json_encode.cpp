@@ -45,12 +45,19 @@ Json value_json(const Value& value) {
       value);
 }
 
+/// True for keys that say nothing of a watched program, which builds its own model.
+bool is_foreign(const Key& key, const CellConfig& cell) {
+  return cell.subject == "script" && !key.section().empty() && key.path != "training.steps";
+}
+
 /// All keys that are set, by path.
 Json settings_json(const CellConfig& cell) {
   Json out = Json::object();
-  for (const Key& key : keys())
+  for (const Key& key : keys()) {
+    if (is_foreign(key, cell)) continue;
     if (const Value value = key.get(cell); !std::holds_alternative<std::monostate>(value))
       out[std::string(key.path)] = value_json(value);
+  }
   return out;
 }
 

@@ -49,7 +49,9 @@ class Memory:
                 search.claim(parameter.detach(), "parameter", owners.folded(prefix + name))
 
     def enter(self, module):
-        self.storages.refresh()
+        """The first form of FSDP frees by resizing, which no operation shows."""
+        if type(module).__name__ == "FullyShardedDataParallel":
+            self.storages.refresh()
 
     leave = enter
 

@@ -73,7 +73,8 @@ class Search:
         self.claimed = {}  # identity of a storage -> (kind, label, entry)
         self.graphs = []  # (label, node of autograd)
         self.truncated = False
-        self._seen = set()
+        self._seen = {}  # by identity; holds what was seen, so that no identity is used twice
+        self._hidden = ""  # a graph that is alive and whose saved tensors cannot be looked at
 
     def claim(self, tensor, kind, label):
         for entry in self.storages.add(tensor):
@@ -84,7 +85,7 @@ class Search:
                 self.storages.move(entry, kind, label)
 
     def pass_over(self, things):
-        self._seen.update(id(thing) for thing in things)
+        self._seen.update((id(thing), thing) for thing in things)
 
     def follow(self, roots, kind):
         """Claims the tensors that can be reached from `roots`, (object, label), the nearest first, until every storage
@@ -95,7 +96,7 @@ class Search:
             thing, label, depth = queue.popleft()
             if id(thing) in self._seen or issubclass(type(thing), PASSED_OVER):
                 continue
-            self._seen.add(id(thing))
+            self._seen[id(thing)] = thing
             visited += 1
             if visited > MOST_OBJECTS or visited % 256 == 0 and time.perf_counter() > deadline:
                 self.truncated = True
@@ -114,14 +115,14 @@ class Search:
 
     def follow_graphs(self, roots=()):
         """Claims what autograd holds behind the tensors of `roots` and those that were found."""
-        seen, nodes = set(), 0
+        seen, nodes = {}, 0  # holds the nodes, so that no identity is used twice
         for label, root in [*((None, one.grad_fn) for one in roots if one.grad_fn is not None), *self.graphs]:
             stack = [root]
             while stack and self.unclaimed and nodes < MOST_NODES:
                 node = stack.pop()
                 if node is None or id(node) in seen:
                     continue
-                seen.add(id(node))
+                seen[id(node)] = node
                 nodes += 1
                 self._node(node, label)
                 stack += [following for following, _ in node.next_functions]
@@ -130,7 +131,11 @@ class Search:
     def _node(self, node, label):
         behind = f" (graph of {label})" if label else ""
         for tensor in saved_tensors(node):
-            self.claim(tensor, "context", f"{node.name()}: saved{behind}")
+            if tensor is None:
+                if label and (not self._hidden or "[*]" in label):
+                    self._hidden = label
+            else:
+                self.claim(tensor, "context", f"{node.name()}: saved{behind}")
         own = getattr(node, "__dict__", None)
         if own:
             roots = [(value, f"{node.name()}.{name}{behind}") for name, value in own.items()]
@@ -141,6 +146,8 @@ class Search:
         for key, entry in self.unclaimed.items():
             phase, module = entry.made
             kind, label = "unexplained", f"nothing that was found; {phase}{' by ' + module if module else ''}"
+            if self._hidden and phase == "made in forward":
+                kind, label = "context", f"saved tensors, perhaps of the graph of {self._hidden}; {label.partition('; ')[2]}"
             if module.endswith("DistributedDataParallel"):  # its reducer is C++
                 kind, label = "recipe_state", f"{module}'s reducer (buckets of gradients)"
             self.claimed[key] = (kind, label, entry)
@@ -162,16 +169,17 @@ class Search:
 
 def saved_tensors(node):
     """The tensors that an operation's node saved and backward has not freed. One that a hook packed, as recomputation
-    does, is left out: unpacking would compute it."""
+    does, is left out: unpacking would compute it. None for one that this PyTorch does not show without unpacking."""
     for name in dir(node):
         if not name.startswith("_raw_saved_"):
             continue
         try:
             raw = getattr(node, name)
             for one in raw if isinstance(raw, (tuple, list)) else (raw,):
-                data = None if getattr(one, "unpack_hook", None) is not None else getattr(one, "data", None)
-                if isinstance(data, torch.Tensor):
-                    yield data
+                if not hasattr(one, "data"):
+                    yield None
+                elif getattr(one, "unpack_hook", None) is None and isinstance(one.data, torch.Tensor):
+                    yield one.data
         except (RuntimeError, AttributeError):
             continue  # freed
 
