@@ -50,13 +50,14 @@ MODULES = {
     "lib/harness/cell": ("lib/recipe",),
     "lib/harness/scenario": ("lib/harness/cell",),
     "lib/harness/predict": ("lib/harness/cell",),
+    "lib/harness/eager": ("lib/harness/cell",),
     "lib/harness/reference": ("lib/harness/cell",),
     "lib/harness/data": ("lib/harness/cell",),
     "lib/harness/train": ("lib/harness/data", "lib/optim"),
     "lib/harness/measure": ("lib/harness/predict", "lib/harness/reference", "lib/harness/train", "lib/fixes"),
     "lib/harness/results": ("lib/harness/scenario",),
     "lib/harness/run": ("lib/harness/measure", "lib/harness/results"),
-    "lib/harness/subjects": ("lib/harness/run",),
+    "lib/harness/subjects": ("lib/harness/run", "lib/harness/eager"),
     "lib/harness/cli": ("lib/harness/subjects",),
     "scenarios": ("lib/harness/cli",),
     "bench": ("lib/harness/cli", "lib/backend/devices.cpp", "lib/comm/process_groups.cpp"),
@@ -71,7 +72,7 @@ MODULES = {
 # are independent statements of what the runtime must do, so they share no code with it; and what a corpus says is known before
 # there is a runtime.
 SEALED = {module: ("lib/core", "lib/harness/cell")
-          for module in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
+          for module in ("lib/harness/data", "lib/harness/eager", "lib/harness/predict", "lib/harness/reference")}
 
 # External headers by pattern, and the modules that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")

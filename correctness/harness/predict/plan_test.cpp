@@ -148,7 +148,7 @@ TEST(Fits, TheCheapestChangeComesFirstAndNoneContainsAnother) {
   EXPECT_EQ(estimate(cell, Arm::kAfter).figures.at("memory.peak_bytes"), fits[0].peak.own);
   EXPECT_TRUE(cheapest_fits(cell, 1, any).fits.empty());
   // What fits PyTorch's lower bound too needs no less memory.
-  for (const Fit& fit : cheapest_fits(cell, find_gpu("h100").usable_bytes(), any, true).fits) {
+  for (const Fit& fit : cheapest_fits(cell, find_gpu("h100").usable_bytes(), any, torch_bound_of).fits) {
     EXPECT_GT(fit.peak.torch, fit.peak.own);
     EXPECT_LE(fit.peak.torch, find_gpu("h100").usable_bytes());
   }
@@ -165,11 +165,11 @@ TEST(Fits, EachHalvingAndEachSplitNeedsLessMemory) {
       cell.training.checkpoint = checkpoint;
       cell.model.batch = 8;
       cell.training.micro_batches = 2;
-      PeakBytes before = peaks_of(cell, true).value();
+      PeakBytes before = peaks_of(cell, torch_bound_of).value();
       for (int doublings = 0; doublings < 6; ++doublings) {
         doublings < 3 ? cell.model.batch /= 2 : cell.context_parallel *= 2;
         cell.training.micro_batches *= 2;
-        const PeakBytes peak = peaks_of(cell, true).value();
+        const PeakBytes peak = peaks_of(cell, torch_bound_of).value();
         EXPECT_LE(peak.own, before.own) << recipe << ", " << doublings;
         EXPECT_LE(peak.torch, before.torch) << recipe << ", " << doublings;
         before = peak;

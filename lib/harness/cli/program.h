@@ -28,6 +28,9 @@ struct Program {
   std::function<Estimate(const CellConfig&, Arm)> estimate = {};
   /// Whose figures estimate() returns: a library's, "transformer_engine 2.15 to 2.16"; "": the own runtime's.
   std::string estimated_library = {};
+  /// What PyTorch holds that trains a cell; throws Error with the keys that it does not cover. Null: not known.
+  std::function<Estimate(const CellConfig&, Arm)> torch = {};
+  std::string torch_release = {};  ///< of which these figures are: "torch@2.15"
   TaskFunction task = {};  ///< see RunnerOptions::task
 };
 

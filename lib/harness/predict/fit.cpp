@@ -222,8 +222,8 @@ std::vector<Candidate> candidates_of(const Combination& tried, const CellConfig&
 class Search {
  public:
   Search(const CellConfig& config, std::int64_t capacity, const std::function<bool(const CellConfig&)>& allowed,
-         bool with_torch)
-      : config_(config), capacity_(capacity), allowed_(allowed), with_torch_(with_torch) {}
+         const TorchPeak& torch)
+      : config_(config), capacity_(capacity), allowed_(allowed), torch_(torch) {}
 
   /// The combination, its remedies applied no more often than is needed. Combinations are passed in order of cost.
   std::optional<Fit> fit_of(const Combination& tried) {
@@ -267,7 +267,7 @@ class Search {
       if (tried.doublings == 0 && candidate.times[i] > 0)
         tried_.add(i, candidate.times[i], trial.changes[candidate.change[i]]);
     Outcome out{.runs = true, .fit = {}};
-    const std::optional<PeakBytes> peaks = peaks_of(trial.cell, with_torch_);
+    const std::optional<PeakBytes> peaks = peaks_of(trial.cell, torch_);
     if (peaks && peaks->largest() <= capacity_) out.fit = Fit{std::move(trial.changes), *peaks, tried.cost()};
     return out;
   }
@@ -275,7 +275,7 @@ class Search {
   const CellConfig& config_;
   const std::int64_t capacity_;
   const std::function<bool(const CellConfig&)>& allowed_;
-  const bool with_torch_;
+  const TorchPeak& torch_;
   std::array<unsigned, kMostDoublings + 1> refused_{};  ///< remedies that break a rule by themselves
   Tried tried_;
 };
@@ -286,15 +286,24 @@ std::string_view name(Price price) {
   return price == Price::kTime ? "time" : price == Price::kNumerics ? "numerics" : "GPUs";
 }
 
-std::optional<PeakBytes> peaks_of(const CellConfig& config, bool with_torch) {
-  const auto peak_in = [](const Estimate& estimated) -> std::optional<std::int64_t> {
-    const auto peak = estimated.figures.find("memory.peak_bytes");
-    if (peak == estimated.figures.end()) return std::nullopt;
-    return static_cast<std::int64_t>(peak->second);
-  };
+namespace {
+
+std::optional<std::int64_t> peak_in(const Estimate& estimated) {
+  const auto peak = estimated.figures.find("memory.peak_bytes");
+  if (peak == estimated.figures.end()) return std::nullopt;
+  return static_cast<std::int64_t>(peak->second);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> torch_bound_of(const CellConfig& config) {
+  return peak_in(torch_at_least(config, Arm::kAfter));
+}
+
+std::optional<PeakBytes> peaks_of(const CellConfig& config, const TorchPeak& torch) {
   const auto own = peak_in(estimate(config, Arm::kAfter));
   if (!own) return std::nullopt;
-  return PeakBytes{*own, with_torch ? peak_in(torch_at_least(config, Arm::kAfter)).value_or(0) : 0};
+  return PeakBytes{*own, torch ? torch(config).value_or(0) : 0};
 }
 
 std::string meaning_of_cheapest() {
@@ -308,11 +317,11 @@ std::string meaning_of_cheapest() {
 }
 
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                        const std::function<bool(const CellConfig&)>& allowed, bool with_torch, std::size_t most) {
+                        const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch, std::size_t most) {
   static const std::vector<Combination> kTried = by_cost();
   std::vector<Fit> fits;
   std::vector<Combination> found;
-  Search search(config, capacity, allowed, with_torch);
+  Search search(config, capacity, allowed, torch);
   for (const Combination& tried : kTried) {
     if (fits.size() == most) break;
     if (tried.size() == 0 ||

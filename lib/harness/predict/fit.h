@@ -28,12 +28,16 @@ struct FitChange {
 /// The peaks that memory must hold.
 struct PeakBytes {
   std::int64_t own = 0;    ///< of the own runtime
-  std::int64_t torch = 0;  ///< see torch_at_least(); 0: of no interest
+  std::int64_t torch = 0;  ///< of PyTorch, or its lower bound; 0: of no interest
 
   std::int64_t largest() const { return std::max(own, torch); }
 };
-/// The peaks of the `after` arm; nothing if it is not predicted.
-std::optional<PeakBytes> peaks_of(const CellConfig& config, bool with_torch);
+/// The peak of the `after` arm in PyTorch, or a lower bound of it; nothing if it is not predicted.
+using TorchPeak = std::function<std::optional<std::int64_t>(const CellConfig&)>;
+/// The one of torch_at_least().
+std::optional<std::int64_t> torch_bound_of(const CellConfig& config);
+/// The peaks of the `after` arm; nothing if it is not predicted. Without `torch` the own runtime's alone.
+std::optional<PeakBytes> peaks_of(const CellConfig& config, const TorchPeak& torch);
 
 /// Changes with which a cell's `after` arm fits.
 struct Fit {
@@ -52,14 +56,14 @@ struct FitSearch {
 /// "cheapest" in one sentence: which cost each change has.
 std::string meaning_of_cheapest();
 
-/// Searches for combinations of changes with which the peaks of `config` are at most `capacity` bytes, PyTorch's lower
-/// bound too if `with_torch`, until `most` of them are found. Tried are: resharding after forward, one replica in place
+/// Searches for combinations of changes with which the peaks of `config` are at most `capacity` bytes, that of
+/// `torch` too if it is given, until `most` of them are found. Tried are: resharding after forward, one replica in place
 /// of several, moments in BF16, FP8 weights, a smaller micro-batch, recomputation, sequences split over ranks, and more
 /// ranks. Micro-batches and the tokens of a rank are halved as often as is needed, with so many more micro-batches that
 /// a step has as many tokens on as many ranks. `allowed` is false for a cell that cannot be run, or that means nothing,
 /// as one that splits the sequences of a layer without attention.
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                        const std::function<bool(const CellConfig&)>& allowed, bool with_torch = false,
+                        const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch = {},
                         std::size_t most = 3);
 
 }  // namespace fp8lab

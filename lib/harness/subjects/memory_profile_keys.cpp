@@ -8,73 +8,23 @@
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/subjects/memory_profile.h"
+#include "harness/subjects/modelled_keys.h"
 
 // Which cells a profile says something of, by their keys.
 namespace fp8lab {
 namespace {
 
-/// Keys that a profile models with every value, or that change no byte: learning rates, seeds, and what the values of
-/// scales are.
-constexpr std::array<std::string_view, 45> kModelled{"device",
-                                                     "subject",
-                                                     "capacity",
-                                                     "reshard_after_forward",
-                                                     "gather_ahead",
-                                                     "versions.before",
-                                                     "versions.after",
-                                                     "model.layer",
-                                                     "model.form",
-                                                     "model.layers",
-                                                     "model.hidden",
-                                                     "model.heads",
-                                                     "model.kv_heads",
-                                                     "model.ffn",
-                                                     "model.seq",
-                                                     "model.batch",
-                                                     "model.init_std",
-                                                     "model.scaled_residuals",
-                                                     "training.steps",
-                                                     "training.micro_batches",
-                                                     "training.loss",
-                                                     "training.clip_norm",
-                                                     "training.keep_loss",
-                                                     "training.learning_rate",
-                                                     "training.learning_rate_schedule",
-                                                     "training.warmup_steps",
-                                                     "training.final_learning_rate",
-                                                     "training.decay_steps",
-                                                     "training.beta1",
-                                                     "training.beta2",
-                                                     "training.weight_decay",
-                                                     "training.decoupled_decay",
-                                                     "training.decay_only_matrices",
-                                                     "training.master_weights",
-                                                     "training.recipe",
-                                                     "training.quantized_weights",
-                                                     "training.checkpoint",
-                                                     "training.seed",
-                                                     "training.data",
-                                                     "training.fp8_sums",
-                                                     "training.recipe_options.fp8_format",
-                                                     "training.recipe_options.amax_algorithm",
-                                                     "training.recipe_options.margin",
-                                                     "training.recipe_options.epsilon",
-                                                     "training.recipe_options.power_of_two_scales"};
-
-struct Reason {
-  std::string_view key, text;
-};
 constexpr std::array kReasons{
-    Reason{"ranks", "profiles say nothing of several ranks that do not shard"},
-    Reason{"fix", "it is a switch of this program's own runtime"},
-    Reason{"control", "it is a test of this program's own measurement"},
-    Reason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
-    Reason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
-    Reason{"training.moments", "profiles are of moments in f32 and bf16"},
-    Reason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
-    Reason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
-    Reason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
-    Reason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
+    KeyReason{"ranks", "profiles say nothing of several ranks that do not shard"},
+    KeyReason{"fix", "it is a switch of this program's own runtime"},
+    KeyReason{"control", "it is a test of this program's own measurement"},
+    KeyReason{"training.param_dtype", "profiles are of `param_dtype: bf16`"},
+    KeyReason{"training.optimizer", "profiles are of `optimizer: adam` and `none`"},
+    KeyReason{"training.moments", "profiles are of moments in f32 and bf16"},
+    KeyReason{"training.fp8_attention", "profiles are of `fp8_attention: false`"},
+    KeyReason{"training.cache_weights", "profiles are of `cache_weights: false`, weights cast in every forward"},
+    KeyReason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
+    KeyReason{"model.bias", "profiles are of the biases that a form has; leave `bias` out"},
 };
 
 /// True for other values than the default that are modelled all the same.
@@ -84,8 +34,7 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
   if (key.path == "mesh" || key.path == "sharding") return true;
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
-  if (key.path == "training.moments") return training.moments == Moments::kBF16;
-  return std::ranges::find(kModelled, key.path) != kModelled.end();
+  return key.path == "training.moments" && training.moments == Moments::kBF16;
 }
 
 /// BF16 ignores the key.
@@ -113,25 +62,6 @@ void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, std::vector<std
     }
 }
 
-/// The keys whose values are not the default and of which profiles say nothing, and why. A new key is refused until it
-/// is known to be modelled.
-std::vector<std::string> unmodelled(const CellConfig& cell, Arm arm) {
-  std::vector<std::string> out;
-  const CellConfig plain;
-  for (const Key& key : keys()) {
-    const Value value = key.get(cell);
-    if (key.path == "arch" || value == key.get(plain) || is_modelled(key, cell)) continue;
-    if (key.path == "fix" && arm != Arm::kBefore) continue;                    // it is there that the fix is reverted
-    if (key.path.starts_with("training.fp8_") && arm == Arm::kBf16) continue;  // nothing is in eight bits there
-    const auto* const reason = std::ranges::find(kReasons, key.path, &Reason::key);
-    out.push_back(fmt::format("{}: {}", key.path,
-                              reason != kReasons.end()
-                                  ? std::string(reason->text)
-                                  : fmt::format("{}; profiles are of cells that leave it out", to_text(value))));
-  }
-  return out;
-}
-
 }  // namespace
 
 const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
@@ -147,7 +77,9 @@ const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
 std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm arm) const {
   std::vector<std::string> out;
   if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile is of {}", cell.arch, arch_));
-  std::ranges::move(unmodelled(cell, arm), std::back_inserter(out));
+  std::ranges::move(
+      unmodelled_keys(cell, arm, [&](const Key& key) { return is_modelled(key, cell); }, kReasons, "profiles"),
+      std::back_inserter(out));
   if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
   if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
     out.push_back(fmt::format("training.loss: the profile has no {}", loss));

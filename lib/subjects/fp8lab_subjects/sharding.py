@@ -10,10 +10,12 @@ from torch.distributed.tensor import DTensor
 REDUCE_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def shard(cell, model, device_type):
-    """Shards every layer of `model`, and the root."""
+def shard(cell, model, device_type, mesh=None):
+    """Shards every layer of `model`, and the root; over `mesh`, or the cell's."""
     replicas, shards = cell.mesh
-    if replicas > 1:
+    if mesh is not None:
+        pass
+    elif replicas > 1:
         mesh = init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicas", "shards"))
     else:
         mesh = init_device_mesh(device_type, (shards,), mesh_dim_names=("shards",))

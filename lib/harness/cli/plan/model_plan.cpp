@@ -24,8 +24,8 @@ struct NotSet {
 };
 
 constexpr std::string_view kOwnRuntime =
-    "--model plans fp8lab's own runtime; for a library's layers write a scenario file, and predict them by "
-    "`fp8lab plan FILE --as transformer_engine@2.16`";
+    "--model plans fp8lab's own runtime, and PyTorch by --as torch@2.15; for another library's layers write a scenario "
+    "file, and predict them by `fp8lab plan FILE --as transformer_engine@2.16`";
 constexpr std::string_view kAfterAlone =
     "--model plans the after arm alone, which this does not change; write a scenario file and plan that";
 

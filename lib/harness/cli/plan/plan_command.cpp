@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
@@ -12,6 +13,7 @@
 #include "harness/cli/selection.h"
 #include "harness/subjects/memory_profile.h"
 #include "harness/subjects/subjects.h"
+#include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
 namespace {
@@ -39,10 +41,34 @@ Estimate estimate_as(const MemoryProfile& profile, const CellConfig& cell, Arm a
   fail(fmt::format("the profile has {} in form {}, but lacks: {}", cell.model.layer, cell.model.form, lacking));
 }
 
+std::function<Estimate(const CellConfig&, Arm)> estimate_of(const TorchMemory& torch, eager::Program eager) {
+  return [torch, eager](const CellConfig& cell, Arm arm) {
+    return torch.estimate(eager == eager::Program::kTorchtitan ? as_torchtitan(cell) : cell, arm, eager);
+  };
+}
+
+/// The program with PyTorch's figures next to its own, if the folder of the worker has the runs they are held to.
+Program with_torch(const Program& program, eager::Program eager) {
+  Program out = program;
+  if (!std::filesystem::exists(TorchMemory::runs_in(program.worker_directory))) return out;
+  const TorchMemory torch = TorchMemory::find(program.worker_directory, TorchMemory::newest());
+  out.torch = estimate_of(torch, eager);
+  out.torch_release = torch.name();
+  return out;
+}
+
 /// The program whose predictions are those of the library that `request.as` names; `title` states which.
 Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
-  if (request.as.empty()) return program;
+  const eager::Program eager = request.model.empty() ? eager::Program::kWorker : eager::Program::kTorchtitan;
+  if (request.as.empty()) return with_torch(program, eager);
   Program out = program;
+  if (TorchMemory::is_named(request.as)) {
+    const TorchMemory torch = TorchMemory::find(program.worker_directory, request.as);
+    title = torch.title(eager);
+    out.estimate = estimate_of(torch, eager);
+    out.estimated_library = torch.name();
+    return out;
+  }
   const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
   title = fmt::format("As {}\n", profile.title());
   out.estimate = [profile](const CellConfig& cell, Arm arm) { return estimate_as(profile, cell, arm); };
@@ -52,7 +78,9 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
 
 }  // namespace
 
-int plan_command(const PlanRequest& request, const Program& own) {
+int plan_command(const PlanRequest& asked, const Program& own) {
+  PlanRequest request = asked;
+  if (TorchMemory::is_named(request.as) && !request.model.empty() && request.recipes.empty()) request.recipes = {"bf16"};
   std::string title;
   const Program program = as_library(request, own, title);
   const Capacity capacity = capacity_of(request);

@@ -10,6 +10,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/units.h"
+#include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
 namespace {
@@ -43,14 +44,38 @@ std::string peak_text(const Estimate& estimate, const char* what) {
                      owners.empty() ? "" : fmt::format(" in {}: {}", estimate.peak_phase, owners));
 }
 
+/// "fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator reserved 17 to 25 % more ...": PyTorch's
+/// peak against the capacity.
+std::string torch_fit(const Planned& plan, const Estimate& estimate) {
+  const double peak = estimate.figures.at("memory.peak_bytes"), capacity = static_cast<double>(plan.capacity);
+  const ReservedShare share = reserved_share(plan.cell.config);
+  if (peak > capacity)
+    return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
+                       bytes_text(peak - capacity));
+  const bool is_sure = peak * (1.0 + share.most) <= capacity;
+  return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserved {:.0f} to {:.0f} % more than live bytes in "
+                     "measured runs, here {} to {}{}",
+                     bytes_text(capacity), is_sure ? "" : kByLiveBytes, bytes_text(capacity - peak), 100.0 * share.least,
+                     100.0 * share.most, bytes_text(peak * (1.0 + share.least)), bytes_text(peak * (1.0 + share.most)),
+                     is_sure ? "" : ": it may not fit");
+}
+
+std::string as_torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  return fmt::format("{0}{1}, {2}, {3}\n{0}  {4}\n", indent, plan.torch, torch_subject(plan.cell.config, arm.arm),
+                     torch_fit(plan, *arm.as_torch), peak_text(*arm.as_torch, "peak of live bytes"));
+}
+
 std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
   const auto spare = static_cast<double>(*arm.spare);
   const std::string of = bytes_text(static_cast<double>(plan.capacity));
   const std::string fit = spare < 0 ? fmt::format("does not fit {}: {} too much", of, bytes_text(-spare))
                                     : fmt::format("fits {} with {} to spare{}", of, bytes_text(spare),
-                                                  fits_tightly(arm, plan.capacity) ? kByLiveBytes : "");
-  const char* const what = arm.lasting ? "peak from the second step on, with the optimizer's state:" : "peak";
-  return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, plan.subject(), fit,
+                                                  fits_tightly(plan, arm) ? kByLiveBytes : "");
+  const bool is_torch = TorchMemory::is_named(plan.library);
+  const char* const what = is_torch      ? "peak of live bytes"
+                           : arm.lasting ? "peak from the second step on, with the optimizer's state:" : "peak";
+  return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, plan.subject(),
+                     is_torch ? torch_fit(plan, arm.lasting ? *arm.lasting : arm.estimate) : fit,
                      peak_text(arm.lasting ? *arm.lasting : arm.estimate, what));
 }
 
@@ -79,11 +104,12 @@ std::string price_text(const Fit& fit) {
 }
 
 /// "64.5 GiB by live bytes, PyTorch at least 68.9 GiB"
-std::string peaks_text(const Fit& fit, std::int64_t capacity) {
+std::string peaks_text(const Fit& fit, const Planned& plan, const PlannedArm& arm) {
   const std::string own = bytes_text(static_cast<double>(fit.peak.own));
-  const std::string note = is_tight(fit.peak.own, capacity) ? kByLiveBytes : "";
+  const std::string note = is_tight(fit.peak.own, plan.capacity) ? kByLiveBytes : "";
   if (fit.peak.torch == 0) return own + note;
-  return fmt::format("{}{}, PyTorch at least {}", own, note, bytes_text(static_cast<double>(fit.peak.torch)));
+  return fmt::format("{}{}, {} {}", own, note, arm.as_torch ? plan.torch + " live" : "PyTorch at least",
+                     bytes_text(static_cast<double>(fit.peak.torch)));
 }
 
 /// Adds `title` to the entry of `key`.
@@ -116,8 +142,12 @@ std::string torch_subject(const CellConfig& cell, Arm arm) {
                      cell.training.param_dtype == ParamDType::kF32 ? "FP32" : "BF16");
 }
 
-bool fits_tightly(const PlannedArm& arm, std::int64_t capacity) {
-  return arm.spare && is_tight(capacity - *arm.spare, capacity);
+bool fits_tightly(const Planned& plan, const PlannedArm& arm) {
+  if (!arm.spare) return false;
+  const std::int64_t peak = plan.capacity - *arm.spare;
+  if (!TorchMemory::is_named(plan.library)) return is_tight(peak, plan.capacity);
+  const double most = static_cast<double>(peak) * (1.0 + reserved_share(plan.cell.config).most);
+  return peak <= plan.capacity && most > static_cast<double>(plan.capacity);
 }
 
 std::string text_of_changes(const Fit& fit) {
@@ -131,7 +161,10 @@ std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::stri
   if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
   std::string out;
   if (arm.spare) out += runtime_text(plan, arm, indent);
-  if (arm.torch_spare) out += torch_text(plan, arm, indent);
+  if (arm.as_torch_spare)
+    out += as_torch_text(plan, arm, indent);
+  else if (arm.torch_spare)
+    out += torch_text(plan, arm, indent);
   return out;
 }
 
@@ -147,7 +180,7 @@ std::string remedies_text(const std::vector<PlannedRow>& rows) {
         const std::string changes = text_of_changes(fit);
         auto known = std::ranges::find(remedies, changes, &Remedy::changes);
         if (known == remedies.end()) known = remedies.insert(remedies.end(), {&fit, changes, {}});
-        group(known->rows, peaks_text(fit, row.plan->capacity), row.title);
+        group(known->rows, peaks_text(fit, *row.plan, arm), row.title);
       }
       if (arm.search->fits.empty())
         group(hopeless,

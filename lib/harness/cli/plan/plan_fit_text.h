@@ -15,8 +15,9 @@ std::string bytes_text(double value);
 /// "PyTorch FSDP2 in BF16"; under a recipe in eight bits "a PyTorch library with FSDP2"
 std::string torch_subject(const CellConfig& cell, Arm arm);
 
-/// True if the arm fits, but blocks of an allocator may need more than its live bytes: see is_tight().
-bool fits_tightly(const PlannedArm& arm, std::int64_t capacity);
+/// True if the arm fits, but blocks of an allocator may need more than its live bytes: see is_tight(), and
+/// reserved_share() of PyTorch's figures.
+bool fits_tightly(const Planned& plan, const PlannedArm& arm);
 
 /// What PyTorch needs beyond its lower bound.
 inline constexpr const char* kUnknownRest = "PyTorch needs more than this by an amount that plan does not know";

@@ -1,8 +1,10 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "harness/cell/units.h"
 #include "harness/cli/plan/plan_fit_text.h"
 #include "harness/cli/plan/plan_text.h"
+#include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
 namespace {
@@ -33,6 +35,22 @@ Json torch_json(const PlannedArm& arm) {
   if (!arm.torch_spare) return out;
   out["spare_bytes"] = *arm.torch_spare;
   out["fits"] = arm.torch_lacks_memory() ? Json(false) : Json(nullptr);  // a lower bound does not show that it fits
+  return out;
+}
+
+/// PyTorch's figures; null if there are none.
+Json as_torch_json(const Planned& plan, const PlannedArm& arm) {
+  if (!arm.as_torch) return nullptr;
+  Json out{{"figures_of", plan.torch}, {"predicted", figures_json(*arm.as_torch)}};
+  add_peak(*arm.as_torch, out);
+  if (!arm.as_torch_spare) return out;
+  const double peak = arm.as_torch->figures.at("memory.peak_bytes");
+  const ReservedShare share = reserved_share(plan.cell.config);
+  out["spare_bytes"] = *arm.as_torch_spare;
+  out["reserved_bytes_expected"] = {std::round(peak * (1.0 + share.least)), std::round(peak * (1.0 + share.most))};
+  // Live bytes within the memory do not show that what the allocator reserves is.
+  const bool is_sure = peak * (1.0 + share.most) <= static_cast<double>(plan.capacity);
+  out["fits"] = *arm.as_torch_spare < 0 ? Json(false) : is_sure ? Json(true) : Json(nullptr);
   return out;
 }
 
@@ -71,6 +89,8 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
     out["moved_by_rank"] = {{"all_gather_received_bytes", number(moved->received)},
                             {"reduce_scatter_sent_bytes", number(moved->sent)}};
   if (plan.bf16 && arm.arm == Arm::kAfter) out["less_bf16"] = differences_json(plan, arm);
+  if (Json torch = as_torch_json(plan, arm); !torch.is_null()) out["pytorch"] = torch;
+  if (!arm.as_torch_reason.empty()) out["pytorch_reason"] = arm.as_torch_reason;
   if (Json torch = torch_json(arm); !torch.is_null()) out["pytorch_at_least"] = torch;
   if (arm.estimate.fp8_weights > 0) {
     out["fp8_weights"] = arm.estimate.fp8_weights;
@@ -81,7 +101,7 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
   if (arm.lasting) out["peak_bytes_from_second_step"] = number(arm.lasting->figures.at("memory.peak_bytes"));
   out["capacity"] = plan.capacity;
   out["fits"] = arm.fits();
-  out["reserved_may_exceed_capacity"] = fits_tightly(arm, plan.capacity);
+  out["reserved_may_exceed_capacity"] = fits_tightly(plan, arm);
   out["spare_bytes"] = *arm.spare;
   out["fits_with"] = arm.search ? search_json(*arm.search, plan.capacity) : Json::array();
   if (arm.search) out["tried"] = arm.search->tried;

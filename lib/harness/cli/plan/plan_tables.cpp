@@ -98,9 +98,10 @@ std::string plan_help() {
   };
   return fmt::format(
       "Nothing is allocated. Figures are of the built-in runtime: closed forms of the scenario, which every run is\n"
-      "compared with. --as predicts the figures of a library instead. Every line names the runtime or library that "
-      "its\n"
-      "figures belong to, in JSON the field figures_of: own, pytorch, or the library with its releases.\n\n"
+      "compared with; next to them are PyTorch's live bytes for cells in bf16. --as predicts the figures of a library\n"
+      "instead: --as torch@2.15 states also how its figures were compared with runs. Every line names the runtime or\n"
+      "library that its figures belong to, in JSON the field figures_of: own, pytorch, or the library with its "
+      "releases.\n\n"
       "`PyTorch at least` is a lower bound of what PyTorch holds that trains the cell in eager mode: the built-in\n"
       "runtime's figures with FP32 logits, log-probabilities and their gradients (12 bytes a logit), the outputs of\n"
       "SiLU, and FSDP2's buffers. PyTorch needs more than this by an amount that plan does not know. With --gpu or\n"
@@ -120,6 +121,7 @@ std::string plan_help() {
       "  fp8lab plan scenarios -d meta -f 405b\n"
       "  fp8lab plan my.yaml --capacity 80GiB\n"
       "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64\n"
+      "  fp8lab plan --as torch@2.15 --model llama3-8b --gpu h100 --ranks 8\n"
       "  fp8lab plan --model llama3-405b --gpu h200 --ranks 64,1024,16384 --set training.checkpoint=full\n\n"
       "GPUs: {}.\nModels: {}.\n\n"
       "Exit codes: 0 all good, 1 an expectation fails, or something does not fit or run on the --gpu or --capacity "

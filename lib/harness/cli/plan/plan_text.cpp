@@ -12,6 +12,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/plan/plan_fit_text.h"
+#include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
 namespace {
@@ -64,7 +65,9 @@ std::string rows_of(const Planned& plan, const PlannedArm& arm) {
   std::string out = row_of(name(arm.arm), texts_of(arm.estimate));
   if (plan.bf16 && arm.arm == Arm::kAfter)
     out += row_of("after less bf16", difference_texts(arm.estimate, plan.bf16->estimate));
-  if (arm.torch)
+  if (arm.as_torch)
+    out += row_of(fmt::format("{}, {}", name(arm.arm), plan.torch), texts_of(*arm.as_torch));
+  else if (arm.torch)
     out += row_of(fmt::format("{}, PyTorch at least", name(arm.arm)),
                   {short_figure(arm.torch->figures.at("memory.peak_bytes"), "B"), "-", "-", "-", "-"});
   return out;
@@ -119,12 +122,15 @@ std::string table_row(const Planned& plan) {
   constexpr const char* kPeak = "memory.peak_bytes";
   const PlannedArm& arm = plan.arms.front();
   const Estimate* const bf16 = plan.bf16 ? &plan.bf16->estimate : nullptr;
-  const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(arm, plan.capacity) ? "?" : "";
+  const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(plan, arm) ? "?" : "";
   std::string out = fmt::format("{:<24} {:>17} {:<2}", plan.cell.title, figure_text(plan, arm.estimate, bf16, kPeak),
                                 fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
   const Estimate* const torch_bf16 = plan.bf16 && plan.bf16->torch ? &*plan.bf16->torch : nullptr;
+  if (!plan.torch.empty())
+    out += fmt::format(" {:>17} {:<1}", arm.as_torch ? figure_text(plan, *arm.as_torch, nullptr, kPeak) : "-",
+                       arm.as_torch_spare && *arm.as_torch_spare < 0 ? "!" : "");
   out += fmt::format(" {:>17} {:<1}", arm.torch ? figure_text(plan, *arm.torch, torch_bf16, kPeak) : "-",
-                     arm.torch_lacks_memory() ? "!" : "");
+                     arm.torch_spare && *arm.torch_spare < 0 ? "!" : "");
   out += fmt::format(" {:>17}", figure_text(plan, arm.estimate, bf16, "memory.weight_bytes"));
   const auto moved = moved_bytes(plan.cell.config, arm.estimate);
   const auto in_bf16 = bf16 ? moved_bytes(plan.cell.config, *bf16) : std::nullopt;
@@ -138,12 +144,16 @@ std::string table_row(const Planned& plan) {
 /// The table of the number of ranks that `column` counts.
 std::string model_table(const std::vector<Planned>& plans, const ModelPlan& model, std::size_t column) {
   const std::string subject = plans.front().library.empty() ? "built-in runtime" : plans.front().library;
+  const std::string& torch = plans.front().torch;
+  const auto of_torch = [&](const std::string& text) {
+    return torch.empty() ? "" : fmt::format(" {:>17}  ", text);
+  };
   std::string out = fmt::format(
-      "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}    {:>17}   {:>17} {:>17} "
+      "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}   {} {:>17}   {:>17} {:>17} "
       "{:>17}\n"
-      "{:<24} {:>17}    {:>17}   {:>17} {:>17} {:>17}\n",
-      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", "peak, PyTorch", "weights kept",
-      "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject, "at least", "between steps",
+      "{:<24} {:>17}   {} {:>17}   {:>17} {:>17} {:>17}\n",
+      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "peak, PyTorch", "weights kept",
+      "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject, of_torch(torch), "at least", "between steps",
       "in all-gathers", "reduce-scatters");
   for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
@@ -151,16 +161,16 @@ std::string model_table(const std::vector<Planned>& plans, const ModelPlan& mode
 
 std::string marks_legend(const std::vector<Planned>& plans) {
   const auto any = [&](const auto& marked) {
-    return std::ranges::any_of(plans, [&](const Planned& plan) { return marked(plan.arms.front(), plan.capacity); });
+    return std::ranges::any_of(plans, [&](const Planned& plan) { return marked(plan, plan.arms.front()); });
   };
   std::string out;
-  if (any([](const PlannedArm& arm, std::int64_t) {
+  if (any([](const Planned&, const PlannedArm& arm) {
         return arm.torch_lacks_memory() || (arm.spare && *arm.spare < 0);
       }))
     out += "(!: does not fit)\n";
-  if (any([](const PlannedArm& arm, std::int64_t capacity) { return fits_tightly(arm, capacity); }))
+  if (any([](const Planned& plan, const PlannedArm& arm) { return fits_tightly(plan, arm); }))
     out += "(?: fits by live bytes)\n";
-  if (any([](const PlannedArm& arm, std::int64_t) { return arm.estimate.refused_weights > 0; }))
+  if (any([](const Planned&, const PlannedArm& arm) { return arm.estimate.refused_weights > 0; }))
     out += "(*: FP8 weights stay in high precision because shards would cut their blocks)\n";
   return out.empty() ? "" : "\n" + out;
 }
@@ -178,19 +188,37 @@ std::string of_rows(std::size_t some, std::size_t all) {
   return some == all ? fmt::format("all {} rows", all) : fmt::format("{} of {} rows", some, all);
 }
 
+/// What PyTorch's figures show in the rows that they cover: "; torch@2.15 holds 65.1 GiB of live bytes in row bf16".
+std::string as_torch_answer(const std::vector<PlannedRow>& rows) {
+  std::string out;
+  for (const PlannedRow& row : rows) {
+    const PlannedArm& arm = row.plan->arms.front();
+    if (!arm.as_torch_spare) continue;
+    out += fmt::format("; {} holds {} of live bytes in row {}{}", row.plan->torch,
+                       bytes_text(arm.as_torch->figures.at("memory.peak_bytes")), row.title,
+                       *arm.as_torch_spare < 0 ? " and does not fit" : "");
+  }
+  return out;
+}
+
 /// What PyTorch's lower bounds show.
 std::string torch_answer(const std::vector<PlannedRow>& rows) {
   std::vector<double> peaks;
   std::size_t lacking = 0;
   for (const PlannedRow& row : rows) {
     const PlannedArm& arm = row.plan->arms.front();
-    if (!arm.torch_spare) continue;
+    if (!arm.torch_spare || arm.as_torch_spare) continue;
     peaks.push_back(arm.torch->figures.at("memory.peak_bytes"));
     lacking += arm.torch_lacks_memory();
   }
   if (peaks.empty()) return "";
+  const bool is_rest = peaks.size() < rows.size();
   const auto [low, high] = std::ranges::minmax(peaks);
   const std::string range = low == high ? bytes_text(low) : fmt::format("{} to {}", bytes_text(low), bytes_text(high));
+  if (is_rest)
+    return fmt::format("; in the other rows a PyTorch library holds at least {}{}. {}", range,
+                       lacking == 0 ? "" : fmt::format(" and does not fit in {}", of_rows(lacking, peaks.size())),
+                       kUnknownRest);
   if (lacking == peaks.size()) return fmt::format("; PyTorch fits in no row: it holds at least {}", range);
   const std::string some = lacking == 0 ? "" : fmt::format(" and does not fit in {}", of_rows(lacking, rows.size()));
   return fmt::format("; PyTorch holds at least {}{}. {}", range, some, kUnknownRest);
@@ -208,7 +236,7 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
   for (const PlannedRow& row : rows) {
     const PlannedArm& arm = row.plan->arms.front();
     fitting += *arm.spare >= 0;
-    tight += fits_tightly(arm, row.plan->capacity);
+    tight += fits_tightly(*row.plan, arm);
     if (!arm.search) continue;
     for (const Fit& fit : arm.search->fits) {
       const auto rank = [](const Fit& f) { return std::pair(f.cost, f.peak.largest()); };
@@ -222,7 +250,7 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
                   bytes_text(static_cast<double>(rows.front().plan->capacity)), rows.front().plan->subject(),
                   fitting == 0 ? "fits in no row" : "fits in " + of_rows(fitting, rows.size()));
   if (tight > 0) out += tight == fitting ? " by live bytes" : fmt::format(", {} of them by live bytes", tight);
-  out += torch_answer(rows) + ".\n";
+  out += as_torch_answer(rows) + torch_answer(rows) + ".\n";
   if (cheapest) out += fmt::format("The cheapest change is {} in row {}.\n", text_of_changes(*cheapest), of->title);
   return out;
 }
@@ -230,7 +258,15 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
 /// Whose the figures of a model's plan are.
 std::string figures_note(const Planned& plan) {
   if (!plan.library.empty())
-    return fmt::format("Figures are of {}, predicted from its memory profile.\n", plan.library);
+    return fmt::format("Figures are of {}, predicted from {}.\n", plan.library,
+                       TorchMemory::is_named(plan.library) ? "what its program allocates" : "its memory profile");
+  if (!plan.torch.empty())
+    return fmt::format(
+        "Figures are of the subject that a column or line names. Built-in runtime: closed forms that its runs are "
+        "compared\nwith, byte by byte. {0}: live bytes of an eager PyTorch program with FSDP2, FP32 logits, and layers "
+        "as torchtitan has\nthem; `fp8lab plan --as {0}` states how it was compared. PyTorch at least: a lower bound; "
+        "under eight-bit recipes, of\nwhat a PyTorch library holds.\n",
+        plan.torch);
   return "Figures are of the built-in runtime: closed forms that its runs are compared with, byte by byte. The column\n"
          "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "
          "FP32\n"

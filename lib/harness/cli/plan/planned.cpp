@@ -49,7 +49,18 @@ void judge_expectations(Planned& plan) {
         ++plan.open;
 }
 
-FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, bool with_torch, const Vocabulary& vocabulary) {
+/// The live bytes at PyTorch's peak; its lower bound for a cell that is not covered.
+std::optional<std::int64_t> torch_peak_of(const CellConfig& cell, const Program& program) {
+  if (!program.torch) return torch_bound_of(cell);
+  try {
+    return static_cast<std::int64_t>(program.torch(cell, Arm::kAfter).figures.at("memory.peak_bytes"));
+  } catch (const Error&) {
+    return torch_bound_of(cell);
+  }
+}
+
+FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, bool with_torch, const Program& program) {
+  const Vocabulary& vocabulary = program.vocabulary();
   // Without attention, ranks that split sequences are ranks with smaller micro-batches.
   const bool splits = vocabulary.attends && vocabulary.attends(cell.model.layer);
   return cheapest_fits(
@@ -58,13 +69,22 @@ FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, bool with_torch
         return (splits || changed.context_parallel == cell.context_parallel) &&
                broken_rules(changed, vocabulary).empty();
       },
-      with_torch);
+      with_torch ? [&](const CellConfig& changed) { return torch_peak_of(changed, program); } : TorchPeak{});
 }
 
 std::optional<std::int64_t> spare_of(const Estimate& estimate, std::int64_t capacity) {
   const auto peak = estimate.figures.find("memory.peak_bytes");
   if (capacity == 0 || peak == estimate.figures.end()) return std::nullopt;
   return capacity - static_cast<std::int64_t>(peak->second);
+}
+
+void add_torch(const CellConfig& lasting, Arm arm, const Program& program, PlannedArm& out) {
+  if (!program.torch) return;
+  try {
+    out.as_torch = program.torch(lasting, arm);
+  } catch (const Error& error) {
+    out.as_torch_reason = error.what();
+  }
 }
 
 /// The figures of an arm, or why there are none.
@@ -81,7 +101,10 @@ PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm,
           is_library(cell) ? "no closed form of a library; --as LIBRARY@RELEASE predicts it" : "no closed form";
     if (program.estimate && lasting.training.steps != cell.training.steps) out.lasting = program.estimate(lasting, arm);
     const bool own = program.estimate && program.estimated_library.empty() && !is_library(cell);
-    if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) out.torch = torch_at_least(lasting, arm);
+    if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) {
+      out.torch = torch_at_least(lasting, arm);
+      add_torch(lasting, arm, program, out);
+    }
   } catch (const Error& error) {
     out.reason = error.what();
   }
@@ -122,6 +145,7 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
   plan.library = !program.estimated_library.empty() ? program.estimated_library
                  : is_library(cell.config)          ? cell.config.subject
                                                     : "";
+  plan.torch = program.torch_release;
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   CellConfig lasting = cell.config;
@@ -134,9 +158,10 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
       out.cannot_run = fmt::format("{} has no FP8 matrix products", capacity.gpu);
     out.spare = spare_of(out.lasting ? *out.lasting : out.estimate, plan.capacity);
     if (capacity.bytes > 0 && out.torch) out.torch_spare = spare_of(*out.torch, plan.capacity);
+    if (capacity.bytes > 0 && out.as_torch) out.as_torch_spare = spare_of(*out.as_torch, plan.capacity);
     const bool lacks_memory = (out.spare && *out.spare < 0) || out.torch_lacks_memory();
     if (arm == Arm::kAfter && program.estimate && plan.library.empty() && lacks_memory && out.cannot_run.empty())
-      out.search = fits_of(lasting, plan.capacity, out.torch_spare.has_value(), program.vocabulary());
+      out.search = fits_of(lasting, plan.capacity, out.torch_spare.has_value(), program);
     plan.arms.push_back(std::move(out));
   }
   const auto of_bf16 = std::ranges::find(plan.arms, Arm::kBf16, &PlannedArm::arm);

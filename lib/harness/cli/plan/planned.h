@@ -39,16 +39,23 @@ struct PlannedArm {
   /// What PyTorch holds at least, see torch_at_least(), over as many steps as `lasting`. Absent before a fix, and if
   /// the figures are a library's.
   std::optional<Estimate> torch;
+  /// What PyTorch holds, over as many steps as `lasting`: Program::torch. Absent as `torch` is, and if a key is not
+  /// covered, for which there is a reason.
+  std::optional<Estimate> as_torch;
+  std::string as_torch_reason;
   std::string reason;                 ///< why there are no figures
   std::string cannot_run;             ///< why the GPU cannot run the arm, whatever memory it has; "": it can
   std::optional<std::int64_t> spare;  ///< capacity less peak; nothing if one of them is not known
   /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
   std::optional<std::int64_t> torch_spare;
+  std::optional<std::int64_t> as_torch_spare;  ///< the same of the live bytes of `as_torch`
   std::optional<FitSearch> search;  ///< for changes that make the arm fit, if it was made
 
   /// False also if only PyTorch does not fit.
   bool fits() const { return spare && *spare >= 0 && !torch_lacks_memory() && cannot_run.empty(); }
-  bool torch_lacks_memory() const { return torch_spare && *torch_spare < 0; }
+  bool torch_lacks_memory() const {
+    return (torch_spare && *torch_spare < 0) || (as_torch_spare && *as_torch_spare < 0);
+  }
 };
 
 struct Planned {
@@ -58,6 +65,7 @@ struct Planned {
   std::vector<Gate> gates;  ///< the expectations that predictions decide
   std::size_t open = 0;     ///< those that they do not
   std::string library;      ///< whose figures they are, which no run on `meta` shows; "": the own runtime's
+  std::string torch;        ///< the release whose figures PlannedArm::as_torch has: "torch@2.15"
   /// Figures of the bf16 arm of a cell in eight bits, with PyTorch's lower bound; absent if there are none.
   std::optional<PlannedArm> bf16;
 

@@ -1,0 +1,113 @@
+#include "harness/eager/fsdp2.h"
+
+#include <utility>
+
+namespace fp8lab::eager {
+
+Group::Group(const Numbers& numbers, Heap& heap, Communication& shared, std::vector<Parameter*> parameters,
+             bool reshards)
+    : numbers_(numbers), heap_(heap), shared_(shared), parameters_(std::move(parameters)), reshards_(reshards) {}
+
+Bytes Group::shard_of(const Parameter& parameter) const {
+  return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
+}
+
+Bytes Group::sharded_elements() const {
+  Bytes sum = 0;
+  for (const Parameter* parameter : parameters_) sum += shard_of(*parameter);
+  return sum;
+}
+
+void Group::make() {
+  for (Parameter* parameter : parameters_)
+    if (numbers_.sharded)
+      shards_.push_back(heap_.allocate(shard_of(*parameter) * numbers_.stored, Owner::kParameters));
+    else
+      parameter->value = heap_.allocate(parameter->elements() * numbers_.stored, Owner::kParameters);
+}
+
+void Group::prefetch() {
+  if (!numbers_.sharded || parameters_.empty() || is_unsharded_ || is_pending_) return;
+  is_pending_ = true;
+  if (numbers_.shards == 1) return;  // copied from the sharded parameters
+  Block cast = 0;
+  if (numbers_.stored != numbers_.element)
+    cast = heap_.allocate(sharded_elements() * numbers_.element, Owner::kGathers);
+  gathering_ = heap_.allocate(numbers_.shards * sharded_elements() * numbers_.element, Owner::kGathers);
+  heap_.free(cast);
+}
+
+void Group::copy_out(bool in_forward) {
+  if (!is_pending_) return;
+  is_pending_ = false;
+  is_unsharded_ = true;
+  if (in_forward) heap_.free(shared_.gathered);
+  const bool casts = numbers_.shards == 1 && numbers_.stored != numbers_.element;
+  for (Parameter* parameter : parameters_) {
+    const Bytes bytes = numbers_.shards * shard_of(*parameter) * numbers_.element;
+    Block cast = casts ? heap_.allocate(bytes, Owner::kGathers) : 0;
+    parameter->value = heap_.allocate(bytes, Owner::kUnsharded);
+    heap_.free(cast);
+  }
+  if (in_forward)
+    shared_.gathered = std::exchange(gathering_, 0);
+  else
+    heap_.free(gathering_);
+}
+
+void Group::reshard() {
+  if (!is_unsharded_) return;
+  is_unsharded_ = false;
+  for (Parameter* parameter : parameters_) heap_.free(parameter->value);
+}
+
+void Group::before_forward() {
+  prefetch();
+  copy_out(true);
+}
+
+void Group::after_forward() {
+  if (numbers_.sharded && reshards_) reshard();
+}
+
+void Group::before_backward(Group* next) {
+  if (!numbers_.sharded) return;
+  prefetch();
+  copy_out(false);
+  if (next != nullptr) next->prefetch();
+}
+
+void Group::after_backward() {
+  if (!numbers_.sharded || parameters_.empty()) return;
+  reshard();
+  heap_.free(shared_.reduced);
+  const Bytes elements = sharded_elements();
+  shared_.reduced = heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions);
+  // A host copies gradients to the type of the reduction before it packs them; CUDA's kernel does both at once.
+  const bool converts = numbers_.on_host() && numbers_.reduced != numbers_.element;
+  Block converted = converts ? heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions) : 0;
+  heap_.free(converted);
+  for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
+  Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients);
+  if (numbers_.reduced != numbers_.stored) {
+    Block cast = heap_.allocate(elements * numbers_.stored, Owner::kGradients);
+    heap_.free(output);
+    output = cast;
+  }
+  if (gradients_.empty())
+    gradients_.push_back(output);
+  else
+    heap_.free(output);  // added to those of earlier micro-batches
+}
+
+bool Group::has_gradients() const {
+  return !gradients_.empty() || (!parameters_.empty() && parameters_.front()->gradient != 0);
+}
+
+void Group::drop_gradients() {
+  for (Block& gradient : gradients_) heap_.free(gradient);
+  gradients_.clear();
+  for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
+}
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,51 @@
+#pragma once
+
+#include "harness/eager/layer.h"
+
+// FSDP2 (torch.distributed.fsdp.fully_shard) around groups of parameters, as _fsdp_param_group.py and
+// _fsdp_collectives.py of PyTorch 2.15 have it; in 2.11 they allocate the same.
+namespace fp8lab::eager {
+
+/// What all groups share.
+struct Communication {
+  Block gathered = 0;  ///< output of the last all-gather of forward, which lives until the next one is copied out
+  Block reduced = 0;   ///< input of the last reduce-scatter, which lives until the next one
+};
+
+/// The parameters that are gathered and reduced together. Without FSDP2 it only holds them.
+class Group {
+ public:
+  /// `reshards`: free the unsharded parameters after forward.
+  Group(const Numbers& numbers, Heap& heap, Communication& shared, std::vector<Parameter*> parameters, bool reshards);
+
+  void make();  ///< parameters, as the model is built
+
+  void before_forward();
+  void after_forward();
+  /// Gathers the parameters, if they are not there, while the group before this one computes.
+  void prefetch();
+  /// `next`: the group whose backward follows, which is prefetched; or nullptr.
+  void before_backward(Group* next);
+  void after_backward();
+
+  /// Elements that a rank holds of the parameters, with padding.
+  Bytes sharded_elements() const;
+  std::size_t size() const { return parameters_.size(); }
+  bool has_gradients() const;
+  void drop_gradients();
+
+ private:
+  void copy_out(bool in_forward);
+  void reshard();
+  Bytes shard_of(const Parameter& parameter) const;
+
+  const Numbers& numbers_;
+  Heap& heap_;
+  Communication& shared_;
+  std::vector<Parameter*> parameters_;
+  bool reshards_, is_unsharded_ = false, is_pending_ = false;
+  Block gathering_ = 0;  ///< output of this group's all-gather, until it is copied out
+  std::vector<Block> shards_, gradients_;
+};
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,393 @@
+#include "harness/eager/layer.h"
+
+namespace fp8lab::eager {
+namespace {
+
+constexpr Bytes kF32 = 4;
+
+}  // namespace
+
+Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Block& gradient) {
+  const Bytes all = n.rows_f32(n.hidden);
+  const bool copies = n.element != kF32;
+  const auto temporary = [&](Bytes bytes) { return heap.allocate(bytes, Owner::kTemporaries); };
+  Block f32 = copies ? temporary(all) : 0;
+  if (copies) heap.free(gradient);
+  Block by_weight = temporary(all), scaled = temporary(all), row = temporary(n.hidden * kF32);
+  heap.free(by_weight);
+  heap.free(row);
+  heap.free(copies ? f32 : gradient);
+  heap.free(saved.normalized);
+  Block of_deviation = temporary(all), direct = temporary(all);
+  heap.free(of_deviation);
+  heap.free(scaled);
+  heap.free(saved.deviation);
+  Block spread = temporary(all), powers = temporary(all), twice = temporary(all), squares = temporary(all);
+  for (Block* block : {&powers, &twice, &spread}) heap.free(*block);
+  Block sum = temporary(all);
+  heap.free(direct);
+  heap.free(squares);
+  if (!copies) return sum;
+  heap.free(saved.input_f32);
+  const Block out = temporary(n.rows(n.hidden));
+  heap.free(sum);
+  return out;
+}
+
+Layer::Layer(const Numbers& numbers, Heap& heap) : numbers_(numbers), heap_(heap) {
+  const Numbers& n = numbers;
+  norm1_ = norm();
+  if (n.in_titan()) {
+    q_ = product(n.hidden, n.query);
+    k_ = product(n.hidden, n.kv);
+    v_ = product(n.hidden, n.kv);
+  } else {
+    qkv_ = product(n.hidden, n.query + 2 * n.kv);
+  }
+  proj_ = product(n.query, n.hidden);
+  norm2_ = norm();
+  if (n.in_titan() && n.gated) {
+    gate_ = product(n.hidden, n.ffn);
+    up_ = product(n.hidden, n.ffn);
+  } else {
+    fc1_ = product(n.hidden, n.gated ? 2 * n.ffn : n.ffn);
+  }
+  fc2_ = product(n.ffn, n.hidden);
+}
+
+Product Layer::product(Bytes inputs, Bytes outputs) {
+  Product out{{parameters.size()}, inputs, outputs};
+  parameters.push_back({.rows = outputs, .columns = inputs});
+  if (numbers_.bias) {
+    out.parameters.push_back(parameters.size());
+    parameters.push_back({.rows = outputs, .columns = 1});
+  }
+  return out;
+}
+
+std::vector<std::size_t> Layer::norm() {
+  std::vector<std::size_t> out;
+  for (Bytes i = 0; i < numbers_.norm_vectors; ++i) {
+    out.push_back(parameters.size());
+    parameters.push_back({.rows = numbers_.hidden, .columns = 1});
+  }
+  return out;
+}
+
+Block Layer::forward(Block input, bool keeps_input) {
+  const Numbers& n = numbers_;
+  input_ = input;
+  keeps_input_ = keeps_input;
+  const bool keeps = !n.recomputed;
+  run_forward(keeps);
+  Block last = multiply(fc2_);
+  done(activated_, keeps);
+  const Block output = allocate(n.rows(n.hidden));
+  heap_.free(last);
+  done(middle_, keeps && saves_stream());
+  return output;
+}
+
+bool Layer::saves_stream() const {
+  return !(numbers_.on_host() && numbers_.gated && numbers_.element != kF32);
+}
+
+void Layer::run_forward(bool keeps) {
+  const Numbers& n = numbers_;
+  normed1_ = normalize(saved1_, input_, keeps);
+  Block attended = attention(keeps);
+  middle_ = allocate(n.rows(n.hidden));
+  heap_.free(attended);
+  if (!saves_stream() && !n.recomputed && !keeps_input_) heap_.free(input_);
+  normed2_ = normalize(saved2_, middle_, keeps);
+  if (n.gated && n.in_titan()) {
+    gate_output_ = multiply(gate_);
+    silu_ = allocate(n.rows(n.ffn));
+    done(gate_output_, keeps);
+    up_output_ = multiply(up_);
+    done(normed2_, keeps);
+    activated_ = allocate(n.rows(n.ffn));
+    done(up_output_, keeps);
+    done(silu_, keeps);
+    return;
+  }
+  activation_input_ = multiply(fc1_);
+  done(normed2_, keeps);
+  if (n.gated) silu_ = allocate(n.rows(n.ffn));
+  activated_ = allocate(n.rows(n.ffn));
+  done(activation_input_, keeps);
+  done(silu_, keeps);
+}
+
+Block Layer::normalize(SavedNorm& saved, Block& input, bool keeps) {
+  const Numbers& n = numbers_;
+  (void)input;
+  if (!n.gated || !n.on_host()) {
+    const Block out = allocate(n.rows(n.hidden));
+    // On a host LayerNorm's statistics have the type of its input.
+    const Bytes statistic = n.tokens * (n.on_host() ? n.element : kF32);
+    if (!n.gated) saved.mean = allocate(statistic);
+    saved.deviation = allocate(statistic);
+    done(saved.mean, keeps);
+    done(saved.deviation, keeps);
+    return out;
+  }
+  const bool copies = n.element != kF32;
+  if (copies) saved.input_f32 = allocate(n.rows_f32(n.hidden));
+  Block squares = temporary(n.rows_f32(n.hidden));
+  Block means = temporary(n.rows_f32(1));
+  saved.deviation = allocate(n.rows_f32(1));
+  heap_.free(squares);
+  heap_.free(means);
+  saved.normalized = allocate(n.rows_f32(n.hidden));
+  done(saved.deviation, keeps);
+  Block scaled = allocate(n.rows_f32(n.hidden));
+  if (!copies) {
+    done(saved.normalized, keeps);
+    return scaled;
+  }
+  const Block out = allocate(n.rows(n.hidden));
+  heap_.free(scaled);
+  done(saved.input_f32, keeps);
+  done(saved.normalized, keeps);
+  return out;
+}
+
+Block Layer::rotated(Bytes columns, Block& unrotated) {
+  const Numbers& n = numbers_;
+  const Bytes all = n.rows_f32(columns), half = all / 2;
+  Block values = temporary(all);
+  if (n.in_titan()) {
+    Block products = temporary(all);
+    const Block out = allocate(n.rows(columns));
+    heap_.free(values);
+    heap_.free(products);
+    heap_.free(unrotated);
+    return out;
+  }
+  Block first = temporary(half), second = temporary(half), real = temporary(half);
+  heap_.free(first);
+  heap_.free(second);
+  first = temporary(half);
+  second = temporary(half);
+  Block imaginary = temporary(half);
+  heap_.free(first);
+  heap_.free(second);
+  Block both = temporary(all);
+  heap_.free(real);
+  heap_.free(imaginary);
+  if (n.element == kF32) {  // the conversion back is the tensor itself
+    heap_.free(values);
+    heap_.free(both);
+    return allocate(n.rows(columns));
+  }
+  const Block out = allocate(n.rows(columns));
+  heap_.free(values);
+  heap_.free(both);
+  return out;
+}
+
+Block Layer::attention(bool keeps) {
+  const Numbers& n = numbers_;
+  if (n.in_titan()) {
+    query_ = multiply(q_);
+    key_ = multiply(k_);
+    value_ = multiply(v_);
+  } else {
+    packed_ = multiply(qkv_);
+  }
+  done(normed1_, keeps);
+  if (n.gated) {
+    if (!n.in_titan()) {
+      const Bytes table = n.seq * (n.head_dim / 2) * kF32;
+      Block angles = temporary(2 * table);
+      Block values = temporary(2 * table);
+      cosines_ = allocate(table);
+      heap_.free(values);
+      values = temporary(2 * table);
+      sines_ = allocate(table);
+      heap_.free(values);
+      heap_.free(angles);
+    }
+    query_ = rotated(n.query, query_);
+    key_ = rotated(n.kv, key_);
+    done(cosines_, keeps);
+    done(sines_, keeps);
+  }
+  attended_ = allocate(n.rows(n.query));
+  sums_ = allocate(n.tokens * n.heads * kF32);
+  if (!n.on_host()) {
+    seed_ = allocate(16);
+    offset_ = allocate(8);
+  }
+  done(sums_, keeps);
+  done(seed_, keeps);
+  done(offset_, keeps);
+  done(query_, keeps);
+  done(key_, keeps);
+  done(value_, keeps);
+  done(packed_, keeps);
+  const Block out = multiply(proj_);
+  done(attended_, keeps);
+  return out;
+}
+
+void Layer::add_gradient(std::size_t parameter) {
+  Parameter& of = parameters[parameter];
+  Block made = heap_.allocate(of.elements() * numbers_.element, Owner::kGradients);
+  if (of.gradient == 0)
+    of.gradient = made;
+  else
+    heap_.free(made);
+}
+
+Block Layer::multiply_backward(const Product& product, Block& input, Block& gradient, bool frees_input) {
+  Block of_input = 0;
+  if (product.parameters.size() > 1) {  // addmm: its bias's gradient is a sum that comes last
+    of_input = temporary(numbers_.rows(product.inputs));
+    for (const std::size_t parameter : product.parameters) add_gradient(parameter);
+  } else {
+    add_gradient(product.parameters.front());
+    of_input = temporary(numbers_.rows(product.inputs));
+  }
+  if (frees_input) heap_.free(input);
+  heap_.free(gradient);
+  return of_input;
+}
+
+void Layer::accumulate(Block& sum, Block& more) {
+  if (numbers_.operators != Operators::kCuda) {
+    Block both = temporary(numbers_.rows(numbers_.hidden));
+    heap_.free(sum);
+    sum = both;
+  }
+  heap_.free(more);
+}
+
+Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of) {
+  const Numbers& n = numbers_;
+  if (!n.gated || !n.on_host()) {
+    Block out = temporary(n.rows(n.hidden));
+    for (const std::size_t parameter : of) add_gradient(parameter);
+    heap_.free(gradient);
+    heap_.free(saved.mean);
+    heap_.free(saved.deviation);
+    if (!keeps_input_ || &input != &input_) heap_.free(input);
+    return out;
+  }
+  for (const std::size_t parameter : of) add_gradient(parameter);
+  Block out = composed_norm_backward(n, heap_, saved, gradient);
+  if (n.element == kF32 && (!keeps_input_ || &input != &input_)) heap_.free(input);
+  return out;
+}
+
+void Layer::rotate_backward(Bytes columns, Block& gradient) {
+  const Numbers& n = numbers_;
+  const Bytes all = n.rows_f32(columns), half = all / 2;
+  Block values = temporary(all);
+  heap_.free(gradient);
+  if (n.in_titan()) {
+    Block products = temporary(all);
+    heap_.free(values);
+    gradient = temporary(n.rows(columns));
+    heap_.free(products);
+    return;
+  }
+  Block parts = temporary(4 * half);
+  heap_.free(parts);
+  gradient = temporary(n.rows(columns));
+  heap_.free(values);
+}
+
+Block Layer::flash_backward_workspace() {
+  const Numbers& n = numbers_;
+  if (n.operators != Operators::kCuda) return 0;
+  // mha_bwd(): the query's gradient in FP32, row sums, and for grouped queries the gradients of K and V by query head.
+  const Bytes expanded = n.kv != n.query ? 2 * n.rows(n.query) : 0;
+  return temporary(n.rows_f32(n.query) + n.tokens * n.heads * kF32 + expanded);
+}
+
+Block Layer::attention_backward(Block& gradient) {
+  const Numbers& n = numbers_;
+  // Flash attention saves its output too.
+  Block of_attended = multiply_backward(proj_, attended_, gradient, false);
+  Block of_query = temporary(n.rows(n.query)), of_key = temporary(n.rows(n.kv)), of_value = temporary(n.rows(n.kv));
+  Block workspace = flash_backward_workspace();
+  heap_.free(workspace);
+  for (Block* saved : {&query_, &key_, &value_, &packed_, &attended_, &sums_, &seed_, &offset_, &of_attended})
+    heap_.free(*saved);
+  if (n.gated) {
+    rotate_backward(n.kv, of_key);
+    rotate_backward(n.query, of_query);
+    heap_.free(cosines_);
+    heap_.free(sines_);
+  }
+  if (!n.in_titan()) {
+    Block of_packed = temporary(n.rows(n.query + 2 * n.kv));
+    heap_.free(of_query);
+    heap_.free(of_key);
+    heap_.free(of_value);
+    return multiply_backward(qkv_, normed1_, of_packed);
+  }
+  Block sum = multiply_backward(v_, normed1_, of_value, false);
+  Block more = multiply_backward(k_, normed1_, of_key, false);
+  accumulate(sum, more);
+  more = multiply_backward(q_, normed1_, of_query);
+  accumulate(sum, more);
+  return sum;
+}
+
+Block Layer::backward(Block gradient) {
+  const Numbers& n = numbers_;
+  if (n.recomputed) {
+    run_forward(true);  // stops at the last tensor that backward needs
+    if (!saves_stream()) heap_.free(middle_);
+  }
+  Block kept = gradient;                // the residual's; the last product's gradient is the same tensor
+  Block of_product = 0;
+  Block of_activated = multiply_backward(fc2_, activated_, of_product);
+  Block of_fc1 = 0, of_normed = 0;
+  if (n.gated) {
+    Block of_silu = temporary(n.rows(n.ffn)), of_up = temporary(n.rows(n.ffn));
+    heap_.free(of_activated);
+    heap_.free(silu_);
+    heap_.free(up_output_);
+    if (n.in_titan()) {
+      of_normed = multiply_backward(up_, normed2_, of_up, false);
+      Block of_gate = temporary(n.rows(n.ffn));
+      heap_.free(of_silu);
+      heap_.free(gate_output_);
+      Block more = multiply_backward(gate_, normed2_, of_gate);
+      accumulate(of_normed, more);
+    } else {
+      Block of_gate = temporary(n.rows(n.ffn));
+      heap_.free(of_silu);
+      heap_.free(activation_input_);
+      of_fc1 = temporary(n.rows(2 * n.ffn));
+      heap_.free(of_gate);
+      heap_.free(of_up);
+      of_normed = multiply_backward(fc1_, normed2_, of_fc1);
+    }
+  } else {
+    of_fc1 = temporary(n.rows(n.ffn));
+    heap_.free(of_activated);
+    heap_.free(activation_input_);
+    of_normed = multiply_backward(fc1_, normed2_, of_fc1);
+  }
+  Block more = normalize_backward(saved2_, middle_, of_normed, norm2_);
+  if (kept == 0)
+    kept = temporary(n.rows(n.hidden));  // the sum of one number expanded and a tensor
+  else
+    accumulate(kept, more);
+  heap_.free(more);
+  Block of_stream = kept;
+  // The product's gradient is the residual's tensor, which outlives it.
+  Block none = 0;
+  Block of_normed1 = attention_backward(none);
+  more = normalize_backward(saved1_, input_, of_normed1, norm1_);
+  if (!keeps_input_) heap_.free(input_);
+  accumulate(of_stream, more);
+  return of_stream;
+}
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <vector>
+
+#include "harness/eager/numbers.h"
+
+// A transformer layer in eager PyTorch, tensor by tensor: what forward allocates and saves, and when backward frees it.
+// The order of operations is that of autograd: the node that was made last runs first, and frees what it saved, and the
+// gradient that it was given, when it has ended.
+namespace fp8lab::eager {
+
+struct Parameter {
+  Bytes rows = 0, columns = 0;
+  Block value = 0;     ///< what layers compute with; without FSDP2 the parameter itself
+  Block gradient = 0;  ///< of all rows, from its product until it is reduced, or until the step ends
+
+  Bytes elements() const { return rows * columns; }
+};
+
+/// A product y = x W, with the parameters of which it consists: a weight, and a bias if the layers have them.
+struct Product {
+  std::vector<std::size_t> parameters;  ///< positions in the group
+  Bytes inputs = 0, outputs = 0;
+};
+
+/// A norm's saved tensors.
+struct SavedNorm {
+  Block input_f32 = 0, normalized = 0;  ///< of RMSNorm on a host
+  Block mean = 0, deviation = 0;
+};
+
+/// Backward of a host's RMSNorm, which is composed of FP32 operations: from the gradient of its output, which it frees
+/// with what the norm saved, to the gradient of its input.
+Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient);
+
+class Layer {
+ public:
+  Layer(const Numbers& numbers, Heap& heap);
+
+  std::vector<Parameter> parameters;  ///< in the order in which modules register them
+
+  /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
+  /// output. Under recomputation only the input is kept.
+  Block forward(Block input, bool keeps_input);
+  /// Backward from the gradient of the output, 0 if it is one number expanded, to that of the input.
+  Block backward(Block gradient);
+
+ private:
+  Product product(Bytes inputs, Bytes outputs);
+  std::vector<std::size_t> norm();
+
+  void run_forward(bool keeps);
+  /// False for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
+  bool saves_stream() const;
+  Block normalize(SavedNorm& saved, Block& input, bool keeps);
+  Block normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of);
+  Block attention(bool keeps);
+  Block attention_backward(Block& gradient);
+  Block rotated(Bytes columns, Block& unrotated);
+  void rotate_backward(Bytes columns, Block& gradient);
+  Block multiply(const Product& product) { return heap_.allocate(numbers_.rows(product.outputs), Owner::kSaved); }
+  Block multiply_backward(const Product& product, Block& input, Block& gradient, bool frees_input = true);
+  void add_gradient(std::size_t parameter);
+  Block flash_backward_workspace();
+  /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches.
+  void accumulate(Block& sum, Block& more);
+  Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
+  Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
+  /// Frees a tensor that backward does not need.
+  void done(Block& block, bool keeps) {
+    if (!keeps) heap_.free(block);
+  }
+
+  const Numbers& numbers_;
+  Heap& heap_;
+  std::vector<std::size_t> norm1_, norm2_;
+  Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
+
+  bool keeps_input_ = false;
+  Block input_ = 0, middle_ = 0;  ///< the residual stream before attention, and before the MLP
+  SavedNorm saved1_, saved2_;
+  Block normed1_ = 0, packed_ = 0, value_ = 0, cosines_ = 0, sines_ = 0, query_ = 0, key_ = 0, attended_ = 0;
+  Block sums_ = 0, seed_ = 0, offset_ = 0;
+  Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;
+};
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,38 @@
+#include "harness/eager/numbers.h"
+
+#include "harness/cell/sharding_keys.h"
+
+namespace fp8lab::eager {
+
+Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operators)
+    : program(of_program), operators(of_operators) {
+  const ModelConfig& model = cell.model;
+  const TrainingConfig& training = cell.training;
+  gated = model.form == "llama";
+  bias = model.bias.value_or(!gated);
+  tied = model.head == HeadWeight::kTied;
+  learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
+  recomputed = training.checkpoint == Recompute::kFull;
+  reshards = cell.reshard_after_forward;
+  sharded = fp8lab::is_sharded(cell);
+  shards = sharded ? mesh_of(cell).shards : 1;
+  seq = model.seq;
+  batch = model.batch;
+  tokens = seq * batch;
+  layers = model.layers;
+  hidden = model.hidden;
+  heads = model.heads;
+  head_dim = hidden / heads;
+  query = heads * head_dim;
+  kv = (model.kv_heads > 0 ? model.kv_heads : heads) * head_dim;
+  ffn = model.ffn > 0 ? model.ffn : 4 * hidden;
+  vocabulary = model.vocabulary;
+  element = training.param_dtype == ParamDType::kF32 ? 4 : 2;
+  // torchtitan's MixedPrecisionPolicy: the FP32 parameters are the master weights, layers gather them in BF16.
+  const bool mixed = in_titan() && sharded && training.master_weights == Master::kF32;
+  stored = mixed ? 4 : element;
+  reduced = cell.reduce_dtype ? (*cell.reduce_dtype == ReduceDType::kF32 ? 4 : 2) : stored;
+  norm_vectors = !gated && bias ? 2 : 1;
+}
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,49 @@
+#pragma once
+
+#include "harness/cell/cell.h"
+#include "harness/eager/heap.h"
+
+namespace fp8lab::eager {
+
+/// Which eager program trains the cell.
+enum class Program {
+  /// The layers of lib/subjects: one product makes Q, K and V and another one both inputs of SwiGLU, each layer makes
+  /// its tables of rotary angles, tokens are position-major; FSDP2 has a group for each layer and one for the root.
+  kWorker,
+  /// The layout of torchtitan and of published models: Q, K, V, gate and up have products of their own, layers share
+  /// their rotary table; FSDP2 has groups for the embedding, for each layer, and for the last norm with the head.
+  kTorchtitan,
+};
+
+/// Whose operators run.
+enum class Operators {
+  /// A CPU's, as TorchDispatchMode sees them: storages without rounding; RMSNorm is composed of FP32 operations.
+  kHost,
+  /// CUDA's, as TorchDispatchMode sees them: fused norms, flash attention, and no workspaces of kernels.
+  kCudaOnShapes,
+  /// CUDA's, with what its allocator rounds blocks to and the workspaces of cuBLAS and of flash attention's backward.
+  kCuda,
+};
+
+/// The sizes of a program. Bytes are of one element.
+struct Numbers {
+  Numbers(const CellConfig& cell, Program program, Operators operators);
+
+  bool in_titan() const { return program == Program::kTorchtitan; }
+  bool on_host() const { return operators == Operators::kHost; }
+  /// Bytes of an activation of `columns` columns, in the type in which layers compute.
+  Bytes rows(Bytes columns) const { return tokens * columns * element; }
+  Bytes rows_f32(Bytes columns) const { return tokens * columns * 4; }
+
+  Program program;
+  Operators operators;
+  bool gated, bias, tied, learned_positions, recomputed, reshards, sharded;
+  Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
+  Bytes element;    ///< of activations, and of parameters in the layers
+  Bytes stored;     ///< of parameters between layers, and of their gradients between backward and the optimizer
+  Bytes reduced;    ///< of gradients while ranks add them up
+  Bytes shards;
+  Bytes norm_vectors;  ///< vectors of a norm: a weight, and a bias if it has one
+};
+
+}  // namespace fp8lab::eager

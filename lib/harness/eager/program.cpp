@@ -1,0 +1,320 @@
+#include "harness/eager/program.h"
+
+#include <algorithm>
+#include <deque>
+
+#include "harness/eager/fsdp2.h"
+
+namespace fp8lab::eager {
+namespace {
+
+constexpr Bytes kF32 = 4, kToken = 8;
+constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // of Hopper and Blackwell
+
+class Training {
+ public:
+  Training(const CellConfig& cell, Program program, Operators operators)
+      : cell_(cell), n_(cell, program, operators), heap_(operators == Operators::kCuda ? 512 : 1) {
+    for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_);
+    if (n_.vocabulary > 0) {
+      embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
+      head_ = embedding_;
+      positions_ = {.rows = n_.seq, .columns = n_.hidden};
+      for (Bytes i = 0; i < n_.norm_vectors; ++i) norm_.push_back({.rows = n_.hidden, .columns = 1});
+    }
+    make_groups();
+  }
+
+  Memory run();
+
+ private:
+  bool has_embedding() const { return n_.vocabulary > 0; }
+  void make_groups();
+  void make_optimizer_state();
+  void pass(bool is_last);
+  void forward();
+  void loss_forward(Block output);
+  void backward();
+  Block loss_backward();
+  Block head_backward(Block of_logits);
+  void embedding_backward(Block gradient);
+  void update();
+  /// The group whose backward follows that of `layer`, in the order in which forward ended.
+  Group* before(Bytes layer);
+  void add_gradient(Parameter& parameter);
+  void mark(const char* name) { memory_.figures[name] = heap_.live(); }
+
+  const CellConfig& cell_;
+  const Numbers n_;
+  Heap heap_;
+  Communication shared_;
+  std::deque<Layer> layers_;
+  Parameter embedding_, head_, positions_;
+  std::vector<Parameter> norm_;
+  /// Groups of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has
+  /// all of them, in `last_`. A tied head is in the embedding's group.
+  std::deque<Group> groups_;  ///< of the layers
+  std::deque<Group> ends_;
+  Group* first_ = nullptr;
+  Group* last_ = nullptr;
+
+  Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0, weights_of_loss_ = 0;
+  SavedNorm saved_;  ///< of the last norm
+  std::vector<Block> state_, masters_;
+  Memory memory_;
+};
+
+void Training::make_groups() {
+  for (Layer& layer : layers_) {
+    std::vector<Parameter*> parameters;
+    for (Parameter& parameter : layer.parameters) parameters.push_back(&parameter);
+    groups_.emplace_back(n_, heap_, shared_, std::move(parameters), n_.reshards);
+  }
+  if (!has_embedding()) return;
+  std::vector<Parameter*> first{&embedding_}, last;
+  if (n_.learned_positions) first.push_back(&positions_);
+  for (Parameter& vector : norm_) last.push_back(&vector);
+  if (!n_.tied) last.push_back(&head_);
+  const bool is_one = !n_.in_titan() || n_.tied || n_.learned_positions;
+  if (is_one) {
+    first.insert(first.end(), last.begin(), last.end());
+    last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(first), false);
+    return;
+  }
+  first_ = &ends_.emplace_back(n_, heap_, shared_, std::move(first), n_.reshards);
+  last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(last), false);
+}
+
+Group* Training::before(Bytes layer) {
+  return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_;
+}
+
+void Training::add_gradient(Parameter& parameter) {
+  Block made = heap_.allocate(parameter.elements() * n_.element, Owner::kGradients);
+  if (parameter.gradient == 0)
+    parameter.gradient = made;
+  else
+    heap_.free(made);
+}
+
+void Training::forward() {
+  if (last_ != nullptr && first_ == nullptr) last_->before_forward();
+  Block stream = 0;
+  if (has_embedding()) {
+    if (first_ != nullptr) first_->before_forward();
+    stream = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
+    if (n_.learned_positions) {
+      Block rows = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+      Block sum = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
+      heap_.free(rows);
+      heap_.free(stream);
+      stream = sum;
+    }
+    if (first_ != nullptr) first_->after_forward();
+  }
+  for (Bytes i = 0; i < n_.layers; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    groups_[at].before_forward();
+    const bool is_input = i == 0 && !has_embedding();
+    stream = layers_[at].forward(is_input ? tokens_ : stream, is_input);
+    groups_[at].after_forward();
+  }
+  if (!has_embedding()) {
+    heap_.free(shared_.gathered);
+    loss_forward(stream);
+    return;
+  }
+  if (first_ != nullptr) last_->before_forward();
+  const bool composed = n_.on_host() && n_.gated && n_.element != kF32;
+  if (composed) saved_.input_f32 = heap_.allocate(n_.rows_f32(n_.hidden), Owner::kSaved);
+  if (n_.on_host() && n_.gated) saved_.normalized = heap_.allocate(n_.rows_f32(n_.hidden), Owner::kSaved);
+  normed_ = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
+  const Bytes statistic = n_.tokens * (n_.on_host() && !n_.gated ? n_.element : kF32);
+  if (!n_.gated) saved_.mean = heap_.allocate(statistic, Owner::kSaved);
+  saved_.deviation = heap_.allocate(statistic, Owner::kSaved);
+  if (composed) heap_.free(stream);
+  stream_ = stream;
+  Block logits = heap_.allocate(n_.rows(n_.vocabulary), Owner::kLogits);
+  heap_.free(shared_.gathered);
+  loss_forward(logits);
+}
+
+void Training::loss_forward(Block output) {
+  if (!has_embedding()) {
+    loss_ = heap_.allocate(n_.element, Owner::kTemporaries);
+    if (cell_.training.loss == Loss::kMse)
+      output_ = output;
+    else
+      heap_.free(output);
+    return;
+  }
+  const Bytes all = n_.rows_f32(n_.vocabulary);
+  Block copy = n_.element == kF32 ? 0 : heap_.allocate(all, Owner::kLogits);
+  log_probabilities_ = heap_.allocate(all, Owner::kLogits);
+  loss_ = heap_.allocate(kF32, Owner::kTemporaries);
+  weights_of_loss_ = heap_.allocate(kF32, Owner::kTemporaries);
+  heap_.free(copy);
+  heap_.free(output);
+}
+
+Block Training::loss_backward() {
+  if (!has_embedding()) {
+    if (cell_.training.loss != Loss::kMse) return 0;
+    const Block gradient = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+    heap_.free(output_);
+    return gradient;
+  }
+  const Bytes all = n_.rows_f32(n_.vocabulary);
+  Block of_probabilities = heap_.allocate(all, Owner::kLogits);
+  Block of_copy = heap_.allocate(all, Owner::kLogits);
+  heap_.free(of_probabilities);
+  heap_.free(log_probabilities_);
+  heap_.free(weights_of_loss_);
+  if (n_.element == kF32) return of_copy;
+  const Block of_logits = heap_.allocate(n_.rows(n_.vocabulary), Owner::kLogits);
+  heap_.free(of_copy);
+  return of_logits;
+}
+
+Block Training::head_backward(Block of_logits) {
+  add_gradient(n_.tied ? embedding_ : head_);
+  Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+  heap_.free(normed_);
+  heap_.free(of_logits);
+  for (Parameter& vector : norm_) add_gradient(vector);
+  Block of_stream = 0;
+  if (saved_.normalized != 0) {
+    of_stream = composed_norm_backward(n_, heap_, saved_, of_normed);
+  } else {
+    of_stream = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+    heap_.free(of_normed);
+    heap_.free(saved_.mean);
+    heap_.free(saved_.deviation);
+  }
+  heap_.free(stream_);
+  return of_stream;
+}
+
+void Training::embedding_backward(Block gradient) {
+  add_gradient(embedding_);
+  if (n_.learned_positions) add_gradient(positions_);
+  heap_.free(gradient);
+}
+
+void Training::backward() {
+  Block gradient = loss_backward();
+  if (has_embedding()) {
+    last_->before_backward(before(n_.layers));
+    gradient = head_backward(gradient);
+    if (first_ != nullptr) last_->after_backward();
+  }
+  for (Bytes i = n_.layers; i-- > 0;) {
+    const auto at = static_cast<std::size_t>(i);
+    groups_[at].before_backward(before(i));
+    gradient = layers_[at].backward(gradient);
+    groups_[at].after_backward();
+  }
+  if (has_embedding()) {
+    if (first_ != nullptr) first_->before_backward(nullptr);
+    embedding_backward(gradient);
+    (first_ != nullptr ? first_ : last_)->after_backward();
+  } else {
+    heap_.free(gradient);
+  }
+  heap_.free(shared_.reduced);
+}
+
+void Training::pass(bool is_last) {
+  heap_.free(loss_);
+  heap_.free(weights_of_loss_);
+  heap_.free(tokens_);
+  heap_.free(targets_);
+  const Bytes row = has_embedding() ? n_.tokens * kToken : n_.rows(n_.hidden);
+  tokens_ = heap_.allocate(row, Owner::kInputs);
+  if (has_embedding() || cell_.training.loss == Loss::kMse) targets_ = heap_.allocate(row, Owner::kInputs);
+  heap_.enter(Phase::kForward);
+  forward();
+  mark("memory.end_of_forward_bytes");
+  if (is_last) memory_.at_end_of_forward = heap_.by_owner();
+  heap_.enter(Phase::kBackward);
+  Block one = heap_.allocate(kF32, Owner::kTemporaries);
+  backward();
+  heap_.free(one);
+  mark("memory.end_of_backward_bytes");
+}
+
+void Training::make_optimizer_state() {
+  const Bytes moment = cell_.training.moments == Moments::kF32 ? kF32 : 2;
+  const bool has_masters = !masters_.empty();
+  const auto add = [&](const Group& group) {
+    const Bytes bytes = group.sharded_elements() * (has_masters ? kF32 : moment);
+    state_.push_back(heap_.allocate(2 * bytes, Owner::kOptimizer));
+    // The count of steps of each parameter.
+    for (std::size_t i = 0; i < group.size(); ++i) state_.push_back(heap_.allocate(kF32, Owner::kOptimizer));
+  };
+  for (const Group& group : groups_) add(group);
+  for (const Group& group : ends_) add(group);
+}
+
+void Training::update() {
+  const TrainingConfig& training = cell_.training;
+  heap_.enter(Phase::kOptimizer);
+  Bytes elements = 0;
+  for (const std::deque<Group>* groups : {&groups_, &ends_})
+    for (const Group& group : *groups) elements += group.sharded_elements();
+  // FP32 copies of the gradients for the masters.
+  Block copies = masters_.empty() ? 0 : heap_.allocate(elements * kF32, Owner::kTemporaries);
+  if (state_.empty()) make_optimizer_state();
+  if (training.optimizer == Optimizer::kForeachAdam) {
+    Block roots = heap_.allocate(elements * (masters_.empty() ? n_.stored : kF32), Owner::kTemporaries);
+    heap_.free(roots);
+  }
+  heap_.free(copies);
+}
+
+Memory Training::run() {
+  if (n_.operators == Operators::kCuda) heap_.allocate(kCublasWorkspace, Owner::kLibraries);
+  Bytes elements = 0;
+  for (std::deque<Group>* groups : {&ends_, &groups_})
+    for (Group& group : *groups) {
+      group.make();
+      elements += group.sharded_elements();
+    }
+  if (n_.in_titan() && n_.gated) heap_.allocate(n_.seq * n_.head_dim * kF32, Owner::kParameters);  // rotary table
+  memory_.figures["memory.weight_bytes"] = elements * n_.stored;
+  const TrainingConfig& training = cell_.training;
+  const bool optimizes = training.optimizer != Optimizer::kNone;
+  if (optimizes && training.master_weights == Master::kF32 && n_.stored != kF32)
+    masters_.push_back(heap_.allocate(elements * kF32, Owner::kOptimizer));
+  // Every step after the second repeats it.
+  const std::int64_t steps = std::min<std::int64_t>(training.steps, 2);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    for (std::int64_t i = 0; i < training.micro_batches; ++i)
+      pass(step + 1 == steps && i + 1 == training.micro_batches);
+    if (optimizes) update();
+    heap_.enter(Phase::kForward);
+    for (std::deque<Group>* groups : {&ends_, &groups_})
+      for (Group& group : *groups) group.drop_gradients();
+    mark("memory.end_of_step_bytes");
+  }
+  memory_.figures["memory.retained_bytes"] = 0;
+  Bytes highest = 0;
+  for (const Phase phase : {Phase::kSetup, Phase::kForward, Phase::kBackward, Phase::kOptimizer}) {
+    if (heap_.peak(phase) <= highest) continue;
+    highest = heap_.peak(phase);
+    memory_.peak_phase = phase;
+    memory_.at_peak = heap_.at_peak(phase);
+  }
+  memory_.figures["memory.peak_bytes"] = highest;
+  memory_.figures["memory.forward_peak_bytes"] = heap_.peak(Phase::kForward);
+  memory_.figures["memory.optimizer_peak_bytes"] = heap_.peak(Phase::kOptimizer);
+  return std::move(memory_);
+}
+
+}  // namespace
+
+Memory memory_of(const CellConfig& cell, Program program, Operators operators) {
+  return Training(cell, program, operators).run();
+}
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "harness/eager/numbers.h"
+
+namespace fp8lab::eager {
+
+/// What training a cell allocates on rank 0.
+struct Memory {
+  /// By metric name, of the last step but for peaks, which are of all steps: memory.peak_bytes, .forward_peak_bytes,
+  /// .optimizer_peak_bytes, .end_of_forward_bytes, .end_of_backward_bytes, .end_of_step_bytes, .weight_bytes,
+  /// .retained_bytes.
+  std::map<std::string, Bytes> figures;
+  Phase peak_phase = Phase::kSetup;
+  ByOwner at_peak{}, at_end_of_forward{};
+};
+
+/// Runs the program's allocations and frees: a chain of transformer layers, with embedding, last norm and head if the
+/// cell has a vocabulary; a loss; Adam, or no optimizer. Keys that a program does not have must be refused before.
+Memory memory_of(const CellConfig& cell, Program program, Operators operators);
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,210 @@
+#include "harness/subjects/torch_memory.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "core/check.h"
+#include "harness/cell/keys.h"
+#include "harness/cell/regular_file.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/spelling.h"
+#include "harness/results/json_reader.h"
+#include "harness/subjects/modelled_keys.h"
+
+namespace fp8lab {
+namespace {
+
+using eager::Operators;
+using eager::Program;
+
+constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
+constexpr int kOldestMinor = 9, kNewestMinor = 15;  // 2.9 brought fused RMSNorm
+
+constexpr std::array kTorchReasons{
+    KeyReason{"ranks", "figures are of one rank, or of ranks that shard"},
+    KeyReason{"mesh", "figures are of one replica: FSDP2 over several has buffers of its all-reduce, which they lack"},
+    KeyReason{"context_parallel", "figures are of ranks with entire sequences"},
+    KeyReason{"fix", "it is a switch of this program's own runtime"},
+    KeyReason{"control", "it is a test of this program's own measurement"},
+    KeyReason{"model.dropout", "figures are of training without dropout"},
+    KeyReason{"model.bias", "figures are of the biases that a form has; leave `bias` out"},
+    KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},
+};
+
+/// PyTorch's Adam keeps moments in the type of what it updates.
+bool has_moments_of_torch(const CellConfig& cell) {
+  const TrainingConfig& training = cell.training;
+  if (training.optimizer == Optimizer::kNone) return true;
+  const bool in_f32 = training.param_dtype == ParamDType::kF32 || training.master_weights == Master::kF32;
+  return training.moments == (in_f32 ? Moments::kF32 : Moments::kBF16);
+}
+
+/// True for other values than the default that the closed form has.
+bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
+  if (key.path == "ranks") return is_sharded(cell);
+  if (key.path == "mesh") return mesh_of(cell).replicas == 1;
+  if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
+  if (key.path == "training.moments") return has_moments_of_torch(cell);
+  static constexpr std::array<std::string_view, 9> kCovered{
+      "sharding",   "reduce_dtype",    "training.optimizer", "training.param_dtype", "model.vocabulary",
+      "model.head", "model.positions", "training.tokens",    "training.corpus"};
+  return std::ranges::find(kCovered, key.path) != kCovered.end();
+}
+
+std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm) {
+  std::vector<std::string> out;
+  if (cell.model.layer != "transformer_layer")
+    out.push_back(fmt::format("model.layer: {}; figures are of transformer_layer", cell.model.layer));
+  if (cell.model.vocabulary == 0 || cell.training.loss != Loss::kCrossEntropy)
+    out.emplace_back("model.vocabulary: figures are of language models, with `loss: cross_entropy`");
+  if (arm != Arm::kBf16 && cell.training.recipe != "bf16")
+    out.push_back(fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", cell.training.recipe));
+  if (cell.training.master_weights == Master::kRemainder)
+    out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
+  const auto more = unmodelled_keys(
+      cell, arm, [&](const Key& key) { return is_modelled_of_torch(key, cell); }, kTorchReasons, "figures");
+  out.insert(out.end(), more.begin(), more.end());
+  // The default of the key is not what PyTorch's Adam does with BF16 parameters.
+  if (!has_moments_of_torch(cell) && cell.training.moments == CellConfig{}.training.moments)
+    out.emplace_back(
+        "training.moments: PyTorch's Adam keeps moments in the type that it updates, here bf16; write `moments: bf16`, "
+        "or `master_weights: f32`");
+  return out;
+}
+
+Value value_from(const Key& key, const JsonReader& json) {
+  switch (key.type) {
+    case KeyType::kSwitch: return json.flag();
+    case KeyType::kInteger: return json.integer();
+    case KeyType::kNumber: return json.number();
+    default: return json.text();
+  }
+}
+
+TorchRun run_from(const JsonReader& json) {
+  TorchRun out;
+  out.what = json.object_json();
+  const std::string program = json.at("program").text(), operators = json.at("operators").text();
+  if (program != "worker" && program != "torchtitan") json.at("program").refuse("worker or torchtitan");
+  if (operators != "host" && operators != "cuda_shapes") json.at("operators").refuse("host or cuda_shapes");
+  out.program = program == "worker" ? Program::kWorker : Program::kTorchtitan;
+  out.operators = operators == "host" ? Operators::kHost : Operators::kCudaOnShapes;
+  json.at("keys").each_member([&](const std::string& path, const JsonReader& value) {
+    const Key* const key = find_key(path);
+    if (key == nullptr) value.refuse_for("belongs to no key of a cell");
+    key->set(out.cell, value_from(*key, value));
+  });
+  const JsonReader bytes = json.at("bytes");
+  out.peak = bytes.at("peak").number();
+  out.end_of_forward = bytes.at("end_of_forward").number();
+  out.end_of_backward = bytes.at("end_of_backward").number();
+  out.end_of_step = bytes.at("end_of_step").number();
+  return out;
+}
+
+/// "within 1 % in 26 of 26 on a CPU, worst 0.02 %"
+std::string text_of(const Accuracy& accuracy, const char* where) {
+  return fmt::format("within 1 % in {} of {} {}, worst {:.2f} %", accuracy.within, accuracy.runs, where,
+                     100.0 * accuracy.worst);
+}
+
+}  // namespace
+
+TorchRuns read_torch_runs(const std::string& path) {
+  const std::string text = read_regular_file(path);
+  try {
+    const JsonDocument document(text);
+    const JsonReader json = document.root();
+    if (!json.at("schema").is_text(kTorchSchema)) json.at("schema").refuse(kTorchSchema);
+    TorchRuns out;
+    out.measured = json.at("measured").text();
+    json.at("rows").each_item([&](const JsonReader& row) { out.rows.push_back(run_from(row)); });
+    return out;
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
+Accuracy accuracy_of(const TorchRuns& runs, Operators operators) {
+  constexpr double kClose = 0.01;
+  Accuracy out;
+  for (const TorchRun& run : runs.rows) {
+    if (run.operators != operators) continue;
+    const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
+    double distance = 0;
+    for (const auto& [name, measured] : {std::pair("memory.peak_bytes", run.peak),
+                                         std::pair("memory.end_of_forward_bytes", run.end_of_forward)})
+      distance = std::max(distance, std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0));
+    ++out.runs;
+    out.within += distance <= kClose;
+    out.worst = std::max(out.worst, distance);
+  }
+  return out;
+}
+
+ReservedShare reserved_share(const CellConfig& cell) {
+  return is_sharded(cell) ? ReservedShare{0.17, 0.25} : ReservedShare{0.02, 0.13};
+}
+
+std::string TorchMemory::runs_in(const std::string& folder) { return folder + "/measured/torch-memory.json"; }
+
+bool TorchMemory::is_named(const std::string& release) { return release.substr(0, release.find('@')) == "torch"; }
+
+std::string TorchMemory::newest() { return fmt::format("torch@2.{}", kNewestMinor); }
+
+TorchMemory TorchMemory::find(const std::string& folder, const std::string& release) {
+  const std::size_t sign = release.find('@');
+  const std::string version = sign == std::string::npos ? "" : release.substr(sign + 1);
+  const std::string minor = version.substr(0, version.find('.', 2)).substr(std::min<std::size_t>(version.size(), 2));
+  const auto number = version.starts_with("2.") ? integer(minor) : std::nullopt;
+  if (!number || *number < kOldestMinor || *number > kNewestMinor)
+    fail(fmt::format("--as: there are no figures of `{}`; there are torch@2.{} to torch@2.{}{}", quotable(release),
+                     kOldestMinor, kNewestMinor,
+                     number && *number < kOldestMinor ? ": before 2.9 PyTorch has no fused RMSNorm" : ""));
+  TorchMemory out;
+  out.name_ = release;
+  out.runs_ = read_torch_runs(runs_in(folder));
+  return out;
+}
+
+std::string TorchMemory::title(Program program) const {
+  const char* const layers =
+      program == Program::kTorchtitan
+          ? "layers as torchtitan and published models have them (products of their own for Q, K, V, gate and up); "
+            "under FSDP2\nwith `master_weights: f32` sharded parameters are FP32 and layers compute in BF16 "
+            "(MixedPrecisionPolicy)"
+          : "the layers of lib/subjects, which `subject: torch` trains (one product for Q, K and V)";
+  return fmt::format(
+      "As {}: live bytes of an eager program with SDPA's flash kernel, F.cross_entropy of FP32 logits, AdamW, and "
+      "FSDP2;\n{}.\nPeak and end of forward compared with runs of PyTorch: {},\n{}\n({}).\nFrom PyTorch's source, "
+      "compared with no run: on a GPU, blocks of 512 bytes, 32 MiB of cuBLAS's workspace, and what flash\nattention's "
+      "backward allocates; releases before the one that ran.\n",
+      name_, layers, text_of(accuracy_of(runs_, Operators::kHost), "on a CPU"),
+      text_of(accuracy_of(runs_, Operators::kCudaOnShapes), "with CUDA's operators on shapes (FakeTensorMode)"),
+      runs_.measured);
+}
+
+Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
+  if (const std::vector<std::string> reasons = uncovered_by_torch(cell, arm); !reasons.empty())
+    fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
+  const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
+  const eager::Memory memory = memory_of(cell, program, operators);
+  Estimate out;
+  for (const auto& [name, bytes] : memory.figures) out.figures[name] = static_cast<double>(bytes);
+  out.peak_phase = eager::kPhaseNames[static_cast<std::size_t>(memory.peak_phase)];
+  for (std::size_t i = 0; i < eager::kOwnerNames.size(); ++i)
+    if (memory.at_peak[i] > 0) out.peak_by_owner.emplace_back(eager::kOwnerNames[i], memory.at_peak[i]);
+  std::ranges::stable_sort(out.peak_by_owner, std::greater<>(), [](const auto& entry) { return entry.second; });
+  return out;
+}
+
+CellConfig as_torchtitan(CellConfig cell) {
+  if (is_sharded(cell) && !cell.reduce_dtype) cell.reduce_dtype = ReduceDType::kF32;
+  return cell;
+}
+
+}  // namespace fp8lab

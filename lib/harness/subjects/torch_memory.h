@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/eager/program.h"
+#include "harness/predict/predict.h"
+
+// Memory of PyTorch programs: harness/eager for the cells that it covers, held to recorded runs of PyTorch.
+namespace fp8lab {
+
+/// A configuration that python -m fp8lab_subjects.torch_memory measured.
+struct TorchRun {
+  CellConfig cell;
+  eager::Program program = eager::Program::kWorker;
+  eager::Operators operators = eager::Operators::kHost;
+  double peak = 0, end_of_forward = 0, end_of_backward = 0, end_of_step = 0;  ///< bytes
+  std::string what;                                                          ///< for messages: its row as JSON
+};
+
+struct TorchRuns {
+  std::string measured;  ///< "torch 2.15.0, 2026-11-27, python -m ..."
+  std::vector<TorchRun> rows;
+};
+/// Throws Error for a file that is no record of runs, with the place.
+TorchRuns read_torch_runs(const std::string& path);
+
+/// How far predictions of peaks and ends of forward are from runs.
+struct Accuracy {
+  std::size_t runs = 0, within = 0;  ///< `within`: both figures are within 1 %
+  double worst = 0;                  ///< the largest distance, as a part of the measured figure
+};
+Accuracy accuracy_of(const TorchRuns& runs, eager::Operators operators);
+
+/// How much more than live bytes PyTorch's caching allocator reserved in measured runs, as a part of the peak.
+struct ReservedShare {
+  double least, most;
+};
+/// One H100, 53 runs of layers with peaks above 4 GiB; two H100 under FSDP2, nine such runs (reports/measured: the runs
+/// of Transformer Engine, whose activations and FSDP2 are PyTorch's).
+ReservedShare reserved_share(const CellConfig& cell);
+
+class TorchMemory {
+ public:
+  /// `folder`: of lib/subjects. `release`: "torch@2.15". Throws Error for a release that is not covered, and for a file
+  /// that is no record of runs.
+  static TorchMemory find(const std::string& folder, const std::string& release);
+  /// The file of recorded runs in `folder`.
+  static std::string runs_in(const std::string& folder);
+  /// True for "torch@..." and "torch".
+  static bool is_named(const std::string& release);
+  /// The newest release that is covered: "torch@2.15".
+  static std::string newest();
+
+  const std::string& name() const { return name_; }  ///< "torch@2.15"
+  /// The lines that state what the figures are, how they were compared, and what a GPU does that no run showed.
+  std::string title(eager::Program program) const;
+
+  /// The memory of an arm. Throws Error with every key that is not covered: "KEY: reason; KEY: reason".
+  Estimate estimate(const CellConfig& cell, Arm arm, eager::Program program) const;
+
+ private:
+  std::string name_;
+  TorchRuns runs_;
+};
+
+/// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell says otherwise.
+CellConfig as_torchtitan(CellConfig cell);
+
+}  // namespace fp8lab

@@ -1,0 +1,121 @@
+"""A language model in the layout of torchtitan and of published models: products of their own for Q, K, V, gate and up,
+one rotary table, tokens as [batch, seq]. `torch_memory` measures it; cells of scenarios train the layers of `model`."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from . import model
+
+
+def rotary_table(cell, device):
+    """exp(i * angle), [seq, head_dim / 2]."""
+    powers = torch.arange(0, cell.head_dim, 2, dtype=torch.float32, device=device) / -cell.head_dim
+    angles = torch.outer(torch.arange(cell["model.seq"], dtype=torch.float32, device=device), 500000.0**powers)
+    return torch.polar(torch.ones_like(angles), angles)
+
+
+def rotated(x, table):
+    """x: [batch, seq, heads, head_dim]."""
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * table[None, :, None, :]).flatten(3).type_as(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        hidden, heads, kv_heads = cell["model.hidden"], cell["model.heads"], cell.kv_heads
+        self.cell = cell
+        self.q, self.k, self.v = (
+            model.Linear(cell, hidden, count * cell.head_dim, device, dtype) for count in (heads, kv_heads, kv_heads)
+        )
+        self.proj = model.Linear(cell, heads * cell.head_dim, hidden, device, dtype)
+
+    def forward(self, x, table):
+        batch, seq, _ = x.shape
+        q, k, v = (one(x).view(batch, seq, -1, self.cell.head_dim) for one in (self.q, self.k, self.v))
+        if table is not None:
+            q, k = rotated(q, table), rotated(k, table)
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        grouped = self.cell["model.heads"] != self.cell.kv_heads
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        return self.proj(attended.transpose(1, 2).reshape(batch, seq, -1))
+
+
+class Mlp(nn.Module):
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.gate = model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype)
+        self.up = model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype) if cell.llama else None
+        self.down = model.Linear(cell, cell.ffn, cell["model.hidden"], device, dtype)
+
+    def forward(self, x):
+        if self.up is None:
+            return self.down(F.gelu(self.gate(x), approximate="tanh"))
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+class Layer(nn.Module):
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.attention_norm = model.make_norm(cell, device, dtype)
+        self.attention = Attention(cell, device, dtype)
+        self.mlp_norm = model.make_norm(cell, device, dtype)
+        self.mlp = Mlp(cell, device, dtype)
+
+    def forward(self, x, table):
+        x = x + self.attention(self.attention_norm(x), table)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Model(nn.Module):
+    def __init__(self, cell, device):
+        super().__init__()
+        dtype = torch.float32 if cell["training.master_weights"] == "f32" else model.dtype_of(cell)
+        self.batch, self.seq = cell["model.batch"], cell["model.seq"]
+        self.embedding = nn.Embedding(cell.vocabulary, cell["model.hidden"], device=device, dtype=dtype)
+        self.positions = None
+        if cell.learned_positions:
+            self.positions = nn.Embedding(self.seq, cell["model.hidden"], device=device, dtype=dtype)
+        self.layers = nn.ModuleList(Layer(cell, device, dtype) for _ in range(cell["model.layers"]))
+        self.norm = model.make_norm(cell, device, dtype)
+        self.head = nn.Linear(cell["model.hidden"], cell.vocabulary, bias=False, device=device, dtype=dtype)
+        if cell["model.head"] == "tied":
+            self.head.weight = self.embedding.weight
+        self.register_buffer("table", rotary_table(cell, device) if cell.llama else None, persistent=False)
+        self.recompute = cell["training.checkpoint"] == "full"
+
+    def forward(self, tokens):
+        x = self.embedding(tokens.view(self.batch, self.seq))
+        if self.positions is not None:
+            x = x + self.positions.weight
+        for layer in self.layers:
+            if self.recompute:
+                x = torch.utils.checkpoint.checkpoint(layer, x, self.table, use_reentrant=False)
+            else:
+                x = layer(x, self.table)
+        return self.head(self.norm(x)).flatten(0, 1)
+
+
+def has_own_groups(cell):
+    """False if the root holds the embedding, the last norm and the head, since modules share a weight, or read one
+    without a call of its module."""
+    return cell["model.head"] != "tied" and not cell.learned_positions
+
+
+def shard(cell, built, mesh):
+    """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    from .sharding import REDUCE_DTYPES
+
+    computes = model.dtype_of(cell) if cell["training.master_weights"] == "f32" else None
+    policy = MixedPrecisionPolicy(param_dtype=computes, reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype")))
+    options = {"mesh": mesh, "mp_policy": policy}
+    reshards = bool(cell["reshard_after_forward"])
+    for layer in built.layers:
+        fully_shard(layer, **options, reshard_after_forward=reshards)
+    if has_own_groups(cell):
+        fully_shard(built.embedding, **options, reshard_after_forward=reshards)
+        fully_shard([built.norm, built.head], **options, reshard_after_forward=False)
+    fully_shard(built, **{**options, "reshard_after_forward": False})

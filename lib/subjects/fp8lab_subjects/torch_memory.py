@@ -1,0 +1,256 @@
+"""Records what PyTorch programs hold: `python -m fp8lab_subjects.torch_memory > lib/subjects/measured/torch-memory.json`.
+`host N` or `cuda_shapes N` records the first N configurations with these operators.
+
+The closed form of PyTorch's memory (lib/harness/eager) is held to these figures, and `fp8lab plan --as torch@...` states
+how far it is from them. A configuration runs with the operators
+
+  host           of the CPU, with values, over gloo
+  cuda_shapes    of CUDA, without values: FakeTensorMode, where fused norms and flash attention stand in for what a CPU
+                 runs, over a process group that moves nothing. It counts the tensors that operators return: workspaces
+                 of kernels, and the allocator's rounding, are not among them.
+
+Figures are bytes of storages on rank 0 (ledger.py); `program` is `worker` (model.py) or `torchtitan` (published_model.py).
+"""
+
+import contextlib
+import datetime
+import json
+import sys
+import weakref
+
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.utils._pytree import tree_iter
+
+from . import cells, ledger, model, optimizers, published_model, ranks, sharding, training
+
+SCHEMA = "fp8lab.torch-memory/1"
+
+# Sizes without common factors that shards must divide, and models' own sizes on shapes.
+SMALL = {
+    "model.form": "llama", "model.layers": 3, "model.hidden": 96, "model.heads": 6, "model.kv_heads": 2,
+    "model.ffn": 208, "model.seq": 56, "model.batch": 1, "model.vocabulary": 344, "training.loss": "cross_entropy",
+    "training.optimizer": "adam", "training.moments": "bf16", "training.steps": 2,
+}  # fmt: skip
+MASTERS = {"training.master_weights": "f32", "training.moments": "f32"}
+TITAN = {**MASTERS, "reduce_dtype": "f32"}
+ODD = {
+    "model.layers": 5, "model.hidden": 120, "model.heads": 5, "model.kv_heads": 5, "model.ffn": 328, "model.seq": 72,
+    "model.vocabulary": 1001,
+}  # fmt: skip
+LLAMA3_8B = {
+    "model.layers": 32, "model.hidden": 4096, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 14336,
+    "model.seq": 8192, "model.vocabulary": 128256,
+}  # fmt: skip
+
+DEFAULTS = {
+    "device": "cpu", "subject": "torch", "ranks": 1, "mesh": None, "sharding": None, "reduce_dtype": None,
+    "reshard_after_forward": True, "model.layer": "transformer_layer", "model.head": "own", "model.positions": None,
+    "model.bias": None, "model.init_std": 0.02, "model.scaled_residuals": False, "training.micro_batches": 1,
+    "training.learning_rate": 1e-3, "training.learning_rate_schedule": "constant", "training.warmup_steps": 0,
+    "training.final_learning_rate": 0.0, "training.decay_steps": 0, "training.beta1": 0.9, "training.beta2": 0.999,
+    "training.weight_decay": 0.0, "training.decoupled_decay": True, "training.decay_only_matrices": False,
+    "training.clip_norm": 0.0, "training.master_weights": "none", "training.param_dtype": "bf16",
+    "training.recipe": "bf16", "training.quantized_weights": False, "training.checkpoint": "none",
+    "training.keep_loss": True, "training.seed": 1,
+}  # fmt: skip
+
+
+def configurations():
+    """(operators, program, keys)"""
+    one_rank = [
+        {}, {"model.batch": 3}, {"training.checkpoint": "full"}, ODD, {**ODD, **MASTERS},
+        {"model.form": "gpt", "model.kv_heads": 6}, {**MASTERS, "training.micro_batches": 2},
+        {"training.param_dtype": "f32", "training.moments": "f32", "training.optimizer": "foreach_adam"},
+        {"training.optimizer": "none", "model.vocabulary": 40, "model.seq": 144},
+    ]  # fmt: skip
+    sharded = [
+        {"ranks": 2}, {"ranks": 2, "reduce_dtype": "f32", "training.checkpoint": "full"},
+        {"ranks": 2, "reshard_after_forward": False, "model.batch": 2},
+        {"ranks": 2, **TITAN, "training.micro_batches": 2}, {"ranks": 2, **ODD, **TITAN},
+        {"ranks": 2, "model.form": "gpt", "model.kv_heads": 6, "model.seq": 24},
+    ]  # fmt: skip
+    for keys in one_rank + sharded:
+        yield "host", "worker", keys
+        yield "cuda_shapes", "worker", keys
+    for keys in [{}, {"training.checkpoint": "full", "model.batch": 2}, ODD]:
+        yield "host", "torchtitan", keys
+        yield "cuda_shapes", "torchtitan", keys
+    for keys in [*sharded, {"ranks": 2, **TITAN}, {"ranks": 2, **TITAN, "model.seq": 200}]:
+        yield "host", "torchtitan", keys
+    for count in (2, 8):
+        for keys in [
+            TITAN, {**TITAN, **ODD}, {**TITAN, "training.checkpoint": "full", "model.seq": 200},
+            {**TITAN, "training.micro_batches": 2, "reshard_after_forward": False}, {**TITAN, "model.head": "tied"},
+            {**TITAN, "model.form": "gpt", "model.kv_heads": 6}, {"model.vocabulary": 3000},
+        ]:  # fmt: skip
+            yield "cuda_shapes", "torchtitan", {**keys, "ranks": count}
+    for keys in [{"ranks": 8}, {"ranks": 8, "training.checkpoint": "full"}]:
+        yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
+
+
+class ShapesLedger(ledger.HostLedger):
+    """Counts the fake tensors of one mode: DTensor learns shapes from tensors of its own."""
+
+    def __init__(self, mode):
+        super().__init__()
+        self.mode = mode
+
+    def _add(self, tensor):
+        storage = tensor.untyped_storage()  # on device `meta`, whatever the tensor's device is
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.mode:
+            self._live.setdefault(id(storage), weakref.ref(storage, lambda _, key=id(storage): self._live.pop(key, None)))
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if any(not issubclass(one, FakeTensor) and ledger.has_subclass([one]) for one in types):
+            return NotImplemented
+        out = function(*args, **(kwargs or {}))
+        if function.namespace != "prim":
+            for value in tree_iter((args, out)):
+                if isinstance(value, torch.Tensor):
+                    self._add(value)
+            self._peak = max(self._peak, self._now())
+        return out
+
+
+class FusedNorm(torch.autograd.Function):
+    """What CUDA's fused norms return and save: a row's mean, where the norm has one, and deviation in FP32."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, has_mean):
+        row = (*x.shape[:-1], 1)
+        saved = [torch.empty(row, dtype=torch.float32) for _ in range(2 if has_mean else 1)]
+        ctx.save_for_backward(x, weight, *saved)
+        ctx.has_bias = bias is not None
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight, *_ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight) if ctx.has_bias else None, None
+
+
+@contextlib.contextmanager
+def cudas_operators():
+    """Puts what CUDA runs in the place of what a CPU composes or runs by kernels of its own."""
+    before = F.rms_norm, F.layer_norm, F.scaled_dot_product_attention
+    F.rms_norm = lambda x, shape, weight=None, eps=None: FusedNorm.apply(x, weight, None, False)
+    F.layer_norm = lambda x, shape, weight=None, bias=None, eps=None: FusedNorm.apply(x, weight, bias, True)
+    F.scaled_dot_product_attention = lambda q, k, v, is_causal, enable_gqa: (
+        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False)[0]
+    )
+    try:
+        yield
+    finally:
+        F.rms_norm, F.layer_norm, F.scaled_dot_product_attention = before
+
+
+def start_group(operators, count, rank, folder):
+    if operators == "host":
+        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+
+
+def make_optimizer(cell, program, built):
+    if program == "worker" and (not cell.sharded or cell["training.master_weights"] == "f32"):
+        return optimizers.make(cell, built.parameters())
+    if cell["training.optimizer"] == "none":
+        return None
+    # Of the local parts: DTensor would learn shapes from tensors that the ledger counts.
+    own = [torch.nn.Parameter(sharding.local(one.detach())) for one in built.parameters()]
+    algorithm = {"adam": "fused", "foreach_adam": "foreach"}[cell["training.optimizer"]]
+    inner = torch.optim.AdamW(own, lr=1e-3, **{algorithm: True})
+    inner.own = own
+    return inner
+
+
+def step(optimizer, built):
+    for mine, parameter in zip(getattr(optimizer, "own", ()), built.parameters(), strict=False):
+        mine.grad = sharding.local(parameter.grad)
+    optimizer.step()
+    for mine in getattr(optimizer, "own", ()):
+        mine.grad = None
+
+
+def train(cell, program, mesh, counts):
+    """Trains, as training.py does, and returns figures in bytes."""
+    device = torch.device("cpu")
+    build = published_model.Model if program == "torchtitan" else model.build
+    built = build(cell, device)
+    if cell.sharded:
+        if program == "torchtitan":
+            published_model.shard(cell, built, mesh)
+        else:
+            sharding.shard(cell, built, "cpu", mesh)
+    figures, peaks = {}, {}
+    with counts:
+        for tensor in [*built.parameters(), *built.buffers()]:
+            counts._add(sharding.local(tensor.detach()))
+        optimizer = make_optimizer(cell, program, built)
+        asking = torch.zeros(0, requires_grad=True)
+        loss = x = target = None
+        for _ in range(cell["training.steps"]):
+            for _ in range(cell["training.micro_batches"]):
+                loss = x = target = None
+                x, target = (torch.zeros(cell.tokens, dtype=torch.int64) for _ in range(2))
+                counts.reset_peak()
+                given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
+                loss = F.cross_entropy(built(given).float(), target)
+                figures["end_of_forward"] = counts.allocated()
+                peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
+                counts.reset_peak()
+                loss.backward()
+                figures["end_of_backward"] = counts.allocated()
+                peaks["backward"] = max(peaks.get("backward", 0), counts.peak())
+            counts.reset_peak()
+            if optimizer is not None:
+                step(optimizer, built)
+            peaks["optimizer"] = max(peaks.get("optimizer", 0), counts.peak())
+            for parameter in built.parameters():
+                parameter.grad = None
+            figures["end_of_step"] = counts.allocated()
+    return {"peak": max(peaks.values()), **figures}
+
+
+def measure(operators, program, keys, rank, folder):
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    cell = cells.Cell("after", {**DEFAULTS, **SMALL, **keys}, ["memory"], 0)
+    mesh = None
+    if cell.sharded:
+        start_group(operators, cell["ranks"], rank, folder)
+        mesh = init_device_mesh("cpu", (cell["ranks"],))
+    if operators == "host":
+        return train(cell, program, mesh, ledger.HostLedger())
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, cudas_operators():
+        return train(cell, program, mesh, ShapesLedger(mode))
+
+
+def record(of_operators=None, most=None):
+    rows = []
+    chosen = [one for one in configurations() if of_operators in (None, one[0])]
+    for operators, program, keys in chosen[:most]:
+        count = keys.get("ranks", 1) if operators == "host" else 1
+        one = (operators, program, keys)
+        figures = ranks.run(lambda rank, folder, one=one: measure(*one, rank, folder), count)[0]
+        rows.append({"operators": operators, "program": program, "keys": {**SMALL, **keys}, "bytes": figures})
+        print(json.dumps(rows[-1]), file=sys.stderr)
+    return {
+        "schema": SCHEMA,
+        "subject": "torch",
+        "measured": f"torch {torch.__version__}, {datetime.date.today()}, python -m fp8lab_subjects.torch_memory",
+        "rows": rows,
+    }
+
+
+if __name__ == "__main__":
+    document = record(sys.argv[1], int(sys.argv[2])) if len(sys.argv) == 3 else record()
+    rows = document.pop("rows")
+    head = json.dumps(document)[:-1]
+    print(head + ', "rows": [\n  ' + ",\n  ".join(json.dumps(row) for row in rows) + "\n]}")
