@@ -88,7 +88,7 @@ def configurations():
             {**TITAN, "model.form": "gpt", "model.kv_heads": 6}, {"model.vocabulary": 3000},
         ]:  # fmt: skip
             yield "cuda_shapes", "torchtitan", {**keys, "ranks": count}
-    for keys in [{"ranks": 8}, {"ranks": 8, "training.checkpoint": "full"}]:
+    for keys in [{"ranks": 8}, {"ranks": 64}, {"ranks": 8, "training.checkpoint": "full"}]:
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
 
 

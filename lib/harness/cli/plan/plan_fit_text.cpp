@@ -104,12 +104,11 @@ std::string price_text(const Fit& fit) {
 }
 
 /// "64.5 GiB by live bytes, PyTorch at least 68.9 GiB"
-std::string peaks_text(const Fit& fit, const Planned& plan, const PlannedArm& arm) {
+std::string peaks_text(const Fit& fit, std::int64_t capacity) {
   const std::string own = bytes_text(static_cast<double>(fit.peak.own));
-  const std::string note = is_tight(fit.peak.own, plan.capacity) ? kByLiveBytes : "";
+  const std::string note = is_tight(fit.peak.own, capacity) ? kByLiveBytes : "";
   if (fit.peak.torch == 0) return own + note;
-  return fmt::format("{}{}, {} {}", own, note, arm.as_torch ? plan.torch + " live" : "PyTorch at least",
-                     bytes_text(static_cast<double>(fit.peak.torch)));
+  return fmt::format("{}{}, PyTorch at least {}", own, note, bytes_text(static_cast<double>(fit.peak.torch)));
 }
 
 /// Adds `title` to the entry of `key`.
@@ -180,7 +179,7 @@ std::string remedies_text(const std::vector<PlannedRow>& rows) {
         const std::string changes = text_of_changes(fit);
         auto known = std::ranges::find(remedies, changes, &Remedy::changes);
         if (known == remedies.end()) known = remedies.insert(remedies.end(), {&fit, changes, {}});
-        group(known->rows, peaks_text(fit, *row.plan, arm), row.title);
+        group(known->rows, peaks_text(fit, row.plan->capacity), row.title);
       }
       if (arm.search->fits.empty())
         group(hopeless,
