@@ -98,8 +98,8 @@ TEST(TorchMemoryOfRecordedRuns, OfAnotherProgram_Differs) {
   for (const TorchRun& run : runs.rows) {
     if (run.cell.model.form != "llama" || run.cell.training.checkpoint == Recompute::kFull) continue;
     const Operators others = run.operators == Operators::kHost ? Operators::kCudaOnShapes : Operators::kHost;
-    const auto predicted = static_cast<double>(
-        memory_of(run.cell, run.program, others).figures.at("memory.end_of_forward_bytes"));
+    const auto predicted =
+        static_cast<double>(memory_of(run.cell, run.program, others).figures.at("memory.end_of_forward_bytes"));
     EXPECT_FALSE(std::abs(predicted - run.end_of_forward) <= kTolerance * run.end_of_forward) << run.what;
   }
 }

@@ -77,9 +77,9 @@ const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
 std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm arm) const {
   std::vector<std::string> out;
   if (cell.arch != arch_) out.push_back(fmt::format("arch: {}; the profile is of {}", cell.arch, arch_));
-  std::ranges::move(
-      unmodelled_keys(cell, arm, [&](const Key& key) { return is_modelled(key, cell); }, kReasons, "profiles"),
-      std::back_inserter(out));
+  std::ranges::move(unmodelled_keys(
+                        cell, arm, [&](const Key& key) { return is_modelled(key, cell); }, kReasons, "profiles"),
+                    std::back_inserter(out));
   if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
   if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
     out.push_back(fmt::format("training.loss: the profile has no {}", loss));

@@ -145,16 +145,14 @@ std::string table_row(const Planned& plan) {
 std::string model_table(const std::vector<Planned>& plans, const ModelPlan& model, std::size_t column) {
   const std::string subject = plans.front().library.empty() ? "built-in runtime" : plans.front().library;
   const std::string& torch = plans.front().torch;
-  const auto of_torch = [&](const std::string& text) {
-    return torch.empty() ? "" : fmt::format(" {:>17}  ", text);
-  };
+  const auto of_torch = [&](const std::string& text) { return torch.empty() ? "" : fmt::format(" {:>17}  ", text); };
   std::string out = fmt::format(
       "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}   {} {:>17}   {:>17} {:>17} "
       "{:>17}\n"
       "{:<24} {:>17}   {} {:>17}   {:>17} {:>17} {:>17}\n",
-      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "peak, PyTorch", "weights kept",
-      "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject, of_torch(torch), "at least", "between steps",
-      "in all-gathers", "reduce-scatters");
+      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "peak, PyTorch",
+      "weights kept", "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject,
+      of_torch(torch), "at least", "between steps", "in all-gathers", "reduce-scatters");
   for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
 }

@@ -49,7 +49,7 @@ struct PlannedArm {
   /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
   std::optional<std::int64_t> torch_spare;
   std::optional<std::int64_t> as_torch_spare;  ///< the same of the live bytes of `as_torch`
-  std::optional<FitSearch> search;  ///< for changes that make the arm fit, if it was made
+  std::optional<FitSearch> search;             ///< for changes that make the arm fit, if it was made
 
   /// False also if only PyTorch does not fit.
   bool fits() const { return spare && *spare >= 0 && !torch_lacks_memory() && cannot_run.empty(); }
