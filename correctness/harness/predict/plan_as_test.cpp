@@ -41,5 +41,53 @@ TEST(PlanOfAModelAsALibrary, WithKeysThatTheProfileLacks_ListsThemAll) {
   EXPECT_NE(text.find("training.param_dtype=f32 ("), std::string::npos) << text;
 }
 
+std::string planned_of_llama(std::string as, std::vector<std::string> recipes, std::vector<std::string> settings) {
+  Program program = own_program();
+  program.worker_directory = std::string(paths::kScenarios) + "/../lib/subjects";
+  PlanRequest request;
+  request.model = "llama3-8b";
+  request.gpu = "h100";
+  request.ranks = {8};
+  request.recipes = std::move(recipes);
+  request.as = std::move(as);
+  request.settings = std::move(settings);
+  ::testing::internal::CaptureStdout();
+  plan_command(request, program);
+  return ::testing::internal::GetCapturedStdout();
+}
+
+TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {
+  const std::string text = planned_of_llama("torch@2.15", {}, {});
+  for (const char* words : {"As torch@2.15: live bytes of an eager program", "within 1 % in 26 of 26 on a CPU",
+                            "within 1 % in 35 of 35 with CUDA's operators on shapes",
+                            "Figures are of torch@2.15, predicted from what its program allocates.\n",
+                            "  torch@2.15 fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator "
+                            "reserved 17 to 25 % more than live bytes in measured runs, here 76.2 GiB to 81.4 GiB: it "
+                            "may not fit\n",
+                            "    peak of live bytes 65.1 GiB in backward: 41.2 GiB activations saved for backward, "})
+    EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
+  EXPECT_EQ(text.find("delayed"), std::string::npos) << "PyTorch trains in bf16 by itself: " << text;
+}
+
+TEST(PlanOfAModelAsPyTorch, WithARecipeInEightBits_IsRefusedByName) {
+  const std::string text = planned_of_llama("torch@2.15", {"delayed"}, {"dropout=0.1"});
+  EXPECT_NE(text.find("torch@2.15 does not cover: training.recipe: delayed"), std::string::npos) << text;
+  EXPECT_NE(text.find("model.dropout: "), std::string::npos) << text;
+}
+
+TEST(PlanOfAModel, HasPyTorchNextToTheBuiltInRuntime_AndNoLineWithoutASubject) {
+  const std::string text = planned_of_llama("", {"bf16", "delayed"}, {});
+  EXPECT_NE(
+      text.find("; torch@2.15 holds 65.1 GiB of live bytes in row bf16; in the other rows a PyTorch library holds "
+                "at least "),
+      std::string::npos)
+      << text;
+  EXPECT_NE(text.find("  the built-in runtime fits 77.6 GiB with "), std::string::npos) << text;
+  EXPECT_NE(text.find("  torch@2.15, PyTorch FSDP2 in BF16, fits 77.6 GiB by live bytes with "), std::string::npos)
+      << text;
+  for (std::size_t at = text.find("\n  fits"); at != std::string::npos; at = text.find("\n  fits", at + 1))
+    ADD_FAILURE() << "a line says that something fits, and not what: " << text.substr(at, 100);
+}
+
 }  // namespace
 }  // namespace fp8lab

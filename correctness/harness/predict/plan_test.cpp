@@ -130,9 +130,15 @@ TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
   EXPECT_NEAR(billions("llama2-13b"), 13.016, 0.001);
   EXPECT_NEAR(billions("llama2-70b"), 68.977, 0.001);
   EXPECT_NEAR(billions("mistral-7b"), 7.242, 0.001);
+  EXPECT_NEAR(billions("mistral-7b-v0.3"), 7.248, 0.001);
   EXPECT_NEAR(billions("llama3-8b"), 8.030, 0.001);
   EXPECT_NEAR(billions("llama3-70b"), 70.554, 0.001);
   EXPECT_NEAR(billions("llama3-405b"), 405.85, 0.01);
+  EXPECT_NEAR(billions("llama3.1-8b"), 8.030, 0.001);
+  EXPECT_NEAR(billions("llama3.1-70b"), 70.554, 0.001);
+  EXPECT_NEAR(billions("llama3.1-405b"), 405.85, 0.01);
+  EXPECT_NEAR(billions("llama3.2-1b"), 1.236, 0.001);
+  EXPECT_NEAR(billions("llama3.2-3b"), 3.213, 0.001);
 }
 
 TEST(Fits, TheCheapestChangeComesFirstAndNoneContainsAnother) {

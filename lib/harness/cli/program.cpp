@@ -286,7 +286,8 @@ class CommandLine {
         ->check(memory_size_with_unit())
         ->type_name("SIZE");
     plan.add_option("--gpu", plan_.gpu, "the memory of this GPU; with --model its architecture too")->type_name("GPU");
-    plan.add_option("--as", plan_.as, "predict the memory of this library's release: torch@2.15, transformer_engine@2.16")
+    plan.add_option("--as", plan_.as,
+                    "predict the memory of this library's release: torch@2.15, transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model, "plan a known model instead of scenario files")->type_name("MODEL");
     plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a table each")

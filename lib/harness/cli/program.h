@@ -31,7 +31,7 @@ struct Program {
   /// What PyTorch holds that trains a cell; throws Error with the keys that it does not cover. Null: not known.
   std::function<Estimate(const CellConfig&, Arm)> torch = {};
   std::string torch_release = {};  ///< of which these figures are: "torch@2.15"
-  TaskFunction task = {};  ///< see RunnerOptions::task
+  TaskFunction task = {};          ///< see RunnerOptions::task
 };
 
 /// Runs the command line and returns the exit code; see exit_code().

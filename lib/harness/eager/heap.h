@@ -37,7 +37,7 @@ inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
                                                               "workspace of cuBLAS"};
 using ByOwner = std::array<Bytes, kOwnerNames.size()>;
 
-/// The phases of a training step whose peaks are told apart.
+/// The phases of a training step that have peaks of their own.
 enum class Phase { kSetup, kForward, kBackward, kOptimizer };
 inline constexpr std::array<std::string_view, 4> kPhaseNames{"setup", "forward", "backward", "optimizer"};
 

@@ -88,9 +88,7 @@ Block Layer::forward(Block input, bool keeps_input) {
   return output;
 }
 
-bool Layer::saves_stream() const {
-  return !(numbers_.on_host() && numbers_.gated && numbers_.element != kF32);
-}
+bool Layer::saves_stream() const { return !(numbers_.on_host() && numbers_.gated && numbers_.element != kF32); }
 
 void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
@@ -343,7 +341,7 @@ Block Layer::backward(Block gradient) {
     run_forward(true);  // stops at the last tensor that backward needs
     if (!saves_stream()) heap_.free(middle_);
   }
-  Block kept = gradient;                // the residual's; the last product's gradient is the same tensor
+  Block kept = gradient;  // the residual's; the last product's gradient is the same tensor
   Block of_product = 0;
   Block of_activated = multiply_backward(fc2_, activated_, of_product);
   Block of_fc1 = 0, of_normed = 0;

@@ -58,7 +58,8 @@ class Training {
   Group* first_ = nullptr;
   Group* last_ = nullptr;
 
-  Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0, weights_of_loss_ = 0;
+  Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0,
+        weights_of_loss_ = 0;
   SavedNorm saved_;  ///< of the last norm
   std::vector<Block> state_, masters_;
   Memory memory_;
@@ -85,9 +86,7 @@ void Training::make_groups() {
   last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(last), false);
 }
 
-Group* Training::before(Bytes layer) {
-  return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_;
-}
+Group* Training::before(Bytes layer) { return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_; }
 
 void Training::add_gradient(Parameter& parameter) {
   Block made = heap_.allocate(parameter.elements() * n_.element, Owner::kGradients);

@@ -317,7 +317,8 @@ std::string meaning_of_cheapest() {
 }
 
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
-                        const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch, std::size_t most) {
+                        const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch,
+                        std::size_t most) {
   static const std::vector<Combination> kTried = by_cost();
   std::vector<Fit> fits;
   std::vector<Combination> found;

@@ -57,11 +57,11 @@ struct FitSearch {
 std::string meaning_of_cheapest();
 
 /// Searches for combinations of changes with which the peaks of `config` are at most `capacity` bytes, that of
-/// `torch` too if it is given, until `most` of them are found. Tried are: resharding after forward, one replica in place
-/// of several, moments in BF16, FP8 weights, a smaller micro-batch, recomputation, sequences split over ranks, and more
-/// ranks. Micro-batches and the tokens of a rank are halved as often as is needed, with so many more micro-batches that
-/// a step has as many tokens on as many ranks. `allowed` is false for a cell that cannot be run, or that means nothing,
-/// as one that splits the sequences of a layer without attention.
+/// `torch` too if it is given, until `most` of them are found. Tried are: resharding after forward, one replica in
+/// place of several, moments in BF16, FP8 weights, a smaller micro-batch, recomputation, sequences split over ranks,
+/// and more ranks. Micro-batches and the tokens of a rank are halved as often as is needed, with so many more
+/// micro-batches that a step has as many tokens on as many ranks. `allowed` is false for a cell that cannot be run, or
+/// that means nothing, as one that splits the sequences of a layer without attention.
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
                         const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch = {},
                         std::size_t most = 3);

@@ -22,7 +22,7 @@ using eager::Operators;
 using eager::Program;
 
 constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
-constexpr int kOldestMinor = 9, kNewestMinor = 15;  // 2.9 brought fused RMSNorm
+constexpr int kOldestMinor = 9, kNewestMinor = 15;  // older ones have no fused RMSNorm
 
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures are of one rank, or of ranks that shard"},
@@ -136,8 +136,8 @@ Accuracy accuracy_of(const TorchRuns& runs, Operators operators) {
     if (run.operators != operators) continue;
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
     double distance = 0;
-    for (const auto& [name, measured] : {std::pair("memory.peak_bytes", run.peak),
-                                         std::pair("memory.end_of_forward_bytes", run.end_of_forward)})
+    for (const auto& [name, measured] :
+         {std::pair("memory.peak_bytes", run.peak), std::pair("memory.end_of_forward_bytes", run.end_of_forward)})
       distance = std::max(distance, std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0));
     ++out.runs;
     out.within += distance <= kClose;

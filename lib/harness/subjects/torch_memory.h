@@ -17,7 +17,7 @@ struct TorchRun {
   eager::Program program = eager::Program::kWorker;
   eager::Operators operators = eager::Operators::kHost;
   double peak = 0, end_of_forward = 0, end_of_backward = 0, end_of_step = 0;  ///< bytes
-  std::string what;                                                          ///< for messages: its row as JSON
+  std::string what;                                                           ///< for messages: its row as JSON
 };
 
 struct TorchRuns {

@@ -1,4 +1,4 @@
-"""Records what PyTorch programs hold: `python -m fp8lab_subjects.torch_memory > lib/subjects/measured/torch-memory.json`.
+"""Records what PyTorch programs hold: `python -m fp8lab_subjects.torch_memory` writes measured/torch-memory.json.
 `host N` or `cuda_shapes N` records the first N configurations with these operators.
 
 The closed form of PyTorch's memory (lib/harness/eager) is held to these figures, and `fp8lab plan --as torch@...` states
@@ -88,7 +88,7 @@ def configurations():
             {**TITAN, "model.form": "gpt", "model.kv_heads": 6}, {"model.vocabulary": 3000},
         ]:  # fmt: skip
             yield "cuda_shapes", "torchtitan", {**keys, "ranks": count}
-    for keys in [{"ranks": 8}, {"ranks": 8, "training.checkpoint": "full"}]:
+    for keys in [{"ranks": 8}, {"ranks": 64}, {"ranks": 8, "training.checkpoint": "full"}]:
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
 
 
@@ -101,8 +101,9 @@ class ShapesLedger(ledger.HostLedger):
 
     def _add(self, tensor):
         storage = tensor.untyped_storage()  # on device `meta`, whatever the tensor's device is
-        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.mode:
-            self._live.setdefault(id(storage), weakref.ref(storage, lambda _, key=id(storage): self._live.pop(key, None)))
+        key = id(storage)
+        if isinstance(tensor, FakeTensor) and tensor.fake_mode is self.mode and key not in self._live:
+            self._live[key] = weakref.ref(storage, lambda _, key=key: self._live.pop(key, None))
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if any(not issubclass(one, FakeTensor) and ledger.has_subclass([one]) for one in types):
@@ -150,7 +151,8 @@ def cudas_operators():
 
 def start_group(operators, count, rank, folder):
     if operators == "host":
-        torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=count)
+        method = f"file://{folder}/rendezvous"
+        torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=count)
         return
     from torch.testing._internal.distributed.fake_pg import FakeStore
 

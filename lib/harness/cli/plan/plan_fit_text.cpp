@@ -53,11 +53,12 @@ std::string torch_fit(const Planned& plan, const Estimate& estimate) {
     return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
                        bytes_text(peak - capacity));
   const bool is_sure = peak * (1.0 + share.most) <= capacity;
-  return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserved {:.0f} to {:.0f} % more than live bytes in "
-                     "measured runs, here {} to {}{}",
-                     bytes_text(capacity), is_sure ? "" : kByLiveBytes, bytes_text(capacity - peak), 100.0 * share.least,
-                     100.0 * share.most, bytes_text(peak * (1.0 + share.least)), bytes_text(peak * (1.0 + share.most)),
-                     is_sure ? "" : ": it may not fit");
+  return fmt::format(
+      "fits {}{} with {} to spare; PyTorch's allocator reserved {:.0f} to {:.0f} % more than live bytes in "
+      "measured runs, here {} to {}{}",
+      bytes_text(capacity), is_sure ? "" : kByLiveBytes, bytes_text(capacity - peak), 100.0 * share.least,
+      100.0 * share.most, bytes_text(peak * (1.0 + share.least)), bytes_text(peak * (1.0 + share.most)),
+      is_sure ? "" : ": it may not fit");
 }
 
 std::string as_torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
@@ -73,7 +74,8 @@ std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::
                                                   fits_tightly(plan, arm) ? kByLiveBytes : "");
   const bool is_torch = TorchMemory::is_named(plan.library);
   const char* const what = is_torch      ? "peak of live bytes"
-                           : arm.lasting ? "peak from the second step on, with the optimizer's state:" : "peak";
+                           : arm.lasting ? "peak from the second step on, with the optimizer's state:"
+                                         : "peak";
   return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, plan.subject(),
                      is_torch ? torch_fit(plan, arm.lasting ? *arm.lasting : arm.estimate) : fit,
                      peak_text(arm.lasting ? *arm.lasting : arm.estimate, what));

@@ -31,9 +31,16 @@ constexpr std::array kModels{
     KnownModel{"llama2-13b", 40, 5120, 40, 40, 13824, 32000, 4096},
     KnownModel{"llama2-70b", 80, 8192, 64, 8, 28672, 32000, 4096},
     KnownModel{"mistral-7b", 32, 4096, 32, 8, 14336, 32000, 8192},
+    KnownModel{"mistral-7b-v0.3", 32, 4096, 32, 8, 14336, 32768, 8192},
     KnownModel{"llama3-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
     KnownModel{"llama3-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
+    // Of the same layers as llama3, with longer contexts, of which training has a part.
+    KnownModel{"llama3.1-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
+    KnownModel{"llama3.1-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
+    KnownModel{"llama3.1-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
+    KnownModel{"llama3.2-1b", 16, 2048, 32, 8, 8192, 128256, 8192, "llama", true},
+    KnownModel{"llama3.2-3b", 28, 3072, 24, 8, 8192, 128256, 8192, "llama", true},
 };
 
 template <class Rows>

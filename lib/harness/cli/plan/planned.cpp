@@ -102,8 +102,8 @@ PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm,
     if (program.estimate && lasting.training.steps != cell.training.steps) out.lasting = program.estimate(lasting, arm);
     const bool own = program.estimate && program.estimated_library.empty() && !is_library(cell);
     if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) {
-      out.torch = torch_at_least(lasting, arm);
       add_torch(lasting, arm, program, out);
+      if (!out.as_torch) out.torch = torch_at_least(lasting, arm);
     }
   } catch (const Error& error) {
     out.reason = error.what();
@@ -161,7 +161,7 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
     if (capacity.bytes > 0 && out.as_torch) out.as_torch_spare = spare_of(*out.as_torch, plan.capacity);
     const bool lacks_memory = (out.spare && *out.spare < 0) || out.torch_lacks_memory();
     if (arm == Arm::kAfter && program.estimate && plan.library.empty() && lacks_memory && out.cannot_run.empty())
-      out.search = fits_of(lasting, plan.capacity, out.torch_spare.has_value(), program);
+      out.search = fits_of(lasting, plan.capacity, out.torch_spare || out.as_torch_spare, program);
     plan.arms.push_back(std::move(out));
   }
   const auto of_bf16 = std::ranges::find(plan.arms, Arm::kBf16, &PlannedArm::arm);

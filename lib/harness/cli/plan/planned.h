@@ -37,10 +37,10 @@ struct PlannedArm {
   /// of training. Present if a capacity was asked for.
   std::optional<Estimate> lasting;
   /// What PyTorch holds at least, see torch_at_least(), over as many steps as `lasting`. Absent before a fix, and if
-  /// the figures are a library's.
+  /// the figures are a library's or `as_torch` has PyTorch's.
   std::optional<Estimate> torch;
-  /// What PyTorch holds, over as many steps as `lasting`: Program::torch. Absent as `torch` is, and if a key is not
-  /// covered, for which there is a reason.
+  /// What PyTorch holds, over as many steps as `lasting`: Program::torch. Absent before a fix, if the figures are a
+  /// library's, and if a key is not covered, which the reason names.
   std::optional<Estimate> as_torch;
   std::string as_torch_reason;
   std::string reason;                 ///< why there are no figures
@@ -49,7 +49,7 @@ struct PlannedArm {
   /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
   std::optional<std::int64_t> torch_spare;
   std::optional<std::int64_t> as_torch_spare;  ///< the same of the live bytes of `as_torch`
-  std::optional<FitSearch> search;  ///< for changes that make the arm fit, if it was made
+  std::optional<FitSearch> search;             ///< for changes that make the arm fit, if it was made
 
   /// False also if only PyTorch does not fit.
   bool fits() const { return spare && *spare >= 0 && !torch_lacks_memory() && cannot_run.empty(); }

@@ -12,6 +12,7 @@
 #include "harness/cell/units.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/subjects/memory_profile.h"
+#include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
 namespace {
@@ -87,6 +88,7 @@ Candidates explained_metrics() {
 /// Releases of libraries whose memory a profile predicts.
 Candidates profiled_releases(const std::string& folder) {
   Candidates out;
+  out.push_back({TorchMemory::newest(), "eager PyTorch with FSDP2"});
   for (const std::string& release : MemoryProfile::releases(folder)) out.push_back({release, "has a memory profile"});
   return out;
 }

@@ -1,0 +1,187 @@
+#include "harness/subjects/torch_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "core/check.h"
+#include "support/paths.h"
+
+// The closed form of PyTorch's memory: next to recorded runs of PyTorch, next to a run made here if PyTorch is
+// installed, and its terms by hand.
+namespace fp8lab {
+namespace {
+
+using eager::Operators;
+using eager::Program;
+
+const std::string kWorkerDirectory = std::string(paths::kScenarios) + "/../lib/subjects";
+
+// Not counted are scalars of the loss, and vectors next to which a host composes RMSNorm: 400 bytes of 2 MB.
+constexpr double kTolerance = 3e-4;
+
+/// Fails if a figure is further from the run's than kTolerance, or is no number.
+void expect_close(const TorchRun& run) {
+  const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
+  for (const auto& [name, measured] :
+       {std::pair("memory.peak_bytes", run.peak), std::pair("memory.end_of_forward_bytes", run.end_of_forward),
+        std::pair("memory.end_of_backward_bytes", run.end_of_backward),
+        std::pair("memory.end_of_step_bytes", run.end_of_step)}) {
+    const auto predicted = static_cast<double>(memory.figures.at(name));
+    EXPECT_TRUE(std::abs(predicted - measured) <= kTolerance * measured)
+        << name << ": predicted " << predicted << ", measured " << measured << ": " << run.what;
+  }
+}
+
+CellConfig llama3_8b(int ranks) {
+  CellConfig cell;
+  cell.device = "meta";
+  cell.ranks = ranks;
+  cell.reduce_dtype = ReduceDType::kF32;
+  cell.model = {.layer = "transformer_layer",
+                .form = "llama",
+                .layers = 32,
+                .hidden = 4096,
+                .heads = 32,
+                .kv_heads = 8,
+                .ffn = 14336,
+                .seq = 8192};
+  cell.model.vocabulary = 128256;
+  cell.training.steps = 2;
+  cell.training.loss = Loss::kCrossEntropy;
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.master_weights = Master::kF32;
+  return cell;
+}
+
+TorchMemory newest() { return TorchMemory::find(kWorkerDirectory, TorchMemory::newest()); }
+
+double figure(const CellConfig& cell, const char* name, Program program = Program::kTorchtitan) {
+  return newest().estimate(cell, Arm::kAfter, program).figures.at(name);
+}
+
+std::int64_t held(const Estimate& estimate, std::string_view owner) {
+  for (const auto& [name, bytes] : estimate.peak_by_owner)
+    if (name == owner) return bytes;
+  return 0;
+}
+
+std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter) {
+  try {
+    newest().estimate(cell, arm, Program::kTorchtitan);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
+  const TorchRuns runs = read_torch_runs(TorchMemory::runs_in(kWorkerDirectory));
+  ASSERT_GE(runs.rows.size(), 60U);
+  for (const TorchRun& run : runs.rows) expect_close(run);
+  for (const Operators operators : {Operators::kHost, Operators::kCudaOnShapes}) {
+    const Accuracy accuracy = accuracy_of(runs, operators);
+    EXPECT_GE(accuracy.runs, 25U);
+    EXPECT_EQ(accuracy.within, accuracy.runs);
+    EXPECT_TRUE(accuracy.worst <= kTolerance) << accuracy.worst;
+  }
+}
+
+// A row that another program or other operators made is further away: the comparison above can fail.
+TEST(TorchMemoryOfRecordedRuns, OfAnotherProgram_Differs) {
+  const TorchRuns runs = read_torch_runs(TorchMemory::runs_in(kWorkerDirectory));
+  for (const TorchRun& run : runs.rows) {
+    if (run.cell.model.form != "llama" || run.cell.training.checkpoint == Recompute::kFull) continue;
+    const Operators others = run.operators == Operators::kHost ? Operators::kCudaOnShapes : Operators::kHost;
+    const auto predicted =
+        static_cast<double>(memory_of(run.cell, run.program, others).figures.at("memory.end_of_forward_bytes"));
+    EXPECT_FALSE(std::abs(predicted - run.end_of_forward) <= kTolerance * run.end_of_forward) << run.what;
+  }
+}
+
+TEST(TorchMemoryOfLlama3, HasTheTermsOfEagerMode) {
+  const CellConfig cell = llama3_8b(8);
+  const Estimate estimate = newest().estimate(cell, Arm::kAfter, Program::kTorchtitan);
+  const std::int64_t logits = std::int64_t{8192} * 128256;
+  EXPECT_EQ(held(estimate, "logits, log-probabilities and their gradients"), 12 * logits);
+  EXPECT_EQ(estimate.peak_phase, "backward");
+  // 8,030,261,248 parameters in FP32 over eight ranks, and a table of rotary angles, which is no parameter.
+  EXPECT_EQ(estimate.figures.at("memory.weight_bytes"), 8030261248.0 / 8 * 4);
+  // Each layer saves its input, two norms' outputs, Q, K, V, attention's output and the stream behind it, and in the
+  // MLP gate, up, SiLU's output and the product: 2 bytes each; FP32 statistics and log-sum-exps.
+  const std::int64_t layer = 2 * (6 * 4096 + 2 * 1024 + 4 * 14336) + 4 * (2 + 32);
+  const std::int64_t saved = held(estimate, "activations saved for backward");
+  const std::int64_t ends = 8192 * (2 * 2 * 4096 + 4);  // the last layer's output, and the last norm's
+  EXPECT_NEAR(static_cast<double>(saved), static_cast<double>(32 * 8192 * layer + ends), 32 * 2 * 512);
+}
+
+TEST(TorchMemoryOfLlama3, WithRecomputation_IsTheInputsOfLayersAndOneLayer) {
+  CellConfig cell = llama3_8b(8);
+  const double all = figure(cell, "memory.end_of_forward_bytes");
+  cell.training.checkpoint = Recompute::kFull;
+  const double inputs = figure(cell, "memory.end_of_forward_bytes");
+  const double layer = 8192.0 * (2 * (5 * 4096 + 2 * 1024 + 4 * 14336) + 4 * (2 + 32)) + 2 * 512;
+  EXPECT_NEAR(all - inputs, 32 * layer, 32 * 1024);
+}
+
+TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
+  CellConfig cell = llama3_8b(8);
+  const double peak = figure(cell, "memory.peak_bytes");
+  EXPECT_LT(figure(llama3_8b(64), "memory.peak_bytes"), peak);
+  cell.training.steps = 7;  // as many as two
+  EXPECT_EQ(figure(cell, "memory.peak_bytes"), peak);
+  cell.model.batch = 2;
+  EXPECT_GT(figure(cell, "memory.peak_bytes"), 1.5 * peak);
+}
+
+TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
+  CellConfig cell = llama3_8b(8);
+  EXPECT_EQ(reason_of(cell), "");
+  cell.mesh = "2x4";
+  cell.model.dropout = 0.1;
+  cell.training.recipe = "delayed";
+  const std::string reason = reason_of(cell);
+  for (const char* key : {"mesh: ", "model.dropout: ", "training.recipe: delayed; "})
+    EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
+  cell.mesh.clear();
+  cell.model.dropout = 0;
+  EXPECT_EQ(reason_of(cell, Arm::kBf16), "");
+  cell = llama3_8b(8);
+  cell.training.master_weights = Master::kNone;
+  EXPECT_NE(reason_of(cell).find("training.moments: "), std::string::npos) << reason_of(cell);
+  cell.training.moments = Moments::kBF16;
+  EXPECT_EQ(reason_of(cell), "");
+  cell.model.vocabulary = 0;
+  EXPECT_NE(reason_of(cell).find("model.vocabulary: "), std::string::npos) << reason_of(cell);
+}
+
+TEST(TorchMemory, OfReleasesThatItDoesNotCover_IsRefused) {
+  for (const char* release : {"torch@2.8", "torch@2.16", "torch@3.1", "torch@", "torch", "torch@2"})
+    EXPECT_THROW(TorchMemory::find(kWorkerDirectory, release), Error) << release;
+  for (const char* release : {"torch@2.9", "torch@2.11.0", "torch@2.15"})
+    EXPECT_EQ(TorchMemory::find(kWorkerDirectory, release).name(), release);
+}
+
+// Real PyTorch, where $FP8LAB_SUBJECT_PYTHON has it.
+TEST(TorchMemory, OfARunMadeHere_EqualsItsBytes) {
+  const char* const python = std::getenv("FP8LAB_SUBJECT_PYTHON");
+  if (python == nullptr) GTEST_SKIP() << "FP8LAB_SUBJECT_PYTHON names no Python that has PyTorch";
+  const std::string path = ::testing::TempDir() + "torch-memory-here.json";
+  for (const char* operators : {"host", "cuda_shapes"}) {
+    const std::string command = "PYTHONPATH='" + kWorkerDirectory + "' '" + python +
+                                "' -B -m fp8lab_subjects.torch_memory " + operators + " 3 2>/dev/null > '" + path + "'";
+    ASSERT_EQ(std::system(command.c_str()), 0) << command;
+    const TorchRuns runs = read_torch_runs(path);
+    ASSERT_EQ(runs.rows.size(), 3U);
+    for (const TorchRun& run : runs.rows) expect_close(run);
+  }
+  std::remove(path.c_str());
+}
+
+}  // namespace
+}  // namespace fp8lab
