@@ -324,9 +324,9 @@ void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepR
   }
 }
 
-/// What all ranks computed, on one of them.
+/// What all ranks computed.
 struct Seen {
-  std::vector<AllRanks> steps;
+  std::vector<AllRanks> steps;        ///< on rank 0, elsewhere empty
   const std::vector<double>& losses;  ///< by step, the mean over ranks
   const std::vector<ValidationLoss>& validations;
   const Lists& weights;
@@ -334,6 +334,8 @@ struct Seen {
 
 void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, const Seen& seen,
                     const std::vector<std::string>& names, const std::vector<Shape>& shapes, Findings& out) {
+  // The twin is not sharded, so it trains without the others, which wait in put_findings().
+  if (seen.steps.empty()) return;
   CellConfig plain = twin.cell;
   plain.training.steps = twin.steps;
   // A schedule ends where the cell's does.
@@ -413,8 +415,7 @@ void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const
     AllRanks all = of_step(world, cell, step, shapes);
     if (world == nullptr || world->rank() == 0) seen.steps.push_back(std::move(all));
   }
-  // The others wait in put_findings().
-  if (world == nullptr || world->rank() == 0) compare_joined(cell, twin, recipe, seen, names, shapes, found);
+  compare_joined(cell, twin, recipe, seen, names, shapes, found);
   put_findings(found, world, result);
 }
 
