@@ -324,6 +324,24 @@ void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepR
   }
 }
 
+/// A validation drops nothing, so before the first step a model without dropout has the same loss, of the same batches.
+/// The twin itself has dropout, and would hide that a validation drops.
+void compare_undropped_validation(const CellConfig& plain, const Recipe& recipe,
+                                  const std::vector<ValidationLoss>& seen, Findings& out) {
+  if (plain.model.dropout == 0.0 || seen.empty() || plain.training.validation_batches == 0) return;
+  CellConfig undropped = plain;
+  undropped.model.dropout = 0.0;
+  undropped.training.steps = 1;
+  TrainingRun run(undropped, Behaviors{}, recipe);
+  run.train();
+  constexpr double kMeanOfBatches = 1e-6;  // in another order
+  const double expected = run.validations().front().loss, loss = seen.front().loss;
+  ++out.tensors;
+  if (!(std::abs(loss - expected) <= kMeanOfBatches * std::abs(expected)))
+    out.add_fault(
+        fmt::format("validation loss, before the first step: {:.7g}, but {:.7g} without dropout", loss, expected));
+}
+
 /// What all ranks computed.
 struct Seen {
   std::vector<AllRanks> steps;        ///< on rank 0, elsewhere empty
@@ -346,7 +364,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
   std::optional<ExactRecorder> exact;
   std::vector<float> exact_losses = run.losses();
   const CellConfig in_full = in_f32(plain);
-  if (twin.splits) {
+  if (twin.splits && twin.steps > twin.first) {
     exact.emplace(twin.steps, recorder.steps());
     TrainingRun exact_run(in_full, Behaviors{}, make_recipe("bf16"), {.watch = &*exact, .joined = twin.joined});
     exact_run.train();
@@ -361,6 +379,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
       comparison.compare_loss(fmt::format("loss, step {}", step), seen.losses[at],
                               static_cast<double>(run.losses()[at]), static_cast<double>(exact_losses[at]));
   }
+  compare_undropped_validation(plain, recipe, seen.validations, out);
   for (const ValidationLoss& of_twin : run.validations()) {
     const auto found = std::ranges::find(seen.validations, of_twin.step, &ValidationLoss::step);
     // The twin's last step need not be the cell's.
