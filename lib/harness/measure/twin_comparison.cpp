@@ -24,6 +24,11 @@ using reference_step::Matrix;
 constexpr std::array kTwinMetrics{"parity.twin_faults", "parity.twin_tensors", "parity.twin_noise"};
 constexpr std::size_t kMostNamed = 8;
 
+/// Of the noise N of the twin that a distance from it may have. It is 2 N where the cell's noise is as large and
+/// independent; either varies by half in tensors of a few dozen elements, and with the values that a scale of an entire
+/// tensor follows from.
+constexpr double kTwinShare = 6.0;
+
 /// What is wrong, in words; of a length that ranks can exchange.
 using FaultText = std::array<char, 256>;
 
@@ -221,8 +226,7 @@ class Comparison {
   /// How far a mean over many terms is from that of terms with other roundings, relative to it.
   double loss_rounding() const { return quantized_ ? 0x1p-6 : f32_ ? 0x1p-16 : 0x1p-9; }
   Bounds bounds() const {
-    return {.share = reference_step::kIndependentShare,
-            .step = f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps};
+    return {.share = kTwinShare, .step = f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps};
   }
 
   /// Every part of the tokens that a rank has in a micro-batch.
@@ -271,6 +275,7 @@ class Comparison {
     const bool in_f32 = f32_ && cell_.reduce_dtype.value_or(ReduceDType::kF32) == ReduceDType::kF32;
     Bounds within = bounds();
     if (!in_f32) within.step = reference_step::kBF16Steps;
+    within.together = cell_.training.loss == Loss::kSum;
     within.additions =
         (in_f32 ? 0x1p-24 : 0x1p-9) * std::sqrt(static_cast<double>(cell_.ranks + cell_.training.micro_batches));
     out_.compare(what + rank_of(shape, seen, twin), matrix(exact, factor), matrix(twin, factor), matrix(seen, 1.0),
