@@ -125,6 +125,32 @@ TEST(Scenario, MeasureImpliesGatesThatAnEntryReplaces) {
                                       "after memory.retained_bytes equals 0"}));
 }
 
+TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
+  Vocabulary vocabulary = sample::vocabulary();
+  vocabulary.computes_values = [](std::string_view device) { return device != "meta"; };
+  vocabulary.quantizes = [](std::string_view) { return true; };
+  vocabulary.why_absent = [](const CellConfig& cell, Arm, std::string_view metric) {
+    return metric == "parity.twin_faults" && cell.ranks == 1 ? "the cell itself is plain" : "";
+  };
+  vocabulary.floor = [](const CellConfig&, Arm arm, std::string_view) {
+    return arm == Arm::kAfter ? std::optional(3.0) : std::nullopt;
+  };
+  const auto texts = [&](const std::string& more) {
+    const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [parity]\n" + more;
+    std::vector<std::string> out;
+    for (const Expectation& e : plan_cells(parse_scenario(text, "p.yaml", vocabulary), vocabulary).front().expect)
+      out.push_back(text_of(e));
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts("ranks: 1\n"), (Texts{"after parity.grad_sqnr_db is at least 3"}));
+  EXPECT_EQ(texts("ranks: 2\n"), (Texts{"after parity.twin_faults equals 0", "after parity.grad_sqnr_db is at least 3",
+                                        "bf16 parity.twin_faults equals 0"}));
+  EXPECT_EQ(texts("device: meta\nranks: 2\n"), Texts{});
+  EXPECT_EQ(texts("ranks: 1\nexpect: [{metric: parity.grad_sqnr_db, at_least: 9}]\n"),
+            (Texts{"after parity.grad_sqnr_db is at least 9"}));
+}
+
 TEST(Scenario, AnExpectationListsArms) {
   const std::string plain = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
   const auto with_arms = [&](const std::string& arms) {

@@ -20,12 +20,13 @@ constexpr std::array kFileKeys{
             "a list of mappings", "include: [{recipe: mxfp8, arch: blackwell}]", "no further point"},
     FileKey{"exclude", "points of the matrix that are left out", "a list of mappings",
             "exclude: [{device: meta, recipe: bf16}]", "no point is left out"},
-    FileKey{"measure",
-            "groups of metrics, which `fp8lab metrics` lists; in every arm of this program's runtime memory implies "
-            "that memory.unexplained_bytes is 0 and, but before a fix, memory.retained_bytes too, traffic of "
-            "sharded cells that collectives and their bytes equal their closed forms, and parity that no tensor differs "
-            "from the plain twin's and that gradients keep 3 dB (1 dB under delayed scaling) of signal to noise",
-            "a list of groups", "measure: [memory, traffic]", kRequired},
+    FileKey{
+        "measure",
+        "groups of metrics, which `fp8lab metrics` lists; in every arm of this program's runtime memory implies "
+        "that memory.unexplained_bytes is 0 and, but before a fix, memory.retained_bytes too, traffic of "
+        "sharded cells that collectives and their bytes equal their closed forms, and parity that no tensor differs "
+        "from the plain twin's and that gradients keep 3 dB (1 dB under delayed scaling) of signal to noise",
+        "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
         "expect",
         "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies for the "

@@ -127,6 +127,8 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
 
 /// Steps after which arms that round differently have drifted apart, so that their gradients are of other weights.
 constexpr std::int64_t kComparableSteps = 10;
+/// Steps of delayed scaling in which scales follow from gradients that had none yet, so that most of them underflow.
+constexpr std::int64_t kUnscaledSteps = 3;
 /// Decibels. A gradient that is lost, doubled, or of other weights or tokens has 0 dB or less, and one whose noise is
 /// half as large as itself 6 dB. Casts to E5M2 leave 25 dB and to E4M3 31 dB, and the product of both 24 dB, of which
 /// the casts of further layers, and weights that drift apart over kComparableSteps steps, take most. Delayed scaling
@@ -137,7 +139,8 @@ std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_
   if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter) return std::nullopt;
   const Recipe recipe = recipe_of(cell, arm);
   if (!recipe.quantized || cell.training.steps > kComparableSteps) return std::nullopt;
-  return recipe.activation.amax_source == AmaxSource::kHistory ? kDelayedGradientFloor : kGradientFloor;
+  if (recipe.activation.amax_source != AmaxSource::kHistory) return kGradientFloor;
+  return cell.training.steps > kUnscaledSteps ? std::optional(kDelayedGradientFloor) : std::nullopt;
 }
 
 Vocabulary make_vocabulary() {

@@ -77,11 +77,12 @@ CellConfig on_one_rank(CellConfig cell, std::int64_t joined) {
 }
 
 /// The steps before this one have no bounds: a scale from a history follows from passes, of which the twin has fewer,
-/// and at first no pass went before.
+/// and at first no pass went before. Gradients inside FP8 attention are then so small that most underflow, and those of
+/// the next step have a scale that follows from these.
 std::int64_t first_step(const CellConfig& cell, const Recipe& recipe) {
-  const bool history =
-      recipe.quantized && (recipe.activation.amax_source == AmaxSource::kHistory || cell.training.fp8_attention);
-  return history && splits(cell) ? 1 : 0;
+  if (!recipe.quantized || !splits(cell)) return 0;
+  const bool history = recipe.activation.amax_source == AmaxSource::kHistory, attention = cell.training.fp8_attention;
+  return history && attention ? 2 : history || attention ? 1 : 0;
 }
 
 /// Moments with a scale per tensor have one per shard, and follow other weights than the twin's after a step in which
@@ -107,8 +108,9 @@ std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
   if (is_plain) return "the cell itself is plain: one rank, one micro-batch, nothing recomputed, cached or resumed";
   if (here.model.layer == "grouped_linear" && here.context_parallel > 1)
     return "which expert has a token depends on its place in a rank's part of the sequences";
-  if (steps_of(here) <= first_step(here, recipe))
-    return "in the first step scales of delayed scaling depend on ranks and micro-batches";
+  const PlainTwin twin = plain_twin(cell, arm);
+  if (twin.steps <= twin.first && !twin.compares_weights && !twin.same_split)
+    return "in the first steps scales of delayed scaling depend on ranks and micro-batches";
   const double tokens = static_cast<double>(here.model.seq) * static_cast<double>(here.model.batch) *
                         static_cast<double>(batches_of_a_step(here));
   const double width = static_cast<double>(is_language_model(here) ? here.model.vocabulary : here.model.hidden);

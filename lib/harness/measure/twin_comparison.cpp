@@ -24,6 +24,11 @@ using reference_step::Matrix;
 constexpr std::array kTwinMetrics{"parity.twin_faults", "parity.twin_tensors", "parity.twin_noise"};
 constexpr std::size_t kMostNamed = 8;
 
+/// Of the noise N of the twin that a distance from it may have. It is 2 N where the cell's noise is as large and
+/// independent; either varies by half in tensors of a few dozen elements, and with the values that a scale of an entire
+/// tensor follows from.
+constexpr double kTwinShare = 6.0;
+
 /// What is wrong, in words; of a length that ranks can exchange.
 using FaultText = std::array<char, 256>;
 
@@ -221,8 +226,7 @@ class Comparison {
   /// How far a mean over many terms is from that of terms with other roundings, relative to it.
   double loss_rounding() const { return quantized_ ? 0x1p-6 : f32_ ? 0x1p-16 : 0x1p-9; }
   Bounds bounds() const {
-    return {.share = reference_step::kIndependentShare,
-            .step = f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps};
+    return {.share = kTwinShare, .step = f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps};
   }
 
   /// Every part of the tokens that a rank has in a micro-batch.
@@ -271,6 +275,7 @@ class Comparison {
     const bool in_f32 = f32_ && cell_.reduce_dtype.value_or(ReduceDType::kF32) == ReduceDType::kF32;
     Bounds within = bounds();
     if (!in_f32) within.step = reference_step::kBF16Steps;
+    within.together = cell_.training.loss == Loss::kSum;
     within.additions =
         (in_f32 ? 0x1p-24 : 0x1p-9) * std::sqrt(static_cast<double>(cell_.ranks + cell_.training.micro_batches));
     out_.compare(what + rank_of(shape, seen, twin), matrix(exact, factor), matrix(twin, factor), matrix(seen, 1.0),
@@ -324,9 +329,27 @@ void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepR
   }
 }
 
-/// What all ranks computed, on one of them.
+/// A validation drops nothing, so before the first step a model without dropout has the same loss, of the same batches.
+/// The twin itself has dropout, and would hide that a validation drops.
+void compare_undropped_validation(const CellConfig& plain, const Recipe& recipe,
+                                  const std::vector<ValidationLoss>& seen, Findings& out) {
+  if (plain.model.dropout == 0.0 || seen.empty() || plain.training.validation_batches == 0) return;
+  CellConfig undropped = plain;
+  undropped.model.dropout = 0.0;
+  undropped.training.steps = 1;
+  TrainingRun run(undropped, Behaviors{}, recipe);
+  run.train();
+  constexpr double kMeanOfBatches = 1e-6;  // in another order
+  const double expected = run.validations().front().loss, loss = seen.front().loss;
+  ++out.tensors;
+  if (!(std::abs(loss - expected) <= kMeanOfBatches * std::abs(expected)))
+    out.add_fault(
+        fmt::format("validation loss, before the first step: {:.7g}, but {:.7g} without dropout", loss, expected));
+}
+
+/// What all ranks computed.
 struct Seen {
-  std::vector<AllRanks> steps;
+  std::vector<AllRanks> steps;        ///< on rank 0, elsewhere empty
   const std::vector<double>& losses;  ///< by step, the mean over ranks
   const std::vector<ValidationLoss>& validations;
   const Lists& weights;
@@ -334,6 +357,8 @@ struct Seen {
 
 void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, const Seen& seen,
                     const std::vector<std::string>& names, const std::vector<Shape>& shapes, Findings& out) {
+  // The twin is not sharded, so it trains without the others, which wait in put_findings().
+  if (seen.steps.empty()) return;
   CellConfig plain = twin.cell;
   plain.training.steps = twin.steps;
   // A schedule ends where the cell's does.
@@ -344,7 +369,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
   std::optional<ExactRecorder> exact;
   std::vector<float> exact_losses = run.losses();
   const CellConfig in_full = in_f32(plain);
-  if (twin.splits) {
+  if (twin.splits && twin.steps > twin.first) {
     exact.emplace(twin.steps, recorder.steps());
     TrainingRun exact_run(in_full, Behaviors{}, make_recipe("bf16"), {.watch = &*exact, .joined = twin.joined});
     exact_run.train();
@@ -359,6 +384,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
       comparison.compare_loss(fmt::format("loss, step {}", step), seen.losses[at],
                               static_cast<double>(run.losses()[at]), static_cast<double>(exact_losses[at]));
   }
+  compare_undropped_validation(plain, recipe, seen.validations, out);
   for (const ValidationLoss& of_twin : run.validations()) {
     const auto found = std::ranges::find(seen.validations, of_twin.step, &ValidationLoss::step);
     // The twin's last step need not be the cell's.
@@ -413,8 +439,7 @@ void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const
     AllRanks all = of_step(world, cell, step, shapes);
     if (world == nullptr || world->rank() == 0) seen.steps.push_back(std::move(all));
   }
-  // The others wait in put_findings().
-  if (world == nullptr || world->rank() == 0) compare_joined(cell, twin, recipe, seen, names, shapes, found);
+  compare_joined(cell, twin, recipe, seen, names, shapes, found);
   put_findings(found, world, result);
 }
 

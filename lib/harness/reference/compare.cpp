@@ -68,7 +68,7 @@ Distance compare(const Matrix& exact, const Matrix& rounded, const Matrix& seen,
   out.expected_sqnr_db = decibels(signal, all.expected);
   out.noise = all.quotient(bounds);
   // A vector is one row and has a value in each column: neither has a mean of its own.
-  if (exact.rows > 1 && exact.cols > 1)
+  if (exact.rows > 1 && exact.cols > 1 && !bounds.together)
     out.noise = std::max({out.noise, mean_quotient(rows, bounds), mean_quotient(columns, bounds)});
   out.noise = std::sqrt(out.noise);
   const double independent = std::max(independent_parts(rows), independent_parts(columns));

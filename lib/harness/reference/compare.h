@@ -12,6 +12,8 @@ struct Bounds {
   double step;
   double rounding = 0.0;
   double additions = 0.0;  ///< of roundings where parts of the tensor are added up, relative to it
+  /// Rows, or columns, have one noise in common, as where the gradient of every output is 1: no means over them.
+  bool together = false;
 };
 
 /// How far a tensor is from the reference step's, in units of its bounds.
