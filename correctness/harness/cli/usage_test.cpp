@@ -28,8 +28,8 @@ struct Mistyped {
 
 TEST(Usage, ErrorsNameTheWordTheRemedyAndTheHelpCommand) {
   const Mistyped cases[] = {
-      {{}, "a command is missing; give one of run, plan"},
-      {{"--json"}, "a command is missing; give one of run, plan"},
+      {{}, "a command is missing; give one of run, watch"},
+      {{"--json"}, "a command is missing; give one of run, watch"},
       {{"--json", "rnu"}, "or man, and options after it\n"},
       {{"--verbose"}, "fp8lab has no option `--verbose`. Allowed: --help or --version."},
       {{"--versoin"}, "fp8lab has no option `--versoin`. Did you mean `--version`?"},
