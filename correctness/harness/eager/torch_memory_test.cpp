@@ -174,7 +174,8 @@ TEST(TorchMemory, OfARunMadeHere_EqualsItsBytes) {
   const std::string path = ::testing::TempDir() + "torch-memory-here.json";
   for (const char* operators : {"host", "cuda_shapes"}) {
     const std::string command = "PYTHONPATH='" + kWorkerDirectory + "' '" + python +
-                                "' -B -m fp8lab_subjects.torch_memory " + operators + " 3 2>/dev/null > '" + path + "'";
+                                "' -B -m fp8lab_subjects.recording.torch_memory " + operators + " 3 2>/dev/null > '" +
+                                path + "'";
     ASSERT_EQ(std::system(command.c_str()), 0) << command;
     const TorchRuns runs = read_torch_runs(path);
     ASSERT_EQ(runs.rows.size(), 3U);

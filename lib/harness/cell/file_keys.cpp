@@ -29,7 +29,8 @@ constexpr std::array kFileKeys{
         "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
         "expect",
-        "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies for the "
+        "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies for "
+        "the "
         "same metric and arm",
         "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; several as "
         "a list; after by default, and required if cells have a before arm); one of equals, at_least and at_most (a "

@@ -11,7 +11,7 @@
 // Memory of PyTorch programs: harness/eager for the cells that it covers, held to recorded runs of PyTorch.
 namespace fp8lab {
 
-/// A configuration that python -m fp8lab_subjects.torch_memory measured.
+/// A configuration that python -m fp8lab_subjects.recording.torch_memory measured.
 struct TorchRun {
   CellConfig cell;
   eager::Program program = eager::Program::kWorker;

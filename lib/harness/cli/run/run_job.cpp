@@ -1,4 +1,4 @@
-#include "harness/cli/run_job.h"
+#include "harness/cli/run/run_job.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

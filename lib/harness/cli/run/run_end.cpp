@@ -1,4 +1,4 @@
-#include "harness/cli/run_end.h"
+#include "harness/cli/run/run_end.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "harness/cli/judged_run.h"
+#include "harness/cli/run/judged_run.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -13,7 +13,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/progress.h"
-#include "harness/cli/run_end.h"
+#include "harness/cli/run/run_end.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
 #include "harness/run/launched_runner.h"

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import model
+from .. import model
 
 
 def rotary_table(cell, device):
@@ -107,7 +107,7 @@ def shard(cell, built, mesh):
     """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    from .sharding import REDUCE_DTYPES
+    from ..sharding import REDUCE_DTYPES
 
     computes = model.dtype_of(cell) if cell["training.master_weights"] == "f32" else None
     policy = MixedPrecisionPolicy(param_dtype=computes, reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype")))

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "harness/cli/program.h"
-#include "harness/cli/run_job.h"
+#include "harness/cli/run/run_job.h"
 #include "harness/run/runner.h"
 
 namespace fp8lab {

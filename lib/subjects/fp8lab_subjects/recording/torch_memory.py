@@ -1,4 +1,4 @@
-"""Records what PyTorch programs hold: `python -m fp8lab_subjects.torch_memory` writes measured/torch-memory.json.
+"""Records what PyTorch programs hold: `python -m fp8lab_subjects.recording.torch_memory` writes measured/torch-memory.json.
 `host N` or `cuda_shapes N` records the first N configurations with these operators.
 
 The closed form of PyTorch's memory (lib/harness/eager) is held to these figures, and `fp8lab plan --as torch@...` states
@@ -25,7 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_iter
 
-from . import cells, ledger, model, optimizers, published_model, ranks, sharding, training
+from .. import cells, ledger, model, optimizers, ranks, sharding, training
+from . import published_model
 
 SCHEMA = "fp8lab.torch-memory/1"
 
@@ -246,7 +247,7 @@ def record(of_operators=None, most=None):
     return {
         "schema": SCHEMA,
         "subject": "torch",
-        "measured": f"torch {torch.__version__}, {datetime.date.today()}, python -m fp8lab_subjects.torch_memory",
+        "measured": f"torch {torch.__version__}, {datetime.date.today()}, python -m fp8lab_subjects.recording.torch_memory",
         "rows": rows,
     }
 

@@ -1,4 +1,4 @@
-#include "harness/cli/tiers.h"
+#include "harness/cli/run/tiers.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "harness/cli/program.h"
-#include "harness/cli/tiers.h"
+#include "harness/cli/run/tiers.h"
 #include "harness/results/job/annotations.h"
 #include "harness/results/results.h"
 

@@ -1,0 +1,1 @@
+"""Records what PyTorch programs hold."""
