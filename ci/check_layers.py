@@ -280,7 +280,7 @@ def check_source(path, text):
     code = without_comments(text, literals=True)
     suffix = pathlib.PurePath(path).suffix
     device = DEVICE_CODE.search(code)
-    makes_kernels = suffix == ".cu" and '.cuh"' in text  # of a header's templates
+    makes_kernels = suffix == ".cu" and '.cuh"' in text  # kernels of a header's templates
     if suffix in DEVICE_FILES and not device and not makes_kernels:
         yield Finding(DEVICE, path, 1, "the file holds no device code")
     if suffix not in DEVICE_FILES and path not in DEVICE_SHARED:

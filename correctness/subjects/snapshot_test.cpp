@@ -24,7 +24,7 @@ class SnapshotCommand : public ::testing::Test {
     ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
   }
 
-  /// A snapshot with so many blocks of 1 MiB that a layer holds, and one that it had and freed.
+  /// A snapshot with so many blocks of 1 MiB that a layer holds, and a block that it had and freed.
   std::string snapshot(const std::string& name, int blocks) {
     sample::write(directory_ / "make.py",
                   "import pickle, sys\n"

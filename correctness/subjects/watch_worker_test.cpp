@@ -8,8 +8,8 @@
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 
-// `fp8lab watch` with a training program that knows nothing of it (watched/train.py), and PyTorch on the host. Skipped
-// where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
+// `fp8lab watch` with a training program that never imports it (watched/train.py), and PyTorch on the host. Skipped
+// if $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
 namespace fp8lab {
 namespace {
 

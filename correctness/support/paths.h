@@ -8,7 +8,7 @@ namespace fp8lab::paths {
 // Programs.
 extern const char* const kProgram;         ///< fp8lab
 extern const char* const kFakeProgram;     ///< the program with arms that fail on demand, or another in its place
-extern const char* const kRankProgram;     ///< that program where kFakeProgram is the launcher that starts it
+extern const char* const kRankProgram;     ///< that program if kFakeProgram is the launcher that starts it
 extern const char* const kUnfixedProgram;  ///< the program without any fix
 extern const char* const kVictim;          ///< ranks of which one ends early
 // Commands that start ranks.

@@ -167,7 +167,7 @@ TEST(TorchMemory, OfReleasesThatItDoesNotCover_IsRefused) {
     EXPECT_EQ(TorchMemory::find(kWorkerDirectory, release).name(), release);
 }
 
-// Real PyTorch, where $FP8LAB_SUBJECT_PYTHON has it.
+// Real PyTorch, if $FP8LAB_SUBJECT_PYTHON has it.
 TEST(TorchMemory, OfARunMadeHere_EqualsItsBytes) {
   const char* const python = std::getenv("FP8LAB_SUBJECT_PYTHON");
   if (python == nullptr) GTEST_SKIP() << "FP8LAB_SUBJECT_PYTHON names no Python that has PyTorch";

@@ -45,7 +45,7 @@ class FaultyRecorder : public StepRecorder {
   Change change_;
 };
 
-/// The twin's figures where `change` alters what rank `rank` computed in step 1.
+/// The twin's figures when `change` alters what rank `rank` computed in step 1.
 ArmResult measured(const CellConfig& cell, int rank, const FaultyRecorder::Change& change, double loss_factor = 1.0) {
   ArmResult of_rank_0;
   std::mutex mutex;

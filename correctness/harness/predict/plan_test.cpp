@@ -11,7 +11,7 @@
 #include "harness/cli/plan/planned.h"
 #include "harness/predict/own_program.h"
 
-// What a model has beside its layers, by hand; what holds a peak; and the changes that make a cell fit.
+// What a model has in addition to its layers, by hand; what holds a peak; and the changes that make a cell fit.
 namespace fp8lab {
 namespace {
 
@@ -32,7 +32,7 @@ CellConfig language_model() {
   return cell;
 }
 
-/// Of a figure of the language model and of its layers alone, after `change` to both.
+/// A figure of the language model and of its layers only, after `change` to both.
 template <class Change>
 std::int64_t difference(const std::string& metric, const Change& change) {
   CellConfig with = language_model(), without = small();
@@ -161,7 +161,7 @@ TEST(Fits, TheCheapestChangeComesFirstAndNoneContainsAnother) {
   EXPECT_TRUE(cheapest_fits(cell, std::int64_t{1} << 50, [](const CellConfig&) { return false; }).fits.empty());
 }
 
-// The search asks whether the most halvings fit, and tries fewer only if they do.
+// The search checks whether the most halvings fit, and tries fewer only if they do.
 TEST(Fits, EachHalvingAndEachSplitNeedsLessMemory) {
   for (const char* recipe : {"bf16", "delayed", "block", "mxfp8"})
     for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull}) {

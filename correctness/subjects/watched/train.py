@@ -1,4 +1,4 @@
-"""A small training program that knows nothing of fp8lab. Its argument names what it does wrong."""
+"""A small training program without fp8lab. Its argument names what it does wrong."""
 
 import os
 import signal

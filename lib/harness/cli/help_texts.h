@@ -122,7 +122,7 @@ inline constexpr const char* kValidateExits =
 inline constexpr const char* kInitExits =
     "Exit codes: 0 written, 2 the file exists or cannot be written, no such kind, or bad usage.\n";
 
-/// Of commands that print tables.
+/// For commands that print tables.
 inline constexpr const char* kListExits =
     "Exit codes: 0 printed, 2 an unknown name, a file that cannot be read, bad usage, or output that is lost.\n";
 

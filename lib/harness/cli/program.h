@@ -30,7 +30,7 @@ struct Program {
   std::string estimated_library = {};
   /// What PyTorch holds that trains a cell; throws Error with the keys that it does not cover. Null: not known.
   std::function<Estimate(const CellConfig&, Arm)> torch = {};
-  std::string torch_release = {};  ///< of which these figures are: "torch@2.15"
+  std::string torch_release = {};  ///< the release of these figures: "torch@2.15"
   TaskFunction task = {};          ///< see RunnerOptions::task
 };
 
@@ -46,7 +46,7 @@ struct RunRequest {
   std::string out = "out";
   int jobs = 0;  ///< arms at a time; 0: one per usable core
   std::optional<double> timeout_s;
-  int processes = 0;                ///< of each arm of cells that measure time or the host; 0: the runner decides
+  int processes = 0;                ///< per arm of cells that measure time or the host; 0: the runner decides
   std::optional<double> gate_time;  ///< most percent by which a step may take longer after a fix than before it
   std::string tiers, tier;          ///< a table of tiers, and the one to run in place of `paths`; empty: none
   std::string against;              ///< an earlier run that this one is compared with; empty: none
@@ -67,9 +67,9 @@ struct PlanRequest {
   std::string capacity;               ///< "80GiB"; empty: the GPU's, or the cells' own
   std::string gpu;                    ///< a name of plan_tables.h, or empty
   std::string model;                  ///< a name of plan_tables.h; empty: the scenarios of `selection`
-  std::vector<int> ranks;             ///< of `model`; empty: several
-  std::vector<std::string> recipes;   ///< of `model`; empty: all that the GPU has
-  std::vector<std::string> settings;  ///< of `model`: "model.seq=4096"
+  std::vector<int> ranks;             ///< ranks of `model`; empty: several
+  std::vector<std::string> recipes;   ///< recipes of `model`; empty: all that the GPU has
+  std::vector<std::string> settings;  ///< keys of `model`: "model.seq=4096"
   std::string as;                     ///< a library's release, "transformer_engine@2.16"; empty: the own runtime
   bool json = false;
 };
@@ -100,7 +100,7 @@ struct WatchRequest {
   std::vector<std::string> measure{"memory", "traffic", "host", "parity"};  ///< groups of metrics
   std::string steps;  ///< "3:10": those that are measured, the first is 1; empty: all
   std::string out = "out";
-  std::string name;                 ///< of the cell; empty: the program's
+  std::string name;                 ///< the cell's name; empty: the program's
   std::optional<double> timeout_s;  ///< how long the program may run
   bool json = false;
 };

@@ -97,7 +97,7 @@ void Group::after_backward() {
   if (gradients_.empty())
     gradients_.push_back(output);
   else
-    heap_.free(output);  // added to those of earlier micro-batches
+    heap_.free(output);  // added to the gradients of earlier micro-batches
 }
 
 bool Group::has_gradients() const {

@@ -5,14 +5,14 @@
 #include "harness/eager/numbers.h"
 
 // A transformer layer in eager PyTorch, tensor by tensor: what forward allocates and saves, and when backward frees it.
-// The order of operations is that of autograd: the node that was made last runs first, and frees what it saved, and the
+// Operations have the order of autograd: the node that was made last runs first, and frees what it saved, and the
 // gradient that it was given, when it has ended.
 namespace fp8lab::eager {
 
 struct Parameter {
   Bytes rows = 0, columns = 0;
   Block value = 0;     ///< what layers compute with; without FSDP2 the parameter itself
-  Block gradient = 0;  ///< of all rows, from its product until it is reduced, or until the step ends
+  Block gradient = 0;  ///< all rows, from its product until it is reduced, or until the step ends
 
   Bytes elements() const { return rows * columns; }
 };
@@ -25,7 +25,7 @@ struct Product {
 
 /// A norm's saved tensors.
 struct SavedNorm {
-  Block input_f32 = 0, normalized = 0;  ///< of RMSNorm on a host
+  Block input_f32 = 0, normalized = 0;  ///< for RMSNorm on a host
   Block mean = 0, deviation = 0;
 };
 
@@ -42,7 +42,7 @@ class Layer {
   /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
   /// output. Under recomputation only the input is kept.
   Block forward(Block input, bool keeps_input);
-  /// Backward from the gradient of the output, 0 if it is one number expanded, to that of the input.
+  /// Backward from the gradient of the output, 0 if it is one number expanded, to the gradient of the input.
   Block backward(Block gradient);
 
  private:

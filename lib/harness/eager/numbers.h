@@ -25,7 +25,7 @@ enum class Operators {
   kCuda,
 };
 
-/// The sizes of a program. Bytes are of one element.
+/// The sizes of a program. Bytes count one element.
 struct Numbers {
   Numbers(const CellConfig& cell, Program program, Operators operators);
 
@@ -39,9 +39,9 @@ struct Numbers {
   Operators operators;
   bool gated, bias, tied, learned_positions, recomputed, reshards, sharded;
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
-  Bytes element;  ///< of activations, and of parameters in the layers
-  Bytes stored;   ///< of parameters between layers, and of their gradients between backward and the optimizer
-  Bytes reduced;  ///< of gradients while ranks add them up
+  Bytes element;  ///< bytes of activations, and of parameters in the layers
+  Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
+  Bytes reduced;  ///< bytes of gradients while ranks add them up
   Bytes shards;
   Bytes norm_vectors;  ///< vectors of a norm: a weight, and a bias if it has one
 };

@@ -9,7 +9,7 @@ namespace fp8lab::eager {
 namespace {
 
 constexpr Bytes kF32 = 4, kToken = 8;
-constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // of Hopper and Blackwell
+constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // on Hopper and Blackwell
 
 class Training {
  public:
@@ -39,7 +39,7 @@ class Training {
   Block head_backward(Block of_logits);
   void embedding_backward(Block gradient);
   void update();
-  /// The group whose backward follows that of `layer`, in the order in which forward ended.
+  /// The group whose backward follows the backward of `layer`, in the order in which forward ended.
   Group* before(Bytes layer);
   void add_gradient(Parameter& parameter);
   void mark(const char* name) { memory_.figures[name] = heap_.live(); }
@@ -53,14 +53,14 @@ class Training {
   std::vector<Parameter> norm_;
   /// Groups of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has
   /// all of them, in `last_`. A tied head is in the embedding's group.
-  std::deque<Group> groups_;  ///< of the layers
+  std::deque<Group> groups_;  ///< the groups of the layers
   std::deque<Group> ends_;
   Group* first_ = nullptr;
   Group* last_ = nullptr;
 
   Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0,
         weights_of_loss_ = 0;
-  SavedNorm saved_;  ///< of the last norm
+  SavedNorm saved_;  ///< tensors of the last norm
   std::vector<Block> state_, masters_;
   Memory memory_;
 };

@@ -9,7 +9,7 @@ namespace fp8lab::eager {
 
 /// What training a cell allocates on rank 0.
 struct Memory {
-  /// By metric name, of the last step but for peaks, which are of all steps: memory.peak_bytes, .forward_peak_bytes,
+  /// By metric name, of the last step, except peaks, which cover all steps: memory.peak_bytes, .forward_peak_bytes,
   /// .optimizer_peak_bytes, .end_of_forward_bytes, .end_of_backward_bytes, .end_of_step_bytes, .weight_bytes,
   /// .retained_bytes.
   std::map<std::string, Bytes> figures;

@@ -125,7 +125,7 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
   return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
 }
 
-/// Steps after which arms that round differently have drifted apart, so that their gradients are of other weights.
+/// Steps after which arms that round differently have drifted apart, so that their gradients belong to other weights.
 constexpr std::int64_t kComparableSteps = 10;
 /// Steps of delayed scaling in which scales follow from gradients that had none yet, so that most of them underflow.
 constexpr std::int64_t kUnscaledSteps = 3;

@@ -10,7 +10,7 @@
 namespace fp8lab {
 
 /// The unsharded gradients of every replica, on every rank. `mine`: of each parameter the rows that this rank has;
-/// `shapes`: of unsharded parameters. Collective over `world`, which is null where nothing is sharded.
+/// `shapes`: of unsharded parameters. Collective over `world`, which is null if nothing is sharded.
 std::vector<Lists> gathered_gradients(ProcessGroup* world, const CellConfig& cell, const Lists& mine,
                                       const std::vector<Shape>& shapes);
 

@@ -30,7 +30,7 @@ bool asks_for(const CellConfig& cell, std::string_view group) {
   return std::find(cell.measure.begin(), cell.measure.end(), group) != cell.measure.end();
 }
 
-/// The last mark of that name: figures are those of the last step.
+/// The last mark of that name: figures describe the last step.
 const LedgerMark& last_mark(const Ledger& ledger, std::string_view name) {
   const auto found = std::find_if(ledger.marks().rbegin(), ledger.marks().rend(),
                                   [&](const LedgerMark& mark) { return mark.name == name; });
@@ -87,8 +87,8 @@ void add_predictions(const CellConfig& cell, Arm arm, Metrics& metrics) {
     put(metrics, "memory.unexplained_bytes", unexplained);
 }
 
-/// The operations that the modelled GPU would have to emulate, or "". Not those of the host, which multiplies
-/// dequantized operands in any case.
+/// The operations that the modelled GPU would have to emulate, or "". Not the operations of the host, which multiplies
+/// dequantized operands always.
 std::string emulation(const Recipe& recipe, const ArchProfile& arch) {
   const bool microscaled = recipe.quantized && recipe.weight.scale_dtype() == DType::kE8M0;
   if (!microscaled || arch.mxfp8_gemm) return {};
@@ -177,7 +177,7 @@ bool counts_casts(const CellConfig& cell, const Recipe& recipe) {
   return recipe.quantized && stores && !any_group(cell.measure, &MetricGroup::alone);
 }
 
-/// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another in vain
+/// The timeout of ranks as a fraction of the arm's limit: below 1, so that a rank that waits for another without result
 /// reports which one before the arm is killed.
 constexpr double kShareOfTheLimit = 0.8;
 

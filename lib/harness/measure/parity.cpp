@@ -93,9 +93,9 @@ std::uint64_t hash_of(const std::vector<Stored>& parameters) {
   return hash;
 }
 
-/// True if the buffers that both have are equal; nothing if they have no buffer in common, as where a format refused
+/// True if the buffers that both have are equal; nothing if they have no buffer in common, as when a format refused
 /// its shards. Only common buffers are compared, because the transpose of data with one scale per tensor is not
-/// gathered but made where it is needed.
+/// gathered but made when it is needed.
 std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
   std::optional<bool> same;
   for (std::size_t i = 0; i < a.size(); ++i)
@@ -104,7 +104,7 @@ std::optional<bool> same_bytes(const Stored& a, const Stored& b) {
 }
 
 /// True if both hold the same bytes. If the column-wise orientation, the last two buffers, `is_transpose`, one arm may
-/// make it at the gather and the other where it is read, so it is compared only if both have it.
+/// make it at the gather and the other when it is read, so it is compared only if both have it.
 bool equal_stored(const Stored& a, const Stored& b, bool is_transpose) {
   for (std::size_t i = 0; i < a.size(); ++i) {
     const bool made_later = is_transpose && i >= 3 && (a[i].empty() || b[i].empty());
@@ -124,7 +124,8 @@ void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t st
     put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
 }
 
-/// Compares the parameters that a rank gathers before the first step with those of a model that was never sharded.
+/// Compares the parameters that a rank gathers before the first step with the parameters of a model that was never
+/// sharded.
 void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe,
                                    ProcessGroup* world, Metrics& metrics) {
   CellConfig alone = cell;
@@ -198,7 +199,7 @@ CastCounter count_in_further_run(const CellConfig& cell, Arm arm, const Recipe& 
   return counter;
 }
 
-/// Puts the number of values that are cast, and the fractions of clipped and underflowed ones. Metrics are of the last
+/// Puts the number of values that are cast, and the fractions of clipped and underflowed ones. Metrics cover the last
 /// step, series of some steps of the run. `counted` are the casts of the arm's run, or null if they were not counted.
 void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, const CastCounter* counted,
                      ProcessGroup* world, ArmResult& result) {
@@ -223,7 +224,7 @@ void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, cons
   put_fraction("parity.underflow_fraction", sum.underflowed);
 }
 
-/// Puts what moved on the rank where that is least.
+/// Puts what moved on the rank on which that is least.
 void put_moved(ProcessGroup* world, const std::string& metric, const Moved& mine, Metrics& metrics) {
   const std::vector<double> all = of_all_ranks(world, std::vector{mine.fraction}, metric);
   const auto least = std::min_element(all.begin(), all.end());

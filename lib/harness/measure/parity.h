@@ -10,7 +10,7 @@ namespace fp8lab {
 /// Measures the parity metrics of a finished run that kept its values. Runs the BF16 model, and for `before` the fixed
 /// one, on devices of their own, over the same ranks. `counted` are the casts that the run reported, kMostCastSteps
 /// steps of them; null: they are counted in a further run. `steps`: what its first steps computed, if the arm has a
-/// plain twin. `world` is null where the cell is not sharded. All ranks get the same figures.
+/// plain twin. `world` is null if the cell is not sharded. All ranks get the same figures.
 void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
                     const StepRecorder* steps, ProcessGroup* world, ArmResult& result);
 

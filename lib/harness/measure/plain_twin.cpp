@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-/// Steps that a twin trains, if the cell has as many: the later ones repeat what these do.
+/// Steps that a twin trains, if the cell has that number: the later ones repeat what these do.
 constexpr std::int64_t kMostSteps = 4;
 /// Multiplications of a twin's passes, in float: about a second.
 constexpr double kMostMultiplications = 1e9;

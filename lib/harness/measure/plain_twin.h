@@ -10,7 +10,7 @@
 
 // The plain twin of a cell: the same training on one rank, in one forward and backward pass over the sequences of all
 // ranks and micro-batches, without recomputation, cached or eight-bit weights, gathers ahead or a resume. What ranks,
-// micro-batches and savings of memory or work do to a step shows as a difference from it, also where they do it to both
+// micro-batches and savings of memory or work do to a step shows as a difference from it, also if they do it to both
 // arms of a comparison with BF16 alike.
 namespace fp8lab {
 
@@ -36,7 +36,7 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm);
 
 /// What a rank computed in one step, on the host.
 struct RecordedStep {
-  Lists outputs;    ///< of each micro-batch
+  Lists outputs;    ///< outputs of each micro-batch
   Lists gradients;  ///< before the optimizer; of a sharded parameter this rank's rows
   Lists weights;    ///< before the step, unsharded; if asked for
 };
@@ -63,7 +63,7 @@ class StepRecorder : public StepWatch {
 
 /// Puts the metrics parity.twin_* of a finished run whose first steps `recorder` saw. `result` has the losses of all
 /// ranks, and of validations. Collective over `world`, which is
-/// null where nothing is sharded: the twin trains on rank 0. In every step it starts from what the cell's own gradients
+/// null if nothing is sharded: the twin trains on rank 0. In every step it starts from what the cell's own gradients
 /// make of the weights, so that differences do not add up over steps, and the optimizer is compared too. Faults are
 /// named in the arm's notes, by tensor, rank, micro-batch and step.
 void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const StepRecorder& recorder,

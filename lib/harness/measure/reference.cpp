@@ -41,7 +41,7 @@ constexpr double kLossRounding = 0x1p-16;
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 
-/// A largest magnitude of the runtime's is taken for the reference's where they are this close, relative to them. An
+/// A largest magnitude of the runtime's is taken for the reference's if they are this close, relative to them. An
 /// element of a gradient is a sum over products of eight bits, and a step of one of these moves it by some percent.
 constexpr double kSameAmax = 0x1p-4;
 
@@ -81,7 +81,7 @@ class StepCasts : public CastWatch {
 /// Every rank compares its own micro-batches; what ranks add up, and weights, are compared on rank 0.
 class Comparison {
  public:
-  /// `world`: null where nothing is sharded; must outlive this.
+  /// `world`: null if nothing is sharded; must outlive this.
   Comparison(const CellConfig& cell, const Recipe& recipe, ProcessGroup* world)
       : cell_(cell),
         world_(world),
@@ -285,7 +285,7 @@ class Comparison {
   }
 
   /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must
-  /// be the same where there are both. What only a kernel has seen is taken as well, but in forward only where it is
+  /// be the same if there are both. What only a kernel has seen is taken as well, but in forward only if it is
   /// within two steps of the stored type.
   SeenAmaxes judged_amaxes(const std::map<std::string, double>& cast,
                            const std::map<std::string, std::vector<float>>& recorded) {
@@ -317,7 +317,7 @@ class Comparison {
     const bool forward = owner.substr(space + 1) == "forward", attention = of.ends_with(".attention");
     const Roles& roles =
         attention ? (forward ? kAttentionForward : kAttentionBackward) : (forward ? kForward : kBackward);
-    // Under current scaling the matrices inside attention alone have a history.
+    // Under current scaling only the matrices inside attention have a history.
     const std::size_t first = attention && of_roles.size() == 1 ? 1 : 0;
     for (std::size_t i = 0; i < std::min(of_roles.size(), roles.size()); ++i)
       amaxes[of + " " + roles[first + i]] = static_cast<double>(of_roles[i]);
@@ -363,7 +363,7 @@ class Comparison {
             .step = has_f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps,
             .rounding = rounding};
   }
-  /// Of what comes out of a layer, forward or backward.
+  /// Bounds of what comes out of a layer, forward or backward.
   Bounds bounds_of_layer(std::size_t layer) const {
     const auto number = static_cast<std::int64_t>(layer);
     const TrainingConfig& training = cell_.training;
@@ -378,7 +378,7 @@ class Comparison {
     out.rounding = step_at(largest_term);
     return out;
   }
-  /// "layers[12].qkv.weight" has its layer's; a language model's embedding that of the first layer, in front of which
+  /// "layers[12].qkv.weight" has its layer's; a language model's embedding the bounds of the first layer, before which
   /// it is, and what follows the layers has no eight bits.
   Bounds bounds_of_gradient(const std::string& name) const {
     constexpr std::string_view kLayer = "layers[";
@@ -399,7 +399,7 @@ class Comparison {
     return training.optimizer == Optimizer::kAdam;
   }
 
-  /// One number has no noise to be measured by. It follows from the runtime's own logits but for roundings of FP32.
+  /// One number has no noise to be measured by. It follows from the runtime's own logits except for roundings of FP32.
   void judge_loss(double expected, double seen) {
     ++tensors_;
     const double most = kLossRounding * std::max(1.0, std::abs(expected)), distance = std::abs(seen - expected);
@@ -430,7 +430,7 @@ class Comparison {
   bool quantized_;
   bool has_f32_;
   std::map<std::string, Sum> sums_;
-  bool in_step_ = false;  ///< what is judged is of all ranks and micro-batches
+  bool in_step_ = false;  ///< what is judged covers all ranks and micro-batches
   std::int64_t micro_batch_ = 0;
   std::int64_t step_ = 0;
   std::int64_t tensors_ = 0;

@@ -9,7 +9,7 @@ namespace fp8lab {
 /// weight of every step with a step computed in double (harness/reference) from the same inputs and weights, which are
 /// read from the runtime. Each step starts from the runtime's own weights, and each update from its own gradients, so a
 /// defect shows where it is. Faults are named in the arm's notes, by tensor, rank, micro-batch and step. Collective
-/// over `world`, which is null where nothing is sharded; every rank computes the reference of its own micro-batches.
+/// over `world`, which is null if nothing is sharded; every rank computes the reference of its own micro-batches.
 void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, ArmResult& result);
 
 }  // namespace fp8lab

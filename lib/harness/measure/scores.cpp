@@ -99,7 +99,7 @@ LossGap::LossGap(double loss, double reference) {
 }
 
 MeanLossGap::MeanLossGap(const std::vector<double>& losses, const std::vector<double>& reference) {
-  constexpr double kQuantile = 2.365;  // of Student's t at 97.5 %, 7 degrees of freedom
+  constexpr double kQuantile = 2.365;  // quantile of Student's t at 97.5 %, 7 degrees of freedom
   static_assert(kLossWindows == 8);
   const std::size_t steps = losses.size(), first = steps - steps / 2;
   if (steps / 2 < kLossWindows) {

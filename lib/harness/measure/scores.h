@@ -25,8 +25,8 @@ struct Noise {
 /// Sums of squares of `reference`, and of its distance from `values`, which is as long.
 Noise noise_of(const std::vector<float>& reference, const std::vector<float>& values);
 
-/// 20 log10(|reference| / |reference - value|). Absent, not infinite, where both are equal, since there is no noise.
-/// NaN where BF16's values are finite and these are not: a gate on NaN always fails.
+/// 20 log10(|reference| / |reference - value|). Absent, not infinite, if both are equal, since there is no noise.
+/// NaN if BF16's values are finite and these are not: a gate on NaN always fails.
 struct Decibels {
   explicit Decibels(const Noise& sum);
   std::optional<double> value;
@@ -41,7 +41,7 @@ void put_noise(ArmResult& result, const std::string& metric, const std::string& 
 double squares_of(const Lists& values);
 double squares_of_difference(const Lists& a, const Lists& b);
 
-/// The square root of a quotient of sums of squares: one norm relative to BF16's. NaN, on which every gate fails, where
+/// The square root of a quotient of sums of squares: one norm relative to BF16's. NaN, on which every gate fails, if
 /// BF16's values are finite and the others are not.
 struct NormRatio {
   NormRatio(double squares, double squares_of_bf16);
@@ -56,7 +56,7 @@ struct LossGap {
   std::string reason;
 };
 
-/// How far the mean of the losses of the second half of the steps is from that of `reference`, relative to it, with
+/// How far the mean of the losses of the second half of the steps is from the mean of `reference`, relative to it, with
 /// half the 95 % interval that its values in kLossWindows windows of steps give: losses of neighbouring steps are not
 /// independent, means over windows nearly are. Absent with the reason for too few steps, or losses that are not finite.
 struct MeanLossGap {
@@ -68,7 +68,7 @@ struct MeanLossGap {
 };
 inline constexpr std::size_t kLossWindows = 8;
 
-/// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks. `losses`: those of each
+/// The mean over ranks of every step's loss, which is the loss of the tokens of all ranks. `losses`: losses of each
 /// rank, rank after rank.
 std::vector<double> mean_by_step(const std::vector<float>& losses, std::size_t steps);
 

@@ -54,7 +54,7 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   const bool resumes = cell.training.resume_at > 0;
   CellConfig config = cell;
   config.training.resume_at = 0;
-  // Resumed training is compared with the same cell, unresumed, so everything else stays as the cell says.
+  // Resumed training is compared with the same cell, unresumed, so everything else stays as in the cell.
   if (!resumes) {
     config.training.quantized_weights = false;
     config.gather_ahead = false;

@@ -24,7 +24,7 @@ using reference_step::Matrix;
 constexpr std::array kTwinMetrics{"parity.twin_faults", "parity.twin_tensors", "parity.twin_noise"};
 constexpr std::size_t kMostNamed = 8;
 
-/// Of the noise N of the twin that a distance from it may have. It is 2 N where the cell's noise is as large and
+/// How much of the twin's noise N a distance from it may have. It is 2 N if the cell's noise is as large and
 /// independent; either varies by half in tensors of a few dozen elements, and with the values that a scale of an entire
 /// tensor follows from.
 constexpr double kTwinShare = 6.0;
@@ -46,7 +46,7 @@ struct Findings {
 
   void add_fault(const std::string& text) { faults.push_back(fault_text(text)); }
 
-  /// Bits, so that NaN may equal NaN: parity.loss_gap says whether values are finite.
+  /// Bits, so that NaN may equal NaN: parity.loss_gap shows whether values are finite.
   void expect_same(const std::string& what, const std::vector<float>& seen, const std::vector<float>& expected) {
     ++tensors;
     if (equal_bits(seen, expected)) return;
@@ -202,8 +202,8 @@ class Comparison {
     out_.add_fault(fmt::format("{}: {:.7g}, but {:.7g} of the plain twin", what, seen, expected));
   }
 
-  /// Weights after as many steps; both unsharded and in 16 or 32 bits. In other orders of the sum that clips, an
-  /// element in a thousand may be rounded to the other side.
+  /// Weights after the same number of steps; both unsharded and in 16 or 32 bits. In other orders of the sum that
+  /// clips, an element in a thousand may be rounded to the other side.
   void compare_weights(const std::vector<std::string>& names, const Lists& seen, const Lists& twin) {
     const double step = f32_ ? 0x1p-18 : 0x1p-7;
     for (std::size_t i = 0; i < names.size(); ++i) {
@@ -223,7 +223,7 @@ class Comparison {
   }
 
  private:
-  /// How far a mean over many terms is from that of terms with other roundings, relative to it.
+  /// How far a mean over many terms is from a mean of terms with other roundings, relative to it.
   double loss_rounding() const { return quantized_ ? 0x1p-6 : f32_ ? 0x1p-16 : 0x1p-9; }
   Bounds bounds() const {
     return {.share = kTwinShare, .step = f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps};
@@ -261,10 +261,10 @@ class Comparison {
     }
   }
 
-  /// Where ranks and micro-batches add up, each addition rounds to the type in which it is made.
+  /// When ranks and micro-batches add up, each addition rounds to the type in which it is made.
   void compare_gradient(const std::string& what, const Shape& shape, const std::vector<float>& seen,
                         const std::vector<float>& twin, const std::vector<float>& exact) {
-    // Ranks average what one rank adds up, also where the loss is a sum.
+    // Ranks average what one rank adds up, also if the loss is a sum.
     const double factor = cell_.training.loss == Loss::kSum ? 1.0 / cell_.ranks : 1.0;
     const std::int64_t rows = shape.rank() > 1 ? dim0(shape) : 1;
     const auto matrix = [&](const std::vector<float>& values, double by) {
@@ -307,7 +307,7 @@ class Comparison {
   Findings& out_;
 };
 
-/// Bit for bit beside the same ranks and micro-batches. Collective. Steps after one with a fault follow from it.
+/// Bit for bit, with the same ranks and micro-batches. Collective. Steps after one with a fault follow from it.
 void compare_same_split(const PlainTwin& twin, const Recipe& recipe, const StepRecorder& recorder,
                         const std::vector<float>& losses, const std::vector<std::string>& names, ProcessGroup* world,
                         Findings& out) {

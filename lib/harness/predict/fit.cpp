@@ -29,7 +29,7 @@ struct Trial {
       *earlier = std::move(change);
   }
 
-  /// So that a step has as many tokens as before where each of its passes has fewer. False if they are too many.
+  /// So that a step has as many tokens as before when each of its passes has fewer. False if they are too many.
   bool multiply_micro_batches(std::int64_t factor) {
     static const auto kMost = static_cast<std::int64_t>(find_key("training.micro_batches")->high);
     std::int64_t& passes = cell.training.micro_batches;
@@ -46,7 +46,7 @@ struct Trial {
 struct Remedy {
   std::string_view what;
   int cost;  ///< relative to the other rows; a combination costs their sum
-  /// Applies the change so many times. False where there is nothing to change so often.
+  /// Applies the change so many times. False if there is nothing to change so often.
   bool (*apply)(Trial&, int times);
   bool repeats = false;  ///< applied as often as is needed
 };
@@ -127,7 +127,7 @@ constexpr int kMostDoublings = 6;
 
 struct Combination {
   unsigned remedies = 0;  ///< bit i: kRemedies[i]
-  int doublings = 0;      ///< of the ranks
+  int doublings = 0;      ///< doublings of the ranks
 
   int cost() const {
     int sum = doublings * kCostOfDoubling;
@@ -199,7 +199,7 @@ struct Candidate {
   std::array<std::size_t, kRemedies.size()> change{};  ///< the first of each remedy, in trial.changes
 };
 
-/// The combination with each number of times that its remedies can be applied, ascending. None where one of them
+/// The combination with each number of times that its remedies can be applied, ascending. None if one of them
 /// changes nothing.
 std::vector<Candidate> candidates_of(const Combination& tried, const CellConfig& enlarged) {
   std::vector<Candidate> out{{.trial = {enlarged, enlarged, {}}}};

@@ -19,7 +19,7 @@ std::string_view name(Price price);
 
 /// A change of one key to how a cell trains, with what it costs.
 struct FitChange {
-  std::string key;    ///< of a scenario: "training.checkpoint"
+  std::string key;    ///< a scenario's: "training.checkpoint"
   std::string value;  ///< "full"
   std::string cost;   ///< "every layer's forward runs twice"
   Price price = Price::kTime;
@@ -27,8 +27,8 @@ struct FitChange {
 
 /// The peaks that memory must hold.
 struct PeakBytes {
-  std::int64_t own = 0;    ///< of the own runtime
-  std::int64_t torch = 0;  ///< of PyTorch, or its lower bound; 0: of no interest
+  std::int64_t own = 0;    ///< bytes of the own runtime
+  std::int64_t torch = 0;  ///< bytes of PyTorch, or their lower bound; 0: of no interest
 
   std::int64_t largest() const { return std::max(own, torch); }
 };
@@ -36,7 +36,7 @@ struct PeakBytes {
 using TorchPeak = std::function<std::optional<std::int64_t>(const CellConfig&)>;
 /// The one of torch_at_least().
 std::optional<std::int64_t> torch_bound_of(const CellConfig& config);
-/// The peaks of the `after` arm; nothing if it is not predicted. Without `torch` the own runtime's alone.
+/// The peaks of the `after` arm; nothing if it is not predicted. Without `torch` only the own runtime's.
 std::optional<PeakBytes> peaks_of(const CellConfig& config, const TorchPeak& torch);
 
 /// Changes with which a cell's `after` arm fits.

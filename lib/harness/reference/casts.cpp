@@ -9,7 +9,7 @@ namespace {
 
 constexpr double kFloatMax = std::numeric_limits<float>::max();
 
-/// largest / amax as one division of floats, kept finite and normal. 1 where there is nothing to scale.
+/// largest / amax as one division of floats, kept finite and normal. 1 if there is nothing to scale.
 double quotient(double largest, double amax) {
   if (!(amax > 0.0 && amax <= kFloatMax)) return 1.0;
   const float scale = static_cast<float>(largest) / static_cast<float>(amax);

@@ -50,11 +50,11 @@ double amax_of(const Matrix& x);
 /// What a matrix of a product is: an input, a weight, or the gradient of an output.
 enum class Role { kInput, kWeight, kGradient };
 
-/// A matrix as two products read it: with blocks along its rows (where they sum over columns), and along its columns.
+/// A matrix as two products read it: with blocks along its rows (if they sum over columns), and along its columns.
 struct Operand {
   Matrix by_rows;
   Matrix by_columns;
-  /// In eight bits: what multiplies the data of the entire matrix, or 1 where blocks have scales of their own. Nothing
+  /// In eight bits: what multiplies the data of the entire matrix, or 1 if blocks have scales of their own. Nothing
   /// for a matrix that was not cast, or whose scales are not floats.
   std::optional<double> unit{};
 };
@@ -73,14 +73,14 @@ class Casts {
  public:
   Casts(const CellConfig& cell, std::string_view recipe, bool exact);
 
-  /// Casts of a layer that the recipe leaves alone do nothing. Set before the layer's forward and before its backward.
+  /// Casts of a layer that the recipe does not cast do nothing. Set before the layer's forward and before its backward.
   void enter_layer(std::int64_t layer) { in_plain_layer_ = layer < first_plain_ || layer >= end_of_casts_; }
   /// Rounds every element to the parameters' type.
   Matrix stored(Matrix x) const;
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
   /// The largest magnitudes of the matrices that the runtime cast in this step, by place. A tensor's scale follows from
-  /// the runtime's where that is close enough: two correct steps differ in the order of FP32 additions, so the same
+  /// the runtime's if that is close enough: two correct steps differ in the order of FP32 additions, so the same
   /// element of both may be a step or two of the stored type apart, and another scale makes every value of the tensor
   /// round elsewhere. `seen` must outlive the step.
   void set_seen_amaxes(const SeenAmaxes* seen) { seen_amaxes_ = seen; }
@@ -109,8 +109,8 @@ class Casts {
   enum class Scaling { kNone, kDelayed, kCurrent, kBlock, kMicroscaling };
   struct History {
     Format format;
-    std::deque<double> amaxes;  ///< of earlier passes, the latest last
-    double latest = 0.0;        ///< of this pass
+    std::deque<double> amaxes;  ///< amaxes of earlier passes, the latest last
+    double latest = 0.0;        ///< amax of this pass
     double scale = 1.0;
   };
   using Histories = std::map<std::string, History>;
@@ -134,7 +134,7 @@ class Casts {
   bool most_recent_ = false;
   int margin_ = 0;
   double epsilon_ = 0.0;
-  std::int64_t first_plain_ = 0;   ///< the layers before this one are left alone
+  std::int64_t first_plain_ = 0;   ///< the layers before this one are not cast
   std::int64_t end_of_casts_ = 0;  ///< and so are those from this one on
   bool in_plain_layer_ = false;
   Histories forward_;

@@ -33,7 +33,7 @@ double mean_quotient(const std::vector<Part>& parts, const Bounds& bounds) {
   return parts.empty() ? 0.0 : total / static_cast<double>(parts.size());
 }
 
-/// How many parts of equal magnitude would vary as much as these: n for n equal parts, 1 where one outweighs the
+/// How many parts of equal magnitude would vary as much as these: n for n equal parts, 1 if one outweighs the
 /// others.
 double independent_parts(const std::vector<Part>& parts) {
   double sum = 0.0, squares = 0.0;

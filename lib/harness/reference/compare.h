@@ -11,8 +11,8 @@ struct Bounds {
   double share;
   double step;
   double rounding = 0.0;
-  double additions = 0.0;  ///< of roundings where parts of the tensor are added up, relative to it
-  /// Rows, or columns, have one noise in common, as where the gradient of every output is 1: no means over them.
+  double additions = 0.0;  ///< roundings when parts of the tensor are added up, relative to it
+  /// Rows, or columns, have one noise in common, as when the gradient of every output is 1: no means over them.
   bool together = false;
 };
 
@@ -20,8 +20,8 @@ struct Bounds {
 struct Distance {
   double noise = 0.0;
   double scale = 0.0;
-  double sqnr_db = 0.0;           ///< of the tensor against the exact step
-  double expected_sqnr_db = 0.0;  ///< of the rounded step against the exact one
+  double sqnr_db = 0.0;           ///< SQNR of the tensor against the exact step
+  double expected_sqnr_db = 0.0;  ///< SQNR of the rounded step against the exact one
   std::string fault;              ///< what is wrong with it, in words; empty within the bounds
 };
 
@@ -29,7 +29,7 @@ struct Distance {
 ///
 /// The exact step has no noise. The rounded step has the noise that the recipe's definition implies for these very
 /// values: N = |rounded - exact|^2. A runtime that rounds at the same places differs from the rounded step in the order
-/// of FP32 additions alone. These move a value across a rounding tie of BF16 in about one of 10^4 cases, and such a
+/// of FP32 additions only. These move a value across a rounding tie of BF16 in about one of 10^4 cases, and such a
 /// value across one of eight bits in about one of 16; products and attention then spread the difference over a token's
 /// row. So D = |seen - rounded|^2 stays well below N, whereas
 ///   - a runtime that skips quantization is at the exact step: D = N;
@@ -45,7 +45,7 @@ struct Distance {
 /// language model the same difference is at every position of a token, so that fewer are independent: kRepeatedShare.
 ///
 /// The second term is for tensors of which few elements matter (n of equal magnitude would vary as these do), such as
-/// the gradient of a norm's weights where one channel is huge: N is then one rounding or two, which can be exact by
+/// the gradient of a norm's weights when one channel is huge: N is then one rounding or two, which can be exact by
 /// chance, and D a step of the stored type.
 ///
 /// The last term is for a vector, of which few elements decide, that is the difference or the sum of larger numbers: an
@@ -58,14 +58,14 @@ struct Distance {
 /// D and N are compared three times: over the tensor, and as the mean over its rows and over its columns of the
 /// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides. The
 /// limit keeps rows whose values by chance need no rounding from deciding alone, and one token from deciding by the
-/// rows that it dominates, as it does in the gradient of a weight where magnitudes vary over many binades. It is what a
+/// rows that it dominates, as it does in the gradient of a weight whose magnitudes vary over many binades. It is what a
 /// row has whose quantization is skipped, D = N, at kNoiseShare.
 ///
-/// The slope of `seen` on `rounded` is 1 but for differences that happen to point along `rounded`: if independent, of
-/// deviation sqrt(D / n) / |rounded| for n elements. A differing value spreads over a row, so n counts
+/// The slope of `seen` on `rounded` is 1 except for differences that happen to point along `rounded`: if independent,
+/// of deviation sqrt(D / n) / |rounded| for n elements. A differing value spreads over a row, so n counts
 /// rows or columns, whichever are more, by their weight: (sum of squares)^2 / sum of (squares of a row)^2. The slope
 /// may be off by kDeviations of these. The noise bound lets pass what the slope does not: a gradient of 1.01 times its
-/// value is noise of 40 dB, below that of any eight bits.
+/// value is noise of 40 dB, below the noise of any eight bits.
 Distance compare(const Matrix& exact, const Matrix& rounded, const Matrix& seen, const Bounds& bounds);
 
 inline constexpr double kNoiseShare = 0.25;
@@ -76,7 +76,7 @@ inline constexpr double kBF16Steps = 0x1p-6;
 inline constexpr double kF32Steps = 0x1p-22;
 inline constexpr double kMostOfOne = 1.0 / kNoiseShare;
 inline constexpr double kDeviations = 5.0;
-/// FP32 sums of a few hundred terms, where the rounded step rounds to FP32 alone and has next to no noise.
+/// FP32 sums of a few hundred terms, if the rounded step rounds to FP32 only and has next to no noise.
 inline constexpr double kFloor = 0x1p-19;
 
 }  // namespace fp8lab::reference_step

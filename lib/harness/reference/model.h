@@ -12,7 +12,7 @@
 
 namespace fp8lab::reference_step {
 
-/// A value, and the map from its gradient to that of what it was computed from.
+/// A value, and the map from its gradient to the gradient of what it was computed from.
 struct Value {
   Matrix value;
   std::function<Matrix(const Matrix&)> backward;
@@ -27,10 +27,10 @@ struct Step {
   double loss = 0.0;
   Matrix output;
   NamedMatrices gradients;
-  std::map<std::string, double> largest_terms;  ///< of gradients that are sums over tokens: of vectors
-  Matrix embedded;                              ///< of a language model
+  std::map<std::string, double> largest_terms;  ///< in gradients that are sums over tokens: of vectors
+  Matrix embedded;                              ///< only for a language model
   std::vector<Matrix> layer_outputs;
-  std::vector<Matrix> layer_gradients;  ///< of each layer's output, as what follows it computes them
+  std::vector<Matrix> layer_gradients;  ///< gradients of each layer's output, as what follows it computes them
 };
 
 /// A cell's model by its definition: forward, loss and every gradient in double, with the roundings of `recipe` or, if
@@ -40,10 +40,10 @@ class Model {
   Model(const CellConfig& cell, std::string_view recipe, bool exact) : cell_(cell), casts_(cell, recipe, exact) {}
 
   /// One training step without its optimizer. `x` and `target` are [tokens, hidden] or, of a language model, numbers of
-  /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty where the loss is the sum.
+  /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty if the loss is the sum.
   /// `parameters` must outlive the call. With `seen` each layer's forward starts from the runtime's input and its
   /// backward from the runtime's gradient, so that differences do not add up from layer to layer. `share`: what the
-  /// loss counts in that of the step, as its gradient does.
+  /// loss counts in the loss of the step, as its gradient does.
   Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
            const std::vector<SeenLayer>& seen = {}, double share = 1.0);
   /// The mean cross-entropy of these logits.
@@ -81,7 +81,7 @@ class Model {
   Value attention(const std::string& name, const Matrix& qkv);
   Value multihead_attention(const std::string& name, const Matrix& x);
   Value transformer_layer(const std::string& name, const Matrix& x);
-  // Of a language model (language.cpp). Their products are not cast under any recipe.
+  // For a language model (language.cpp). Their products are not cast under any recipe.
   Value embedding(const Matrix& tokens);
   Value head(const Matrix& x);
   /// Sets the loss of `step` by its output; returns the gradient of the output.

@@ -133,7 +133,7 @@ int take_build_id(dl_phdr_info* info, std::size_t, void* out) {
   return 1;  // the first object is the program
 }
 
-/// Two programs of one commit differ where the checkout was modified. Null where the commit says it all.
+/// Two programs of one commit differ if the checkout was modified. Null if the commit is enough.
 Json build_id(const BuildInfo& build) {
   std::string id;
   if (build.git_commit.empty() || build.git_dirty) ::dl_iterate_phdr(take_build_id, &id);

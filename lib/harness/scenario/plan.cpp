@@ -17,7 +17,7 @@
 namespace fp8lab {
 namespace {
 
-/// The place of `key`; of several ("model.seq x model.batch"), that of the first.
+/// The place of `key`; of several ("model.seq x model.batch"), the place of the first.
 Place place_of(const Scenario& scenario, const std::string& keys) {
   const std::string key = keys.substr(0, keys.find(' '));
   // A key that was left out has no place: point to its section, or else to the beginning of the file.
@@ -81,7 +81,7 @@ class BrokenCells {
   Mistakes& mistakes_;
 };
 
-/// Why the device cannot run the cell, or "". Where a library runs, its worker is asked.
+/// Why the device cannot run the cell, or "". If a library runs, its worker is asked.
 std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) {
   const Term* device = find_term(vocabulary.devices, cell.device);
   if (!device || is_library(cell)) return "";
@@ -134,7 +134,7 @@ class Copies {
     }
   }
 
-  /// Sets the reason of skipped cells: that of the first rule that matches.
+  /// Sets the reason of skipped cells: the reason of the first rule that matches.
   void give_reasons(const std::vector<SkipRule>& rules, std::vector<PlannedCell>& cells) {
     for (const SkipRule& rule : rules) {
       std::vector<std::size_t> matching = points_.matching(rule.when.terms);
@@ -165,7 +165,7 @@ Side side_of(Arm arm) {
   return *std::ranges::find(kSides, name(arm), [](Side side) { return name(side); });
 }
 
-/// Nothing where the gate does not apply to the arm.
+/// Nothing if the gate does not apply to the arm.
 std::optional<Expectation> implied(const GroupGate& gate, const CellConfig& cell, Arm arm, int line,
                                    const Vocabulary& vocabulary) {
   if (arm == Arm::kBefore && !gate.of_before) return std::nullopt;

@@ -10,7 +10,7 @@
 #include "harness/subjects/memory_profile.h"
 #include "harness/subjects/modelled_keys.h"
 
-// Which cells a profile says something of, by their keys.
+// Which cells a profile covers, by their keys.
 namespace fp8lab {
 namespace {
 

@@ -72,7 +72,7 @@ std::vector<std::string> unmodelled_keys(const CellConfig& cell, Arm arm,
     out.push_back(fmt::format("{}: {}", key.path,
                               reason != reasons.end()
                                   ? std::string(reason->text)
-                                  : fmt::format("{}; {} are of cells that leave it out", to_text(value), figures)));
+                                  : fmt::format("{}; {} cover cells that leave it out", to_text(value), figures)));
   }
   return out;
 }

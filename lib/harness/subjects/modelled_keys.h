@@ -21,7 +21,7 @@ bool changes_no_terms(std::string_view path);
 
 /// "KEY: reason" for each key of the cell whose value is not the default and which neither changes_no_terms() nor
 /// `modelled` takes; so a new key is refused until it is known to be modelled. Keys without a row in `reasons` are
-/// refused since `figures` ("profiles") are of cells that leave them out.
+/// refused since `figures` ("profiles") cover cells that leave them out.
 std::vector<std::string> unmodelled_keys(const CellConfig& cell, Arm arm,
                                          const std::function<bool(const Key&)>& modelled,
                                          std::span<const KeyReason> reasons, std::string_view figures);

@@ -25,13 +25,13 @@ constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
 constexpr int kOldestMinor = 9, kNewestMinor = 15;  // older ones have no fused RMSNorm
 
 constexpr std::array kTorchReasons{
-    KeyReason{"ranks", "figures are of one rank, or of ranks that shard"},
-    KeyReason{"mesh", "figures are of one replica: FSDP2 over several has buffers of its all-reduce, which they lack"},
-    KeyReason{"context_parallel", "figures are of ranks with entire sequences"},
+    KeyReason{"ranks", "figures cover one rank, or ranks that shard"},
+    KeyReason{"mesh", "figures cover one replica: FSDP2 over several has buffers of its all-reduce, which they lack"},
+    KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
-    KeyReason{"model.dropout", "figures are of training without dropout"},
-    KeyReason{"model.bias", "figures are of the biases that a form has; leave `bias` out"},
+    KeyReason{"model.dropout", "figures cover training without dropout"},
+    KeyReason{"model.bias", "figures cover the biases that a form has; leave `bias` out"},
     KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},
 };
 
@@ -58,9 +58,9 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
 std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm) {
   std::vector<std::string> out;
   if (cell.model.layer != "transformer_layer")
-    out.push_back(fmt::format("model.layer: {}; figures are of transformer_layer", cell.model.layer));
+    out.push_back(fmt::format("model.layer: {}; figures cover transformer_layer", cell.model.layer));
   if (cell.model.vocabulary == 0 || cell.training.loss != Loss::kCrossEntropy)
-    out.emplace_back("model.vocabulary: figures are of language models, with `loss: cross_entropy`");
+    out.emplace_back("model.vocabulary: figures cover language models, with `loss: cross_entropy`");
   if (arm != Arm::kBf16 && cell.training.recipe != "bf16")
     out.push_back(fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", cell.training.recipe));
   if (cell.training.master_weights == Master::kRemainder)

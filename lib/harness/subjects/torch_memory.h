@@ -66,7 +66,7 @@ class TorchMemory {
   TorchRuns runs_;
 };
 
-/// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell says otherwise.
+/// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell sets another type.
 CellConfig as_torchtitan(CellConfig cell);
 
 }  // namespace fp8lab

@@ -49,7 +49,7 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
   if (device.computes()) batch = read_tokens(use, first_sequence);
   const auto on_device = [&](const std::vector<std::int32_t>& all, std::string_view name) {
     const HolderId holder = device.holder(HolderKind::kInput, "", name);
-    // A device of shapes alone has no use for values, of which a large model has more than the host can hold.
+    // A device of shapes only has no use for values, of which a large model has more than the host can hold.
     if (!device.computes())
       return device.allocate({Shape{seq_of_rank(cell_) * cell_.model.batch}, DType::kI32}, holder);
     std::vector<std::int32_t> own;

@@ -16,7 +16,7 @@ struct Batch {
   /// [seq * batch, hidden] in the type of the activations, or a language model's tokens, i32 [seq * batch]; token =
   /// position * batch + sequence.
   Tensor x;
-  Tensor target;  ///< of the same shape and type; absent where the loss has none
+  Tensor target;  ///< same shape and type; absent if the loss has none
 };
 
 /// Makes the batches of one rank. A batch for training is a function of the cell's seed, the step and the global index
@@ -25,7 +25,7 @@ struct Batch {
 /// sets the runtime's row offset to the batch's first token, which dropout masks depend on too.
 class Batches {
  public:
-  /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 where nothing is sharded. `joined`:
+  /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 if nothing is sharded. `joined`:
   /// a batch has the sequences of as many consecutive batches of a cell whose `batch` is smaller by this factor, in
   /// their order, so that one rank reads in one pass what ranks and micro-batches divide among them.
   /// Throws Error if the cell reads a corpus that cannot be read or does not fit its model.
@@ -56,7 +56,7 @@ class Batches {
   int readers_;  ///< how many those are
   std::int64_t joined_;
   SequenceSplit split_;
-  std::shared_ptr<const TextData> text_;  ///< null where the cell reads none, or the device computes nothing
+  std::shared_ptr<const TextData> text_;  ///< null if the cell reads none, or the device computes nothing
 };
 
 }  // namespace fp8lab

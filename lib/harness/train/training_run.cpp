@@ -24,7 +24,7 @@ Traffic difference(const Traffic& now, const Traffic& before) {
   return out;
 }
 
-/// The ranks of a sharded cell; null where nothing is sharded.
+/// The ranks of a sharded cell; null if nothing is sharded.
 ProcessGroup* ranks_of(const CellConfig& cell, ProcessGroup* world) {
   if (!is_sharded(cell)) return nullptr;
   check(world != nullptr, "a sharded cell needs ranks to train on");
@@ -52,12 +52,12 @@ std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
   return shared_gpus(device, *world);
 }
 
-/// What a micro-batch's loss counts in that of the step: a mean over all tokens of the step stays one.
+/// What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one.
 float share_of_micro_batch(const TrainingConfig& training) {
   return training.loss == Loss::kSum ? 1.0f : 1.0f / static_cast<float>(training.micro_batches);
 }
 
-constexpr double kPlantedShare = 0.05;  // of a step's time
+constexpr double kPlantedShare = 0.05;  // share of a step's time
 
 }  // namespace
 
@@ -162,7 +162,7 @@ void TrainingRun::validate(std::int64_t steps) {
   Model& model = trained_.model();
   const int number = static_cast<int>(runtime_.step);
   const std::int64_t batches = cell_.training.validation_batches;
-  runtime_.host.samples = nullptr;  // steps alone are measured
+  runtime_.host.samples = nullptr;  // only steps are measured
   double sum = 0.0;
   for (std::int64_t index = 0; index < batches; ++index) {
     device_->ledger().set_phase(PhaseKind::kIdle, number);
@@ -214,7 +214,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
     step_values_.output = device_->read(output_.value);
     step_values_.loss = device_->read(loss_.value).front();
   }
-  // Logits are the loss's alone from here on: its backward writes their gradient over them.
+  // Only the loss uses the logits from here on: its backward writes their gradient over them.
   if (is_language_model(cell_)) output_.value = {};
 
   watch.lap_ms();

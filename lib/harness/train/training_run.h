@@ -21,11 +21,11 @@ namespace fp8lab {
 /// What one step of one rank read and made, on the host; lists are in the order of parameter_names().
 struct StepValues {
   std::vector<std::vector<float>> weights;    ///< before the step, unsharded
-  std::vector<std::vector<float>> gradients;  ///< of all micro-batches; of a sharded parameter this rank's rows
+  std::vector<std::vector<float>> gradients;  ///< all micro-batches; of a sharded parameter this rank's rows
   std::vector<std::vector<float>> updated;    ///< the weights after the step, unsharded
   // Of the present micro-batch.
   std::vector<float> x;
-  std::vector<float> target;  ///< empty where the loss is the sum
+  std::vector<float> target;  ///< empty if the loss is the sum
   std::vector<float> output;
   float loss = 0.0f;
   std::vector<LayerValues> layers;
@@ -34,7 +34,7 @@ struct StepValues {
   std::map<std::string, std::vector<float>> amaxes;
 };
 
-/// Sees what one rank of a run computes, while it runs, and may change it. Of devices that compute values alone.
+/// Sees what one rank of a run computes, while it runs, and may change it. Only of devices that compute values.
 class StepWatch {
  public:
   virtual ~StepWatch() = default;
@@ -47,12 +47,12 @@ class StepWatch {
 };
 
 struct TrainingRunOptions {
-  /// The ranks, as a process group for host memory; must outlive the run. Required where the cell is sharded; otherwise
+  /// The ranks, as a process group for host memory; must outlive the run. Required if the cell is sharded; otherwise
   /// it only determines this rank's GPU.
   ProcessGroup* world = nullptr;
-  bool record_timeline = false;  ///< the ledger records its events: those of setup, and of steps see kTimelineSteps
+  bool record_timeline = false;  ///< the ledger records the events of setup; for steps see kTimelineSteps
   bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
-  /// Records the casts of forward and backward, in the last step and some before it, where the device computes.
+  /// Records the casts of forward and backward, in the last step and some before it, if the device computes.
   CastWatch* casts = nullptr;
   std::int64_t cast_steps = 1;  ///< how many steps, evenly spaced from the first to the last; 1: the last
   /// Get the values after every micro-batch's backward, and after every step; both or neither. Empty: they are not
@@ -69,7 +69,7 @@ struct TrainingRunOptions {
 /// the loop hands over to the loss. The ledger is marked
 /// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model; each has tokens of its own.
 ///
-/// A validation is forward passes without gradients, before the first step and after others as the cell asks. It leaves
+/// A validation is forward passes without gradients, before the first step and after others, by the cell. It leaves
 /// no trace but in the amaxes that delayed scaling records.
 ///
 /// With several micro-batches the first three are repeated, each time over other tokens, and the input of one is freed
@@ -86,24 +86,24 @@ class TrainingRun {
   /// Trains all steps.
   void train();
   /// Trains all steps and, if values are kept, reads the weights before and after. Reading them allocates device memory
-  /// where parameters are sharded or in eight bits.
+  /// if parameters are sharded or in eight bits.
   void run();
 
   const CellConfig& cell() const { return cell_; }
   Device& device() { return *device_; }
-  /// The loss of all tokens of this rank by step, over its micro-batches; empty where the device computes nothing.
+  /// The loss of all tokens of this rank by step, over its micro-batches; empty if the device computes nothing.
   const std::vector<float>& losses() const { return records_.losses(); }
-  /// The losses of this rank's batches; empty where the device computes nothing.
+  /// The losses of this rank's batches; empty if the device computes nothing.
   const std::vector<ValidationLoss>& validations() const { return records_.validations(); }
   /// The times of the first step, then of the other timed steps (kTimedSteps).
   const std::vector<StepTimes>& times() const { return records_.times(); }
-  /// The last step's collectives over all groups; null where nothing is sharded.
+  /// The last step's collectives over all groups; null if nothing is sharded.
   const Traffic* last_step_traffic() const { return trained_.mesh() != nullptr ? &last_step_traffic_ : nullptr; }
   /// Makes train() measure the pre-forward host work of every layer; call it before training.
   void measure_host_work() { records_.measure_host_work(); }
   /// The samples of every layer in every timed step but the first.
   std::vector<PreForwardSample> host_work() const { return records_.host_work(); }
-  /// One line each for ranks that share GPUs, and for parameters that are not sharded as the cell asks.
+  /// One line each for ranks that share GPUs, and for parameters that are not sharded as the cell requires.
   std::vector<std::string> warnings() const;
 
   /// Calls `visit` with every parameter, in the order of the model. Collective: parameters are gathered as for `pass`
@@ -133,7 +133,7 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
-  /// All collectives so far over all groups; only where the cell is sharded.
+  /// All collectives so far over all groups; only if the cell is sharded.
   Traffic traffic() const;
   bool watches_casts(std::int64_t step) const;
   void resume();
@@ -149,9 +149,9 @@ class TrainingRun {
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
-  ProcessGroup* host_world_;             ///< TrainingRunOptions::world where the cell is sharded, else null
-  std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null where nothing is sharded
-  /// The ranks that split this rank's sequences; null where none do.
+  ProcessGroup* host_world_;             ///< TrainingRunOptions::world if the cell is sharded, else null
+  std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null if nothing is sharded
+  /// The ranks that split this rank's sequences; null if none do.
   std::unique_ptr<ProcessGroup> context_group_;
   std::vector<std::string> shared_gpus_;
   Runtime runtime_;
@@ -165,8 +165,8 @@ class TrainingRun {
   CastWatch* casts_;
   std::int64_t cast_steps_;
   std::function<void(const StepValues&)> saw_micro_batch_, saw_step_;
-  StepWatch* watch_;        ///< null: nobody watches
-  StepValues step_values_;  ///< of the present step, if saw_step_ wants them
+  StepWatch* watch_;        ///< null: no one watches
+  StepValues step_values_;  ///< the present step's, if saw_step_ uses them
   bool planted_;
   Tensor planted_byte_;
   bool keep_values_ = false;

@@ -96,7 +96,7 @@ std::string sharding_text(const CellConfig& cell) {
   return out + (cell.gather_ahead ? ", each layer gathered while the one before it computes" : "");
 }
 
-/// What the page says before its table. `cells` are not empty.
+/// The page's text before its table. `cells` are not empty.
 std::string heading_of(const std::string& name, const CellConfig& base, const Capacity& capacity,
                        const std::vector<PlannedCell>& cells) {
   const auto text_of = [&](const char* path) { return to_text(find_key(path)->get(base)); };
@@ -141,7 +141,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
   CellConfig base = known.cell();
   base.arch = capacity.arch;
-  std::optional<bool> quantized_weights;  // where --set chooses rows by it
+  std::optional<bool> quantized_weights;  // set if --set chooses rows by it
   std::vector<const Key*> set;
   for (const std::string& setting : request.settings) {
     const Key& key = set_key(base, setting, vocabulary);

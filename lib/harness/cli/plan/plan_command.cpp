@@ -57,7 +57,7 @@ Program with_torch(const Program& program, eager::Program eager) {
   return out;
 }
 
-/// The program whose predictions are those of the library that `request.as` names; `title` states which.
+/// The program with the predictions of the library that `request.as` names; `title` states which.
 Program as_library(const PlanRequest& request, const Program& program, std::string& title) {
   const eager::Program eager = request.model.empty() ? eager::Program::kWorker : eager::Program::kTorchtitan;
   if (request.as.empty()) return with_torch(program, eager);
@@ -116,7 +116,7 @@ int plan_command(const PlanRequest& asked, const Program& own) {
                        [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
   });
   if (!predicts) {
-    std::fflush(stdout);  // the reasons come first also where both streams are one file
+    std::fflush(stdout);  // the reasons come first also if both streams are one file
     report_error("plan: nothing is predicted, for the reasons above");
     return exit_code({.verdicts = {Verdict::kInconclusive}});
   }

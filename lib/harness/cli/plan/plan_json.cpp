@@ -54,7 +54,7 @@ Json as_torch_json(const Planned& plan, const PlannedArm& arm) {
   return out;
 }
 
-/// The arm's figures less those of the bf16 arm.
+/// The arm's figures less the figures of the bf16 arm.
 Json differences_json(const Planned& plan, const PlannedArm& arm) {
   Json out = Json::object();
   for (const auto& [name, value] : arm.estimate.figures)

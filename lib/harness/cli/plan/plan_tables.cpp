@@ -114,7 +114,7 @@ std::string plan_help() {
       "SiLU, and FSDP2's buffers. PyTorch needs more than this by an amount that plan does not know. With --gpu or\n"
       "--capacity a cell fits if the built-in runtime's peak and PyTorch's lower bound are both within the memory.\n"
       "Expectations of a scenario are judged by the built-in runtime's predictions.\n\n"
-      "Peaks are of live bytes; caching allocators have reserved up to 70 % more. If less than three quarters of the\n"
+      "Peaks are live bytes; caching allocators have reserved up to 70 % more. If less than three quarters of the\n"
       "peak are to spare, the line contains `by live bytes`, and JSON has reserved_may_exceed_capacity. A run on meta "
       "shows\n"
       "what the built-in runtime reserves, at full size and without a GPU: fp8lab run FILE -d meta.\n\n"

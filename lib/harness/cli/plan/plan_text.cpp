@@ -73,7 +73,7 @@ std::string rows_of(const Planned& plan, const PlannedArm& arm) {
   return out;
 }
 
-/// Which of its weights are not FP8, though the cell asks for it.
+/// Which of its weights are not FP8, though the cell requires it.
 std::string refused_text(const PlannedArm& arm, const std::string& indent) {
   if (arm.estimate.refused_weights == 0) return "";
   return fmt::format("{}{} of {} stay in high precision{}\n", indent, arm.estimate.refused_weights,

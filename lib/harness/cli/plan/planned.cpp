@@ -12,7 +12,7 @@
 namespace fp8lab {
 namespace {
 
-/// The arms as results whose measured figures are the predicted ones. An arm that asks for more than the cell's
+/// The arms as results whose measured figures are the predicted ones. An arm that needs more than the cell's
 /// capacity ends out of memory.
 ArmResults as_results(const Planned& plan) {
   constexpr std::string_view kMemory = "memory.";
@@ -33,7 +33,7 @@ ArmResults as_results(const Planned& plan) {
   return out;
 }
 
-/// A prediction says nothing of how an arm ends, except that it has too little memory; and it always equals itself.
+/// A prediction does not contain how an arm ends, except that it has too little memory; and it always equals itself.
 bool decides(const Expectation& expectation, const CellConfig& cell) {
   if (expectation.comparison == Comparison::kEnds) return expectation.status == "out_of_memory" && cell.capacity > 0;
   return !expectation.predicted;

@@ -36,10 +36,10 @@ struct PlannedArm {
   /// Figures of at least two steps: an optimizer makes its state in the first, so the peak of one step is not the peak
   /// of training. Present if a capacity was asked for.
   std::optional<Estimate> lasting;
-  /// What PyTorch holds at least, see torch_at_least(), over as many steps as `lasting`. Absent before a fix, and if
+  /// What PyTorch holds at least, see torch_at_least(), over the steps of `lasting`. Absent before a fix, and if
   /// the figures are a library's or `as_torch` has PyTorch's.
   std::optional<Estimate> torch;
-  /// What PyTorch holds, over as many steps as `lasting`: Program::torch. Absent before a fix, if the figures are a
+  /// What PyTorch holds, over the steps of `lasting`: Program::torch. Absent before a fix, if the figures are a
   /// library's, and if a key is not covered, which the reason names.
   std::optional<Estimate> as_torch;
   std::string as_torch_reason;
@@ -73,7 +73,7 @@ struct Planned {
   std::string subject() const { return library.empty() ? "the built-in runtime" : library; }
   /// "own", or the library: the field "figures_of" of JSON
   std::string figures_of() const { return library.empty() ? "own" : library; }
-  /// True if an expectation fails or, where `fits` is asked for, the after arm does not fit.
+  /// True if an expectation fails or, if `fits` is asked for, the after arm does not fit.
   bool fails(bool fits) const;
 };
 

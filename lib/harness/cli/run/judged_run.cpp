@@ -75,7 +75,7 @@ class Run {
   }
 
  private:
-  /// Updates file, line and title in the record of an earlier run to those of the present scenario; false if none of
+  /// Updates file, line and title in the record of an earlier run to the present scenario's; false if none of
   /// them changed.
   static bool place(CellRecord& record, const PlannedCell& cell) {
     bool moved = false;

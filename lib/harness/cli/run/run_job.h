@@ -14,11 +14,11 @@
 namespace fp8lab {
 
 /// What `run` does with its results beyond writing them: compares them with a baseline (--against, --allow, --accept),
-/// and tells the CI system whose job it is (--annotate).
+/// and reports to the CI system whose job it is (--annotate).
 class RunJob {
  public:
   /// Reads the baseline and the accepted changes once, so that a mistake in them is found before a long run. A baseline
-  /// that the run would replace is copied to baseline.json beside it. Throws Error.
+  /// that the run would replace is copied to baseline.json next to it. Throws Error.
   RunJob(const RunRequest& request, const std::optional<Tier>& tier);
 
   void add_error(const std::string& error) { errors_.push_back(error); }
@@ -30,7 +30,7 @@ class RunJob {
   /// The exit code of a run whose own code is `run_code`. A run that failed keeps its code. A regression outranks what
   /// a run left open, and so does a comparison of nothing.
   int exit_code(int run_code) const;
-  /// exit_code() in words; `words`: those of `run_code`.
+  /// exit_code() in words; `words`: the words for `run_code`.
   std::string meaning(int run_code, const std::string& words) const;
   /// Warns of what the comparison cannot gate; with --annotate prints complaints to `text`, writes run_exit_code and
   /// the step summary.
@@ -45,12 +45,12 @@ class RunJob {
 
   const RunRequest& request_;
   std::string title_ = "fp8lab";
-  double limit_s_ = 0;    ///< of the tier; 0: none
+  double limit_s_ = 0;    ///< the tier's; 0: none
   std::string baseline_;  ///< path; "": none
   std::vector<Acceptance> acceptances_;
   std::optional<RunComparison> comparison_;
   Accepted accepted_;
-  std::string failure_;  ///< of the comparison
+  std::string failure_;  ///< the comparison's
   std::vector<std::string> errors_;
 };
 

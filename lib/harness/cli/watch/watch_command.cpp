@@ -123,7 +123,7 @@ std::vector<Gate> gates_of(const ArmResult& result, const std::vector<WatchFindi
   return out;
 }
 
-/// The figures of `worst`; those of weights are the worst of all ranks.
+/// The figures of `worst`; figures of weights are the worst of all ranks.
 ArmResult merged(const std::vector<WatchedProcess>& processes, const WatchedProcess& worst) {
   ArmResult out = worst.result;
   for (const WatchedProcess& process : processes)

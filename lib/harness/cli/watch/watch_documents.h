@@ -15,7 +15,7 @@ struct WatchFinding {
   std::string kind;     ///< "growth", "retained", "still", "not_finite"
   std::string subject;  ///< what it is about: a holder, or ""; findings of one kind and subject are the same one
   std::string text;
-  double size = 0;         ///< of findings that are the same one, the largest is shown
+  double size = 0;         ///< if several findings are the same, the largest is shown
   std::vector<int> ranks;  ///< those that have it; the rank of `text` first
 };
 
@@ -41,7 +41,7 @@ struct WatchedProcess {
 /// which names the file, for a file that no process has written.
 std::vector<WatchedProcess> read_watched(const std::filesystem::path& folder);
 
-/// The process whose peak of memory is the largest; of equal ones, and where memory was not measured, the lowest rank.
+/// The process whose peak of memory is the largest; of equal ones, and if memory was not measured, the lowest rank.
 const WatchedProcess& worst_of(const std::vector<WatchedProcess>& processes);
 
 /// The findings of all processes, each once, with the ranks that have it.

@@ -79,7 +79,7 @@ WatchedEnd run_watched(const WatchedProgram& program) {
     signals.drain();
     if (signals.stop_requests() > stops) {
       out.interrupted_by = signals.first_stop_signal();
-      ::kill(-child, stops == 0 ? out.interrupted_by : SIGKILL);  // who asks twice will not wait
+      ::kill(-child, stops == 0 ? out.interrupted_by : SIGKILL);  // the second request does not wait
       stops = signals.stop_requests();
     }
     const Clock::time_point now = Clock::now();

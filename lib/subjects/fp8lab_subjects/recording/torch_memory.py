@@ -5,7 +5,7 @@ The closed form of PyTorch's memory (lib/harness/eager) is held to these figures
 how far it is from them. A configuration runs with the operators
 
   host           of the CPU, with values, over gloo
-  cuda_shapes    of CUDA, without values: FakeTensorMode, where fused norms and flash attention stand in for what a CPU
+  cuda_shapes    of CUDA, without values: FakeTensorMode, with fused norms and flash attention in place of what a CPU
                  runs, over a process group that moves nothing. It counts the tensors that operators return: workspaces
                  of kernels, and the allocator's rounding, are not among them.
 
@@ -119,7 +119,7 @@ class ShapesLedger(ledger.HostLedger):
 
 
 class FusedNorm(torch.autograd.Function):
-    """What CUDA's fused norms return and save: a row's mean, where the norm has one, and deviation in FP32."""
+    """What CUDA's fused norms return and save: a row's mean, if the norm has one, and deviation in FP32."""
 
     @staticmethod
     def forward(ctx, x, weight, bias, has_mean):
@@ -165,7 +165,7 @@ def make_optimizer(cell, program, built):
         return optimizers.make(cell, built.parameters())
     if cell["training.optimizer"] == "none":
         return None
-    # Of the local parts: DTensor would learn shapes from tensors that the ledger counts.
+    # Local parts: DTensor would learn shapes from tensors that the ledger counts.
     own = [torch.nn.Parameter(sharding.local(one.detach())) for one in built.parameters()]
     algorithm = {"adam": "fused", "foreach_adam": "foreach"}[cell["training.optimizer"]]
     inner = torch.optim.AdamW(own, lr=1e-3, **{algorithm: True})

@@ -74,7 +74,7 @@ class Document:
             os.replace(temporary, self.path)
 
     def _watch_for_standstill(self):
-        """Of a program that hangs, the file says where, though its main thread no longer runs."""
+        """For a program that hangs, the file shows where, though its main thread no longer runs."""
         while self.owned:
             time.sleep(STUCK_S)
             session = self.session

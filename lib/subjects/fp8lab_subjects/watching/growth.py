@@ -6,7 +6,7 @@ MOST_KEPT = 512  # steps of a series; of more, every second one is dropped
 
 
 class Series:
-    """Bytes alive at the ends of steps: in total, and by holder where owners were searched."""
+    """Bytes alive at the ends of steps: in total, and by holder if owners were searched."""
 
     def __init__(self):
         self.totals, self.by_holder = {}, {}

@@ -1,4 +1,4 @@
-"""Host time before layers: from entering a module to its own code, where hooks or a wrapper work in between."""
+"""Host time before layers: from entering a module to its own code, when hooks or a wrapper work in between."""
 
 import statistics
 import time

@@ -7,7 +7,7 @@ import torch
 
 from . import growth, owners
 
-SHARE_OF_SEARCHES = 0.1  # of the run's time; the first steps are always searched
+SHARE_OF_SEARCHES = 0.1  # share of the run's time; the first steps are always searched
 ALWAYS_SEARCHED = 4
 COUNTED_ON_GPU = "memory is counted by PyTorch's allocator"
 COUNTED_ON_HOST = "memory is counted by the storages of tensors; a kernel's own temporaries are not seen"
@@ -90,7 +90,7 @@ class Memory:
         self.ends.add(self.session.step, {key: size for key, size in self.end.items() if key[0] != "gradient"})
 
     def _search(self, roots):
-        """The owners of everything alive; None where searches have taken their share of the run's time."""
+        """The owners of everything alive; None if searches have taken their share of the run's time."""
         begin = time.perf_counter()
         if self.session.step > ALWAYS_SEARCHED and self.searching > SHARE_OF_SEARCHES * (begin - self.begun):
             return None

@@ -168,8 +168,8 @@ class Search:
 
 
 def saved_tensors(node):
-    """The tensors that an operation's node saved and backward has not freed. One that a hook packed, as recomputation
-    does, is left out: unpacking would compute it. None for one that this PyTorch does not show without unpacking."""
+    """The tensors that an operation's node saved and backward has not freed. A tensor that a hook packed, as
+    recomputation does, is left out: unpacking would compute it. None for a node that this PyTorch does not show without unpacking."""
     for name in dir(node):
         if not name.startswith("_raw_saved_"):
             continue
@@ -234,7 +234,7 @@ def _slots(thing, label):
 
 def program_roots():
     """(object, label) of the variables of functions that are running, and of the globals and classes of the program's
-    own modules. First the program's own functions, then those of packages."""
+    own modules. First the program's own functions, then functions of packages."""
     own, others = [], []
     frame = sys._getframe(1)
     while frame is not None:
@@ -291,7 +291,7 @@ def claim_all(search, models, optimizers, roots_of_backward=()):
             for key, value in list(vars(module).items()):
                 if key in ("_parameters", "_modules"):
                     continue
-                if key == "_handle":  # of FSDP's first form
+                if key == "_handle":  # FSDP's first form
                     gathered.append((value, folded(f"{prefix}{name}".strip("."))))
                     continue
                 if key == "_buffers":

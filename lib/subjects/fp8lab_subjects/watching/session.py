@@ -82,7 +82,7 @@ class Session:
         return int(os.environ.get("RANK") or 0)
 
     def seconds(self):
-        """Of the median step; None before two steps have ended."""
+        """Seconds of the median step; None before two steps have ended."""
         later = sorted(self.step_seconds[1:])
         return later[len(later) // 2] if later else None
 
@@ -119,7 +119,7 @@ class Session:
         self.document.start()
 
     def name(self, model, optimizer):
-        """What the program itself says of its model and optimizer. Steps of other optimizers so far were none."""
+        """What the program itself states of its model and optimizer. Steps of other optimizers so far were none."""
         if model is None and optimizer is None:
             return
         if optimizer is not None and self.steps_ended:
@@ -133,7 +133,7 @@ class Session:
             self._optimizers = [weakref.ref(optimizer)]
 
     def guesses(self):
-        """Of what the program did not say, in words."""
+        """What the session guessed because the program did not name it, in words."""
         out = []
         if self._given[0] is None and self._models:
             out.append(f"model: {', '.join(label for label, _ in self._models)} (the outermost module called)")
@@ -219,7 +219,7 @@ class Session:
     def _add_model(self, model):
         for label, one in list(self._models):
             if one() is not None and any(inner is one() for inner in model.modules()):
-                self._models.remove((label, one))  # it is called alone, too
+                self._models.remove((label, one))  # it is called by itself, too
         labels = [label for label, _ in self._models]
         label = type(model).__name__
         self._models.append((label if label not in labels else f"{label} {len(labels) + 1}", weakref.ref(model)))

@@ -78,7 +78,7 @@ class Storages(TorchDispatchMode):
         self.place, self.observers, self.counts_storages = place, observers, counts_storages
         self.entries, self.accounts, self.serial = {}, {}, 0
         self.off = True
-        self.calls, self.spent = 0, 0.0  # of operations seen, and seconds of bookkeeping
+        self.calls, self.spent = 0, 0.0  # operations seen, and seconds of bookkeeping
 
     @classmethod
     def ignore_compile_internals(cls):

@@ -12,7 +12,7 @@ CHUNK = 1 << 22  # elements that are copied to the host at a time
 
 
 def checksum(tensor):
-    """Of the bits of a tensor; None if this rank has none of it. Allocates nothing on a GPU for a contiguous tensor."""
+    """Checksum of a tensor's bits; None if this rank has none. Allocates nothing on a GPU for a contiguous tensor."""
     total = None
     for inner in inner_tensors(tensor.detach()):
         if inner.device.type == "meta" or inner.numel() == 0:
@@ -25,7 +25,7 @@ def checksum(tensor):
 
 
 def has_non_finite(gradient):
-    """The sum tells, unless it overflows itself."""
+    """The sum shows it, unless it overflows itself."""
     for inner in inner_tensors(gradient.detach()):
         if not (inner.is_floating_point() or inner.is_complex()) or inner.numel() == 0:
             continue

@@ -1,4 +1,4 @@
-"""Collectives of each step: kinds, bytes and types, where PyTorch dispatches them."""
+"""Collectives of each step: kinds, bytes and types, when PyTorch dispatches them."""
 
 import collections
 

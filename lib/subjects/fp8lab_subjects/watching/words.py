@@ -1,7 +1,7 @@
 """What was measured, in words. Imports no PyTorch."""
 
 MOST_PARTS, MOST_NAMES = 4, 3
-# Phases of a step, besides "forward", "backward" and "optimizer".
+# Phases of a step, in addition to "forward", "backward" and "optimizer".
 BETWEEN, AFTER_STEP = "the time between backward and the optimizer", "the time after the step"
 # How a kind of holder is called in a line.
 KINDS = {
@@ -97,7 +97,7 @@ def non_finite(firsts):
 
 
 def place(where):
-    """Of a process that stands still: "in forward of step 3, blocks.*.attn, for 9.8 s, at train.py:33 in main"."""
+    """Where a process stands still: "in forward of step 3, blocks.*.attn, for 9.8 s, at train.py:33 in main"."""
     step = where["step"]
     phase = where["phase"]
     of_step = f"after step {step - 1}" if phase == AFTER_STEP else f"in {phase} of step {step}"

@@ -16,7 +16,7 @@ def _attach():
 
 
 def _run_the_other_sitecustomize():
-    """Python imports one module of this name; the one that it would have found without this folder runs too."""
+    """Python imports one module of this name; the module that it would have found without this folder runs too."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [folder for folder in sys.path if os.path.abspath(folder) != here]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
