@@ -302,8 +302,8 @@ TEST(SettingsOfAModel, AreHonouredOrRefusedByTheirKey) {
       {"recipe=current", "choose them by --recipe"},
       {"training.recipe=current", "choose them by --recipe"},
       {"ranks=8", "choose them by --ranks"},
-      {"fix=release_attention_tensors", "the after arm alone"},
-      {"control=same", "the after arm alone"},
+      {"fix=release_attention_tensors", "--model plans only the after arm"},
+      {"control=same", "--model plans only the after arm"},
       {"subject=torch", "fp8lab plan FILE --as transformer_engine@2.16"},
       {"versions.after=2.16", "fp8lab plan FILE --as transformer_engine@2.16"},
   };
@@ -388,7 +388,7 @@ TEST(GatesOfAScenario, ThatFailSaySoWithTheirLimit) {
   EXPECT_EQ(plan.code, 1);
   EXPECT_TRUE(contains(plan.text, "Predicted figures of the built-in runtime, on rank 0:\n")) << plan.text;
   EXPECT_TRUE(contains(plan.text, "  after less bf16 ")) << plan.text;
-  EXPECT_TRUE(contains(plan.text, "; predictions for the built-in runtime decide 1 of 1 expectation: 1 fail"))
+  EXPECT_TRUE(contains(plan.text, "; predictions for the built-in runtime decide 3 of 5 expectations: 1 fail"))
       << plan.text;
   EXPECT_EQ(
       json_of(of_file(

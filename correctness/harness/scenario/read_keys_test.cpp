@@ -96,7 +96,7 @@ std::string figures(CellConfig cell) {
     for (const double loss : result.losses) out += fmt::format(",{}", loss);
     for (const ValidationLoss& one : result.validation_losses) out += fmt::format(";{}:{}", one.step, one.loss);
     for (const auto& [name, metric] : result.metrics)
-      if (metric.value) out += fmt::format("|{}={}", name, *metric.value);
+      if (metric.value && !name.starts_with("parity.twin_")) out += fmt::format("|{}={}", name, *metric.value);
     if (result.status != "ok") out.clear();
   } catch (const Error&) {
     out.clear();

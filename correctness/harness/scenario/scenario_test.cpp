@@ -138,8 +138,8 @@ TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
   const auto texts = [&](const std::string& more) {
     const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [parity]\n" + more;
     std::vector<std::string> out;
-    for (const Expectation& e : plan_cells(parse_scenario(text, "p.yaml", vocabulary), vocabulary).front().expect)
-      out.push_back(text_of(e));
+    const std::vector<PlannedCell> cells = plan_cells(parse_scenario(text, "p.yaml", vocabulary), vocabulary);
+    for (const Expectation& e : cells.front().expect) out.push_back(text_of(e));
     return out;
   };
   using Texts = std::vector<std::string>;
