@@ -199,6 +199,7 @@ bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
   for (const Arm arm : arms_of(cell, vocabulary)) {
+    if (arm == Arm::kBefore && cell.config.control == Control::kPlanted) continue;  // its figures are wrong on purpose
     const Side side = side_of(arm);
     for (const MetricGroup& group : metric_groups()) {
       if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
