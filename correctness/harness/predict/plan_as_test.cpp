@@ -60,7 +60,7 @@ TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {
   const std::string text = planned_of_llama("torch@2.15", {}, {});
   for (const char* words : {"As torch@2.15: live bytes of an eager program", "within 1 % in 26 of 26 on a CPU",
                             "within 1 % in 35 of 35 with CUDA's operators on shapes",
-                            "Figures are of torch@2.15, predicted from what its program allocates.\n",
+                            "Figures belong to torch@2.15, predicted from what its program allocates.\n",
                             "  torch@2.15 fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator "
                             "reserved 17 to 25 % more than live bytes in measured runs, here 76.2 GiB to 81.4 GiB: it "
                             "may not fit\n",
