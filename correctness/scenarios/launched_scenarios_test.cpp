@@ -100,10 +100,12 @@ TEST(LaunchedScenarios, SignalWhileRanksConnectOverMpi_EveryRankEndsWithIt) {
     sample::write(directory / "rank.sh", "trap : TERM\n" + std::string(paths::kProgram) + " run " + folder +
                                              "over-ranks.yaml -o " + folder + "out\necho $? > " + folder +
                                              "code.$OMPI_COMM_WORLD_RANK\n");
-    const std::string command = mpirun + " sh " + folder + "rank.sh > " + folder + "log 2>&1 & launcher=$!; " +
-                                "until grep -qs 'launched the ranks' " + folder + "log; do sleep 0.001; done; " +
-                                "sleep 0.0" + std::to_string(run) + "; kill -TERM $launcher; wait $launcher; cat " +
-                                folder + "code.* | sort -u > " + folder + "ended";
+    // By default mpirun kills ranks a second after the signal, which is too soon for a busy machine.
+    const std::string command = "OMPI_MCA_odls_base_sigkill_timeout=30 " + mpirun + " sh " + folder + "rank.sh > " +
+                                folder + "log 2>&1 & launcher=$!; " + "until grep -qs 'launched the ranks' " + folder +
+                                "log; do sleep 0.001; done; " + "sleep 0.0" + std::to_string(run) +
+                                "; kill -TERM $launcher; wait $launcher; cat " + folder + "code.* | sort -u > " +
+                                folder + "ended";
     EXPECT_EQ(std::system(command.c_str()), 0);
     EXPECT_EQ(sample::read(directory / "ended"), "143\n") << sample::read(directory / "log");
   }

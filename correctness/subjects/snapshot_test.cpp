@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "harness/results/document_file.h"
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 
@@ -78,7 +79,7 @@ TEST_F(SnapshotCommand, ResultsHoldBothAndTheirHistory) {
   };
   EXPECT_EQ(peak("before"), 3 << 20);
   EXPECT_EQ(peak("after"), 6 << 20);
-  const Json timeline = Json::parse(sample::read(out + "/" + cell.at("timelines").at("after").get<std::string>()));
+  const Json timeline = Json::parse(read_document(out + "/" + cell.at("timelines").at("after").get<std::string>()));
   EXPECT_EQ(timeline.at("events").size(), 3U);
 }
 

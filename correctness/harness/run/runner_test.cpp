@@ -247,7 +247,7 @@ TEST(Runner, ArmThatIgnoresTerminationIsKilled) {
 
 TEST(Runner, ExpectedCrashPassesItsGate) {
   PlannedCell cell = cell_named("before_segv");
-  cell.expect[0] = {};
+  cell.expect = {{}};
   cell.expect[0].side = Side::kBefore;
   cell.expect[0].comparison = Comparison::kEnds;
   cell.expect[0].status = "crashed";

@@ -123,14 +123,11 @@ std::vector<std::string> inconclusive_of(const std::string& text) {
 
 TEST(Inconclusive, CellsOutsideTheReferenceStep_AreKnownBeforehand) {
   const std::string text =
-      "device: cpu\nmatrix: {ranks: [1, 2], micro_batches: [1, 2]}\nmeasure: [reference]\n"
-      "expect: [{metric: reference.faults, equals: 0}]\n";
-  const std::string sharded = "reference.faults is absent: the reference step does not cover sharded cells";
-  EXPECT_EQ(inconclusive_of(text),
-            (std::vector<std::string>{"",
-                                      "reference.faults is absent: the reference step does not cover several "
-                                      "micro-batches",
-                                      sharded, sharded}));
+      "device: cpu\ntraining: {recipe: delayed}\nmatrix: {ranks: [1, 2], quantized_weights: [false, true]}\n"
+      "measure: [reference]\nexpect: [{metric: reference.faults, equals: 0}]\n";
+  const std::string eight_bits =
+      "reference.faults is absent: the reference step does not cover weights that live in eight bits";
+  EXPECT_EQ(inconclusive_of(text), (std::vector<std::string>{"", eight_bits, "", eight_bits}));
   const std::string large = inconclusive_of(
       "device: cpu\ntraining: {steps: 10000}\nmeasure: [reference]\n"
       "expect: [{metric: reference.faults, equals: 0}]\n")[0];
