@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "harness/cell/keys.h"
 #include "harness/scenario/sample.h"
 

@@ -30,7 +30,7 @@ constexpr const char* kRead =
     "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import runpy; "
     "runpy.run_module('fp8lab_subjects.snapshots', run_name='__main__', alter_sys=True)";
 
-std::string worker_folder(const std::string& built_in) {
+std::string folder_of_reader(const std::string& built_in) {
   const char* named = std::getenv("FP8LAB_WORKER");
   const std::string folder = named && *named ? named : built_in;
   check(fs::is_regular_file(fs::path(folder) / "fp8lab_subjects" / "snapshots.py"),
@@ -42,7 +42,7 @@ std::string worker_folder(const std::string& built_in) {
 
 /// The document that the Python program prints. Throws Error with its message.
 std::string read_snapshots(const SnapshotRequest& request, const Program& program) {
-  std::string path = worker_folder(program.worker_directory);
+  std::string path = folder_of_reader(program.worker_directory);
   if (const std::string others = python_path(); !others.empty()) path += ":" + others;
   std::vector<std::string> words{"/usr/bin/env", "PYTHONPATH=" + path, "python3", "-c", kRead};
   words.push_back(request.first);

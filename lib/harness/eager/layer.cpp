@@ -1,11 +1,6 @@
 #include "harness/eager/layer.h"
 
 namespace fp8lab::eager {
-namespace {
-
-constexpr Bytes kF32 = 4;
-
-}  // namespace
 
 Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Block& gradient) {
   const Bytes all = n.rows_f32(n.hidden);

@@ -5,6 +5,8 @@
 
 namespace fp8lab::eager {
 
+inline constexpr Bytes kF32 = 4;
+
 /// Which eager program trains the cell.
 enum class Program {
   /// The layers of lib/subjects: one product makes Q, K and V and another one both inputs of SwiGLU, each layer makes

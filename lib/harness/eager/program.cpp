@@ -8,7 +8,7 @@
 namespace fp8lab::eager {
 namespace {
 
-constexpr Bytes kF32 = 4, kToken = 8;
+constexpr Bytes kToken = 8;
 constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // on Hopper and Blackwell
 
 class Training {

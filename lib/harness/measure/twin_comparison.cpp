@@ -22,7 +22,7 @@ using reference_step::Bounds;
 using reference_step::Matrix;
 
 constexpr std::array kTwinMetrics{"parity.twin_faults", "parity.twin_tensors", "parity.twin_noise"};
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMostNamedFaults = 8;
 
 /// How much of the twin's noise N a distance from it may have. It is 2 N if the cell's noise is as large and
 /// independent; either varies by half in tensors of a few dozen elements, and with the values that a scale of an entire
@@ -164,9 +164,9 @@ std::vector<std::int64_t> positions(std::int64_t seq, int rank, int ranks) {
   return out;
 }
 
-class Comparison {
+class TwinComparison {
  public:
-  Comparison(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, Findings& out)
+  TwinComparison(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, Findings& out)
       : cell_(cell),
         twin_(twin),
         quantized_(recipe.quantized),
@@ -375,7 +375,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
     exact_run.train();
     exact_losses = exact_run.losses();
   }
-  Comparison comparison(cell, twin, recipe, out);
+  TwinComparison comparison(cell, twin, recipe, out);
   for (std::int64_t step = 0; step < twin.steps; ++step) {
     const auto at = static_cast<std::size_t>(step);
     comparison.compare_step(step, seen.steps[at], recorder.steps()[at], exact ? &exact->steps()[at] : nullptr, names,
@@ -399,7 +399,7 @@ void put_findings(const Findings& mine, ProcessGroup* world, ArmResult& result) 
   const std::vector<std::size_t> counts =
       of_all_ranks(world, std::vector{mine.faults.size()}, "numbers of twin faults");
   std::vector<FaultText> named = mine.faults;
-  named.resize(kMostNamed);
+  named.resize(kMostNamedFaults);
   const std::vector<FaultText> all = of_all_ranks(world, named, "twin faults");
   const std::vector<double> noise = of_all_ranks(world, std::vector{mine.noise}, "twin noise");
   const std::vector<std::int64_t> tensors = of_all_ranks(world, std::vector{mine.tensors}, "twin tensors");
@@ -410,7 +410,7 @@ void put_findings(const Findings& mine, ProcessGroup* world, ArmResult& result) 
   std::size_t shown = 0;
   std::string first;
   for (const FaultText& text : all) {
-    if (text[0] == '\0' || shown == kMostNamed) continue;
+    if (text[0] == '\0' || shown == kMostNamedFaults) continue;
     if (shown++ == 0) first = text.data();
     result.notes.push_back(fmt::format("twin: {}", text.data()));
   }

@@ -21,7 +21,7 @@ using json_schema::Member;
 using json_schema::object;
 using json_schema::reference;
 
-Json list_of(Json items) { return {{"type", "array"}, {"minItems", 1}, {"items", std::move(items)}}; }
+Json filled_list_of(Json items) { return {{"type", "array"}, {"minItems", 1}, {"items", std::move(items)}}; }
 
 Json set_of(Json items) {
   return {{"type", "array"}, {"minItems", 1}, {"uniqueItems", true}, {"items", std::move(items)}};
@@ -131,11 +131,11 @@ Json definitions(const Vocabulary& vocabulary) {
   Json point = object_of_keys(axes([](Json value) { return value; }));
   point["minProperties"] = 1;
   out["point"] = std::move(point);
-  out["points"] = list_of(reference("point"));
+  out["points"] = filled_list_of(reference("point"));
   const Json scalar{{"type", {"string", "number", "boolean"}}};
   out["when"] = {{"description", "holds in cells in which each named axis has one of the listed values"},
                  {"type", "object"},
-                 {"additionalProperties", {{"anyOf", {scalar, list_of(scalar)}}}}};
+                 {"additionalProperties", {{"anyOf", {scalar, filled_list_of(scalar)}}}}};
   Json sides = Json::array();
   for (const Side side : kSides) sides.push_back(name(side));
   out["arm"] = {{"enum", sides}, {"description", "difference is before minus after"}};
@@ -190,26 +190,27 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
   Json matrix = object_of_keys(axes([](Json value) { return set_of(std::move(value)); }));
   matrix["minProperties"] = 1;
   for (const char* points : {"include", "exclude"}) matrix["properties"][points] = reference("points");
-  Json skips = list_of(object(
+  Json skips = filled_list_of(object(
       {{"when", reference("when"), "the cells to skip"}, {"reason", text, "why they cannot run, as results give it"}}));
   const Json sections = properties_of("");
   const auto section = [&](const char* name) { return sections.at(name); };
-  Json out = document("fp8lab.scenario/1", "fp8lab scenario",
-                      object({{"version", {{"const", 1}}, "version of the file format"},
-                              {"name", file_name, "the scenario's name, in ids of cells and names of files"},
-                              {"title", text, "what it shows, in one line"},
-                              {"upstream?", list_of({{"type", "string"}}), "reports and fixes that this is about"},
-                              {"versions?", section("versions"), "releases or folders of the subject, by arm"},
-                              {"model", section("model"), "what is trained"},
-                              {"training?", section("training"), "how it is trained"},
-                              {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
-                              {"include?", reference("points"), "further points of the matrix"},
-                              {"exclude?", reference("points"), "points that the matrix leaves out"},
-                              {"measure", set_of({{"enum", groups}}), "groups of metrics"},
-                              {"expect?", list_of(reference("expectation")), "what must hold"},
-                              {"claims?", list_of(reference("claim")), "figures that sources state, to be compared"},
-                              {"skip_if?", skips, "cells that cannot run, with reasons"},
-                              {"timeout?", timeout, "seconds that one arm may take"}}));
+  Json out =
+      document("fp8lab.scenario/1", "fp8lab scenario",
+               object({{"version", {{"const", 1}}, "version of the file format"},
+                       {"name", file_name, "the scenario's name, in ids of cells and names of files"},
+                       {"title", text, "what it shows, in one line"},
+                       {"upstream?", filled_list_of({{"type", "string"}}), "reports and fixes that this is about"},
+                       {"versions?", section("versions"), "releases or folders of the subject, by arm"},
+                       {"model", section("model"), "what is trained"},
+                       {"training?", section("training"), "how it is trained"},
+                       {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
+                       {"include?", reference("points"), "further points of the matrix"},
+                       {"exclude?", reference("points"), "points that the matrix leaves out"},
+                       {"measure", set_of({{"enum", groups}}), "groups of metrics"},
+                       {"expect?", filled_list_of(reference("expectation")), "what must hold"},
+                       {"claims?", filled_list_of(reference("claim")), "figures that sources state, to be compared"},
+                       {"skip_if?", skips, "cells that cannot run, with reasons"},
+                       {"timeout?", timeout, "seconds that one arm may take"}}));
   for (const auto& [name, schema] : sections.items())
     if (!out["properties"].contains(name)) out["properties"][name] = schema;
   out["patternProperties"] = {{"^x-", {{"description", "a place for anchors"}}}};

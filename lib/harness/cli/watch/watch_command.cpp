@@ -47,7 +47,7 @@ class SpoolFolder {
   fs::path path_;
 };
 
-std::string worker_folder(const std::string& built_in) {
+std::string folder_of_instruments(const std::string& built_in) {
   const char* named = std::getenv("FP8LAB_WORKER");
   const std::string folder = named && *named ? named : built_in;
   check(
@@ -239,7 +239,7 @@ std::string how_ranks_ended(const Watched& watched) {
 
 Watched watch(const WatchRequest& request, const Program& program) {
   const SpoolFolder spool;
-  const WatchedProgram started = program_of(request, worker_folder(program.worker_directory), spool.path());
+  const WatchedProgram started = program_of(request, folder_of_instruments(program.worker_directory), spool.path());
   const Clock::time_point begin = Clock::now();
   Watched out;
   out.end = run_watched(started);
