@@ -124,13 +124,14 @@ TEST_F(Watch, TheProgramSeesTheInstrumentsFirstOnItsPathAndItsOwnAfterThem) {
 
 TEST_F(Watch, AFindingFailsItsGateAndNamesTheRanks) {
   Json zero = process(0, 2, 1000), one = process(1, 2, 3000);
-  zero["findings"] = {finding("growth", "variable history", "memory grows by 1.0 KiB a step: history", 1024)};
+  zero["findings"] =
+      Json::array({finding("growth", "variable history", "memory grows by 1.0 KiB a step: history", 1024)});
   one["findings"] = {finding("growth", "variable history", "memory grows by 2.0 KiB a step: history", 2048),
                      finding("still", "", "1 of 3 weights have not moved", 1)};
   zero["result"]["metrics"]["memory.growth_bytes"]["value"] = 1024;
   zero["result"]["metrics"]["parity.weights_moved"]["value"] = 0.5;
   one["result"]["metrics"]["memory.growth_bytes"]["value"] = 2048;
-  EXPECT_EQ(watch({zero, one}), 1);
+  EXPECT_EQ(watch({zero, one}), 1) << output_ << errors_;
   EXPECT_TRUE(contains(output_, "figures of rank 1, the worst: its peak is largest")) << output_;
   EXPECT_TRUE(contains(output_, "FOUND     memory grows by 2.0 KiB a step: history (every rank)")) << output_;
   EXPECT_TRUE(contains(output_, "FOUND     1 of 3 weights have not moved (rank 1 of 2)")) << output_;
