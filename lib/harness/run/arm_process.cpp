@@ -101,25 +101,6 @@ std::string last_line(const std::string& text) {
   return text.substr(begin, std::min<std::size_t>(end - begin + 1, 200));
 }
 
-/// This process's variables, "NAME=value", where `changed` has no other value for them.
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
-  std::vector<std::string> variables;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string text = *variable;
-    if (!changed.contains(text.substr(0, text.find('=')))) variables.push_back(text);
-  }
-  for (const auto& [name, value] : changed) variables.push_back(fmt::format("{}={}", name, value));
-  return variables;
-}
-
-/// What exec takes; lives as long as `words`.
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 }  // namespace
 
 ArmProcess::ArmProcess(const ArmCommand& command)

@@ -2,6 +2,10 @@
 
 #include <sys/types.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 namespace fp8lab {
 
 /// A program to start, and its descriptors.
@@ -34,5 +38,11 @@ class GroupGuard {
   pid_t guard_ = -1;   ///< a process in the group, which waits for the end of this one
   int lifeline_ = -1;  ///< an end of a pipe that only this process holds
 };
+
+/// This process's variables, "NAME=value", with the values of `changed` in place of their own.
+std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed);
+
+/// What exec takes: ends with a null pointer, and is valid as long as `words`.
+std::vector<char*> pointers_to(std::vector<std::string>& words);
 
 }  // namespace fp8lab

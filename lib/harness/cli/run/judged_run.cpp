@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cli/progress.h"
 #include "harness/cli/run/run_end.h"
+#include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
 #include "harness/run/launched_runner.h"
@@ -21,15 +21,6 @@
 
 namespace fp8lab {
 namespace {
-
-std::string now_utc() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  ::gmtime_r(&now, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-  return text;
-}
 
 /// A run from its first cell to its exit code.
 class Run {

@@ -26,23 +26,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kGrace{35};
 constexpr std::chrono::milliseconds kLongestWait{500};
 
-std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
-  std::vector<std::string> variables;
-  for (char** variable = ::environ; *variable != nullptr; ++variable) {
-    const std::string text = *variable;
-    if (!changed.contains(text.substr(0, text.find('=')))) variables.push_back(text);
-  }
-  for (const auto& [name, value] : changed) variables.push_back(fmt::format("{}={}", name, value));
-  return variables;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
 pid_t start(const WatchedProgram& program) {
   std::vector<std::string> words = program.words, variables = environment_with(program.environment);
   const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
