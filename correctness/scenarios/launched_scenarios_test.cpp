@@ -18,19 +18,21 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kScenario = R"(version: 1
+std::string scenario(int steps) {
+  constexpr const char* kText = R"(version: 1
 name: over-ranks
 title: Training over four ranks
 ranks: 4
 model: {layer: layernorm_mlp, layers: 2, hidden: 128, ffn: 256, seq: 32, batch: 1}
-training: {steps: 2, optimizer: adam, learning_rate: 0.01, recipe: delayed, loss: mse, quantized_weights: true,
-           master_weights: f32}
 matrix:
   device: [cpu, meta]
   recipe: [delayed, mxfp8]
   mesh: [4, 2x2]
 measure: [memory, parity, traffic]
-)";
+training: {optimizer: adam, learning_rate: 0.01, recipe: delayed, loss: mse, quantized_weights: true,
+           master_weights: f32, steps: )";
+  return kText + std::to_string(steps) + "}\n";
+}
 
 struct Outcome {
   int code = -1;
@@ -40,7 +42,7 @@ struct Outcome {
 
 Outcome run(const std::string& launcher) {
   const sample::TemporaryDirectory directory;
-  sample::write(directory / "over-ranks.yaml", kScenario);
+  sample::write(directory / "over-ranks.yaml", scenario(2));
   const std::string command = launcher + " " + paths::kProgram + " run " + (directory / "over-ranks.yaml").string() +
                               " -o " + (directory / "out").string() + " > " + (directory / "log").string() + " 2>&1";
   const int status = std::system(command.c_str());
@@ -95,7 +97,7 @@ TEST(LaunchedScenarios, SignalWhileRanksConnectOverMpi_EveryRankEndsWithIt) {
   for (int run = 0; run < kRuns; ++run) {
     const sample::TemporaryDirectory directory;
     const std::string folder = directory.string() + "/";
-    sample::write(directory / "over-ranks.yaml", kScenario);
+    sample::write(directory / "over-ranks.yaml", scenario(300));  // outlasts a busy machine's delays
     // The shell of a rank outlives the signal and writes the exit code of the program, which gets it too.
     sample::write(directory / "rank.sh", "trap : TERM\n" + std::string(paths::kProgram) + " run " + folder +
                                              "over-ranks.yaml -o " + folder + "out\necho $? > " + folder +

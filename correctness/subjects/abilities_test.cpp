@@ -86,9 +86,10 @@ TEST(Abilities, TheProgramAndTheWorkerAgreeOnEveryValueOfEveryKey) {
               key.set(cell, *value_of(key, text, bundled_vocabulary()));
               add(cell);
             }
-    for (const char* group : {"memory", "reference", "twin"}) {
+    for (const char* group : {"memory", "reference", "twin", "parity"}) {
       CellConfig cell = cell_of(subject.name);
       cell.measure = {"memory", group};
+      cell.model.dropout = 0.1;
       add(cell);
     }
   }
@@ -155,9 +156,27 @@ TEST(Abilities, OptimizersOfPyTorchHaveEveryKeyOfPyTorch) {
   EXPECT_EQ(refusal(engine, {{"clip_norm", "1"}, {"optimizer", "foreach_adam"}, {"ranks", "2"}}), "training.clip_norm");
 }
 
+TEST(Abilities, TransformerEngineDrawsRandomNumbersOfItsOwnWhichNoValuesAreComparedUnder) {
+  CellConfig engine = cell_of("transformer_engine");
+  EXPECT_EQ(refusal(engine, {{"dropout", "0.1"}}), "");
+  EXPECT_EQ(refusal(engine, {{"ranks", "2"}, {"deferred_init", "true"}}), "");
+  engine.measure = {"memory", "parity"};
+  EXPECT_EQ(refusal(engine, {{"dropout", "0.1"}}), "model.dropout");
+  EXPECT_EQ(refusal(engine, {{"ranks", "2"}, {"deferred_init", "true"}}), "training.deferred_init");
+  EXPECT_EQ(refusal(cell_of("torch"), {{"dropout", "0.1"}}), "model.dropout");
+}
+
+TEST(Abilities, AttentionRunsInEightBitsUnderRecipesOfTensors) {
+  const CellConfig engine = cell_of("transformer_engine");
+  for (const char* recipe : {"delayed", "current"})
+    EXPECT_EQ(refusal(engine, {{"recipe", recipe}, {"fp8_attention", "true"}}), "");
+  EXPECT_EQ(refusal(engine, {{"recipe", "block"}, {"fp8_attention", "true"}}), "training.fp8_attention");
+  EXPECT_EQ(refusal(engine, {{"recipe", "block"}, {"fp8_attention", "true"}}, Arm::kBf16), "");
+  EXPECT_EQ(refusal(cell_of("torch"), {{"fp8_attention", "true"}}), "training.fp8_attention");
+}
+
 TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   const CellConfig engine = cell_of("transformer_engine"), torchao = cell_of("torchao");
-  EXPECT_EQ(refusal(engine, {{"ranks", "2"}, {"deferred_init", "true"}}), "training.deferred_init");
   EXPECT_EQ(refusal(engine, {{"ranks", "2"}, {"deferred_init", "false"}}), "");
   EXPECT_EQ(refusal(torchao, {{"ranks", "2"}, {"deferred_init", "false"}}), "training.deferred_init");
   EXPECT_EQ(refusal(torchao, {{"ranks", "2"}, {"deferred_init", "true"}}), "");

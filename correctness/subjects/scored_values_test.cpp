@@ -76,6 +76,38 @@ TEST_F(ScoredValues, OneValueOfOneRankShowsInItsMetric) {
   EXPECT_EQ(metric("parity.loss_gap"), 1.0);
 }
 
+TEST_F(ScoredValues, GradientsWithTheSameWeightsAreScoredByTensor) {
+  EXPECT_FALSE(score_values(directory_.string()).metrics.contains("parity.same_weights_grad_sqnr_db"));
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string text = description(rank);
+    sample::write(directory_ / "arm" / ("rank-" + std::to_string(rank) + ".json"),
+                  text.replace(0, 1, R"({"input_gradient": 2, )"));
+    for (const char* of : {"own", "bf16"}) {
+      const std::string end = std::to_string(rank) + ".f32";
+      put("arm", std::string(of) + "_pass_output-" + end, {1.0f, 2.0f});
+      put("arm", std::string(of) + "_pass_gradients-" + end, {3.0f, 4.0f, 1.0f, 1.0f, 2.0f});
+    }
+  }
+  EXPECT_FALSE(metric("parity.same_weights_grad_sqnr_db"));
+  EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "no tensor has noise");
+  // The second rank's rows of w, and its input: of w both ranks' rows count.
+  put("arm", "own_pass_gradients-1.f32", {3.0f, 4.5f, 1.0f, 1.0f, 4.0f});
+  EXPECT_NEAR(metric("parity.same_weights_grad_sqnr_db").value(), 10 * std::log10(10.0 / 4.0), 1e-5);
+  EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "of input");
+  put("arm", "own_pass_gradients-0.f32", {std::numeric_limits<float>::quiet_NaN(), 4.0f, 1.0f, 1.0f, 2.0f});
+  EXPECT_TRUE(std::isnan(metric("parity.same_weights_grad_sqnr_db").value()));
+  EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "w: a value is not finite");
+  put("arm", "own_pass_gradients-0.f32", {3.0f});
+  EXPECT_THROW(score_values(directory_.string()), Error);
+}
+
+TEST_F(ScoredValues, NormsOfGradientsAndUpdatesAreRelativeToBf16) {
+  for (const char* name : {"gradients-0.f32", "gradients-1.f32"}) put("arm", name, {1.0f, 0.5f, 2.0f});
+  put("arm", "weights-0.f32", {2.0f, 2.0f, 4.0f, 4.0f, 6.0f, 7.0f});
+  EXPECT_DOUBLE_EQ(metric("parity.grad_norm_ratio").value(), 2.0);
+  EXPECT_DOUBLE_EQ(metric("parity.update_norm_ratio").value(), 2.0);
+}
+
 TEST_F(ScoredValues, ShardsThatStayAndValuesThatAreNotFiniteAreFound) {
   for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {1.5f, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
   EXPECT_EQ(metric("parity.weights_moved"), 1.0);

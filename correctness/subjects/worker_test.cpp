@@ -136,6 +136,22 @@ TEST_F(Worker, ParityFindsOneFrozenTensorAndOneRankThatDiffers) {
   EXPECT_EQ(metric(wrong[0], "after", "parity.gathered_equals_unsharded"), 1);
 }
 
+TEST_F(Worker, ParityFindsAProductThatReadsStaleWeights) {
+  const std::string name = "parity.same_weights_grad_sqnr_db";
+  const Json cells = run(kDouble +
+                         "training: {steps: 4, optimizer: adam, learning_rate: 1e-2, moments: bf16, loss: mse}\n"
+                         "versions: {before: stale_transpose}\nmatrix: {ranks: [1, 2]}\nmeasure: [parity]\n" +
+                         any("parity.weights_moved"));
+  ASSERT_EQ(cells.size(), 2u);
+  for (const Json& cell : cells) {
+    EXPECT_LT(metric(cell, "before", name), 6);
+    EXPECT_GT(metric(cell, "before", "parity.grad_sqnr_db"), 20) << "the last layers' gradients are larger";
+    const Json& after = cell.at("arms").at("after").at("metrics").at(name);
+    EXPECT_TRUE(after.at("value").is_null()) << after;
+    EXPECT_EQ(after.at("reason"), "no tensor has noise");
+  }
+}
+
 TEST_F(Worker, ControlsOfALibraryFindPlantedChanges) {
   const Json cells =
       run(kDouble + "training: {steps: 2}\nmatrix: {control: [same, planted]}\nmeasure: [memory, traffic]\n" +

@@ -102,17 +102,17 @@ constexpr std::array<std::string_view, 13> kTransformerKeys{"model.form",
                                                             "training.fp8_mha"};
 
 constexpr std::array kLayers = {
-    LayerRow{"linear", "one matrix product", make_linear, square_product, kLinearKeys},
+    LayerRow{"linear", "one matrix product", make_linear, square_product, 1, kLinearKeys},
     LayerRow{"grouped_linear", "one matrix product for each expert, over its group of tokens", make<GroupedLinear>,
-             group_products, kGroupedKeys},
-    LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product,
+             group_products, 1, kGroupedKeys},
+    LayerRow{"layernorm_linear", "norm and matrix product as one node", make_layernorm_linear, square_product, 1,
              kNormLinearKeys},
-    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products,
+    LayerRow{"layernorm_mlp", "norm, two products and the activation between as one node", make_mlp, mlp_products, 2,
              kMlpKeys},
     LayerRow{"multihead_attention", "norm, QKV projection, attention, output projection", make<MultiheadAttention>,
-             attention_products, kAttentionKeys},
+             attention_products, 2, kAttentionKeys},
     LayerRow{"transformer_layer", "attention and MLP, each behind a residual", make<TransformerLayer>,
-             transformer_products, kTransformerKeys},
+             transformer_products, 4, kTransformerKeys},
 };
 
 }  // namespace

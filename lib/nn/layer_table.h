@@ -25,6 +25,7 @@ struct LayerRow {
   std::unique_ptr<Module> (*make)(Build&, const std::string& name, const LayerConfig&);
   /// All weights and activations that a quantizing recipe casts, in both orientations.
   std::vector<QuantizedMatrix> (*quantized)(const LayerConfig&);
+  int products;  ///< by weights, one after the other
   /// Keys of a scenario that the layer reads and other layers do not. A test tries every key with every layer.
   std::span<const std::string_view> keys;
 };

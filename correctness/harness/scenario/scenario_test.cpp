@@ -134,8 +134,8 @@ TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
   vocabulary.why_absent = [](const CellConfig& cell, Arm, std::string_view metric) {
     return metric == "parity.twin_faults" && cell.ranks == 1 ? "the cell itself is plain" : "";
   };
-  vocabulary.floor = [](const CellConfig&, Arm arm, std::string_view) {
-    return arm == Arm::kAfter ? std::optional(3.0) : std::nullopt;
+  vocabulary.floor = [](const CellConfig&, Arm arm, std::string_view metric) {
+    return arm == Arm::kAfter && metric == "parity.grad_sqnr_db" ? std::optional(3.0) : std::nullopt;
   };
   const auto texts = [&](const std::string& more) {
     const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [parity]\n" + more;

@@ -91,6 +91,12 @@ constexpr std::array kMetrics{
            "values cast to eight bits in the last step's forward and backward, over all ranks; counted twice if both "
            "orientations are made and have scales of their own"},
 
+    Metric{"parity.same_weights_output_sqnr_db", "dB", kMore, true,
+           "of a library: output of one more step against BF16 layers that hold the same weights", 0.5},
+    Metric{"parity.same_weights_grad_sqnr_db", "dB", kMore, true,
+           "of a library: gradients of one more step against BF16 layers that hold the same weights, of the tensor with the "
+           "most noise; near 0 if a product reads other weights than the stored ones",
+           0.5},
     Metric{"parity.grad_norm_ratio", "1", kNeither, true,
            "norm of the last step's gradients, before the optimizer, relative to BF16's"},
     Metric{"parity.update_norm_ratio", "1", kNeither, true,
@@ -144,7 +150,8 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.collectives", .predicted = true}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
-    {.metric = "parity.grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
+    {.metric = "parity.grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true},
+    {.metric = "parity.same_weights_grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
 
 constexpr std::array kGroups{
     MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory, .gates = kMemoryGates},

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <span>
 #include <utility>
@@ -119,6 +120,8 @@ std::vector<Term> terms(std::span<const Row> rows) {
 
 std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric) {
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
+  if (metric.starts_with("parity.same_weights_"))
+    return "it is of libraries; `measure: [reference]` compares the products of this program's runtime";
   if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
   const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
@@ -135,12 +138,23 @@ constexpr std::int64_t kUnscaledSteps = 3;
 /// loses more, since a scale from a history leaves a growing or a shrinking gradient fewer of the type's numbers.
 constexpr double kGradientFloor = 3.0, kDelayedGradientFloor = 1.0;
 
+/// Decibels of a product of two casts, one of them to E5M2.
+constexpr double kProductDecibels = 24.0;
+/// A gradient passes every product of the model twice, in forward and in backward, and noise of casts adds up. Half as
+/// much noise again as that, and twice as much if scales come from a history.
+double same_weights_floor(const CellConfig& cell, bool from_history) {
+  const double products = 2.0 * static_cast<double>(cell.model.layers) * layer_row(cell.model.layer).products;
+  return std::max(kGradientFloor, kProductDecibels - 10.0 * std::log10(products) - (from_history ? 6.0 : 3.0));
+}
+
 std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
-  if (metric != "parity.grad_sqnr_db" || arm != Arm::kAfter) return std::nullopt;
+  if (arm != Arm::kAfter) return std::nullopt;
   const Recipe recipe = recipe_of(cell, arm);
-  if (!recipe.quantized || cell.training.steps > kComparableSteps) return std::nullopt;
-  if (recipe.activation.amax_source != AmaxSource::kHistory) return kGradientFloor;
-  return cell.training.steps > kUnscaledSteps ? std::optional(kDelayedGradientFloor) : std::nullopt;
+  const bool from_history = recipe.activation.amax_source == AmaxSource::kHistory;
+  if (!recipe.quantized || (from_history && cell.training.steps <= kUnscaledSteps)) return std::nullopt;
+  if (metric == "parity.same_weights_grad_sqnr_db") return same_weights_floor(cell, from_history);
+  if (metric != "parity.grad_sqnr_db" || cell.training.steps > kComparableSteps) return std::nullopt;
+  return from_history ? kDelayedGradientFloor : kGradientFloor;
 }
 
 Vocabulary make_vocabulary() {

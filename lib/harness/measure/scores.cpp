@@ -47,18 +47,41 @@ Decibels::Decibels(const Noise& sum) {
     value = 10.0 * std::log10(sum.signal / sum.noise);
 }
 
+namespace {
+
+/// Puts the noise of each tensor over all ranks, and returns it.
+std::vector<Noise> put_noise_of_tensors(ArmResult& result, const std::string& of, const std::vector<std::string>& names,
+                                        std::span<const Noise> ranks) {
+  std::vector<Noise> all(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    for (std::size_t j = i; j < ranks.size(); j += names.size()) all[i] += ranks[j];
+    const Decibels db(all[i]);
+    result.noise.push_back({.tensor = names[i], .of = of, .sqnr_db = db.value, .reason = db.reason});
+  }
+  return all;
+}
+
+}  // namespace
+
 void put_noise(ArmResult& result, const std::string& metric, const std::string& of,
                const std::vector<std::string>& names, std::span<const Noise> ranks) {
-  Noise sum;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    Noise of_tensor;
-    for (std::size_t j = i; j < ranks.size(); j += names.size()) of_tensor += ranks[j];
-    const Decibels db(of_tensor);
-    result.noise.push_back({.tensor = names[i], .of = of, .sqnr_db = db.value, .reason = db.reason});
-    sum += of_tensor;
-  }
-  const Decibels db(sum);
+  const std::vector<Noise> all = put_noise_of_tensors(result, of, names, ranks);
+  const Decibels db(std::accumulate(all.begin(), all.end(), Noise{}, [](Noise a, const Noise& b) { return a += b; }));
   put(result.metrics, metric, db.value, db.reason);
+}
+
+void put_least_sqnr(ArmResult& result, const std::string& metric, const std::string& of,
+                    const std::vector<std::string>& names, std::span<const Noise> ranks) {
+  const std::vector<Noise> all = put_noise_of_tensors(result, of, names, ranks);
+  std::optional<double> least;
+  std::string reason = "no tensor has noise";
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Decibels db(all[i]);
+    if (!db.value || (least && (std::isnan(*least) || *db.value >= *least))) continue;
+    least = db.value;
+    reason = std::isnan(*db.value) ? fmt::format("{}: {}", names[i], db.reason) : "of " + names[i];
+  }
+  put(result.metrics, metric, least, reason);
 }
 
 double squares_of(const Lists& values) {

@@ -38,6 +38,10 @@ struct Decibels {
 void put_noise(ArmResult& result, const std::string& metric, const std::string& of,
                const std::vector<std::string>& names, std::span<const Noise> ranks);
 
+/// The same, but the metric is the least of the tensors', and its reason names that tensor.
+void put_least_sqnr(ArmResult& result, const std::string& metric, const std::string& of,
+                    const std::vector<std::string>& names, std::span<const Noise> ranks);
+
 double squares_of(const Lists& values);
 double squares_of_difference(const Lists& a, const Lists& b);
 

@@ -143,7 +143,7 @@ Broken broken_optimizer_rule(const CellConfig& cell, const Vocabulary& vocabular
                                   "none, f32 or `param_dtype: bf16`",
                                   t.param_dtype.text())};
   const bool eight_bits = t.quantized_weights && (!vocabulary.quantizes || vocabulary.quantizes(t.recipe));
-  if (eight_bits && t.optimizer == Optimizer::kAdam && t.master_weights == Master::kNone)
+  if (!is_library(cell) && eight_bits && t.optimizer == Optimizer::kAdam && t.master_weights == Master::kNone)
     return BrokenRule{"training.master_weights",
                       fmt::format("{}, but adam needs f32 or remainder if quantized_weights are on: a step is "
                                   "smaller than what eight bits can distinguish",

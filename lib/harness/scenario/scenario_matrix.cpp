@@ -14,7 +14,7 @@ constexpr std::size_t kMostPoints = 100000;
 /// The most comparisons while a matrix is expanded: every entry of `exclude` and `include` with every point.
 constexpr std::size_t kMostComparisons = 10000000;
 
-const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, const std::string& where) {
+const Key& axis_key(const NodeReader& reader, const YamlEntry& entry, std::string_view where) {
   if (const Key* key = find_key(entry.key)) return *key;
   reader.refuse(entry.place, fmt::format("`{}.{}`: no key of this name can be an axis.{}", where, quotable(entry.key),
                                          suggestion(entry.key, axis_names())));

@@ -85,7 +85,8 @@ std::string Abilities::why_unable(const CellConfig& cell, Arm arm) const {
   for (const Rule& rule : rules_) {
     if (!contains(rule.subjects, cell.subject)) continue;
     if (!std::ranges::all_of(rule.when, [&](const Condition& condition) {
-          return contains(condition.values, values_of(cell, arm, condition.key).front().value);
+          return std::ranges::any_of(values_of(cell, arm, condition.key),
+                                     [&](const auto& one) { return contains(condition.values, one.value); });
         }))
       continue;
     for (const auto& [key, value] : values_of(cell, arm, rule.only.key)) {

@@ -19,6 +19,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// One forward and backward with the trained weights. The last of the gradients is the input's.
+struct PassValues {
+  std::vector<float> output;
+  Lists gradients;
+};
+
 /// What one rank of a run left.
 struct RankValues {
   std::vector<std::string> names;
@@ -26,6 +32,7 @@ struct RankValues {
   std::optional<bool> gathered_equals_unsharded;
   std::vector<float> losses, output;
   Lists initial, weights, gradients;
+  std::optional<PassValues> own_pass, bf16_pass;  ///< of the arm's layers, and of BF16 layers with the same weights
 };
 
 std::ifstream opened(const fs::path& path) {
@@ -73,8 +80,8 @@ RankValues values_of(const fs::path& folder, int rank) {
   const JsonDocument document(text_of(folder / fmt::format("rank-{}.json", rank)));
   RankValues out;
   std::vector<std::int64_t> elements, gradients;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   document.root().at("tensors").each_item([&](const JsonReader& tensor) {
-    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
     out.names.push_back(tensor.at("name").text());
     elements.push_back(tensor.at("elements").integer(0, kMost));
     gradients.push_back(tensor.at("gradient").integer(0, elements.back()));
@@ -90,6 +97,10 @@ RankValues values_of(const fs::path& folder, int rank) {
   out.initial = lists_of(file("initial"), elements);
   out.weights = lists_of(file("weights"), elements);
   out.gradients = lists_of(file("gradients"), gradients);
+  if (!fs::exists(file("own_pass_output"))) return out;
+  gradients.push_back(document.root().at("input_gradient").integer(0, kMost));
+  out.own_pass = {floats_of(file("own_pass_output")), lists_of(file("own_pass_gradients"), gradients)};
+  out.bf16_pass = {floats_of(file("bf16_pass_output")), lists_of(file("bf16_pass_gradients"), gradients)};
   return out;
 }
 
@@ -109,6 +120,38 @@ std::vector<double> mean_losses(const Ranks& ranks) {
 
 void check_alike(const std::vector<float>& a, const std::vector<float>& b, const std::string& what) {
   check(a.size() == b.size(), fmt::format("{} has {} values in one arm and {} in BF16", what, a.size(), b.size()));
+}
+
+/// Puts the noise of every tensor between the arm's pass and the BF16 layers' pass, and the least SQNR of all: a product
+/// that reads stale weights changes only the gradients behind it.
+void put_pass_noise(ArmResult& result, const Ranks& ranks) {
+  std::vector<std::string> names = ranks.front().names;
+  names.emplace_back("input");
+  std::vector<Noise> outputs, gradients;
+  for (const RankValues& rank : ranks) {
+    if (!rank.own_pass) return;
+    check_alike(rank.own_pass->output, rank.bf16_pass->output, "the output with the trained weights");
+    outputs.push_back(noise_of(rank.bf16_pass->output, rank.own_pass->output));
+    for (std::size_t i = 0; i < names.size(); ++i)
+      gradients.push_back(noise_of(rank.bf16_pass->gradients[i], rank.own_pass->gradients[i]));
+  }
+  put_noise(result, "parity.same_weights_output_sqnr_db", "output with the same weights", {"output"}, outputs);
+  put_least_sqnr(result, "parity.same_weights_grad_sqnr_db", "gradient with the same weights", names, gradients);
+}
+
+void put_norm_ratio(ArmResult& result, const std::string& metric, double squares, double squares_of_bf16) {
+  const NormRatio ratio(squares, squares_of_bf16);
+  put(result.metrics, metric, ratio.value, ratio.reason);
+}
+
+/// Sizes of gradients and updates relative to BF16's.
+void put_norm_ratios(ArmResult& result, const Ranks& ranks, const Ranks& reference) {
+  double gradients = 0.0, of_bf16 = 0.0;
+  for (const RankValues& rank : ranks) gradients += squares_of(rank.gradients);
+  for (const RankValues& rank : reference) of_bf16 += squares_of(rank.gradients);
+  put_norm_ratio(result, "parity.grad_norm_ratio", gradients, of_bf16);
+  const auto update = [](const RankValues& rank) { return squares_of_difference(rank.weights, rank.initial); };
+  put_norm_ratio(result, "parity.update_norm_ratio", update(ranks.front()), update(reference.front()));
 }
 
 void put_noise_of(ArmResult& result, const std::string& metric, const std::string& of, Lists RankValues::* tensors,
@@ -190,6 +233,8 @@ ArmResult score_values(const fs::path& folder) {
   // Every rank has the same unsharded weights, so one of them is enough; ranks_equal finds those that differ.
   const Ranks first{ranks.front()}, first_reference{reference.front()};
   put_noise_of(result, "parity.weight_sqnr_db", "weight", &RankValues::weights, first, first_reference);
+  put_pass_noise(result, ranks);
+  put_norm_ratios(result, ranks, reference);
   put_of_ranks(result, ranks, cell.root().at("sharded").flag());
   for (const char* name : {"parity.clip_fraction", "parity.underflow_fraction", "parity.values_cast"})
     put(result.metrics, name, std::nullopt, "a library does not show the values that it casts");

@@ -39,12 +39,16 @@ def values_of(cell, key):
     return [(key, text(value)) for value in of_arm.get(key, [cell.config.get(key)])]
 
 
+def _has_one_of(cell, key, values):
+    return any(value in values for _, value in values_of(cell, key))
+
+
 def unable(cell):
     """The key that the library cannot honour and why, or ""."""
     for rule in RULES:
         if cell.subject not in rule["subjects"]:
             continue
-        if any(values_of(cell, key)[0][1] not in values for key, values in rule.get("when", {}).items()):
+        if not all(_has_one_of(cell, key, values) for key, values in rule.get("when", {}).items()):
             continue
         for key, value in values_of(cell, rule["key"]):
             if value not in rule["only"]:

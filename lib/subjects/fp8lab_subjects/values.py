@@ -6,7 +6,7 @@ import struct
 
 import torch
 
-from . import model, sharding
+from . import cells, model, same_weights, sharding
 from .training import Instrument
 
 
@@ -21,7 +21,7 @@ class ValuesInstrument(Instrument):
     reads_values = True
 
     def __init__(self, folder):
-        self.folder, self.kept = folder, {}
+        self.folder, self.kept, self.input_gradient = folder, {}, 0
 
     def built(self, run):
         # full_tensor() is a collective: every rank calls it for every parameter, in one order.
@@ -29,11 +29,11 @@ class ValuesInstrument(Instrument):
         self.gathered_equals = self._compare_with_unsharded(run)
 
     @staticmethod
-    def _gradient(parameter):
+    def _gradient(parameter, gradient):
         """This rank's rows; zeros for a parameter to which backward gave no gradient."""
-        if parameter.grad is None:
+        if gradient is None:
             return torch.zeros(sharding.local(parameter.detach()).numel())
-        return plain(sharding.local(parameter.grad))
+        return plain(sharding.local(gradient))
 
     def _compare_with_unsharded(self, run):
         """True if the gathered parameters have the bits that they are given without sharding; None where none can."""
@@ -50,10 +50,22 @@ class ValuesInstrument(Instrument):
         if name == "end_of_forward" and last:
             self.kept["output"] = [plain(run.output.detach())]
         if name == "end_of_backward" and last:
-            self.kept["gradients"] = [self._gradient(one) for _, one in run.named_parameters()]
+            self.kept["gradients"] = [self._gradient(one, one.grad) for _, one in run.named_parameters()]
 
     def trained(self, run):
-        self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
+        weights = self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
+        if run.cell.arm != cells.BF16:
+            self._keep_pass(run, "own", same_weights.one_pass(run, run.subject, run.model))
+            self._keep_pass(run, "bf16", same_weights.bf16_pass(run, weights))
+
+    def _keep_pass(self, run, of, done):
+        """The pass that `of` makes with the trained weights."""
+        gradients = [self._gradient(one, gradient) for (_, one), gradient in zip(run.named_parameters(), done.gradients)]
+        self.input_gradient = 0 if done.input_gradient is None else done.input_gradient.numel()
+        if done.input_gradient is not None:
+            gradients.append(plain(done.input_gradient))
+        self.kept[f"{of}_pass_output"] = [plain(done.output)]
+        self.kept[f"{of}_pass_gradients"] = gradients
 
     def results(self, run):
         self.folder.mkdir(exist_ok=True)
@@ -75,6 +87,10 @@ class ValuesInstrument(Instrument):
                 {"name": name, "elements": parameter.numel(), "gradient": gradient.numel(), "begin": begin,
                  "end": begin + own}
             )
-        about = {"tensors": described, "gathered_equals_unsharded": self.gathered_equals}
+        about = {
+            "tensors": described,
+            "input_gradient": self.input_gradient,
+            "gathered_equals_unsharded": self.gathered_equals,
+        }
         (self.folder / f"rank-{run.rank}.json").write_text(json.dumps(about))
         return {}

@@ -2,7 +2,8 @@
 
 `leak_context` and `leak_module` keep one byte too many; `extra_collective` reduces one number more in every step;
 `gather_f32` gathers weights in a wider type; `frozen_weights` leaves out the first tensor in every step; `wrong_rank`
-changes one weight on the last rank; `crash` ends the last rank by a signal, `raise` by an error, `hang` never ends.
+changes one weight on the last rank; `stale_transpose` multiplies gradients by the first layer's initial weights;
+`crash` ends the last rank by a signal, `raise` by an error, `hang` never ends.
 """
 
 import os
@@ -11,7 +12,8 @@ import time
 
 import torch
 
-from .. import sharding
+from .. import model, sharding
+from ..cells import BF16
 from .torch_subject import TorchSubject
 
 
@@ -28,10 +30,34 @@ class LeakyIdentity(torch.autograd.Function):
         return grad
 
 
+class StaleProduct(torch.autograd.Function):
+    """x weight^T, whose backward multiplies by another copy of the weights, as a transpose that nobody made anew."""
+
+    @staticmethod
+    def forward(ctx, x, weight, stale):
+        ctx.save_for_backward(x, stale)
+        return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, stale = ctx.saved_tensors
+        return grad @ stale, grad.t() @ x, None
+
+
+class StaleLinear(model.Linear):
+    stale = None
+
+    def forward(self, x):
+        if self.stale is None:
+            self.stale = self.weight.detach().clone()
+        product = StaleProduct.apply(x, self.weight, self.stale)
+        return product if self.bias is None else product + self.bias
+
+
 class DoubleSubject(TorchSubject):
     def __init__(self, cell, device):
         super().__init__(cell, device)
-        self.defect = cell.version
+        self.defect = "" if cell.arm == BF16 else cell.version
 
     def _is_last_rank(self):
         return not torch.distributed.is_initialized() or (
@@ -40,6 +66,8 @@ class DoubleSubject(TorchSubject):
 
     def make_model(self):
         built = super().make_model()
+        if self.defect == "stale_transpose":
+            next(module for module in built.modules() if type(module) is model.Linear).__class__ = StaleLinear
         return built.float() if self.defect == "gather_f32" else built
 
     def make_optimizer(self, built):

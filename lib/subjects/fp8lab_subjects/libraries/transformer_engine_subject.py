@@ -3,6 +3,7 @@
 Written for releases 2.11 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
 """
 
+import os
 import re
 
 import torch
@@ -52,11 +53,17 @@ def own_name(name, fused=False):
 def recipe_of(cell):
     from transformer_engine.common import recipe
 
-    return getattr(recipe, RECIPES[cell.recipe])()
+    attention = {"fp8_dpa": True, "fp8_mha": bool(cell["training.fp8_mha"])} if cell["training.fp8_attention"] else {}
+    return getattr(recipe, RECIPES[cell.recipe])(**attention)
+
+
+def deferred(cell):
+    """True if layers get memory and values once they are sharded, as Transformer Engine draws them."""
+    return cell.sharded and bool(cell.get("training.deferred_init", False))
 
 
 def _common(cell):
-    return {"params_dtype": model.dtype_of(cell), "device": "cuda"}
+    return {"params_dtype": model.dtype_of(cell), "device": "meta" if deferred(cell) else "cuda"}
 
 
 def _norm(cell):
@@ -65,7 +72,7 @@ def _norm(cell):
 
 def _fused_mlp(cell, te):
     hidden, bias = cell["model.hidden"], not cell.llama
-    where = {"dtype": model.dtype_of(cell), "device": "cuda"}
+    where = {"dtype": model.dtype_of(cell), "device": "meta" if deferred(cell) else "cuda"}
     norm = te.ops.RMSNorm if cell.llama else te.ops.LayerNorm
     activation = te.ops.SwiGLU if cell.llama else te.ops.GELU
     return te.ops.Sequential(
@@ -95,7 +102,7 @@ def make_layer(cell, te):
         )
     attention = {
         "num_gqa_groups": cell.kv_heads,
-        "attention_dropout": 0.0,
+        "attention_dropout": cell["model.dropout"],
         "layernorm_epsilon": model.EPSILON,
         "attn_mask_type": "causal",
         "normalization": _norm(cell),
@@ -108,7 +115,7 @@ def make_layer(cell, te):
         return te.MultiheadAttention(hidden, cell["model.heads"], input_layernorm=True, **attention)
     attention["self_attn_mask_type"] = attention.pop("attn_mask_type")
     return te.TransformerLayer(
-        hidden, cell.ffn, cell["model.heads"], hidden_dropout=0.0, activation=activation, **attention
+        hidden, cell.ffn, cell["model.heads"], hidden_dropout=cell["model.dropout"], activation=activation, **attention
     )
 
 
@@ -160,6 +167,8 @@ class TransformerEngineSubject(TorchSubject):
 
     def __init__(self, cell, device):
         super().__init__(cell, device)
+        if not cell["training.fp8_attention_backward"]:
+            os.environ["NVTE_FP8_DPA_BWD"] = "0"  # read when the library is imported
         import transformer_engine.pytorch as te
 
         self.te = te
@@ -175,7 +184,8 @@ class TransformerEngineSubject(TorchSubject):
         with self._weights_in_eight_bits():
             layers = [EngineLayer(cell, make_layer(cell, self.te)) for _ in range(cell["model.layers"])]
         built = EngineModel(cell, layers, self.te)
-        self._copy_initial_values(built)
+        if not deferred(cell):
+            self._copy_initial_values(built)
         return built
 
     def own_name(self, name):
@@ -190,8 +200,13 @@ class TransformerEngineSubject(TorchSubject):
             parameter.detach().copy_(values)
 
     def fill(self, built):
-        """Nothing: make_model() has filled the unsharded parameters, so that the shards of a weight have one scale.
-        Under current scaling a shard that is quantized alone has its own, until the optimizer's first step."""
+        """Values of layers that were sharded without any. Otherwise make_model() has filled the unsharded parameters, so
+        that the shards of a weight have one scale. Under current scaling a shard that is quantized alone has its own,
+        until the optimizer's first step."""
+        if deferred(self.cell):
+            for module in built.modules():
+                if hasattr(module, "reset_parameters"):
+                    module.reset_parameters()
 
     def trained_weights(self, built):
         """FP8 weights as layers see them: FSDP2 gathers their data, and each rank scales all of it by the

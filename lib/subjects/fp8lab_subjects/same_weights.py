@@ -1,0 +1,55 @@
+"""One more step of a trained model, and of BF16 layers that hold the weights which it stores.
+
+Both have the same weights and tokens, so gradients differ by the noise of casts alone, however far training came. A
+product that reads other weights than those that are stored, such as a transpose from before the optimizer's step,
+differs by more.
+"""
+
+import dataclasses
+
+import torch
+
+from . import cells, sharding, subjects
+
+
+@dataclasses.dataclass
+class Pass:
+    """What one forward and backward gave; `input_gradient` is None if the input is tokens."""
+
+    output: torch.Tensor
+    gradients: list
+    input_gradient: torch.Tensor | None
+
+
+def one_pass(run, subject, built):
+    """Forward and backward of the last micro-batch's tokens. `gradients` are those of built.parameters(), in order."""
+    x = run.x.detach()
+    if x.is_floating_point():
+        x.requires_grad_(True)
+    output = subject.forward(built, x)
+    run.loss_of(output).backward()
+    gradients = [parameter.grad for parameter in built.parameters()]
+    for parameter in built.parameters():
+        parameter.grad = None
+    return Pass(output.detach(), gradients, x.grad)
+
+
+@torch.no_grad()
+def _store(built, weights):
+    for parameter, values in zip(built.parameters(), weights, strict=True):
+        rows = sharding.local(parameter.detach())
+        first = sharding.first_row(parameter)
+        rows.copy_(values[first : first + rows.shape[0]] if rows.dim() else values)
+
+
+def bf16_pass(run, weights):
+    """The pass of BF16 layers that hold `weights`, unsharded values of each parameter. Every rank calls it."""
+    cell = cells.Cell(cells.BF16, run.cell.config, run.cell.measure, run.cell.timeout_s)
+    subject = subjects.load(cell.subject).make(cell, run.device)
+    built = subject.make_model()
+    if cell.sharded:
+        sharding.shard(cell, built, run.device.type)
+        subject.sharded(built)
+    subject.fill(built)
+    _store(built, weights)
+    return one_pass(run, subject, built)
