@@ -90,10 +90,10 @@ TEST(LaunchedScenarios, MeasureOverMpiWhatThreadsMeasure) {
 
 // mpirun sends the signal to one rank after the other, so a rank may see another one stop before it has the signal
 // itself.
-TEST(LaunchedScenarios, SignalWhileRanksConnectOverMpi_EveryRankEndsWithIt) {
+TEST(LaunchedScenarios, SignalWhileRanksTrainOverMpi_EveryRankEndsWithIt) {
   const std::string mpirun = paths::kMpirun;
   if (mpirun.empty()) GTEST_SKIP() << "this build found no MPI";
-  constexpr int kRuns = 10;
+  constexpr int kRuns = 6;
   for (int run = 0; run < kRuns; ++run) {
     const sample::TemporaryDirectory directory;
     const std::string folder = directory.string() + "/";
@@ -103,9 +103,9 @@ TEST(LaunchedScenarios, SignalWhileRanksConnectOverMpi_EveryRankEndsWithIt) {
                                              "over-ranks.yaml -o " + folder + "out\necho $? > " + folder +
                                              "code.$OMPI_COMM_WORLD_RANK\n");
     // mpirun waits for as long as this before SIGKILL; its second is too short for a busy machine.
-    const std::string command = "OMPI_MCA_odls_base_sigkill_timeout=4 " + mpirun + " sh " + folder + "rank.sh > " +
+    const std::string command = "OMPI_MCA_odls_base_sigkill_timeout=8 " + mpirun + " sh " + folder + "rank.sh > " +
                                 folder + "log 2>&1 & launcher=$!; " + "until grep -qs 'launched the ranks' " + folder +
-                                "log; do sleep 0.001; done; " + "sleep 0.0" + std::to_string(run) +
+                                "log; do sleep 0.001; done; " + "sleep 0." + std::to_string(run) +
                                 "; kill -TERM $launcher; wait $launcher; cat " + folder + "code.* | sort -u > " +
                                 folder + "ended";
     EXPECT_EQ(std::system(command.c_str()), 0);

@@ -130,7 +130,9 @@ bool Session::abandon(const std::vector<bool>& left) {
 
 bool Session::abandon(Messages& messages, const std::vector<bool>& left) {
   bool clean = true;
-  for (std::size_t i = 0; i < messages.requests.size(); ++i) {
+  // The last one first: a message that comes meanwhile then meets the receive that was made for it. Were that cancelled
+  // already, it would go to the next receive from its rank, which may be of less memory.
+  for (std::size_t i = messages.requests.size(); i-- > 0;) {
     MPI_Request& request = messages.requests[i];
     const Peer& peer = messages.peers[i];
     int done = 0;

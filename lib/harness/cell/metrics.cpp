@@ -94,7 +94,8 @@ constexpr std::array kMetrics{
     Metric{"parity.same_weights_output_sqnr_db", "dB", kMore, true,
            "of a library: output of one more step against BF16 layers that hold the same weights", 0.5},
     Metric{"parity.same_weights_grad_sqnr_db", "dB", kMore, true,
-           "of a library: gradients of one more step against BF16 layers that hold the same weights, of the tensor with the "
+           "of a library: gradients of one more step against BF16 layers that hold the same weights, of the tensor "
+           "with the "
            "most noise; near 0 if a product reads other weights than the stored ones",
            0.5},
     Metric{"parity.grad_norm_ratio", "1", kNeither, true,

@@ -122,8 +122,8 @@ void check_alike(const std::vector<float>& a, const std::vector<float>& b, const
   check(a.size() == b.size(), fmt::format("{} has {} values in one arm and {} in BF16", what, a.size(), b.size()));
 }
 
-/// Puts the noise of every tensor between the arm's pass and the BF16 layers' pass, and the least SQNR of all: a product
-/// that reads stale weights changes only the gradients behind it.
+/// Puts the noise of every tensor between the arm's pass and the BF16 layers' pass, and the least SQNR of all: a
+/// product that reads stale weights changes only the gradients behind it.
 void put_pass_noise(ArmResult& result, const Ranks& ranks) {
   std::vector<std::string> names = ranks.front().names;
   names.emplace_back("input");
