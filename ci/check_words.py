@@ -68,7 +68,7 @@ class Habit:
 
 HABITS = (
     # Not after a noun of place, a verb of showing or a preposition, and not as the head of a column.
-    Habit("where", 387,
+    Habit("where", 386,
           r"(?<!\bplace )(?<!\bplaces )(?<!\bline )(?<!\bfolder )(?<!\bpoint )(?<!\bsee )(?<!\bshows )(?<!\bshow )"
           r"(?<!\bsays )(?<!\bsay )(?<!\bis )(?<!\bare )(?<!\bfrom )(?<!\bto )(?<!\bwhat, )(?<!\| )\bwhere\b(?!:)",
           "if, when"),
@@ -76,7 +76,7 @@ HABITS = (
     Habit("code_that_speaks", 174, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
           "returns, contains, requires, prints, names"),
     Habit("that_of", 141, r"\b(that|those) of\b", "repeat the noun"),
-    Habit("alone", 144, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
+    Habit("alone", 143, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
     Habit("beside", 80, r"\bbesides?\b", "next to, compared with, in addition to"),
     Habit("old_words", 104,
           r"\banew\b|\bnobody\b|\bin vain\b|\bheed|\bmend(s|ed|ing)?\b|\bspeaks? of\b|\bstands? in\b|\b(is|are|was|were) of\b",

@@ -6,7 +6,7 @@ import types
 import unittest
 
 import torch
-from fp8lab_subjects import values
+from fp8lab_subjects.scored import values
 
 
 class Wrapped(torch.Tensor):

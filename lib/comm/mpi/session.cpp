@@ -130,8 +130,8 @@ bool Session::abandon(const std::vector<bool>& left) {
 
 bool Session::abandon(Messages& messages, const std::vector<bool>& left) {
   bool clean = true;
-  // The last one first: a message that comes meanwhile then meets the receive that was made for it. Were that cancelled
-  // already, it would go to the next receive from its rank, which may be of less memory.
+  // The last receive first, since a message goes to the first open receive from its rank. If that receive is cancelled
+  // first, the message goes to the next one, which may have less memory.
   for (std::size_t i = messages.requests.size(); i-- > 0;) {
     MPI_Request& request = messages.requests[i];
     const Peer& peer = messages.peers[i];

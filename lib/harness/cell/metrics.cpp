@@ -92,11 +92,10 @@ constexpr std::array kMetrics{
            "orientations are made and have scales of their own"},
 
     Metric{"parity.same_weights_output_sqnr_db", "dB", kMore, true,
-           "of a library: output of one more step against BF16 layers that hold the same weights", 0.5},
+           "a library's output of one more step against BF16 layers that hold the same weights", 0.5},
     Metric{"parity.same_weights_grad_sqnr_db", "dB", kMore, true,
-           "of a library: gradients of one more step against BF16 layers that hold the same weights, of the tensor "
-           "with the "
-           "most noise; near 0 if a product reads other weights than the stored ones",
+           "a library's gradients of one more step against BF16 layers that hold the same weights, for the tensor with "
+           "the most noise; near 0 if a product reads other weights than the stored ones",
            0.5},
     Metric{"parity.grad_norm_ratio", "1", kNeither, true,
            "norm of the last step's gradients, before the optimizer, relative to BF16's"},

@@ -121,7 +121,7 @@ std::vector<Term> terms(std::span<const Row> rows) {
 std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric) {
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
   if (metric.starts_with("parity.same_weights_"))
-    return "it is of libraries; `measure: [reference]` compares the products of this program's runtime";
+    return "only libraries have it; `measure: [reference]` compares the products of this program's runtime";
   if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
   const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);

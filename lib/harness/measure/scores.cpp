@@ -79,7 +79,7 @@ void put_least_sqnr(ArmResult& result, const std::string& metric, const std::str
     const Decibels db(all[i]);
     if (!db.value || (least && (std::isnan(*least) || *db.value >= *least))) continue;
     least = db.value;
-    reason = std::isnan(*db.value) ? fmt::format("{}: {}", names[i], db.reason) : "of " + names[i];
+    reason = std::isnan(*db.value) ? fmt::format("{}: {}", names[i], db.reason) : names[i] + " has the least";
   }
   put(result.metrics, metric, least, reason);
 }

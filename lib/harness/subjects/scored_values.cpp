@@ -32,7 +32,7 @@ struct RankValues {
   std::optional<bool> gathered_equals_unsharded;
   std::vector<float> losses, output;
   Lists initial, weights, gradients;
-  std::optional<PassValues> own_pass, bf16_pass;  ///< of the arm's layers, and of BF16 layers with the same weights
+  std::optional<PassValues> own_pass, bf16_pass;  ///< the second: BF16 layers with the same weights
 };
 
 std::ifstream opened(const fs::path& path) {

@@ -16,7 +16,7 @@ inline constexpr const char* kScoreCommand = "__score";
 /// output-R.f32, initial-R.f32 and weights-R.f32 (unsharded parameters in the order of the description),
 /// gradients-R.f32 (of the rank's rows). `arm` may also hold a pass of its layers with the trained weights, and of BF16
 /// layers with the same weights: own_pass_output-R.f32, own_pass_gradients-R.f32 (with the gradient of the input at the
-/// end, of as many values as `input_gradient` in rank-R.json states), bf16_pass_output-R.f32 and
+/// end: `input_gradient` values, as rank-R.json states), bf16_pass_output-R.f32 and
 /// bf16_pass_gradients-R.f32. Throws Error for a folder that holds anything else.
 ArmResult score_values(const std::filesystem::path& folder);
 

@@ -6,7 +6,8 @@ from . import subjects
 
 
 def make_instruments(group, device, folder):
-    from . import clock, memory, traffic, values
+    from . import clock, memory, traffic
+    from .scored import values
 
     makers = {
         "memory": lambda: memory.MemoryInstrument(device),

@@ -6,7 +6,8 @@ import signal
 import stat
 import sys
 
-from . import cells, parity, protocol, rank, ranks, subjects
+from . import cells, protocol, rank, ranks, subjects
+from .scored import parity
 
 
 def measure(cell):

@@ -31,7 +31,7 @@ class LeakyIdentity(torch.autograd.Function):
 
 
 class StaleProduct(torch.autograd.Function):
-    """x weight^T, whose backward multiplies by another copy of the weights, as a transpose that nobody made anew."""
+    """x weight^T. Its backward multiplies by another copy of the weights, like a transpose from before the last step."""
 
     @staticmethod
     def forward(ctx, x, weight, stale):

@@ -201,8 +201,8 @@ class TransformerEngineSubject(TorchSubject):
 
     def fill(self, built):
         """Values of layers that were sharded without any. Otherwise make_model() has filled the unsharded parameters, so
-        that the shards of a weight have one scale. Under current scaling a shard that is quantized alone has its own,
-        until the optimizer's first step."""
+        that the shards of a weight have one scale. Under current scaling every shard would otherwise have a scale
+        from its own rows until the optimizer's first step."""
         if deferred(self.cell):
             for module in built.modules():
                 if hasattr(module, "reset_parameters"):

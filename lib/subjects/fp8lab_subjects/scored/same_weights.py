@@ -1,15 +1,15 @@
 """One more step of a trained model, and of BF16 layers that hold the weights which it stores.
 
-Both have the same weights and tokens, so gradients differ by the noise of casts alone, however far training came. A
-product that reads other weights than those that are stored, such as a transpose from before the optimizer's step,
-differs by more.
+Both have the same weights and tokens, so their gradients differ only by the noise of casts, after any number of steps.
+They differ by more if a product reads other weights than the stored ones, such as a transpose from before the
+optimizer's step.
 """
 
 import dataclasses
 
 import torch
 
-from . import cells, sharding, subjects
+from .. import cells, sharding, subjects
 
 
 @dataclasses.dataclass
@@ -22,7 +22,7 @@ class Pass:
 
 
 def one_pass(run, subject, built):
-    """Forward and backward of the last micro-batch's tokens. `gradients` are those of built.parameters(), in order."""
+    """Forward and backward of the last micro-batch's tokens. `gradients` has the order of built.parameters()."""
     x = run.x.detach()
     if x.is_floating_point():
         x.requires_grad_(True)

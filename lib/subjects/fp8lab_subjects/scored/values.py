@@ -6,8 +6,9 @@ import struct
 
 import torch
 
-from . import cells, model, same_weights, sharding
-from .training import Instrument
+from .. import cells, model, sharding
+from . import same_weights
+from ..training import Instrument
 
 
 def plain(tensor):

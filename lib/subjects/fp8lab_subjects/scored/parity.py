@@ -5,7 +5,7 @@ import os
 import pathlib
 import subprocess
 
-from . import cells, rank, ranks
+from .. import cells, rank, ranks
 
 SCORE = "__score"  # the program's hidden command
 

@@ -1,0 +1,1 @@
+"""Values of a run, which the program scores."""
