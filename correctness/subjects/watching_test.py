@@ -66,6 +66,11 @@ class Words(unittest.TestCase):
         self.assertEqual(words.names(["a", "b"]), "a, b")
         self.assertEqual(words.names(["a", "b", "c", "d", "e"]), "a, b, c and 2 more")
 
+    def test_weights_that_stay_have_the_reason(self):
+        text = words.still(["a", "b", "norm"], 9, 2, {"b"}, {"norm": 1e-4})
+        self.assertEqual(text, "3 of 9 weights have not moved in 2 steps: a, b (no gradient), "
+                               "norm (16-bit values round steps of 0.0001 off)")
+
     def test_gradients_that_are_not_finite_name_the_first_step_only(self):
         self.assertEqual(words.non_finite({"a": 4, "b": 3, "c": 3}), "gradients are not finite since step 3: b, c")
 

@@ -53,7 +53,7 @@ class Host:
         every = [one for values in self.samples.values() for one in values]
         why = None
         if not every:
-            why = NOTHING_BEFORE if self.session.step > 1 else "needs two steps"
+            why = NOTHING_BEFORE if self.session.steps_ended > 1 else "needs two steps"
         metrics = {"host.pre_forward_ns": (statistics.median(every) if every else None, "ns", why)}
         return metrics, {"samples": {"host.pre_forward_ns": spaced(every)}} if every else {}, []
 

@@ -134,7 +134,8 @@ def findings(session):
         still = weights.still()
         trained = len(weights.trained())
         if still:
-            text = words.still(still, trained, session.steps_ended, weights.without_gradient)
+            text = words.still(still, trained, session.steps_ended, weights.without_gradient,
+                               weights.rates_rounded_off)
             out.append(finding("still", "", text, len(still)))
         if weights.non_finite:
             out.append(finding("not_finite", "", words.non_finite(weights.non_finite), len(weights.non_finite)))

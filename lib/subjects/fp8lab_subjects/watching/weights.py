@@ -1,6 +1,7 @@
 """Weights that do not move, gradients that are not finite, and losses."""
 
 import ctypes
+import math
 import zlib
 
 import torch
@@ -36,6 +37,20 @@ def has_non_finite(gradient):
     return False
 
 
+def rounds_back(tensor, rate):
+    """True if every step of `rate` leaves the 16-bit values as they are: it is less than half the distance to the next
+    smaller one. Steps of Adam are about as large as their rate. Allocates two numbers."""
+    for inner in inner_tensors(tensor.detach()):
+        if inner.dtype not in (torch.bfloat16, torch.float16) or inner.device.type == "meta" or inner.numel() == 0:
+            return False
+        least, most = (float(one) for one in torch.aminmax(inner))
+        smallest = least if least > 0 else -most
+        # Values from 2^n on have a distance of eps 2^n, those below it half of that.
+        if smallest <= 0 or rate >= torch.finfo(inner.dtype).eps * 2.0 ** math.floor(math.log2(smallest)) / 4:
+            return False
+    return True
+
+
 class Weights:
     name = "parity"
 
@@ -44,6 +59,7 @@ class Weights:
         self.unmoved = {}  # name -> checksum before the first update
         self.seen = {}  # name -> True once an update could move it
         self.without_gradient = set()
+        self.rates_rounded_off = {}  # name -> learning rate whose steps leave the weight as it is
         self.non_finite = {}  # name -> first step
         self.losses, self.of_step = [], []
 
@@ -58,6 +74,8 @@ class Weights:
                 self.seen[name] = False
                 self.without_gradient.add(name)
                 self.unmoved[name] = checksum(parameter)
+                if rounds_back(parameter, float(group.get("lr", 1))):
+                    self.rates_rounded_off[name] = float(group["lr"])
             self.seen[name] |= float(group.get("lr", 1)) != 0
             gradient = parameter.grad
             if gradient is None:
@@ -76,15 +94,15 @@ class Weights:
             self.of_step = []
 
     def trained(self):
-        """Names of weights that updates could move."""
-        return [name for name, could_move in self.seen.items() if could_move]
+        """Names of weights of which this rank has elements that updates could move."""
+        return [name for name, could_move in self.seen.items() if could_move and self.unmoved.get(name, 0) is not None]
 
     def still(self):
-        """Names of weights that updates could move and have not moved. A rank may have no element of a weight."""
-        return [name for name, bits in self.unmoved.items() if self.seen[name] and bits is not None]
+        """Names of those that have not moved."""
+        return [name for name in self.trained() if name in self.unmoved]
 
     def result(self):
-        trained = [name for name in self.trained() if self.unmoved.get(name, 0) is not None]
+        trained = self.trained()
         why = None if trained else "no weight was updated"
         metrics = {
             "parity.weights_moved": (1 - len(self.still()) / len(trained) if trained else None, "1", why),

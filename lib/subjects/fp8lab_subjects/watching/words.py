@@ -85,8 +85,15 @@ def retained(sizes, first):
             f"{holder('context', label)} ({size(largest)}){more}")
 
 
-def still(all_names, trained, steps, without_gradient):
-    named = [f"{name} (no gradient)" if name in without_gradient else name for name in all_names]
+def still(all_names, trained, steps, without_gradient, rates_rounded_off):
+    def why(name):
+        if name in without_gradient:
+            return " (no gradient)"
+        if name in rates_rounded_off:
+            return f" (16-bit values round steps of {rates_rounded_off[name]:.3g} off)"
+        return ""
+
+    named = [name + why(name) for name in all_names]
     return f"{len(all_names)} of {trained} weights have not moved in {counted(steps, 'step')}: {names(named)}"
 
 
