@@ -10,6 +10,7 @@
 #include <map>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "support/paths.h"
 
@@ -50,7 +51,8 @@ inline Outcome run_command(const std::string& command, const std::string& marker
 }
 
 /// Runs the victim program under the launcher that the build names, once for each end: a run takes some seconds.
-inline const Outcome& run_victim(const std::string& end) {
+inline const Outcome& run_victim(std::string_view way) {
+  const std::string end(way);
   static std::map<std::string, Outcome> outcomes;
   const auto [entry, is_new] = outcomes.try_emplace(end);
   const std::string marker = "fp8lab-victim-" + std::to_string(getpid()) + "-" + end;

@@ -37,6 +37,26 @@ TEST(Bundled, EveryScenarioIsValidForTheProgramAndForTheSchema) {
       ADD_FAILURE() << file << ": " << violation;
 }
 
+/// The implied least of parity.same_weights_grad_sqnr_db; 0 if nothing is implied.
+double floor_of(const std::string& model, const std::string& training, const std::string& subject = "torchao") {
+  const std::string text = "version: 1\nname: p\ntitle: P\nsubject: " + subject + "\nmodel: {hidden: 64, seq: 8, " +
+                           model + "}\ntraining: {" + training + "}\nmeasure: [parity]\n";
+  for (const PlannedCell& cell : plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary()))
+    for (const Expectation& expectation : cell.expect)
+      if (expectation.metric == "parity.same_weights_grad_sqnr_db") return expectation.low;
+  return 0.0;
+}
+
+TEST(Bundled, GradientsOfALibraryHaveAFloorThatFallsWithTheNumberOfProducts) {
+  EXPECT_NEAR(floor_of("layer: linear", "steps: 2, recipe: current"), 24 - 3.0 - 3, 0.02);
+  EXPECT_NEAR(floor_of("layer: layernorm_mlp, layers: 8", "steps: 2, recipe: current"), 24 - 15.05 - 3, 0.02);
+  EXPECT_EQ(floor_of("layer: transformer_layer, heads: 2, layers: 64", "steps: 2, recipe: current"), 3);
+  EXPECT_NEAR(floor_of("layer: linear", "steps: 4, recipe: delayed"), 24 - 3.0 - 6, 0.02);
+  EXPECT_EQ(floor_of("layer: linear", "steps: 3, recipe: delayed"), 0) << "scales have no history";
+  EXPECT_EQ(floor_of("layer: linear", "steps: 2, recipe: bf16"), 0);
+  EXPECT_EQ(floor_of("layer: linear", "steps: 2, recipe: current", "own"), 0);
+}
+
 TEST(Bundled, EveryFixHasAScenario) {
   const LoadedScenarios loaded = load_scenarios(find_scenario_files({kDefinitions}), bundled_vocabulary());
   std::set<std::string> shown;
