@@ -140,11 +140,12 @@ constexpr double kGradientFloor = 3.0, kDelayedGradientFloor = 1.0;
 
 /// Decibels of a product of two casts, one of them to E5M2.
 constexpr double kProductDecibels = 24.0;
-/// A gradient passes every product of the model twice, in forward and in backward, and noise of casts adds up. Half as
-/// much noise again as that, and twice as much if scales come from a history.
+/// A gradient passes every product of the model twice, in forward and in backward, and the noise of casts adds up. The
+/// floor allows twice this noise, and four times if scales come from a history.
 double same_weights_floor(const CellConfig& cell, bool from_history) {
   const double products = 2.0 * static_cast<double>(cell.model.layers) * layer_row(cell.model.layer).products;
-  return std::max(kGradientFloor, kProductDecibels - 10.0 * std::log10(products) - (from_history ? 6.0 : 3.0));
+  const double left = kProductDecibels - 10.0 * std::log10(products) - (from_history ? 6.0 : 3.0);
+  return std::max(kGradientFloor, std::floor(10.0 * left) / 10.0);
 }
 
 std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
