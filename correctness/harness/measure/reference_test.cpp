@@ -86,8 +86,8 @@ NamedMatrices parameters_of(const CellConfig& cell) {
   return parameters;
 }
 
-// The loss of the exact step falls along each gradient as the gradient says: a difference of losses on either side of
-// the parameters, in double, is off by the third derivative times the square of the distance.
+// The loss of the exact step falls along each gradient by as much as the gradient predicts: a difference of losses on
+// either side of the parameters, in double, is off by the third derivative times the square of the distance.
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* layer :
        {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})

@@ -98,8 +98,9 @@ std::vector<Float8Case> float8_cases() {
 
 class AttentionFloat8Test : public AttentionTest, public ::testing::WithParamInterface<Float8Case> {
  protected:
-  // Of casts at random places a fraction 2 * error / quantum lies near a tie. The reference allows P an error of up to
-  // 2^-12, and the quantum of E4M3 is at least 2^-4: 0.8 %. So few elements have a bound that could hide a wrong cast.
+  // For casts at random places, a fraction 2 * error / quantum lies near a tie. The reference allows P an error of up
+  // to 2^-12, and the quantum of E4M3 is at least 2^-4: 0.8 %. So few elements have a bound that could hide a wrong
+  // cast.
   static constexpr double kFewTies = 0.01;
 };
 
@@ -304,7 +305,7 @@ TEST_F(AttentionTest, LargestScaleLeavesZerosZero) {
 }
 
 // E4M3 has no value between 0 and 2^-9 and rounds up to half of that to 0. At scale 1 the even weights of more than
-// 1024 keys become 0, and those of slightly fewer keys are doubled.
+// 1024 keys become 0, and the weights of slightly fewer keys are doubled.
 TEST_F(AttentionTest, SmallProbabilitiesBecomeZeroWithoutAScale) {
   for (const auto& [seq, scale, expected] :
        {std::tuple{1100, 1.0f, 0.0f}, {1000, 1.0f, 1000.0f / 512.0f}, {1024, 448.0f, 1.0f}}) {
