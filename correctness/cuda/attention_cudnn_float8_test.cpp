@@ -246,7 +246,7 @@ TEST_F(CudnnFloat8BackwardTest, ZerosStayZerosUnderTheLargestScale) {
   EXPECT_EQ(device_.read(amax_grad)[0], 0.0f);
 }
 
-// Through the operation: cuDNN is used only if bits may differ and the gradients' cast is known.
+// Through the operation: cuDNN is used if bits may differ and the gradients' cast is known, and only then.
 TEST_F(CudnnFloat8BackwardTest, IsChosenOnlyIfTheGradientsAreCastNext) {
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Step step = make_step(shape);

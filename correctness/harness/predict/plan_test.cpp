@@ -90,7 +90,7 @@ TEST(LanguageModel, LogitsAreStoredOnceInTheTypeOfTheParameters) {
   EXPECT_EQ(held(estimated, "parameters"), estimated.figures.at("memory.weight_bytes"));
 }
 
-// Llama-3 8B: a third of QKV's 6144 rows is a multiple of MXFP8's 32; no other weight has such a third.
+// Llama-3 8B over 3 ranks: only QKV, 6144 rows, has shards whose rows are a multiple of MXFP8's 32.
 TEST(Estimate, CountsTheWeightsWhoseBlocksShardsWouldCut) {
   CellConfig cell = find_model("llama3-8b").cell();
   cell.model.layers = 2;
