@@ -155,7 +155,7 @@ TEST(TorchAtLeast, OfShards_HasTheCopyOfTheLayerBefore) {
   EXPECT_GE(torch_peak(in_f32), torch_peak(cell) + static_cast<double>(layer));
 }
 
-// The counts of every recipe, layer and sharding end where they began: predict checks its own sums.
+// The counts of every recipe, layer and sharding return to their start: predict checks its own sums.
 TEST(TorchAtLeast, OfEveryRecipeAndMesh_IsAFigure) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"})
     for (const char* layer :
