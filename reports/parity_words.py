@@ -35,7 +35,7 @@ def _end(losses: list[float]) -> float:
 
 
 def tells_by_its_fall(losses: list[float]) -> bool:
-    """True if BF16's loss fell far enough relative to its changes per step. A trend that bends counts as scatter too."""
+    """True if BF16's loss fell enough relative to its changes per step. A trend that bends counts as scatter too."""
     if len(losses) < FEWEST_STEPS:
         return False
     changes = [after - before for before, after in zip(losses, losses[1:])]

@@ -152,7 +152,7 @@ TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
   });
 }
 
-// 2^24 + 1 is a tie that rounds to 2^24: a 1 that is added after 2^24 vanishes, a 1 that is added before 2^24
+// 2^24 + 1 is a tie that rounds to 2^24: a 1 added after 2^24 vanishes, a 1 added before it
 // counts.
 TEST_P(Reductions, SumsInRankOrder) {
   const int ranks = GetParam();

@@ -64,8 +64,8 @@ class CrossEntropyTest : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-/// An exponential is within 2 ulp of its own, and a term goes through count / 2048 + 11 sums and up to as many factors.
-/// The relative error of a sum is the absolute one of its logarithm.
+/// An exponential is within 2 ulp of its own, and a term goes through count / 2048 + 11 sums and at most the same
+/// number of factors. The relative error of a sum is the absolute error of its logarithm.
 double error_of_log_sum(std::int64_t vocabulary, double value) {
   const double sums = static_cast<double>(vocabulary) / 2048.0 + 11.0;
   return kUnit * (4.0 + 6.0 * sums + 4.0 * std::fabs(value));

@@ -332,7 +332,7 @@ TEST(Reference, FindsNoFaultInLanguageModelsOfSeveralLayers) {
 }
 
 // Seeds at which a correct runtime and the reference part: by ties in the first moments of eight bits, by 3 % in the
-// largest gradient of an attention's logits, in a layer in BF16 beside one in eight bits, by one rounded weight of a
+// largest gradient of an attention's logits, in a layer in BF16 next to one in eight bits, by one rounded weight of a
 // norm, and by one token that dominates a tenth of a weight's rows.
 TEST(Reference, FindsNoFaultWhereOneRoundingDecides) {
   const struct {

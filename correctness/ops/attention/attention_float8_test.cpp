@@ -98,7 +98,7 @@ std::vector<Float8Case> float8_cases() {
 
 class AttentionFloat8Test : public AttentionTest, public ::testing::WithParamInterface<Float8Case> {
  protected:
-  // For casts at random places, a fraction 2 * error / quantum lies near a tie. The reference allows P an error of up
+  // A fraction 2 * error / quantum of casts at random places lies near a tie. The reference allows P an error of up
   // to 2^-12, and the quantum of E4M3 is at least 2^-4: 0.8 %. So few elements have a bound that could hide a wrong
   // cast.
   static constexpr double kFewTies = 0.01;
