@@ -152,8 +152,7 @@ TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
   });
 }
 
-// 2^24 + 1 is a tie that rounds to 2^24: a 1 added after 2^24 vanishes, a 1 added before it
-// counts.
+// 2^24 + 1 is a tie that rounds to 2^24: a 1 added after 2^24 vanishes, a 1 added before it counts.
 TEST_P(Reductions, SumsInRankOrder) {
   const int ranks = GetParam();
   std::vector<std::uint32_t> large_first(static_cast<std::size_t>(ranks), std::bit_cast<std::uint32_t>(1.0f));

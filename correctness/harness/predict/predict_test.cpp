@@ -253,8 +253,7 @@ TEST(Predict, PeakOfOneLinear) {
 }
 
 // The same in three micro-batches. The peak is in the second backward: the gradients of the first stay, and the
-// weight's, 2,097,152 B, exists twice while the two are added. So do x and y, in addition to the gradients of
-// both.
+// weight's gradient, 2,097,152 B, exists twice while added. So do x and y in addition to the gradients of both.
 TEST(Predict, PeakOfOneLinearInMicroBatches) {
   CellConfig cell;
   cell.device = "meta";

@@ -12,9 +12,8 @@
 #include "ops/attention/attention_fixture.h"
 #include "ops/ring_attention.h"
 
-// Attention over sequences that ranks split, compared with unsplit attention by its definition in double: every
-// rank computes the definition over entire sequences and compares its own rows. Under a launcher ranks are
-// processes.
+// Attention over sequences that ranks split, compared with unsplit attention by its definition in double: every rank
+// computes the definition over entire sequences and compares its own rows. Under a launcher ranks are processes.
 namespace fp8lab::attention_test {
 
 struct RingCase {
