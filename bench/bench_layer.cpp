@@ -11,7 +11,7 @@
 #include "on_gpu.h"
 
 // Forward and backward of a Llama-3 8B layer of 2 x 4096 tokens on the GPU; weights are cast in every forward. The rows
-// are those of the layer table, with equal bits on every run or, named `any_order`, without that guarantee, which is
+// are the rows of the layer table, with equal bits on every run or, named `any_order`, without that guarantee, which is
 // Transformer Engine's default. There is no loss: the gradient of the layer's output is given. Steps are launched back
 // to back, so that the time of a step is the GPU's, or the host's time if it is longer; `host_ms` is the time to launch
 // one step, `forward_ms` the part of forward. `flops` counts the products and causal attention: 2 m n k each, once for

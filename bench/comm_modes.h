@@ -66,7 +66,7 @@ inline const std::vector<Mode>& modes() {
   return kModes;
 }
 
-/// Where each rank's part of `total` bytes or elements begins, and the end of the last.
+/// The beginning of each rank's part of `total` bytes or elements, and the end of the last part.
 inline std::vector<std::int64_t> even_offsets(std::int64_t total, int ranks) {
   std::vector<std::int64_t> offsets;
   for (int rank = 0; rank <= ranks; ++rank) offsets.push_back(total / ranks * rank);

@@ -40,7 +40,7 @@ class Function:
     owner: str  # its class, or empty
     name: str
     path: str
-    begin: int  # of its body, with the initialisers of a constructor
+    begin: int  # beginning of its body, with the initialisers of a constructor
     end: int
 
 
@@ -103,7 +103,7 @@ def functions(path, code):
 
 
 class Collectives:
-    """Which of lib/'s functions are collectives, and where they are called."""
+    """Which of lib/'s functions are collectives, and the places of their calls."""
 
     def __init__(self, sources):
         self.sources = sources

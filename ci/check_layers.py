@@ -104,8 +104,8 @@ EXTERNALS = (
 # Heavy or versioned headers that stay out of headers of ours, except headers that only sources of their own folder include.
 SOURCES_ONLY = r"(fmt|nlohmann)/.*"
 
-# What device code sees of lib/: headers whose functions it calls, which alone may ask whether nvcc reads them; its own folders; and
-# what a launcher's arguments are made of.
+# What device code sees of lib/: headers whose functions it calls (only these headers may test whether nvcc reads them);
+# its own folders; and what a launcher's arguments are made of.
 DEVICE_SHARED = ("lib/core/float8.h", "lib/core/float_bits.h", "lib/core/counter_rng.h", "lib/core/elementary.h")
 DEVICE_FOLDERS = ("lib/backend/cuda", "lib/comm/nccl", "correctness/cuda")
 LAUNCHERS_SEE = ("lib/core", "lib/backend/kernels.h", "lib/tensor/view.h", "lib/recipe/recipe.h")

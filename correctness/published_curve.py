@@ -6,7 +6,7 @@ Usage: published_curve.py CORPUS --program FP8LAB [-o OUT] [--small]
 
 CORPUS is the text of the published runs, the 1115394 bytes of tiny Shakespeare. The program runs
 scenarios/language_model/nanogpt.yaml on it, on a GPU; with --small the configuration that nanoGPT's README gives for a
-CPU, of which it publishes the last loss alone. Prints each published loss beside the measured one, and exits 1 if one
+CPU, of which it publishes only the last loss. Prints each published loss next to the measured one, and exits 1 if one
 differs by more than the tolerance, 2 if figures are missing.
 """
 
@@ -47,7 +47,7 @@ def scenario_text(text, corpus, small):
 
 
 def run(options):
-    """Runs the scenario and returns the path of its results, which are of this run. Exits 2 if it leaves none."""
+    """Runs the scenario and returns the path of its results, which this run wrote. Exits 2 if it leaves none."""
     corpus = pathlib.Path(options.corpus).resolve()
     if hashlib.sha256(corpus.read_bytes()).hexdigest() != SHA256:
         print(f"note: {corpus} is not the text of the published runs", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What one key changes: cells of a scenario beside the cell that differs from them by that key alone, in one line each."""
+"""What one key changes: cells of a scenario next to the cell that differs from them only by that key, one line each."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ from parity_words import finite_losses, second_half_ratio
 from tables import Table, Text, cell_link
 from units import figure
 
-# What a line gives beside the loss: a metric, what it is in words, and how much of it counts as a difference.
+# What a line gives in addition to the loss: a metric, what it is in words, and how much of it counts as a difference.
 _BESIDE = (
     ("parity.grad_sqnr_db", "gradients compared with the cell's own BF16 arm", 1.0),
     ("parity.clip_fraction", "clipped", 0.001),
@@ -16,7 +16,7 @@ _BESIDE = (
     ("memory.peak_bytes", "peak", 1.0),
 )
 _SEEDS = ("seed", "training.seed")
-# Losses of cells that differ by one of these are of other data, another number of tokens or another model.
+# Losses of cells that differ by one of these belong to other data, another number of tokens or another model.
 _LOSSES_APART = frozenset(
     ("seed", "batch", "seq", "micro_batches", "ranks", "mesh", "corpus", "tokens", "data", "loss", "steps")
     + ("layer", "layers", "hidden", "heads", "kv_heads", "ffn", "experts", "split", "vocabulary")

@@ -28,7 +28,7 @@ from load import Problem
 PEER_PREFIX = "peer_"
 _MEDIAN = "p50_us"
 _TO_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
-# The part of a name that says how long the row ran; it does not belong to the row's identity.
+# The part of a name that gives the length of the row's run; it does not belong to the row's identity.
 _RUN_LENGTH = re.compile(r"/(iterations|repeats|min_time|min_warmup_time):[^/]+")
 _TIMED = "iteration"  # a run_type
 # The shape of a row that can be shown. All other members of a row that are numbers are counters.
@@ -63,7 +63,7 @@ class Row:
     """One benchmark; the median if it was repeated."""
 
     name: str
-    label: str  # of its result set
+    label: str  # label of its result set
     path: pathlib.Path
     device: str
     nanoseconds: float | None
@@ -173,7 +173,7 @@ def to_bounds(bench: Bench) -> list[Ratio]:
 
 
 def to_peers(bench: Bench) -> list[Ratio]:
-    """The peer's time over ours, by row of the same name. The peer's row is of the same set, or else of another one."""
+    """The peer's time over ours, by row of the same name. The peer's row is in the same set, or else in another."""
     out = []
     for peer, rows in bench.peers.items():
         theirs: dict[str, list[Row]] = {}

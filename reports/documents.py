@@ -179,7 +179,7 @@ def _shown(code: int) -> str:
 def read_text(path: pathlib.Path) -> str:
     """The text of a regular file, expanded if gzip compressed it. Raises OSError, EOFError, zlib.error or
     UnicodeDecodeError; a pipe, which may never end, and more than MOST_BYTES are an OSError."""
-    # O_NONBLOCK: a pipe that stands in the file's place opens at once.
+    # O_NONBLOCK: a pipe in the file's place opens at once.
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "not a file but a pipe or a device; copy its content to a file")

@@ -85,7 +85,7 @@ def broken_cells(results: ResultSet, metrics: str = "memory.") -> list[Cell]:
 
 
 def timeline_cells(sets: list[ResultSet], per_fix: int) -> list[Cell]:
-    """For each result set the cells with a failed gate on memory, whatever they are of and whether they have a timeline;
+    """For each result set the cells of any kind with a failed gate on memory, with or without a timeline;
     then for each fix the `per_fix` cells of its findings about memory, largest effect first; then for each scenario
     without a fix, and for each fix if the results hold no findings, the cells with the largest peak."""
     out = []
@@ -113,7 +113,7 @@ def _is_drawable(cell: Cell) -> bool:
 
 
 def timeline_paths(cell: Cell) -> dict[str, pathlib.Path]:
-    """The files with the timelines of a cell's figure, by arm. BF16's says nothing of a fix."""
+    """The files with the timelines of a cell's figure, by arm. BF16's shows nothing about a fix."""
     paths = {arm: cell.timeline(arm) for arm in (("before", "after") if cell.fix else ("before", "after", "bf16"))}
     return {arm: path for arm, path in paths.items() if path}
 

@@ -53,7 +53,7 @@ class Files:
                 file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
     def replace_older(self, paths: Iterable[pathlib.Path]) -> None:
-        """Takes files of an older report, which are removed at the end unless they are written anew."""
+        """Takes files of an older report, which are removed at the end unless they are written again."""
         self._older.update(paths)
 
     def _name(self) -> None:

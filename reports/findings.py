@@ -61,7 +61,7 @@ def _pictures(finding: Finding, cell: Cell | None, plots: dict[str, Plot]) -> li
 
 
 def leading(sets: list[ResultSet], plots: list[Plot]) -> list[Lead]:
-    """The largest findings of all sets; one that several sets share is shown once."""
+    """The largest findings of all sets; a finding that several sets share is shown once."""
     by_name = {plot.name: plot for plot in plots}
     ranked = sorted(
         ((rank, results, one) for results in sets for rank, one in enumerate([one for one in results.findings or [] if one.shown and one.kind != "held"])),

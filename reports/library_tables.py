@@ -1,4 +1,4 @@
-"""Libraries beside this program's own runtime: cells that differ in what trains them, and in little else."""
+"""Libraries next to this program's own runtime: cells that differ in what trains them, and in little else."""
 
 import dataclasses
 
@@ -113,8 +113,8 @@ def _difference(library: float, own: float) -> Text:
 
 FORWARD_HOLDERS = "memory.forward_by_holder."
 END_OF_FORWARD = "memory.end_of_forward_bytes"
-WITHIN = 0.01  # of the bytes alive: smaller differences are agreement
-NOTEWORTHY = 0.001  # a difference beyond this share gets its note, even where it is agreement
+WITHIN = 0.01  # share of the bytes alive: smaller differences are agreement
+NOTEWORTHY = 0.001  # a difference beyond this share gets its note, even if it is agreement
 
 
 # A library's contexts hold what the own runtime's tape holds in saved slots, or on the way to the next operation.

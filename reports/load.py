@@ -34,7 +34,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
-    """A metric of one side. A `value` of None is absent, and `reason` says why."""
+    """A metric of one side. A `value` of None is absent, and `reason` states why."""
 
     value: float | None
     predicted: float | None
@@ -145,7 +145,7 @@ class Finding:
     unit: str
     before: float | None
     after: float | None
-    predicted: float | None  # of before
+    predicted: float | None  # value for before
     shown: bool
     reason: str  # why it is not shown
     cells: int  # that show it

@@ -11,12 +11,12 @@ from load import Cell, Figure, ResultSet
 from records import ARMS
 from tables import Table, Text, cell_link, number, shown, verdict_text
 
-MOST_HOLDERS = 8  # of an arm
+MOST_HOLDERS = 8  # holders of an arm
 RETAINED = "memory.retained_bytes"
 
 
 def largest_holders(entries: list[dict[str, Any]], most: int = MOST_HOLDERS) -> tuple[list[tuple[str, float]], int, float]:
-    """The largest holders with their bytes, the number of the others, and the bytes of those. Where there are more than
+    """The largest holders with their bytes, the number of the others, and the bytes of those. If there are more than
     `most`, equal holders in all layers are one, as in summary.md."""
     sizes: dict[str, float] = {}
     for entry in entries:
@@ -118,7 +118,7 @@ TIMES = ("time.step_ms", "time.forward_ms", "time.backward_ms", "time.optimizer_
 
 
 def _ratio(cell: Cell, to: str) -> Text:
-    """The after arm's step time relative to that of arm `to`."""
+    """The after arm's step time relative to the step time of arm `to`."""
     own, other = cell.figure("after", TIMES[0]), cell.figure(to, TIMES[0])
     if not own.value or not other.value:
         return number(None, "1", own.reason or other.reason)

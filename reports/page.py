@@ -29,9 +29,9 @@ from tables import Table, Text
 
 MARK = "made by fp8lab report"  # in the first lines of report.html and report.md; files without it are not replaced
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
-MOST_NOTES = 12  # of a cell
-MOST_WRITTEN_ROWS = 80  # of a table in the page itself; others are drawn when they are seen
-MOST_PRINTED_ROWS = 40  # of a table in the PDF
+MOST_NOTES = 12  # notes of a cell
+MOST_WRITTEN_ROWS = 80  # rows of a table in the page itself; others are drawn when they are seen
+MOST_PRINTED_ROWS = 40  # rows of a table in the PDF
 
 
 @dataclasses.dataclass
@@ -204,7 +204,7 @@ def _proportions(svg: str) -> str:
     return f"{box[1]} / {box[2]}" if box else "auto"
 
 
-# Where a line may break: inside a name after `_`, `/`, `=`, and after `.` and `,` before a letter.
+# The places at which a line may break: inside a name after `_`, `/`, `=`, and after `.` and `,` before a letter.
 _BREAKS = re.compile(r"(?<=[_/=])(?=\w)|(?<=[.,])(?=[A-Za-z])")
 
 

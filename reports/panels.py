@@ -10,8 +10,8 @@ from figures import TimelineData
 from style import COOL, GRID, INK, PAGE, WARM, short
 from timeline import Curve
 
-WIDTH, HEIGHT = 560, 330  # of a panel
-SMALL_WIDTH, SMALL_HEIGHT = 260, 96  # of a panel in the list of findings
+WIDTH, HEIGHT = 560, 330  # size of a panel
+SMALL_WIDTH, SMALL_HEIGHT = 260, 96  # size of a panel in the list of findings
 LINE = 17
 FONT = 'font-family="DejaVu Sans, sans-serif"'
 

@@ -12,7 +12,7 @@ from load import Cell, ResultSet
 class LossData:
     reference: list[float | None]
     curves: list[tuple[str, list[float | None]]]
-    steps: int = 0  # number of training steps; 0: as many as losses
+    steps: int = 0  # number of training steps; 0: the number of losses
 
     def numbers(self, losses: list[float | None]) -> list[int]:
         """The step of each loss, from 1. Results of a long training keep evenly spaced losses only."""
@@ -21,7 +21,7 @@ class LossData:
         return [1 + i * (steps - 1) // gaps for i in range(len(losses))]
 
     def distances(self, losses: list[float | None]) -> list[float | None]:
-        """The relative distance of each loss from BF16's; None where one is absent or both are equal."""
+        """The relative distance of each loss from BF16's; None if one is absent or both are equal."""
         return [
             abs(loss - bf16) / abs(bf16) if loss is not None and bf16 and loss != bf16 else None
             for loss, bf16 in zip(losses, self.reference)
@@ -99,7 +99,7 @@ OF = ("output", "gradient", "weight")
 @dataclasses.dataclass
 class NoiseData:
     recipes: list[str]
-    panels: list[tuple[str, list[str], list[list[float | None]]]]  # of, tensors, values by recipe
+    panels: list[tuple[str, list[str], list[list[float | None]]]]  # what is drawn, tensors, values by recipe
 
 
 def noise_plots(sets: list[ResultSet], most: int = 2) -> list[Plot]:

@@ -1,4 +1,4 @@
-"""As good as BF16? An arm's loss beside BF16's, as a share "
+"""As good as BF16? An arm's loss compared with BF16's, as a share "
         "of how far BF16's loss fell, against BF16's own spread; and which
 cast to eight bits lost most. Arms that revert a fix, and runs too short to tell, are not judged."""
 
@@ -35,7 +35,7 @@ def _end(losses: list[float]) -> float:
 
 
 def tells_by_its_fall(losses: list[float]) -> bool:
-    """True if BF16's loss fell far enough beside its changes from step to step. A trend that bends counts as scatter too."""
+    """True if BF16's loss fell enough relative to its changes per step. A trend that bends counts as scatter too."""
     if len(losses) < FEWEST_STEPS:
         return False
     changes = [after - before for before, after in zip(losses, losses[1:])]
@@ -51,7 +51,7 @@ def finite_losses(cell: Cell, arm: str) -> list[float] | None:
 
 
 def second_half_ratio(own: list[float], reference: list[float]) -> float | None:
-    """How far the mean of the second half of `own` lies above that of `reference`, relative to it."""
+    """How far the second-half mean of `own` lies above the second-half mean of `reference`, relative to the latter."""
     if len(own) != len(reference):
         return None
     half = len(own) - len(own) // 2
@@ -71,7 +71,7 @@ def relative_gap(cell: Cell, arm: str) -> float | None:
 
 @dataclasses.dataclass
 class Loss:
-    """Of one tensor's cast at one step."""
+    """The loss of one tensor's cast at one step."""
 
     tensor: str
     step: int
@@ -87,7 +87,7 @@ class Loss:
 
 
 def worst_cast(cells: list[Cell], arm: str) -> Loss | None:
-    """The cast that left the most noise, in any of the cells and steps. The first step is left out where there are others:
+    """The cast that left the most noise, in any of the cells and steps. The first step is left out if there are others:
     a history of amaxes is still empty there."""
     found = [
         Loss(series["tensor"], step, sqnr, clipped or 0.0, lost or 0.0)
@@ -103,7 +103,7 @@ def worst_cast(cells: list[Cell], arm: str) -> Loss | None:
 
 @dataclasses.dataclass
 class Gap:
-    """Of one arm over its seeds. Shares are of how far BF16's loss fell; positive is behind BF16."""
+    """The gap of one arm over its seeds. Shares relate to how far BF16's loss fell; positive is behind BF16."""
 
     cell: Cell
     arm: str
@@ -144,7 +144,7 @@ class Gap:
 
     @property
     def relative_words(self) -> str:
-        """The relative gap of the loss with its interval, beside the bound that DeepSeek-V3 gives for its own training."""
+        """The relative gap of the loss with its interval, and the bound that DeepSeek-V3 gives for its own training."""
         if not self.relative or len(self.relative) < len(self.ends):
             return units.ABSENT
         mean = statistics.fmean(self.relative)
@@ -205,12 +205,12 @@ def _gap(cells: list[Cell], arm: str) -> Gap | None:
 
 
 def _place(gap: Gap) -> tuple[bool, bool, float]:
-    """Where a gap comes in the table; of those that are not judged, ranks that disagree come first."""
+    """The place of a gap in the table; among gaps that are not judged, ranks that disagree come first."""
     return bool(gap.unjudged), bool(gap.unjudged) and not gap.is_bad, -(gap.share or 0.0)
 
 
 def gaps(sets: list[ResultSet]) -> list[Gap]:
-    """Of each arm that trained in eight bits, the furthest behind first; those that are not judged come last."""
+    """The gap of each arm that trained in eight bits, the furthest behind first; gaps that are not judged come last."""
     groups: dict[tuple[int, str, str], list[Cell]] = {}
     for results in sets:
         for cell in results.cells:

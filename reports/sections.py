@@ -31,7 +31,7 @@ class Data:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A section of every report: what it says, its tables, and why it may be empty."""
+    """A section of every report: its statement, its tables, and why it may be empty."""
 
     name: str
     title: str

@@ -42,10 +42,10 @@ class Difference:
     arm: str
     metric: str
     found: dict[tuple[int, str], tuple[Cell, Figure]]  # by set and device
-    spread: float  # of the largest value
+    spread: float  # share of the largest value
 
 
-# Compared in every cell that has them, beside the metrics of its gates.
+# Compared in every cell that has them, in addition to the metrics of its gates.
 COMPARED = (
     "memory.peak_bytes",
     "memory.retained_bytes",
@@ -60,13 +60,13 @@ CORPUS = "training.corpus"
 
 
 def _keys(cell: Cell, of_text: bool) -> dict[str, Any]:
-    """The keys that define a cell, wherever it runs. `of_text`: its corpus is what the file holds, not where it is."""
+    """The keys that define a cell, wherever it runs. `of_text`: its corpus is what the file holds, not its path."""
     keys = {key: value for key, value in cell.record["config"].items() if key != "device"}
     return keys | {CORPUS: cell.record["text_checksum"]} if of_text else keys
 
 
 def differing_keys(a: Cell, b: Cell) -> dict[str, tuple[Any, Any]]:
-    """The keys in which two cells differ, as `fp8lab compare` finds them. A key that one record lacks says nothing: older
+    """The keys in which two cells differ, as `fp8lab compare` finds them. A key that one record lacks is ignored: older
     versions have fewer keys."""
     of_text = bool(a.record.get("text_checksum") and b.record.get("text_checksum"))
     first, second = _keys(a, of_text), _keys(b, of_text)

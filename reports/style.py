@@ -1,7 +1,7 @@
 """The style of plots. Colours differ in lightness too, not only in hue, so that people with any colour vision can tell
 them apart.
 
-Ink, grid and page have distinct colours, which the HTML page replaces by those of its theme.
+Ink, grid and page have distinct colours, which the HTML page replaces by the colours of its theme.
 """
 
 import functools

@@ -21,7 +21,7 @@ class Text:
     note: str = ""
     link: str = ""
     look: str = ""  # good, bad, absent, number, code, prose
-    markdown: str = ""  # instead of `text` in Markdown, where nobody can follow the link
+    markdown: str = ""  # instead of `text` in Markdown, in which no one can follow the link
 
 
 @dataclasses.dataclass
@@ -29,7 +29,7 @@ class Table:
     name: str
     columns: list[str]
     rows: list[list[Text]]
-    anchors: list[str] = dataclasses.field(default_factory=list)  # of the rows, or empty
+    anchors: list[str] = dataclasses.field(default_factory=list)  # anchors of the rows, or empty
     caption: str = ""
     search: bool = False
     facets: list[str] = dataclasses.field(default_factory=list)  # columns by whose values rows can be chosen
@@ -100,7 +100,7 @@ def shown(metric: str, figure: Figure) -> Text:
 
 
 def sides(metric: str, first: Figure, second: Figure) -> tuple[Text, Text]:
-    """Two figures beside each other, exact ones if they differ and their rounded texts do not."""
+    """Two figures side by side, exact ones if they differ and their rounded texts do not."""
     one, other = shown(metric, first), shown(metric, second)
     if one.text == other.text and first.value != second.value:
         return dataclasses.replace(one, text=one.note), dataclasses.replace(other, text=other.note)
@@ -145,7 +145,7 @@ def counts(cells: list[Cell]) -> Text:
 
 
 def claimed(cells: list[Cell], metric: str, of: str | None = None) -> Text:
-    """What upstream claims of a metric in one of the cells, of arm `of` alone if one is named."""
+    """What upstream claims of a metric in one of the cells, only of arm `of` if one is named."""
     for cell in cells:
         for claim in cell.record["claims"]:
             if claim["metric"] == metric and of in (None, claim["arm"]):
@@ -278,7 +278,7 @@ def gates_table(sets: list[ResultSet]) -> Table:
 
 
 def _varied(results: ResultSet) -> dict[str, list[str]]:
-    """By scenario, the axes in which its cells differ, but for those that have a column of their own."""
+    """By scenario, the axes in which its cells differ, except axes that have a column of their own."""
     values: dict[str, dict[str, set[str]]] = {}
     for cell in results.cells:
         for axis, value in cell.record["axes"].items():

@@ -97,7 +97,7 @@ class Timeline:
         return next((mark for mark in reversed(self.marks) if mark.name == "end_of_backward"), None)
 
     def changes(self, index: int) -> list[tuple[int, int]]:
-        """The changes of event `index` as (holder, bytes); bytes are negative where a holder loses them."""
+        """The changes of event `index` as (holder, bytes); bytes are negative if a holder loses them."""
         event = self.events[index]
         if event.delta:
             return [(event.holder, event.delta)]

@@ -9,7 +9,7 @@ namespace fp8lab {
 /// Written by the build; see build_info.cmake.
 BuildInfo build_info();
 
-/// The folder of the definitions that the program was built beside; it may be gone by now.
+/// The folder of the definitions next to which the program was built; it may be gone by now.
 std::string bundled_scenarios();
 
 /// The folder of the program that makes reports: FP8LAB_REPORTS_DIR, by default the source tree's.

@@ -9,8 +9,8 @@
 
 namespace {
 
-/// The folder `name` of an installed program, ../share/fp8lab/NAME beside it; `built_beside` for one that is not
-/// installed.
+/// The folder `name` of an installed program, ../share/fp8lab/NAME relative to it; `built_beside` for a program that is
+/// not installed.
 std::string data_folder(const char* name, const std::string& built_beside) {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);

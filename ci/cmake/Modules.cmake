@@ -60,8 +60,8 @@ function(fp8lab_module module)
   fp8lab_export(${module})
 endfunction()
 
-# fp8lab_folder_of(<name> <library's file> <source>): tells <source>, as <name>, in which folder CMake found a library that is opened
-# when the program runs; "" if it found none.
+# fp8lab_folder_of(<name> <library's file> <source>): defines <name> in <source> as the folder in which CMake found a
+# library that is opened when the program runs; "" if it found none.
 function(fp8lab_folder_of name library source)
   set(folder "")
   if(library)

@@ -59,7 +59,7 @@ void expect_same_bits(const CellConfig& plain, const CellConfig& checkpointed) {
 
 TEST_P(CheckpointMatrix, CheckpointedRunHasTheBitsOfThePlainRun) { expect_same_bits(cell("none"), cell("full")); }
 
-// Stashed scales are of several products, one of which has no tokens.
+// Stashed scales belong to several products, one of which has no tokens.
 TEST(CheckpointedExperts, HaveTheBitsOfThePlainRun) {
   for (const char* recipe : support::quantized_recipe_names()) {
     SCOPED_TRACE(recipe);

@@ -64,7 +64,7 @@ TEST_F(CheckpointTest, RegionKeepsOnlyItsInputUntilItsLastNodeHasRun) {
   run_backward(runtime_, loss);
   EXPECT_EQ(forwards, 2) << "one recomputation serves all nodes";
   EXPECT_EQ(restored_, (std::vector<float>{2.0f, 1.0f}));
-  // Bytes in saved slots before the region's backward, between its nodes (the slots of `second` are freed, those of
+  // Bytes in saved slots before the region's backward, between its nodes (the slots of `second` are freed, the slots of
   // `first` are recomputed) and after it.
   EXPECT_EQ(slots, (std::vector<std::int64_t>{0, 40, 0}));
   EXPECT_EQ(inputs, (std::vector<std::int64_t>{8, 8, 0}));

@@ -18,7 +18,7 @@ namespace {
 using autograd_test::probe;
 using autograd_test::Tape;
 
-/// Bytes held for backward: in saved slots, which the engine empties, and in contexts, which it leaves alone.
+/// Bytes held for backward: in saved slots, which the engine empties, and in contexts, which it does not empty.
 struct Held {
   std::int64_t slots = 0;
   std::int64_t context = 0;
@@ -149,7 +149,7 @@ TEST_P(AttentionShells, HoldTheBytesOfTheirPolicy) {
 }
 
 // 16 positions of 2 sequences, 2 heads of 16 over 1 key/value head. Every recipe saves lse, 4 x 16 floats = 256.
-//   in 8 bits   q 1024, k and v 512 each, their one scale 4: 2052, through shells under delayed scaling alone; the
+//   in 8 bits   q 1024, k and v 512 each, their one scale 4: 2052, through shells only under delayed scaling; the
 //   scale
 //               of S 4
 //   delayed     O in 8 bits: 1024 + 4

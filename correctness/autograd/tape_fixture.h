@@ -62,7 +62,7 @@ struct Tape {
     return made;
   }
   std::int64_t bytes(HolderKind kind) { return device->ledger().by_kind().at(std::string(name(kind))); }
-  /// Bytes of the group of holders whose label starts with `label`, "context of attention"; 0 where there is none.
+  /// Bytes of the group of holders whose label starts with `label`, "context of attention"; 0 if there is none.
   std::int64_t bytes_of(std::string_view label) {
     for (const auto& [text, held] : device->ledger().by_holder())
       if (text.compare(0, label.size(), label) == 0) return held;

@@ -1,4 +1,4 @@
-// The autograd tape alone: how long nodes, slots and contexts live, and how gradients add up where branches join.
+// Only the autograd tape: how long nodes, slots and contexts live, and how gradients add up at joins of branches.
 
 #include <gtest/gtest.h>
 

@@ -90,7 +90,7 @@ class Workspace(unittest.TestCase):
         return ElementTree.parse(self.out / "junit.xml").getroot()
 
     def assert_totals(self, suites):
-        """Checks that JUnit's counts are those of its cases, in every suite and overall."""
+        """Checks that JUnit's counts equal the numbers of its cases, in every suite and overall."""
         for node in [suites, *suites.iter("testsuite")]:
             cases = list(node.iter("testcase"))
             self.assertEqual(int(node.get("tests")), len(cases))

@@ -1,4 +1,4 @@
-"""ci/control_rates counts the gates of control cells, of the real program and of one that is wrong on purpose."""
+"""ci/control_rates counts the gates of control cells, of the real program and of a program that is wrong on purpose."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""The Debian package that cpack makes: what it depends on, what it holds, and what lintian says."""
+"""The Debian package that cpack makes: what it depends on, what it holds, and what lintian reports."""
 
 import os
 import pathlib

@@ -16,7 +16,7 @@ NVIDIA_SMI = """#!/bin/sh
 [ "$1" = -i ] || { printf "NVIDIA H200\\nNVIDIA H200\\n"; exit; }
 case $2 in 0|1|GPU-2b) echo "NVIDIA H200";; *) echo "No devices were found"; exit 6;; esac
 """
-# Builds a program whose scenarios end as $FAKE_RUN says; fails at the target that $FAKE_BROKEN names.
+# Builds a program whose scenarios end as $FAKE_RUN specifies; fails at the target that $FAKE_BROKEN names.
 CMAKE = RECORDED + """
 case "$*" in *"$FAKE_BROKEN"*) echo "error: $FAKE_BROKEN is broken"; exit 1;; esac
 mkdir -p build/cuda/scenarios

@@ -11,8 +11,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GITHUB, GITLAB = ".github/workflows/ci.yml", ".gitlab-ci.yml"
 ACTION, CONTAINER = "ci/action.yml", "ci/Containerfile"
 COPIED = ("CMakeLists.txt", "CMakePresets.json", "LICENSE", "lib", "reports", "scenarios")  # into the container
-# file, what is replaced, what by, what the finding says. A file that breaks its schema is not read further, so those mistakes go
-# in a round of their own.
+# file, what is replaced, what by, what the finding is. A file that breaks its schema is not read further, so those
+# mistakes go in a round of their own.
 ROUNDS = (
     (
         (GITHUB, "timeout-minutes: 30", "timeout-minute: 30", "'timeout-minute'"),

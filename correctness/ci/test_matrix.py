@@ -75,7 +75,7 @@ class Runs(Workspace):
 
 
 class Signals(Workspace):
-    """Sent to ci/matrix alone, in a session of its own: no terminal sends them to its children."""
+    """Sent only to ci/matrix, in a session of its own: no terminal sends them to its children."""
 
     def stop(self, number, *arguments, root=ROOT, begin="started"):
         """Sends a signal once the child has printed a line that begins so; returns the exit code and the output."""

@@ -1,4 +1,4 @@
-"""correctness/published_curve.py, with programs that stand in for fp8lab."""
+"""correctness/published_curve.py, with programs that take the place of fp8lab."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parent.parent / "published_curve.py"
-# Losses that pass, in the results that the stand-in writes where `-o` names.
+# Losses that pass, in the results that the substitute program writes to the path that `-o` names.
 RESULTS = {"cells": [{"arms": {"after": {"validation_losses": [{"step": 2000, "loss": 1.88}]}}}]}
 WRITES = f"""#!{sys.executable}
 import json, pathlib, sys

@@ -1,4 +1,4 @@
-"""Shows that every document has the figures of its data, and that ci/readme reports one that has not."""
+"""Shows that every document has the figures of its data, and that ci/readme reports a document without them."""
 
 import contextlib
 import functools
@@ -15,12 +15,12 @@ import unittest
 from scripts import ROOT, module
 
 PROGRAM = os.environ["FP8LAB_PROGRAM"]
-RESULTS = pathlib.Path(os.environ["FP8LAB_BUNDLED_RESULTS"])  # of bundled_scenarios_test
+RESULTS = pathlib.Path(os.environ["FP8LAB_BUNDLED_RESULTS"])  # results of bundled_scenarios_test
 README = module("readme")
 DOCUMENTS = ["README.md", "lib/extending.md", "scenarios/findings.md", "scenarios/findings_optimizer.md",
              "scenarios/findings_sharded.md", "scenarios/keys.md", "scenarios/metrics.md"]
 FINDINGS = "scenarios/findings.md"
-# The program says the same every time, and plans all scenarios for it.
+# The program prints the same every time, and plans all scenarios for it.
 cached = functools.cache(README.run_text)
 README.run_text = lambda command: cached(tuple(command))
 

@@ -10,7 +10,7 @@
 namespace fp8lab::comm_test {
 namespace {
 
-// Four simulated ranks: figures are literal, and one rank can break a rule alone.
+// Four simulated ranks: figures are literal, and a single rank can break a rule.
 std::string refusal(const RankFunction& rank_function) {
   return error_of([&] { run_ranks("simulated", {.ranks = 4, .simulated_rank = 1}, rank_function); });
 }

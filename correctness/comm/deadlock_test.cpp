@@ -12,8 +12,8 @@
 #include "comm/ranks.h"
 
 // A deadlock over several groups: ranks wait for each other in collectives of different groups, and no group's calls
-// differ. The run ends at once and names them. Only ranks that are threads can be tested: each of them sees where the
-// others wait.
+// differ. The run ends at once and names them. Only ranks that are threads can be tested: each of them sees in which
+// collective the others wait.
 namespace fp8lab::comm_test {
 namespace {
 

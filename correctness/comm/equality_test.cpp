@@ -31,7 +31,7 @@ std::vector<std::byte> values(std::uint64_t step, int rank, std::int64_t bytes) 
   return all;
 }
 
-/// Runs a sequence of collectives drawn from the seed alone; returns all that `group`'s rank received.
+/// Runs a sequence of collectives that depends only on the seed; returns all that `group`'s rank received.
 std::vector<std::byte> run_collectives(ProcessGroup& group) {
   constexpr std::array kTypes = {DType::kF32, DType::kBF16, DType::kI32, DType::kI64};
   std::vector<std::byte> received;

@@ -22,7 +22,7 @@ int gathering_ranks() {
   return on_gpu() ? count_gpus(support::test_device()) : 3;
 }
 
-/// Why the ranks of this run cannot gather from each other; empty where they can.
+/// Why the ranks of this run cannot gather from each other; empty if they can.
 std::string too_few_for_gathers() {
   if (gathering_ranks() < 2) return "two ranks are needed";
   return !on_gpu() || count_gpus(support::test_device()) >= 2 ? "" : "two GPUs are needed";
@@ -99,7 +99,7 @@ class GatherRank {
 
 constexpr std::int64_t kKiB = 1024;
 
-// Gathers through each path of NCCL's ranks, and through several in one call. Where the machine's GPUs lack a path,
+// Gathers through each path of NCCL's ranks, and through several in one call. If the machine's GPUs lack a path,
 // another one serves.
 TEST(GatherMemory, GathersHaveTheSameBytesOnEveryPath) {
   if (const std::string reason = too_few_for_gathers(); !reason.empty()) GTEST_SKIP() << reason;
@@ -140,7 +140,7 @@ TEST(GatherMemory, GathersHaveTheSameBytesOnEveryPath) {
       gpu.device().memory().gather_from(std::move(source));
       for (std::uint64_t round = 0; round < 4; ++round) rank.gather(kParts, round, round % 2 == 1);
       rank.gather(std::vector(70, Gathered{.each = 4 * kKiB + 16}), 5, false);  // more than one launch holds
-      // Each part alone, so that it takes its path alone.
+      // One part at a time, so that each call uses only that part's path.
       for (std::size_t i = 0; i < kParts.size(); ++i) rank.gather(std::span(kParts).subspan(i, 1), 10 + i, i % 2 == 1);
       if (row() == "nccl" && one.writes_from_bytes == 0) {
         EXPECT_EQ(notes_of_writes(gpu.device()), 1) << "GPUs that reach each other write";

@@ -120,7 +120,7 @@ TEST(GatherSource, OneRankAtItsCapacityRefusesAll) {
   }
 }
 
-// An allocation of one rank alone must not free segments that the other ranks keep.
+// An allocation of a single rank must not free segments that the other ranks keep.
 TEST(GatherSource, SegmentsStayWhenOneRankNeedsMemoryOfItsOwn) {
   on_ranks(rank_counts().back(), [&](ProcessGroup& world) {
     Rank rank(world, 100 * kMiB);

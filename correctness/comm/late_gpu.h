@@ -17,8 +17,8 @@
 #include "backend/device.h"
 #include "comm/reduce.h"
 
-/// A GPU made of host memory. Work launched on it runs later, on threads of its own, ordered by streams and events
-/// alone. A collective that misses an ordering therefore fails on any machine, and ThreadSanitizer sees it.
+/// A GPU made of host memory. Work launched on it runs later, on threads of its own, ordered only by streams and
+/// events. A collective that misses an ordering therefore fails on any machine, and ThreadSanitizer sees it.
 namespace fp8lab::comm_test {
 
 class LateEvent {

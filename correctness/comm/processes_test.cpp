@@ -87,7 +87,7 @@ std::string error_beside(SilentPeer& peer) {
   });
 }
 
-/// The same, where the other rank ends with `shutdown`.
+/// The same, if the other rank ends with `shutdown`.
 std::string error_beside(const ShutdownBytes& shutdown) {
   SilentPeer peer(shutdown);
   return error_beside(peer);
@@ -99,13 +99,13 @@ TEST(SilentPeer, IsAwaitedUntilTheTimeout) {
   EXPECT_NE(error.find("rank 1"), std::string::npos) << error;
 }
 
-// Rank 0 waits in vain because the other rank died. The death is the cause, whichever of the two is known first.
+// Rank 0 waits without result because the other rank died. The death is the cause, whichever of the two is known first.
 TEST(SilentPeer, DeathIsReportedAsTheCauseOfTheWait) {
   EXPECT_EQ(error_beside(write(Shutdown{.ending = Ending::kByDeath, .reason = "no disk left"})),
             "rank 1: no disk left");
 }
 
-// What is under way is abandoned before its memory is freed, also where the transport throws.
+// What is under way is abandoned before its memory is freed, also if the transport throws.
 TEST(SilentPeer, IsAbandonedWhereTheTransportHasNoMemory) {
   SilentPeer peer(write(Shutdown{}));
   peer.no_memory = true;

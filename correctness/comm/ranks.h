@@ -31,7 +31,7 @@ inline std::string_view base_row() {
   return choose_process_group(discover_launch(environment), environment, process_group_row("mpi").unavailable_reason())
       .row;
 }
-/// The process group under test: the one that the CTest entry names, or else base_row().
+/// The process group under test: the group that the CTest entry names, or else base_row().
 inline std::string_view row() {
   const char* const named = environment("FP8LAB_TEST_ROW");
   return named != nullptr ? named : base_row();

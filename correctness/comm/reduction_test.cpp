@@ -127,8 +127,8 @@ TEST_P(Reductions, ScattersInPlace) {
   });
 }
 
-// Sizes around those of the slices into which ranks divide the work. Without the largest tensor it is so little that
-// ranks which are processes do not divide it.
+// Sizes around the sizes of the slices into which ranks divide the work. Without the largest tensor it is so little
+// that ranks which are processes do not divide it.
 TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
   constexpr std::array<std::int64_t, 9> kElems = {0, 1, 15, 16, 17, 31, 1000, 4099, 70'001};
   const auto all_reduce = [&](ProcessGroup& group, std::span<const std::int64_t> elems) {
@@ -152,7 +152,7 @@ TEST_P(Reductions, AllReducesTensorsOfEverySizeInOneCall) {
   });
 }
 
-// 2^24 + 1 is a tie that rounds to 2^24: ones that are added after 2^24 vanish, ones before it count.
+// 2^24 + 1 is a tie that rounds to 2^24: a 1 added after 2^24 vanishes, a 1 added before it counts.
 TEST_P(Reductions, SumsInRankOrder) {
   const int ranks = GetParam();
   std::vector<std::uint32_t> large_first(static_cast<std::size_t>(ranks), std::bit_cast<std::uint32_t>(1.0f));

@@ -73,7 +73,7 @@ TEST_P(Splits, SumsFollowTheOrderOfTheSubGroup) {
   if (GetParam() < 3) GTEST_SKIP() << "three ranks are needed";
   on_ranks(GetParam(), [&](ProcessGroup& world) {
     const auto reversed = world.split(places(world.size(), [](int r) { return SplitPlace{0, -r}; }), "reversed");
-    // Ones that are added before 2^24 count, ones after it vanish.
+    // Every 1.0f added before 2^24 counts; every 1.0f added after it vanishes.
     float in_order = world.rank() == 0 ? 0x1p24f : 1.0f;
     float backwards = in_order;
     const ReducePart first{.data = reinterpret_cast<std::byte*>(&in_order), .elems = 1};

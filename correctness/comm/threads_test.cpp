@@ -104,7 +104,7 @@ TEST_P(Threads, DeathOfARankReleasesOtherSubGroups) {
   EXPECT_EQ(error_of([&] {
               on_ranks(ranks(), [&](ProcessGroup& world) {
                 std::vector<SplitPlace> places(static_cast<std::size_t>(ranks()));
-                places[0].color = 1;  // rank 0 alone
+                places[0].color = 1;  // only rank 0
                 const auto group = world.split(places, "part");
                 if (world.rank() == 0) {
                   on_the_way.wait_for(last());

@@ -13,8 +13,8 @@
 #include "comm/ranks.h"
 #include "support/test_device.h"
 
-// A program for mpirun or launch_ranks. After some rounds of collectives its rank 1 ends as the first argument says.
-// The buffers lie in host memory or on the device that the CTest entry names.
+// A program for mpirun or launch_ranks. After some rounds of collectives its rank 1 ends as the first argument
+// specifies. The buffers lie in host memory or on the device that the CTest entry names.
 namespace {
 
 using fp8lab::GatherPart;
@@ -22,7 +22,7 @@ using fp8lab::ProcessGroup;
 
 constexpr int kRounds = 20;
 
-/// Prints first that it ends: a launch that never got this far must not count as one that did.
+/// Prints first that it ends: a launch that never got this far must not count as a launch that did.
 void die_by(std::string_view end) {
   if (end == "well") return;
   std::fprintf(stderr, "ends now: %.*s\n", static_cast<int>(end.size()), end.data());

@@ -1,4 +1,4 @@
-// The comparisons that judge all other tests must fail where they should.
+// The comparisons that judge all other tests must fail when they should.
 
 #include "reference/compare.h"
 

@@ -107,7 +107,7 @@ std::uint64_t count_e4m3_mismatches(Mutant mutant) {
 
 TEST(ExhaustiveMutation, TruncationIsNoticed) {
   const auto truncate = [](std::uint32_t bits) { return f32_to_e4m3(float_from_bits(bits & ~0xFFFFFu)); };
-  // Everything above a midpoint is wrong, and the midpoint itself where the 8-bit value below it is odd.
+  // Everything above a midpoint is wrong, and so is the midpoint itself if the 8-bit value below it is odd.
   EXPECT_EQ(count_e4m3_mismatches(truncate), kMidpoints / 2 * ((1u << 19) - 1) + kMidpoints / 2 * (1u << 19));
 }
 

@@ -95,7 +95,7 @@ TEST(PortableMath, EdgeCasesEqualLibm) {
   EXPECT_TRUE(std::isnan(logarithm(std::nan(""))));
 }
 
-// The bits differ where an operation is fused or computed by a library.
+// The bits differ if an operation is fused or computed by a library.
 TEST(PortableMath, BitsHaveTheCommittedHash) {
   std::uint64_t hash = 0;
   const auto add = [&](double value) {

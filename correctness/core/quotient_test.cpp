@@ -28,8 +28,8 @@ std::vector<float> divisors() {
   return divisors;
 }
 
-/// Whether quotient(x, 1 / c) has the bits of x / c; where that is subnormal and c is above 2, one unit in the last
-/// place is allowed.
+/// Whether quotient(x, 1 / c) has the bits of x / c. If x / c is subnormal and c is above 2, one unit in the last place
+/// is allowed.
 testing::AssertionResult is_division(float x, float c) {
   const float expected = x / c, actual = quotient(x, 1.0 / static_cast<double>(c));
   if (float_bits(actual) == float_bits(expected) || (std::isnan(actual) && std::isnan(expected)))

@@ -13,7 +13,7 @@
 #include "core/check.h"
 #include "support/paths.h"
 
-// The function that the libraries built for this test export, and one that none of them has.
+// The function that the libraries built for this test export, and a function that none of them has.
 extern "C" int fp8lab_sample_answer();
 extern "C" int fp8lab_sample_question(int);
 

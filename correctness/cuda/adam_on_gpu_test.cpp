@@ -178,7 +178,7 @@ TEST(AdamOnGpu, RoundsAtRandomToTheBytesOfTheHost) {
   }
 }
 
-// Weights on both sides of 0.5, where lerp changes its starting point, and the smallest weights in use.
+// Weights on both sides of 0.5, the point where lerp changes its starting point, and the smallest weights in use.
 TEST(AdamOnGpu, HasTheBytesOfTheHostForEveryBeta) {
   Pair pair;
   std::uint64_t seed = 400;

@@ -3,9 +3,9 @@
 // every interleaving is checked. On a GPU rare interleavings occur once in days.
 //
 // There are three roles: one loads keys, job by job; one multiplies tiles of queries and passes their sums on; one adds
-// the sums to dQ. A wait at a barrier tests the parity of its phase alone, so a role that is two phases late waits for
+// the sums to dQ. A wait at a barrier tests only the parity of its phase, so a role that is two phases late waits for
 // ever. The model omits the order between blocks, since a role that waits for another block is merely late, and the
-// ring buffers of Q and dO, which these roles alone fill and empty in step.
+// ring buffers of Q and dO, which only these roles fill and empty in step.
 
 #include <gtest/gtest.h>
 

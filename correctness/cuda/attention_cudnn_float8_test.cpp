@@ -1,5 +1,5 @@
-// cuDNN's FP8 attention, which casts where this project's definition does not. It is compared with attention of the
-// same data without those casts, within the error that they may cause.
+// cuDNN's FP8 attention, which makes casts that this project's definition does not make. It is compared with
+// attention of the same data without those casts, within the error that they may cause.
 
 #include <gtest/gtest.h>
 
@@ -28,8 +28,8 @@ float amax_of(std::initializer_list<const std::vector<float>*> tensors) {
 }
 
 // cuDNN casts P relative to the running maximum of its row instead of lse: ties differ, the relative error is the same.
-// Compared with attention of the same data without a cast of P, the cast of P and that of O each cause an error of 2^-4
-// / sqrt(3) at most. The amax follows the definition.
+// Compared with attention of the same data without a cast of P, the casts of P and O each cause an error of 2^-4 /
+// sqrt(3) at most. The amax follows the definition.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
     EXPECT_FALSE(cuda::attention_cudnn_float8_forward({}, context_));
@@ -61,10 +61,10 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   }
 }
 
-// The cast of P may change O by 2^-4, so the amax is tested more tightly where it is exact. V's largest element is at
-// the first key, which the first query sees alone, with a P of 1 that every cast keeps; all other O are means of V. A
-// single product is exact in the matrix units' 13 fraction bits. Under the chosen scale the cast of that O, 304.9,
-// gives 320.
+// The cast of P may change O by 2^-4, so the amax is tested more tightly on data for which it is exact. V's largest
+// element is at the first key. The first query sees only that key, with a P of 1 that every cast keeps; all other O are
+// means of V. A single product is exact in the matrix units' 13 fraction bits. Under the chosen scale the cast of that
+// O, 304.9, gives 320.
 TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
@@ -91,7 +91,7 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardMeasuresOBeforeItsCast) {
   EXPECT_NEAR(static_cast<double>(device_.read(amax_o)[0]), largest, 0x1p-12 * largest);
   const std::vector<float> rounded = device_.read(out.o);
   EXPECT_GT(static_cast<double>(amax_of({&rounded})),
-            1.04 * largest);  // the amax after the cast, which must not be recorded as that of O
+            1.04 * largest);  // the amax after the cast, which must not be recorded as O's amax
 }
 
 /// A step of head_dim 128 whose gradients cuDNN computes from quantized data, with scales under which no gradient
@@ -118,8 +118,8 @@ class CudnnFloat8BackwardTest : public AttentionOnGpuTest {
 };
 
 // Compared with the gradients of the same data without casts of P, dS or the results: the cast of P causes an error of
-// 2^-4 / sqrt(3) of dV at most, that of dS 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each. cuDNN
-// casts dS times softmax_scale, which scale and amax take into account.
+// 2^-4 / sqrt(3) of dV at most, the cast of dS 2^-3 / sqrt(3) of dQ and dK, the results' own 2^-3 / sqrt(3) of each.
+// cuDNN casts dS times softmax_scale, which scale and amax take into account.
 TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   if (!cuda::cudnn_unavailable_reason().empty()) {
     EXPECT_FALSE(cuda::attention_cudnn_float8_backward({}, context_));
@@ -162,10 +162,10 @@ TEST_F(CudnnFloat8BackwardTest, IsWithinItsCastsOrRefuses) {
   }
 }
 
-// The casts of the results may change them by 2^-3, so their amax is tested more tightly where it is exact. The last
-// query and key are alike and larger than the rest, so the query's P is 1 there within e^-30, and that key, which no
-// other query sees, has the query's dO for its dV. Everything else is small beside it. Under the chosen scale the cast
-// of that dV, 18816, gives 20480.
+// The casts of the results may change them by 2^-3, so their amax is tested more tightly on data for which it is exact.
+// The last query and key are alike and larger than the rest, so the query's P is 1 there within e^-30, and that key,
+// which no other query sees, has the query's dO for its dV. Everything else is small compared with it. Under the chosen
+// scale the cast of that dV, 18816, gives 20480.
 TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
@@ -207,7 +207,7 @@ TEST_F(CudnnFloat8BackwardTest, MeasuresTheGradientsBeforeTheirCast) {
                                            .out = grads}));
   EXPECT_NEAR(device_.read(amax_grad)[0], 1.75f, 0x1p-12f * 1.75f);
   const std::vector<float> rounded = device_.read(grads.v);
-  EXPECT_GT(amax_of({&rounded}), 1.08f * 1.75f);  // the amax after the cast, which must not be recorded as that of dV
+  EXPECT_GT(amax_of({&rounded}), 1.08f * 1.75f);  // the amax after the cast, which must not be recorded as dV's amax
 }
 
 // Amaxes are raised, never lowered, and a NaN stays.
@@ -225,8 +225,8 @@ TEST_F(CudnnFloat8BackwardTest, RaisesAmaxesAndKeepsNan) {
   EXPECT_TRUE(std::isnan(device_.read(poisoned)[0]));
 }
 
-// The scale of tensors with hardly a value is FLT_MAX. cuDNN gets that of dS divided by softmax_scale, which must not
-// make zeros NaN.
+// The scale of tensors with hardly a value is FLT_MAX. cuDNN gets the scale of dS divided by softmax_scale, which must
+// not make zeros NaN.
 TEST_F(CudnnFloat8BackwardTest, ZerosStayZerosUnderTheLargestScale) {
   if (const std::string reason = cuda::cudnn_unavailable_reason(); !reason.empty()) GTEST_SKIP() << reason;
   const AttentionShape shape = make_shape({.seq = 512, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128});
@@ -246,7 +246,7 @@ TEST_F(CudnnFloat8BackwardTest, ZerosStayZerosUnderTheLargestScale) {
   EXPECT_EQ(device_.read(amax_grad)[0], 0.0f);
 }
 
-// Through the operation: cuDNN is used where bits may differ and the gradients' cast is known, and only there.
+// Through the operation: cuDNN is used if bits may differ and the gradients' cast is known, and only then.
 TEST_F(CudnnFloat8BackwardTest, IsChosenOnlyIfTheGradientsAreCastNext) {
   const AttentionShape shape = make_shape({.seq = 600, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 128});
   const Step step = make_step(shape);

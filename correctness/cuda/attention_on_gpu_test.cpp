@@ -1,6 +1,6 @@
-// The GPU's kernels of attention compared with each other at the sizes of real models, where a reference with full S x
-// S matrices is too large. The general kernels have the bits of the host's (ops/attention_test judges both), so they
-// are the reference here.
+// The GPU's kernels of attention compared with each other at the sizes of real models, for which a reference with full
+// S x S matrices is too large. The general kernels have the bits of the host's (ops/attention_test judges both), so
+// they are the reference here.
 
 #include "cuda/attention_on_gpu.h"
 
@@ -66,7 +66,7 @@ class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamIn
       EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
       EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
     }
-    // Every position counts, not only the sum: the last tenth of the tokens is compared alone.
+    // Every position counts, not only the sum: the last tenth of the tokens is also compared by itself.
     const auto tail = [](const std::vector<float>& all) {
       return std::vector<float>(all.end() - static_cast<std::ptrdiff_t>(all.size() / 10), all.end());
     };
@@ -155,7 +155,7 @@ TEST_P(Float8Test, MatrixUnitsCastAsTheGeneralKernels) {
 INSTANTIATE_TEST_SUITE_P(Shapes, Float8Test, ::testing::ValuesIn(large_shapes()),
                          [](const auto& row) { return describe(row.param, DType::kE4M3); });
 
-// A tile has 128 rows, of which one position fills one. Where dropout takes its only entry, P is 0 and so is its amax.
+// A tile has 128 rows, of which one position fills one. If dropout drops its only entry, P is 0 and so is its amax.
 TEST_F(AttentionOnGpuTest, RowsBehindTheLastQueryAreNotMeasured) {
   AttentionShape shape = make_shape({.seq = 1, .heads = 1, .kv_heads = 1, .head_dim = 64, .dropout = 0.5f});
   const Qkv qkv = float8_qkv(shape);
@@ -193,7 +193,7 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsDropTheSameEntries) {
   EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
-// Tiles that end everywhere: of keys, of queries and of both, with the mask and without, in groups and alone, for all
+// Tiles that end everywhere: of keys, of queries and of both, with the mask and without, in groups and singly, for all
 // types of results.
 TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardSupportsAnyLength) {
   constexpr DType kTypes[] = {DType::kBF16, DType::kF32, DType::kF16};

@@ -188,7 +188,7 @@ TEST_F(CommunicatorOnGpus, TroubleLeavesACommunicatorInUseAlone) {
             "ncclGroupEnd in group 'world': its collectives were ended: rank 3 is gone");
 }
 
-// Where ranks are processes, an abort would free the communicator under the call.
+// If ranks are processes, an abort would free the communicator under the call.
 TEST_F(CommunicatorOnGpus, CallThatDoesNotReturnIsReportedAndLeftAlone) {
   Rank rank(id_, 0, 1);
   rank.one_process = false;

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "support/dense.h"
 
-// Memory of a context beside what the device's allocator keeps.
+// Memory of a context, in addition to what the device's allocator keeps.
 namespace fp8lab {
 namespace {
 

@@ -12,7 +12,7 @@ struct ConvertedRun {
   std::vector<std::uint8_t> e4m3_hardware;
   std::vector<std::uint8_t> e5m2_ours;
   std::vector<std::uint8_t> e5m2_hardware;
-  std::vector<std::uint8_t> e8m0_rceil;  ///< of the pattern as an E4M3 amax
+  std::vector<std::uint8_t> e8m0_rceil;  ///< the byte for the pattern as an E4M3 amax
   std::vector<std::uint8_t> e8m0_floor;
 };
 

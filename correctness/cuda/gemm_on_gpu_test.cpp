@@ -11,7 +11,7 @@
 #include "reference/float8_sums.h"
 
 // The GPU's products at the sizes of real models, compared with double precision at sampled entries, and bit for bit
-// with the cpu's where sums are exact.
+// with the cpu's if sums are exact.
 namespace fp8lab {
 namespace {
 

@@ -14,9 +14,9 @@
 #include "reference/expected.h"
 #include "reference/float8_sums.h"
 
-// Products of which only the quantized data are kept, at the sizes of real models: bit for bit the cpu's where sums are
+// Products of which only the quantized data are kept, at the sizes of real models: bit for bit the cpu's if sums are
 // exact, and within the bound of the GPU's sums at sampled entries everywhere. Casts by the library are counted, so
-// that the test knows which it made.
+// that the test can tell which casts it made.
 namespace fp8lab {
 namespace {
 

@@ -50,7 +50,7 @@ TEST(GpuLibraries, HostCodeOpensNoGpuLibrary) {
 
 TEST(GpuLibraries, CublasLtHasEveryFunctionIfInstalled) {
   const auto& library = find_library<CublasLtLibrary>();
-  if (library.file().empty()) {  // the project also builds from the headers alone
+  if (library.file().empty()) {  // the project also builds with only the headers
     EXPECT_TRUE(library.unavailable_reason().starts_with("cuBLASLt cannot be loaded (libcublasLt.so."))
         << library.unavailable_reason();
     return;

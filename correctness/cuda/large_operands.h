@@ -16,7 +16,7 @@
 #include "support/dense.h"
 #include "tensor/quantized_tensor.h"
 
-/// Operands of the sizes of real models. Their values come from a table on the host, where any element can be looked
+/// Operands of the sizes of real models. Their values come from a table on the host, in which any element can be looked
 /// up, and they can be written to any device.
 namespace fp8lab::gemm_test {
 

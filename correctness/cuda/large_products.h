@@ -12,8 +12,8 @@
 
 #include "cuda/large_operands.h"
 
-/// Products of operands of the sizes of real models: which kinds of operands, how they are drawn, where results are
-/// sampled.
+/// Products of operands of the sizes of real models: which kinds of operands, how they are drawn, and at which entries
+/// results are sampled.
 namespace fp8lab::gemm_test {
 
 struct Kinds {

@@ -19,7 +19,7 @@ std::string path_of(const std::string& name) { return std::string(paths::kOldNcc
 
 TEST(NcclLibrary, HasEveryFunctionIfInstalled) {
   const auto& library = find_library<NcclLibrary>();
-  if (library.file().empty()) {  // the project also builds from the headers alone
+  if (library.file().empty()) {  // the project also builds with only the headers
     EXPECT_TRUE(library.unavailable_reason().starts_with("NCCL cannot be loaded (libnccl.so.2:"))
         << library.unavailable_reason();
     return;

@@ -40,9 +40,9 @@ std::string difference(Pair& pair, const Tensor& host, const Tensor& gpu) {
 }
 
 enum class Numbers {
-  kVaried,   ///< of many magnitudes, with zeros of both signs
+  kVaried,   ///< many magnitudes, with zeros of both signs
   kAnyBits,  ///< NaNs of any payload, infinities and subnormals among them
-  kHuge,     ///< near the end of the type, where quotients underflow
+  kHuge,     ///< near the end of the type, so that quotients underflow
   kTiny,     ///< subnormals and zeros, whose scales overflow
 };
 constexpr Numbers kNumbers[] = {Numbers::kVaried, Numbers::kAnyBits, Numbers::kHuge, Numbers::kTiny};

@@ -98,7 +98,7 @@ bool adam_casts_blocks(const Behaviors& behaviors) {
   });
 }
 
-/// True if each weight is its master but for roundings, after a step that doubles the largest.
+/// True if each weight is its master except for roundings, after a step that doubles the largest.
 bool adam_clips_no_weight(const Behaviors& behaviors) {
   ModelRun run(one_weight(behaviors));
   Adam adam(run.model().parameters(), {.learning_rate = 0.1, .master = MasterWeights::kF32});
@@ -114,7 +114,7 @@ bool adam_clips_no_weight(const Behaviors& behaviors) {
     largest = std::max(largest, std::abs(masters[i]));
     error = std::max(error, std::abs(values[i] - masters[i]));
   }
-  // Half a step of E4M3 is 16 where the largest value is 448; BF16 rounds by at most 1 / 512.
+  // Half a step of E4M3 is 16 if the largest value is 448; BF16 rounds by at most 1 / 512.
   return error <= (16.0f / 448.0f + 0.005f) * largest;
 }
 
@@ -157,7 +157,7 @@ bool steps_copy_no_moments(const Behaviors& behaviors) {
   return peak == 0;
 }
 
-/// An MLP over 9 ranks, the last of which has rows of fc1 alone: 8 rows of 64 go to each of the others.
+/// An MLP over 9 ranks, the last of which has only rows of fc1: 8 rows of 64 go to each of the others.
 constexpr int kUnevenRanks = 9;
 RunConfig uneven_mlp(const Behaviors& behaviors) {
   RunConfig config = one_plain_weight(behaviors);

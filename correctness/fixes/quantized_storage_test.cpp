@@ -30,7 +30,7 @@ struct Sample {
   }
 };
 
-/// Bytes alive beyond those of a row-wise shard, after the tensor that it was cut from is freed.
+/// Bytes alive beyond the bytes of a row-wise shard, after the tensor that it was cut from is freed.
 std::int64_t bytes_behind_a_shard(const Sample& sample, const Behaviors& behaviors) {
   const std::int64_t before = sample.device->ledger().live_bytes();
   QuantizedTensor shard;
@@ -93,7 +93,7 @@ TEST(QuantizedStorageFixes, ShardKeepsTheTransposeOfTheUnshardedTensorWithoutThe
   EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
 }
 
-// Casting is idempotent where scales are rounded down, so there a copy through values keeps the bytes.
+// If scales are rounded down, casting is idempotent, so a copy through values then keeps the bytes.
 TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
   const Sample sample("mxfp8_floor");
   const QuantizedTensor from = sample.make();

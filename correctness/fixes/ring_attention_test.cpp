@@ -1,4 +1,4 @@
-// The fix of attention's saved tensors where ranks split sequences between them: the node of ring attention restores
+// The fix of attention's saved tensors when ranks split sequences between them: the node of ring attention restores
 // what its context keeps, as the node of attention on one rank does (saved_tensors_test.cpp).
 
 #include <gtest/gtest.h>

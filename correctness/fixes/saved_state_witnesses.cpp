@@ -1,5 +1,5 @@
-// Witnesses of fixes to saved training state, and what they look like where the witness does not: uneven shards, other
-// ranks, recipes whose weights cannot be loaded.
+// Witnesses of fixes to saved training state, and tests of these fixes in cases that the witness does not cover: uneven
+// shards, other ranks, recipes whose weights cannot be loaded.
 
 #include <gtest/gtest.h>
 

@@ -72,8 +72,8 @@ struct Leak {
 // Shapes of small_cell("delayed") on hopper: 32 tokens, hidden 32, ffn 64, two layers.
 //   attention  q, k and v, 32 x 32 each, and their scale: 2 x 3076
 //   fuser      the chain's weights, transposed, and their scales: 2 x (128 x 32 + 4 + 32 x 64 + 4)
-//   grouped    the weights of four experts both directions, their scales, and those of the inputs, which alone are not
-//              cleared: 2 x 4 x (2 x 32 x 32 + 4 + 4)
+//   grouped    the weights of four experts both directions, their scales, and the inputs' scales, but not the
+//              inputs' data, which are cleared: 2 x 4 x (2 x 32 x 32 + 4 + 4)
 //   modules    the weights of both products both directions, and their scales: 2 x 2 x (2 x 64 x 32 + 4)
 constexpr Leak kLeaks[] = {
     {"release_attention_tensors", attention_cell, retained, 6152, "context of layers[0].attention: k, q, v"},

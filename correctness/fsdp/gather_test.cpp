@@ -71,7 +71,7 @@ TEST(Gather, GathersTheBitsOfTheUnshardedParameter) {
   }
 }
 
-// Column-wise blocks that travel, as they did before the fix, arrive as those of a single rank, padding included.
+// Column-wise blocks that travel, as they did before the fix, arrive as the blocks of a single rank, padding included.
 TEST(Gather, ReordersColumnwiseBlocksThatTravel) {
   for (const int ranks : {1, 2, 3}) {
     RunConfig config = config_of("block", 128 * ranks);
@@ -228,7 +228,7 @@ TEST(Gather, MovesOneBytePerWeightAndTheScales) {
   struct Expected {
     const char* recipe;
     std::int64_t payload_per_weight;
-    std::int64_t scales;  ///< of all weights, in one orientation
+    std::int64_t scales;  ///< scales of all weights, in one orientation
   };
   // One E8M0 byte per 32 weights. All dimensions are multiples of 128, so there is no padding.
   const Expected cases[] = {

@@ -1,4 +1,4 @@
-// Shards that are padded to as many rows as rank 0's, as by FSDP2: what is stored, what moves, and that no result
+// Shards that are padded to the number of rows of rank 0's, as by FSDP2: what is stored, what moves, and that no result
 // depends on what the padding holds.
 
 #include <gtest/gtest.h>
@@ -73,7 +73,7 @@ TEST_P(PaddedShards, HaveStorageForTheRowsOfRank0AndZerosAfterTheirOwn) {
   });
 }
 
-// Bytes of collectives are those of ceil(rows / ranks) rows from every rank.
+// Bytes of collectives are the bytes of ceil(rows / ranks) rows from every rank.
 TEST_P(PaddedShards, MoveAsManyBytesFromEveryRank) {
   const auto& [recipe, ranks] = GetParam();
   const RunConfig config = uneven(recipe, ranks);
@@ -187,7 +187,7 @@ TEST(PaddedShards, OfFullBlocksEqualTheUnshardedParameter) {
   config.config.seq = 32;
   config.config.batch = 1;
   config.config.form.bias = false;
-  // Read before the ranks start: claims on a block are counted without locks, so one thread alone may make them.
+  // Read before the ranks start: claims on a block are counted without locks, so only one thread may make them.
   ModelRun alone(config);
   const QuantizedTensor& expected = alone.model().parameters().front()->quantized;
   struct Wanted {

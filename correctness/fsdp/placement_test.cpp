@@ -1,6 +1,6 @@
-// Where shards and unsharded parameters lie: in memory that ranks reserve together, at the same places on all of them,
-// where all ranks have equally many rows. The placement must not depend on fixes, since ranks that disagree about it
-// would wait for each other for ever.
+// The places of shards and unsharded parameters: in memory that ranks reserve together, at the same places on all of
+// them if all ranks have the same number of rows. The placement must not depend on fixes, since ranks that disagree
+// about it would wait for each other for ever.
 
 #include <gtest/gtest.h>
 
@@ -146,7 +146,7 @@ TEST(Placement, RanksAgreeOnPlacesWhicheverFixIsReverted) {
         config.layers = 1;
         config.deferred_init = deferred;
         config.behaviors.*reverted = false;
-        // Without these fixes a pass asks for an orientation that it did not gather, which is an error if the layer is
+        // Without these fixes a pass requires an orientation that it did not gather, which is an error if the layer is
         // resharded.
         config.reshard = reverted != &Behaviors::validate_usage_by_pass && reverted != &Behaviors::use_weight_quantizer;
         on_ranks(2, [&](ProcessGroup& world) {

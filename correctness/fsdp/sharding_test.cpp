@@ -79,7 +79,7 @@ class Sharded : public ::testing::TestWithParam<std::tuple<const char*, const ch
     config.layer = layer;
     config.eight_bit_weights = eight_bits;
     config.reshard = reshard;
-    // Shards have 128 rows where blocks have as many.
+    // Shards have 128 rows if blocks have 128 rows.
     config.config = small_block(make_recipe(recipe).rows_multiple > 32 ? 256 : 64);
     return config;
   }

@@ -213,7 +213,7 @@ TEST(CachingAllocator, EqualCallsGiveEqualPlacesWhereverSegmentsLie) {
   CachingAllocator second(std::make_unique<CountingSource>(down, 0, true));
   std::mt19937_64 random(11);
   std::vector<std::pair<std::byte*, std::byte*>> live;
-  std::map<std::byte*, std::byte*> seen;  // maps each address of the first to that of the second
+  std::map<std::byte*, std::byte*> seen;  // maps each address of the first to the second's
   for (int i = 0; i < 20000; ++i) {
     if (live.empty() || random() % 5 < 3) {
       const std::size_t bytes = (random() % 4 == 0 ? 1 + random() % 6 : 0) * 4 * kMiB + random() % 4 * 512;
@@ -245,7 +245,7 @@ TEST(CachingAllocator, OneCapacityBoundsAllPools) {
 }
 
 // A request for the own pool keeps the cached segments of the gathering pool. A request for the gathering pool returns
-// those of both.
+// the cached segments of both.
 TEST(CachingAllocator, OnlyARequestForTheGatheringPoolReturnsItsCachedSegments) {
   int segments = 0, shared = 0;
   CachingAllocator allocator(std::make_unique<CountingSource>(segments), 100 * kMiB);

@@ -31,9 +31,9 @@ constexpr int kGroups = 12;
 // Small and large blocks, split from segments and in segments of their own; one is empty.
 constexpr std::array<std::int64_t, 6> kSizes = {0, 4, 5'000, 700'000, 3'000'000, 40'000'000};
 
-/// What a sharded module does before its forward and after it, group by group: it allocates unsharded weights beside
-/// shards, claims them under several names, and frees all but the shards.
-/// under several names, and all given back but the shards.
+/// What a sharded module does before its forward and after it, group by group: it allocates
+/// unsharded weights in addition to shards, claims them under several names, and frees all but the
+/// shards.
 class Step {
  public:
   explicit Step(Memory& memory) : memory_(memory) {

@@ -54,7 +54,7 @@ TEST(HostCopies, APartIsACopyOfItsBytesAndIsCountedBesideThem) {
   EXPECT_EQ(copies.live_bytes(), 13);
 }
 
-// Device `meta` has sizes alone.
+// Device `meta` has only sizes.
 TEST(HostCopies, WithoutValuesCountAsManyBytes) {
   HostCopies copies;
   const HostCopy all(copies, {}, 10);

@@ -162,9 +162,9 @@ Doubles part(const Doubles& packed, std::int64_t number) {
   return values;
 }
 
-// Inputs for which no cast of P changes the amaxes. The first query sees the first key alone, whose V has the largest
+// Inputs for which no cast of P changes the amaxes. The first query sees only the first key, whose V has the largest
 // magnitude of all, so O has it too. The last query and key are alike and larger than the rest, so that key's dV is
-// that query's dO, the largest by far. Casts under these scales would raise the amax of O by 5 % and those of the
+// that query's dO, the largest by far. Casts under these scales would raise the amax of O by 5 % and the amaxes of the
 // gradients by 8.8 %; rounding to bf16, in which O and the gradients are stored before, changes them by 2^-9.
 TEST_P(AttentionAmaxes, AreThoseBeforeRounding) {
   std::vector<float> packed = reference::gaussian_values(kKernelSeq * 3 * kKernelDim, 1, 1.0);

@@ -114,7 +114,7 @@ class AttentionRoles : public ::testing::TestWithParam<const char*> {
   }
 
   bool delayed() const { return std::string(GetParam()) == "delayed"; }
-  /// AttentionScales come from the previous step where there is a history, otherwise from the step itself.
+  /// AttentionScales come from the previous step if there is a history, otherwise from the step itself.
   AttentionScales scales_of(const Amaxes& own, const std::optional<Amaxes>& before) const {
     const auto scale = [&](double Amaxes::* amax, double max, bool history) {
       if (!history) return max / (own.*amax);
@@ -186,7 +186,7 @@ TEST_P(AttentionRoles, WrongScaleOfAnyRoleIsRefused) {
   EXPECT_TRUE(sees([](AttentionScales& scales) { scales.grad_qkv = scales.grad_qkv ? 0.67 * *scales.grad_qkv : 1e6; }));
 }
 
-// With a backward in 16 bits the gradient is that of the tensors which forward was given and returned, under the
+// With a backward in 16 bits the gradient belongs to the tensors which forward was given and returned, under the
 // logarithms of forward's sums over eight bits: bit for bit what the plain kernel computes of them. Backward casts
 // nothing, so that it has no scales.
 TEST_P(AttentionRoles, BackwardIn16BitsReadsWhatForwardWasGivenAndReturned) {

@@ -51,7 +51,7 @@ class Chain {
                      reference::gaussian_values(parameter->value.numel(), stream_of(parameter->name), 0.3));
   }
 
-  /// The requests of each product to the module that computes its input, and to the one that computes its gradient.
+  /// The requests of each product to the module that computes its input, and to the module that computes its gradient.
   std::vector<std::string> requests() {
     std::vector<std::string> all;
     for (LinearCore* core : {&fc1_, &fc2_}) {

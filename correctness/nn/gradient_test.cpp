@@ -97,7 +97,7 @@ class Definition {
   }
 
   // An entry is kept if the uniform number of (seed, name and step, global index) is not below the probability. In
-  // attention, where the index is the rank's own, the seed differs between ranks.
+  // attention, whose index is the rank's own, the seed differs between ranks.
   static reference::NamedMasks masks(const Layer& layer, const LayerConfig& config, const Runtime& runtime) {
     reference::NamedMasks masks;
     if (config.dropout == 0.0f) return masks;
@@ -155,7 +155,7 @@ TEST_P(TinyLayer, EveryGradientEqualsTheDefinitions) {
 }
 
 // The tolerances are tight: with any parameter one percent larger neither the output nor the gradients pass. Norms do
-// not depend on the size of x except through their epsilon, so where they come first this also tests epsilon.
+// not depend on the size of x except through their epsilon, so if they come first this also tests epsilon.
 TEST_P(TinyLayer, ChangeOfAnyParameterIsRefused) {
   for (const auto& [name, gradient] : gradients_of(step_)) {
     if (nn_test::is_idle(layer_, name)) continue;

@@ -53,7 +53,7 @@ TEST(GroupRows, EvenGroupsAreEqualAndUnevenOnesMultiplesOfTheBlocksThatDivideAll
           if (uneven)
             EXPECT_EQ(group % std::gcd(tokens, std::int64_t{128}), 0);
           else
-            EXPECT_LE(std::abs(group * experts - tokens), experts);  // equal but for one row
+            EXPECT_LE(std::abs(group * experts - tokens), experts);  // equal except for one row
         }
         if (uneven && experts > 1) {
           EXPECT_EQ(groups[1], 0);

@@ -1,5 +1,5 @@
-// A language model compared with its definition in double precision: loss and logits, and every gradient, those of
-// tied matrices among them, with differences of the definition's loss.
+// A language model compared with its definition in double precision: loss and logits, and every gradient, also the
+// gradients of tied matrices, with differences of the definition's loss.
 
 #include <gtest/gtest.h>
 

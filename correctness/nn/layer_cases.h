@@ -89,7 +89,7 @@ inline LayerConfig block_config(const Layer& layer) {
   return config;
 }
 
-/// Inputs are small, so that the norm's epsilon matters, unless a case asks otherwise.
+/// Inputs are small, so that the norm's epsilon matters, unless a case sets them otherwise.
 inline support::LayerCase make_case(const Layer& layer, const LayerConfig& config, DType dtype = DType::kF32) {
   support::LayerCase layer_case;
   layer_case.model.layer = layer.layer;

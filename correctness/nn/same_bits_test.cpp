@@ -7,7 +7,7 @@
 #include "support/selected_set.h"
 
 // The weights and losses of full training runs, as bits. A machine, compiler, build type or instruction set that
-// computes anything else fails here. An intended change of the numerics changes this table and says so in its commit.
+// computes anything else fails here. An intended change of the numerics changes this table, and its commit states so.
 namespace fp8lab {
 namespace {
 

@@ -111,9 +111,9 @@ TEST_P(EveryConfiguration, RunsOneScheduleEverywhereAndReadsOnlyWhatWasWritten) 
   }
 }
 
-// With checkpointing too, where the second forward casts as the first did. Saved tensors and results do not change.
-// Memory in between does: less where a scale was known beforehand; earlier, by an amax, where the scale follows from
-// it.
+// With checkpointing too, in which the second forward casts as the first did. Saved tensors and results do not
+// change. Memory in between does: less if a scale was known beforehand; earlier, by an amax, if the scale follows
+// from it.
 TEST_P(EveryConfiguration, TrainsTheSameIfNormsAndActivationsStoreTheirResultsFirst) {
   const auto& [layer, form, recipe] = GetParam();
   CellConfig base = small_cell(recipe, form, layer);

@@ -32,7 +32,7 @@ std::string case_name(const ::testing::TestParamInfo<ActivationCase>& instance) 
          std::to_string(c.rows) + "x" + std::to_string(c.cols);
 }
 
-/// Normal values and, spread among them, values where the functions saturate, vanish or bend.
+/// Normal values and, spread among them, values at which the functions saturate, vanish or bend.
 std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
   constexpr float kSpecial[] = {0.0f,   -0.0f, 1.0f,   -1.0f, 5.5f,    -5.5f, 11.9f,
                                 -11.9f, 12.1f, -12.1f, 1e-6f, -300.0f, 1e4f};
@@ -156,7 +156,7 @@ TEST(Elementary, ExponentialUnderflowsAndOverflowsAtTheEndsOfItsRange) {
   EXPECT_EQ(sigmoid(90.0f), 1.0f);
 }
 
-// Every 61st normal float, and those next to 1, where the logarithm vanishes.
+// Every 61st normal float, and the floats next to 1, at which the logarithm vanishes.
 TEST(Elementary, LogarithmIsWithinThreeUlps) {
   double worst_ulps = 0.0;
   const auto see = [&](std::uint32_t bits) {

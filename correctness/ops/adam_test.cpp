@@ -153,7 +153,7 @@ TEST_F(AdamEdges, ZeroGradientsMoveNothing) {
   EXPECT_EQ(read(*device_, s.exp_avg), Values(4, 0.0));
 }
 
-// g^2 underflows, so epsilon alone bounds the step: m / (0 + eps).
+// g^2 underflows, so only epsilon bounds the step: m / (0 + eps).
 TEST_F(AdamEdges, UnderflowedSecondMomentLeavesEpsilonAsDenominator) {
   const State s = state({1, 1}, 2.0f);
   const Tensor grad = make_tensor(*device_, {1, 1}, DType::kF32, {1e-30f});

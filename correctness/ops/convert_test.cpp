@@ -45,7 +45,7 @@ TEST(Convert, EveryCodeAndEveryBf16_HasItsValue) {
   }
 }
 
-// Every BF16 with lower bits of a float around the tie, at the ends, and one that is none of these.
+// Every BF16 with lower bits of a float around the tie, at the ends, and one value that is none of these.
 TEST(Convert, FloatsAroundEveryBf16_RoundToIt) {
   std::vector<float> floats;
   for (std::uint32_t bf16 = 0; bf16 < 0x10000; ++bf16)

@@ -11,8 +11,8 @@
 #include "reference/test_data.h"
 #include "support/dense.h"
 
-// The loss of a language model beside its definition in double, in one row of a few logits and in rows of several times
-// the terms that are added at once.
+// The loss of a language model compared with its definition in double, in one row of a few logits and in rows of
+// several times the terms that are added at once.
 namespace fp8lab {
 namespace {
 
@@ -64,8 +64,8 @@ class CrossEntropyTest : public ::testing::TestWithParam<DType> {
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
 
-/// An exponential is within 2 ulp of its own, and a term goes through count / 2048 + 11 sums and up to as many factors.
-/// The relative error of a sum is the absolute one of its logarithm.
+/// An exponential is within 2 ulp of its own, and a term goes through count / 2048 + 11 sums and at most the same
+/// number of factors. The relative error of a sum is the absolute error of its logarithm.
 double error_of_log_sum(std::int64_t vocabulary, double value) {
   const double sums = static_cast<double>(vocabulary) / 2048.0 + 11.0;
   return kUnit * (4.0 + 6.0 * sums + 4.0 * std::fabs(value));
@@ -119,7 +119,7 @@ TEST_P(CrossEntropyTest, ImpossibleTokensCostNothingAndNaNShows) {
   }
 }
 
-// The error of a gradient: that of exp() at a logit and a logarithm of up to 8, then two products.
+// The error of a gradient: the error of exp() at a logit and a logarithm of up to 8, then two products.
 TEST_P(CrossEntropyTest, GradientEqualsTheDerivativeAndTakesThePlaceOfTheLogits) {
   for (const std::int64_t vocabulary : {5, 65, 2100}) {
     const std::int64_t rows = vocabulary > 100 ? 1 : 3;
@@ -141,7 +141,7 @@ TEST_P(CrossEntropyTest, GradientEqualsTheDerivativeAndTakesThePlaceOfTheLogits)
   }
 }
 
-// A row's gradient says where probability is to go: it adds up to 0.
+// A row's gradient shows to which tokens probability is to go: it adds up to 0.
 TEST_P(CrossEntropyTest, GradientOfARowAddsUpToNothing) {
   const Tensor x = logits({4, 300}, 5);
   const Tokens targets = drawn(4, 300, 6);

@@ -141,7 +141,7 @@ std::vector<float> summed_in_parts_and_groups(const Values& values, std::size_t 
   return sums;
 }
 
-// The order of additions depends on the number of rows alone, so that devices agree to the last bit.
+// The order of additions depends only on the number of rows, so that devices agree to the last bit.
 TEST_F(Elementwise, ColumnSumAddsInTheDefinedOrder) {
   for (const std::int64_t rows : {7, 128, 129, 300, 2100}) {
     const Tensor x = gaussian({rows, 41});

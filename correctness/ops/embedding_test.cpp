@@ -131,7 +131,7 @@ TEST_P(EmbeddingTest, GradientOfAPositionIsTheSumOverSequences) {
   }
 }
 
-// The order of the sum depends on the tokens alone.
+// The order of the sum depends only on the tokens.
 TEST_P(EmbeddingTest, TheSameTokensGiveTheSameBits) {
   const Sizes s = kSizes[2];
   const Tensor grad = gaussian({s.seq * s.batch, s.cols}, 6), ids = tokens(drawn(s), s.vocabulary);

@@ -14,8 +14,8 @@
 #include "reference/compare.h"
 #include "support/dense_test.h"
 
-// Operations that measure their result as they compute it: the result is the same, and the amax is that of the stored
-// values.
+// Operations that measure their result as they compute it: the result is the same, and the amax is the amax of the
+// stored values.
 namespace fp8lab {
 namespace {
 

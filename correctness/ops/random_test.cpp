@@ -152,8 +152,8 @@ TEST_F(RandomFill, ValuesAreDrawnAtTheGlobalIndex) {
   }
 }
 
-// Of n draws the mean deviates by sd / sqrt(n); the variance of a normal by sqrt(2 / n) of it, of a uniform by
-// sqrt(0.8 / n).
+// The mean of n draws deviates by sd / sqrt(n); the variance of a normal by sqrt(2 / n) of it, the variance of a
+// uniform by sqrt(0.8 / n).
 TEST_F(RandomFill, MomentsAreThoseOfItsDistribution) {
   const std::int64_t count = 400 * 1000;
   const double n = static_cast<double>(count);

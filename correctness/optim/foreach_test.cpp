@@ -82,7 +82,7 @@ TEST_F(ListOps, RefuseListsOfDifferentLengthsOrShapes) {
   EXPECT_THROW(foreach_lerp(runtime_, x, other, 0.5), Error);
 }
 
-// Computed from the far end alone, the result would be a difference of large numbers.
+// Computed only from the far end, the result would be a difference of large numbers.
 TEST_F(ListOps, LerpByOneGivesTheOtherListHoweverLargeItsOwnValues) {
   TensorList x = list(1);
   foreach_scale(runtime_, x, 1e12);

@@ -129,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Betas, Moments,
                            return digits(test.param.beta1) + "_" + digits(test.param.beta2);
                          });
 
-// Where the square of a gradient overflows, the parameter becomes NaN instead of never moving again.
+// If the square of a gradient overflows, the parameter becomes NaN instead of never moving again.
 TEST(OverflowedMoments, MakeTheParameterNanInTheNextStep) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

@@ -189,7 +189,7 @@ TEST_P(QuantizedAdam, NeedsAMaster) {
   const std::string message = support::error_of([&] { Adam({parameter.get()}, {}); });
   EXPECT_NE(message.find("layers[3].weight"), std::string::npos) << message;
   EXPECT_NE(message.find("3 mantissa bits"), std::string::npos) << message;
-  // Remainders are those of a 16-bit parameter; this one gets a full copy.
+  // Remainders belong to a 16-bit parameter; this one gets a full copy.
   Adam adam({parameter.get()}, {.master = MasterWeights::kRemainder});
   set_gradient(*device_, *parameter, 1);
   adam.step(runtime_);

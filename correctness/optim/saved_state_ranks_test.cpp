@@ -43,7 +43,7 @@ Thrown thrown_by(const Action& action) {
   return {};
 }
 
-/// By rank, what fail_on_every_rank() throws where `work` runs on every rank.
+/// By rank, what fail_on_every_rank() throws when `work` runs on every rank.
 std::vector<Thrown> thrown_on(int ranks, const std::function<void(int)>& work) {
   std::vector<Thrown> thrown(static_cast<std::size_t>(ranks));
   run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& group) {
@@ -111,8 +111,8 @@ TEST(Success, CostsOneCollective) {
   });
 }
 
-/// A rank with shards of a vector and of a matrix, whose device has room for them and, on rank 1, for the optimizer's
-/// state of the vector alone.
+/// A rank with shards of a vector and of a matrix, whose device has room for them and, on rank 1, only for the
+/// optimizer's state of the vector.
 struct SmallRank {
   static constexpr std::int64_t kRows = 512, kColumns = 1024;
   std::unique_ptr<Device> device;
@@ -159,7 +159,7 @@ TEST(MemoryOfOneRank, EndsSavingAndLoadingAsOutOfMemoryOnAll) {
   }
 }
 
-// In one process the first error of all ranks is the one that the run reports, whichever rank it is of.
+// In one process the first error of all ranks is the error that the run reports, whichever rank it belongs to.
 TEST(DamagedFileOfOneRank, IsNamedByTheErrorOfTheRun) {
   const TemporaryDirectory folder;
   const auto on_three = [&](const auto& work) {

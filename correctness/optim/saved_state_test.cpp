@@ -130,7 +130,7 @@ TEST(SplitBlocks, NeedAMaster) {
   });
 }
 
-// An f32 parameter has no master beside it: where other ranks keep it in eight bits, it becomes their master.
+// An f32 parameter has no separate master: if other ranks keep it in eight bits, it becomes their master.
 TEST(SplitBlocks, OfF32AreCastFromTheValueAndRestored) {
   const TemporaryDirectory plain, cast_down;
   const auto train = [](ProcessGroup& group, const char* recipe, const auto& work) {

@@ -228,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(
                       StateCase{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
-// Parameter and remainder together are the f32 master: a run with them ends where a run with the copy does.
+// Parameter and remainder together are the f32 master: a run with them ends at the same bits as a run with the copy.
 TEST(Remainders, FollowTheMasterBitForBit) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

@@ -133,7 +133,7 @@ HeadMatrix dropped_and_cast(const AttentionProblem& problem, const Head& head, c
   return result;
 }
 
-/// out[target] += left(i, j) * right; its error follows from the operand's and that of the sum.
+/// out[target] += left(i, j) * right; its error follows from the operand's error and the sum's.
 void add_product(Bounded& out, std::size_t target, const HeadMatrix& left, std::size_t at, double right,
                  double precision) {
   out.value[target] += left.value[at] * right;

@@ -23,8 +23,8 @@ struct AttentionProblem {
   std::vector<std::uint8_t> kept;
   /// The relative error of a sum of products against the sum of their magnitudes, in the implementation under test.
   double precision = 0.0;
-  /// The relative error of P and of dS where they enter a product, in implementations that round them to a narrower
-  /// type there.
+  /// The relative error of P and of dS when they enter a product, in implementations that round them to a narrower type
+  /// there.
   double rounding = 0.0;
 };
 

@@ -15,9 +15,9 @@
 
 #include "reference/bytes.h"
 
-/// Comparisons for every test. Containers are anything that std::span can view (vectors, arrays, spans). Where values
-/// are compared the elements must be arithmetic, so storage types are converted first. A NaN on one side only, or
-/// different lengths, never pass.
+/// Comparisons for every test. Containers are anything that std::span can view (vectors, arrays, spans). If values are
+/// compared the elements must be arithmetic, so storage types are converted first. A NaN on one side only, or different
+/// lengths, never pass.
 namespace fp8lab::reference {
 
 struct Tolerance {

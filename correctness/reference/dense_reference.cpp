@@ -208,7 +208,7 @@ Expected gelu_gradient(const Values& x, const Values& grad_y) {
     const double s = logistic(gelu_argument(x[i]));
     const double s_error = gelu_gate_error(x[i]);
     const double factor = std::fabs(x[i]) * 2.0 * kRootTwoOverPi * (1.0 + 3.0 * kCubic * x[i] * x[i]);
-    // Where the gate is exactly 0 or 1 in FP32 the second term is zero, whatever its factor.
+    // If the gate is exactly 0 or 1 in FP32 the second term is zero, whatever its factor.
     const double steep = factor * ((1.0 - s) * s_error + s * (s_error + kUnit) + 6.0 * kUnit * s * (1.0 - s));
     const double saturated = factor * s * (1.0 - s);
     expected.value[i] = grad_y[i] * slope;
@@ -304,7 +304,7 @@ AdamExpected adam(const AdamProblem& problem, const AdamState& state, const Valu
     const double denominator = root + problem.epsilon;
     const double ratio = m / correction1 / denominator;
     // The root divides v's relative error by two; there are three roundings before it and two after it, epsilon's own
-    // and that of the sum.
+    // rounding and the sum's.
     const double root_error = v > 0.0 ? root * (0.5 * (v_error / v + 3.0 * kUnit) + kUnit) : 0.0;
     const double ratio_error =
         m_error / correction1 / denominator +

@@ -6,8 +6,8 @@
 #include "reference/expected.h"
 
 /// Norms, activations, rotary embedding and Adam by their definitions in double precision. Gradients are differences of
-/// the forward function, so they share no formula with the code under test. Errors are those of an implementation in
-/// FP32, to first order; rounded_to() adds the rounding to the output's type.
+/// the forward function, so they share no formula with the code under test. Errors are the errors of an FP32
+/// implementation, to first order; rounded_to() adds the rounding to the output's type.
 namespace fp8lab::reference {
 
 using Values = std::vector<double>;

@@ -8,7 +8,7 @@ namespace fp8lab::reference {
 
 /// The smallest byte with amax <= fp8_max * 2^(byte - 127).
 int e8m0_rceil(double amax, double fp8_max);
-/// The largest byte with 2^(byte - 127) * 2^emax <= amax, or 0 where there is none.
+/// The largest byte with 2^(byte - 127) * 2^emax <= amax, or 0 if there is none.
 int e8m0_floor(double amax, int emax);
 
 /// The same rule as steps over all non-negative floats.

@@ -7,7 +7,7 @@
 
 #include "core/dtype.h"
 
-/// Expected values, each with an error bound derived where the value is computed.
+/// Expected values, each with an error bound that the code which computes the value derives.
 namespace fp8lab::reference {
 
 /// Unit roundoff of FP32: the largest relative error of one operation.

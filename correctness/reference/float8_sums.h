@@ -8,9 +8,9 @@
 /// Sums of products of eight-bit data as Hopper's matrix units compute them, and bounds of their errors.
 ///
 /// One instruction adds `step` products to an accumulator: all are truncated to multiples of 2^(e - fraction_bits),
-/// where e is the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13
-/// fraction bits. After `promoted_every` products the accumulator is added to an FP32 sum and starts again from zero;
-/// with fast accumulation it never is.
+/// with e the exponent of the largest magnitude among them, and then added exactly. Measured on an H200: 13 fraction
+/// bits. After `promoted_every` products the accumulator is added to an FP32 sum and starts again from zero; with fast
+/// accumulation it never is.
 namespace fp8lab::reference {
 
 struct MatrixUnit {
@@ -50,9 +50,9 @@ inline double sum_on(const MatrixUnit& unit, std::span<const double> products) {
   return sum;
 }
 
-/// A bound of |computed - exact| beyond FP32's own roundings, for any order of the products in an accumulator. No term
-/// of an instruction exceeds the largest partial sum of any order, which is that of all positive or of all negative
-/// products; each of its `step` products and the accumulator loses less than 2^-fraction_bits of that.
+/// A bound of |computed - exact| beyond FP32's own roundings, for any order of the products in an accumulator. No
+/// term of an instruction exceeds the largest partial sum of any order, which is the sum of all positive or of all
+/// negative products; each of its `step` products and the accumulator loses less than 2^-fraction_bits of that sum.
 inline double error_on(const MatrixUnit& unit, std::span<const double> products) {
   double error = 0.0;
   for_each_accumulator(products, unit, [&](std::span<const double> part) {

@@ -30,7 +30,7 @@ struct LayerProblem {
   std::int64_t seq = 1;
   std::int64_t batch = 1;
   double dropout = 0.0;
-  std::vector<std::int64_t> group_rows;  ///< of grouped_linear: the rows of each expert
+  std::vector<std::int64_t> group_rows;  ///< for grouped_linear: the rows of each expert
 };
 
 /// Parameters by full name, "layers[0].qkv.weight"; weights are [out, in]. A layer without a listed bias has none.

@@ -8,7 +8,7 @@
 
 namespace fp8lab::reference {
 
-/// Calls `work(i)` once for each i below `count`, on as many threads as the machine has processors.
+/// Calls `work(i)` once for each i below `count`, on one thread for each of the machine's processors.
 template <class Work>
 void parallel_for(std::uint32_t count, const Work& work) {
   std::atomic<std::uint32_t> next{0};

@@ -25,9 +25,9 @@ struct Matrix {
 /// A mistake that the reference makes on request, so that a test can show that it would be noticed.
 enum class Flaw {
   kNone,
-  kDividesByInverse,  ///< x / scale_inv, where the rule is x * scale
+  kDividesByInverse,  ///< x / scale_inv instead of x * scale, which is the rule
   kScaleThroughBf16,  ///< the scale is rounded to BF16
-  kSignedAmax,        ///< the largest value, where the rule is the largest magnitude
+  kSignedAmax,        ///< the largest value instead of the largest magnitude, which is the rule
   kNeighboursBlock,   ///< blocks begin one column late
   kFloorForCeiling,   ///< the other E8M0 rounding
   kTruncates,         ///< quantized data rounded towards zero
@@ -48,7 +48,7 @@ float tensor_scale(double amax, const QuantFormat& format);
 /// Quantizes row-wise. `scale` is for formats with one scale for the full tensor.
 Quantized quantize(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f, Flaw flaw = Flaw::kNone);
 
-/// The column-wise orientation: that of transposed(); under E8M0 scales it is stored transposed back.
+/// The column-wise orientation: the data of transposed(); under E8M0 scales it is stored transposed back.
 Quantized quantize_columnwise(const Matrix& matrix, const QuantFormat& format, float scale = 0.0f);
 
 /// Values of the quantized data times their inverse scales, rounded to float.

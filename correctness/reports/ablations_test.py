@@ -11,7 +11,7 @@ import load
 
 def cells(*axes: dict[str, str]) -> load.ResultSet:
     """Cells of one scenario with these axes; every further cell's losses lie 1 % of the first's higher than the one's before,
-    and BF16's losses 3 %, as where the key is one that BF16 has too."""
+    and BF16's losses 3 %, as if BF16 has the key too."""
     made = load.ResultSet("set", "results.json")
     for index, own in enumerate(axes):
         cell = copy.deepcopy(sample.cell("parity", fix=None))
@@ -34,7 +34,7 @@ class Ablations(unittest.TestCase):
         self.assertEqual(len(ablations.ablations_table(sets).rows), 1)
 
     def test_the_loss_is_compared_with_the_cell_without_the_key_and_not_with_the_own_bf16_arm(self) -> None:
-        # Of a training whose BF16 arm has the key too, the distance from BF16 says nothing of what the key does.
+        # If the BF16 arm of a training has the key too, the distance from BF16 does not show what the key does.
         sets = [cells({"recipe": "current"}, {"recipe": "current", "master_weights": "none"})]
         for cell in sets[0].cells:
             cell.record["arms"]["after"]["losses"] = list(cell.record["arms"]["bf16"]["losses"])

@@ -1,4 +1,4 @@
-"""What a report says first: did every cell come out as expected."""
+"""The first statement of a report: did every cell come out as expected."""
 
 import copy
 import unittest

@@ -107,7 +107,7 @@ class Chromium:
         self._events.append(event)
 
     def open(self, url: str) -> None:
-        """Loads the page anew, even if only the part after `#` differs."""
+        """Loads the page again, even if only the part after `#` differs."""
         for address in ("about:blank", url):
             self._events.clear()
             self.call("Page.navigate", url=address)
@@ -138,5 +138,5 @@ class Chromium:
         )
 
     def screenshot(self) -> bytes:
-        # Compressed fast, because nobody keeps it.
+        # Compressed fast, because no one keeps it.
         return base64.b64decode(self.call("Page.captureScreenshot", format="png", optimizeForSpeed=True)["data"])

@@ -209,7 +209,7 @@ class Choice(sample.Case):
 
 class Timelines(unittest.TestCase):
     def made(self, *sizes: int, marks: tuple[tuple[str, int], ...] = ()) -> timeline.Timeline:
-        """A first block, and blocks beside it that live for one event each, every one in a layer of another kind."""
+        """A first block, and further blocks that live for one event each, every one in a layer of another kind."""
         holders = [timeline.Holder("parameter", "w", "")] + [timeline.Holder("saved slot", f"l{i}", "") for i in range(len(sizes))]
         events = [timeline.Event(100, 100, 100, 0, "forward", 0, None)]
         for i, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""Libraries and the built-in runtime: which cells are put side by side, and what the table says of them."""
+"""Libraries and the built-in runtime: which cells are put side by side, and what the table reports about them."""
 
 import unittest
 from typing import Any

@@ -75,7 +75,7 @@ class Words(unittest.TestCase):
         self.assertEqual(self.only(seeds([0.01], [1.0])).relative_words, "+1.00%")
 
     def test_the_relative_gap_is_the_metric_where_the_record_has_it(self) -> None:
-        # Losses that results keep of a long training are a sample of all; the metric is of all.
+        # Losses that results keep of a long training are a sample of all losses; the metric covers all.
         sets = seeds([0.01], [1.0])
         metrics = sets[0].cells[0].record["arms"]["after"]["metrics"]
         metrics["parity.mean_loss_gap"] = sample.metric(-0.002, None, "1")

@@ -1,7 +1,7 @@
 """The page as people see it, on a wide screen, in dark mode, on a phone and printed: what a browser paints is compared with
 the pictures of pictures/, which were looked at.
 
-Usage: pictures_test.py [--write]. --write takes the pictures anew; look at them before they are committed.
+Usage: pictures_test.py [--write]. --write takes the pictures again; look at them before they are committed.
 """
 
 import copy
@@ -29,7 +29,7 @@ VIEWS: dict[str, tuple[int, bool, str]] = {
     "print": (718, False, "print"),
 }
 SHRUNK = 4  # pictures are kept at a quarter of their size
-BLOCK = 2  # of a kept picture: 8 x 8 pixels of the screen are compared by their mean
+BLOCK = 2  # side in pixels of a kept picture: 8 x 8 pixels of the screen are compared by their mean
 # Browsers smooth letters differently, which changes a block's mean by a few of 255 levels. A line of text that moves
 # changes it by about 30, in a tenth of all blocks and more.
 FAINT = 16.0

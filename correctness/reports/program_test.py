@@ -126,7 +126,7 @@ class Program(sample.Case):
         self.assertIn("snapshots: none, because", self.report(str(out), "--snapshots", "--cells=mine").stdout)
 
     def test_cells_of_long_ids_have_their_figures_and_files(self) -> None:
-        # The ids differ in their last axis alone, which the shortened names of files do not contain.
+        # The ids differ only in their last axis, which the shortened names of files do not contain.
         axes = ["model.layers: [2]", "model.hidden: [32]", "model.heads: [2]", "model.ffn: [64]", "model.seq: [32]"]
         axes += ["model.batch: [2]", "training.steps: [3]", "training.optimizer: [adam]", "training.recipe: [delayed]"]
         axes += ["training.loss: [mse]", "training.fp8_attention: [true]", "training.learning_rate: [0.001]"]

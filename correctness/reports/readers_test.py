@@ -1,6 +1,6 @@
 """Every reader of a report on documents that no program wrote: mistakes are named, and no exception is raised.
 
-`readers_test.py ROUNDS` tries as many mutations, and says how they came out.
+`readers_test.py ROUNDS` tries ROUNDS mutations, and prints how they came out.
 """
 
 import base64
@@ -194,7 +194,7 @@ class Readers(sample.Case):
                 text = "\n".join(texts) + "\n"
             else:
                 text = changed(good[name], chance)
-            if name == "environment.json":  # which is read where a run did not end
+            if name == "environment.json":  # which is read if a run did not end
                 (self.directory / "results.json").unlink()
             self.write(name, text)
             with self.subTest(number=number, name=name):
@@ -277,7 +277,7 @@ class Readers(sample.Case):
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore", UserWarning)  # of fonts that lack a character, and of axes without an extent
+    warnings.simplefilter("ignore", UserWarning)  # warnings of fonts that lack a character, and of axes without extent
     if len(sys.argv) > 1 and sys.argv[1].isdigit():
         ROUNDS = int(sys.argv.pop(1))
     unittest.main()

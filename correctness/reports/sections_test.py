@@ -1,5 +1,5 @@
 """What sections of a report say: who holds memory after backward and at the peak, which gates fail, and the words of
-Markdown where those of the page do not fit."""
+Markdown for which the words of the page do not fit."""
 
 import re
 import unittest
@@ -32,7 +32,7 @@ def section_of(markdown: str, title: str) -> str:
 
 
 def retaining(scenario: str, holders: dict[str, int], arm: str = "before", **changes: Any) -> dict[str, Any]:
-    """A cell of which `arm` alone holds memory after backward."""
+    """A cell of which only `arm` holds memory after backward."""
     record = sample.cell(scenario, **changes)
     for name, one in record["arms"].items():
         own = holders if name == arm else {}
@@ -55,7 +55,7 @@ def failed(record: dict[str, Any], arm: str = "after", number: int = 0) -> dict[
 
 class HoldersAfterBackward(unittest.TestCase):
     def rows(self, *found: dict[str, Any]) -> list[list[str]]:
-        """Of each row the cell's scenario, arm, holder and bytes."""
+        """The cell's scenario, arm, holder and bytes of each row."""
         rows = measure_tables.retained_table([result_set(*found)]).rows
         return [[row[1].text.partition("/")[0], *(entry.text for entry in row[3:])] for row in rows]
 

@@ -1,4 +1,4 @@
-"""Result sets side by side: which cells are equal, and which have the same name alone."""
+"""Result sets side by side: which cells are equal, and which have only the same name."""
 
 import copy
 import unittest
@@ -23,7 +23,7 @@ def result_sets(*of_sets: list[dict[str, Any]]) -> list[load.ResultSet]:
 
 
 def cell(retained: int = 0, device: str = "meta", checksum: str = "", **keys: Any) -> dict[str, Any]:
-    """A cell of one name. `keys` are of its training."""
+    """A cell of one name. `keys` belong to its training."""
     record = copy.deepcopy(sample.cell(device=device))
     record["arms"]["after"]["metrics"]["memory.retained_bytes"]["value"] = retained
     record["config"] |= {f"training.{key}": value for key, value in keys.items()}

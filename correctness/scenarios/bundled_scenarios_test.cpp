@@ -66,7 +66,7 @@ TEST(BundledScenarios, AllConfirmOrPass) {
 bool arms_differ(const Json& cell) {
   const Json &before = cell["arms"]["before"], &after = cell["arms"]["after"];
   if (before["status"] != after["status"]) return true;
-  // Of before alone, which it compares with after.
+  // The metric belongs only to `before`, which it compares with `after`.
   if (before["metrics"].contains("parity.bitwise_equal") && before["metrics"]["parity.bitwise_equal"]["value"] == 0)
     return true;
   for (const auto& [name, figure] : after["metrics"].items()) {

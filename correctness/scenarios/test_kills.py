@@ -2,7 +2,7 @@
 or spoils a file.
 
 FP8LAB_PROGRAM and FP8LAB_LAUNCHER (launch_ranks) name the programs. FP8LAB_KILLS is the number of kills, by default a
-few; FP8LAB_SEED makes them those of another run.
+few; FP8LAB_SEED makes them the kills of another run.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Prints how Transformer Engine's parameters are called in the runtime, beside those of the worker's own modules.
+"""Prints the runtime's names of Transformer Engine's parameters, next to the names in the worker's own modules.
 
 Needs PyTorch, not Transformer Engine. Exits 1 if a parameter has no counterpart.
 """

@@ -1,4 +1,4 @@
-"""Weights of ranks that scale their shards alone, over two ranks of gloo. Needs PyTorch, not Transformer Engine.
+"""Weights of ranks that each scale only their shards, over two ranks of gloo. Needs PyTorch, not Transformer Engine.
 
 FSDP2 gathers the data of such weights, and each rank scales all of it by its own scale, as in Transformer Engine's
 recipes of one scale a tensor. full_tensor() gathers scaled values, which are the same on every rank, so it cannot show

@@ -19,7 +19,7 @@
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 
-// Profiles of libraries' memory: what they predict, beside what was measured on a GPU, and how they are read.
+// Profiles of libraries' memory: what they predict, compared with what was measured on a GPU, and how they are read.
 namespace fp8lab {
 namespace {
 
@@ -83,7 +83,7 @@ TEST_F(MemoryProfiles, FiguresAreThoseThatASchedulePaidByHandHas) {
   const double base = 3 * (2 * 10000 + 2 * 100) + 15 + 4000 + 1000;
   const double end_of_forward = base + 4 + 7 + 3 * 20000 + 8 - 4000;             // the loss is there, the output is not
   const double last = end_of_forward + 40 + 40000;                               // backward of the last layer
-  const double first = end_of_forward + 40 + 40000 + 2 * (20000 + 200 - 20000);  // of the first
+  const double first = end_of_forward + 40 + 40000 + 2 * (20000 + 200 - 20000);  // backward of the first
   const Estimate plain = profile.estimate(cell, Arm::kAfter);
   EXPECT_EQ(at(plain, "memory.end_of_forward_bytes"), end_of_forward);
   EXPECT_EQ(at(plain, "memory.forward_peak_bytes"), base + 4 + 7 + 2 * 20000 + 24000);
@@ -147,8 +147,8 @@ TEST_F(MemoryProfiles, ALayerThatIsGivenOneNumberAsGradientHasItsOwnMoments) {
   };
   // The only layer is the last one: it has the higher moment, and what it leaves is no part of that.
   EXPECT_EQ(peak(text) - peak(kProfile), 10000);
-  // Of three layers the last one still has the highest moment. Without the surplus the first layer has it, 2 * 200
-  // bytes above the last layer's, which the two layers behind it left.
+  // If there are three layers, the last one still has the highest moment. Without the surplus the first layer has it, 2
+  // * 200 bytes above the last layer's, which the two layers behind it left.
   cell.model.layers = 3;
   EXPECT_EQ(peak(text) - peak(kProfile), 10000 - 2 * 200);
   // A surplus that exceeds the difference of the moments puts the peak into the first layer.
@@ -295,7 +295,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
             "");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.arch = "blackwell"; }), "arch: blackwell; the profile covers hopper");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.training.loss = Loss::kMse; }), "");
-  EXPECT_EQ(reason([](CellConfig& cell) { cell.gather_ahead = true; }), "");  // FSDP2 does so whatever the key says
+  EXPECT_EQ(reason([](CellConfig& cell) { cell.gather_ahead = true; }), "");  // FSDP2 does so whatever the key's value
   // All keys are named at once.
   const std::string all = reason([](CellConfig& cell) {
     cell.training.fp8_attention = true;
@@ -311,7 +311,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
   EXPECT_TRUE(
       names(reason([](CellConfig& cell) { cell.training.recipe = "mxfp8"; }), "no linear in form gpt under mxfp8"));
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.model.layer = "layernorm_mlp"; }), "no layernorm_mlp"));
-  // Every other key is refused by its name where its value is not the default.
+  // Every other key is refused by its name if its value is not the default.
   const std::set<std::string> modelled{"device",
                                        "subject",
                                        "capacity",

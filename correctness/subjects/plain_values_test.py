@@ -10,7 +10,7 @@ from fp8lab_subjects.scored import values
 
 
 class Wrapped(torch.Tensor):
-    """As torchao's float8 weights: the wrapper has storage that nobody fills, and is kept by copies and casts."""
+    """As torchao's float8 weights: the wrapper has storage that no one fills, and is kept by copies and casts."""
 
     KEPT = (torch.ops.aten.clone.default, torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 

@@ -8,8 +8,8 @@
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 
-// Which Python code the program runs: its own and that of the libraries that a run needs, and nothing of the working
-// directory. Commands that run no cells run no code of a scenario.
+// Which Python code the program runs: its own and the code of the libraries that a run needs, and nothing of the
+// working directory. Commands that run no cells run no code of a scenario.
 namespace fp8lab {
 namespace {
 

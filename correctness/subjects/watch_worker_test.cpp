@@ -31,7 +31,7 @@ class WatchedProgramTest : public ::testing::Test {
     if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python_ << " has no PyTorch";
   }
 
-  /// Watches watched/train.py with a defect, on as many ranks.
+  /// Watches watched/train.py with a defect, on `ranks` ranks.
   int watch(const std::string& defect, int ranks = 1, const std::vector<std::string>& options = {}, int steps = 6) {
     std::vector<std::string> words{"watch", "-o", (directory_ / "out").string()};
     words.insert(words.end(), options.begin(), options.end());

@@ -15,7 +15,7 @@
 #include "support/paths.h"
 
 // The worker of lib/subjects with PyTorch on the host: every instrument finds what a double of a library does wrong,
-// and PyTorch trains as this program's runtime does. Skipped where $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
+// and PyTorch trains as this program's runtime does. Skipped if $FP8LAB_SUBJECT_PYTHON (python3) has no PyTorch.
 namespace fp8lab {
 namespace {
 
@@ -239,7 +239,7 @@ void write_corpus(const std::filesystem::path& path) {
 Json losses_of(const Json& cell) { return cell.at("arms").at("after").at("losses"); }
 
 /// Losses of PyTorch may be 16 times as far from the runtime's as the runtime's own are when it adds in another order,
-/// and two units in the last place of the loss, near ln 30, where those are not off at all.
+/// and two units in the last place of the loss, near ln 30, if those are not off at all.
 void expect_close(const Json& own, const Json& own_in_another_order, const Json& torch, const std::string& what) {
   ASSERT_FALSE(own.empty());
   ASSERT_EQ(own.size(), torch.size());
@@ -249,7 +249,7 @@ void expect_close(const Json& own, const Json& own_in_another_order, const Json&
   EXPECT_LT(floor.back(), 1e-3) << "the bound tells nothing";
 }
 
-// The same initial weights, batches, schedule, clipping and decay in FP32. Rounding alone differs, and training makes
+// The same initial weights, batches, schedule, clipping and decay in FP32. Only rounding differs, and training makes
 // differences grow; how fast shows in the runtime's own losses when two ranks divide the batch, which adds the same
 // gradients in another order. PyTorch adds all its sums in another order.
 TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {

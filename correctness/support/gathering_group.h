@@ -29,7 +29,7 @@ struct GatheringAccount {
   int uneven_inside = 0;
 };
 
-/// Ranks on the host whose gather_source() has segments that all ranks reserve together, as where NCCL gathers in
+/// Ranks on the host whose gather_source() has segments that all ranks reserve together, as when NCCL gathers in
 /// symmetric windows. A gather whose buffers lie at different places on two ranks breaks the lock-step rule.
 class GatheringGroup final : public ProcessGroup {
  public:

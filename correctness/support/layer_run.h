@@ -36,7 +36,7 @@ struct LayerCase {
   std::string_view arch = "hopper";
   double input_scale = 1.0;
   double target_scale = 1.0;
-  std::int64_t row_offset = 0;  ///< the index of the first token among those of all ranks
+  std::int64_t row_offset = 0;  ///< the index of the first token among the tokens of all ranks
 };
 
 /// One forward and backward of a model, on the host.

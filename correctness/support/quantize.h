@@ -113,7 +113,7 @@ inline Tensor scalar(Device& device, float value) { return make_tensor(device, S
 
 struct QuantizeRequest {
   Orientations orientations = {.rowwise = true, .columnwise = true};
-  float history_scale = 3.0f;  ///< used where the amax comes from a history
+  float history_scale = 3.0f;  ///< used if the amax comes from a history
 };
 
 /// quantize() with the scale or amax that the format needs.

@@ -9,8 +9,8 @@
 
 namespace fp8lab::support {
 
-/// The device that a suite runs on: `cpu`, or the one that its CTest entry names (fp8lab_test(GPU) in Modules.cmake),
-/// so that one suite tests every backend.
+/// The device that a suite runs on: `cpu`, or the device that its CTest entry names (fp8lab_test(GPU) in
+/// Modules.cmake), so that one suite tests every backend.
 inline std::string_view test_device() {
   const char* const name = std::getenv("FP8LAB_TEST_DEVICE");
   return name ? name : "cpu";

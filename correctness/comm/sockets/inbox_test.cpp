@@ -103,7 +103,7 @@ TEST(Inbox, EarlyCallHidesNoShutdownMessage) {
 
 TEST(Inbox, FramesAfterAShutdownMessageWaitForTheNextRun) {
   OneRun run;
-  EXPECT_TRUE(run.take_call(std::byte{5}));  // of the first run, which ends before this rank answers
+  EXPECT_TRUE(run.take_call(std::byte{5}));  // call of the first run, which ends before this rank replies
   EXPECT_TRUE(run.take_shutdown());
   EXPECT_TRUE(run.take_call(std::byte{6}));
   EXPECT_TRUE(run.take_shutdown());
@@ -147,7 +147,7 @@ std::string refusal(OneRun& run, const std::vector<std::byte>& bytes) {
   return run.inbox.problem();
 }
 
-// A peer chooses the length, beside a buffer of the length that is due.
+// A peer chooses the length; the buffer has the length that is due.
 TEST(Inbox, RefusesAShutdownMessageOfWrongLength) {
   for (const std::uint64_t total :
        {std::uint64_t{1} << 20, std::uint64_t{1}, std::uint64_t{sizeof(ShutdownBytes) + 1}}) {

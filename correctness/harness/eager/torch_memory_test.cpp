@@ -133,7 +133,7 @@ TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
   CellConfig cell = llama3_8b(8);
   const double peak = figure(cell, "memory.peak_bytes");
   EXPECT_LT(figure(llama3_8b(64), "memory.peak_bytes"), peak);
-  cell.training.steps = 7;  // as many as two
+  cell.training.steps = 7;  // the same peak as for two
   EXPECT_EQ(figure(cell, "memory.peak_bytes"), peak);
   cell.model.batch = 2;
   EXPECT_GT(figure(cell, "memory.peak_bytes"), 1.5 * peak);

@@ -19,7 +19,7 @@
 #include "support/quantize.h"
 #include "support/recipe_names.h"
 
-// Steps of several micro-batches: gradients and losses are means over them, or sums where the loss is a sum.
+// Steps of several micro-batches: gradients and losses are means over them, or sums if the loss is a sum.
 namespace fp8lab {
 namespace {
 
@@ -52,9 +52,9 @@ Values data(const CellConfig& cell, std::string_view name) {
   return device->read(tensor);
 }
 
-// y = x W^T with a bias of zeros; the loss of a step of T tokens is the mean of (y - t)^2 over T x H elements, however
-// many micro-batches they are. So the gradients are sums over all tokens of g^T x and of g, where g = 2 (y - t) / (T
-// H). In f32 a sum of n products has an error of at most n epsilon times the sum of their magnitudes.
+// y = x W^T with a bias of zeros; the loss of a step of T tokens is the mean of (y - t)^2 over T x H elements, for any
+// number of micro-batches. So the gradients are sums over all tokens of g^T x and of g, with g = 2 (y - t) / (T H). In
+// f32 a sum of n products has an error of at most n epsilon times the sum of their magnitudes.
 TEST(MicroBatches, GradientsOfALinearAreThoseOfTheMeanOverTheStep) {
   const support::FinishedRun run(one_step("linear", 3));
   const CellConfig& cell = run.cell;
@@ -263,7 +263,7 @@ TEST(MicroBatches, ScalesMoveOnAfterEveryPass) {
   }
 }
 
-// A cached copy has the bits of one that every pass makes: the weight is the same, and so is its scale unless that
+// A cached copy has the bits of a copy that every pass makes: the weight is the same, and so is its scale unless that
 // comes from a history, which moves on between micro-batches. Validation leaves no trace, except in such a history.
 TEST(MicroBatches, CachedWeightsAndValidationChangeNoBit) {
   for (const char* recipe : {"bf16", "current", "block", "mxfp8"})
@@ -289,7 +289,7 @@ TEST(MicroBatches, CachedWeightsAndValidationChangeNoBit) {
 }
 
 // One product, 1024 x 1024, delayed scaling on hopper: the cached copy, both orientations and their scale, is alive at
-// the end of every step, and nothing of it is saved beside it.
+// the end of every step, and nothing else of it is saved.
 TEST(MicroBatches, CachedCopiesLiveOn) {
   CellConfig cell;
   cell.model = {.layer = "linear", .form = "llama", .hidden = 1024, .seq = 16};

@@ -45,8 +45,8 @@ void expect_counts(const CastCounts& counts, const CastCounts& expected) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-// E4M3 ends at 448, where the next step would be 480, and its smallest value is 2^-9. E5M2 ends at 57344, before 65536,
-// and its smallest value is 2^-16. Ties go to the even code of the two.
+// E4M3 ends at 448 (the next step would be 480), and its smallest value is 2^-9. E5M2 ends at 57344, before 65536, and
+// its smallest value is 2^-16. Ties go to the even code of the two.
 TEST(CastCounts, CountClippedAndUnderflowedValues) {
   const std::vector<float> e4m3{464.0f, 464.1f, -1000.0f, kInfinity, kNan, 0.0f, -0.0f, 0x1p-10f, 0x1.002p-10f, -1e-9f};
   expect_counts(counts_of(e4m3, {2, 5}, "delayed_e4m3", {true, false}), {.values = 10, .clipped = 3, .underflowed = 2});
@@ -81,7 +81,7 @@ TEST(CastCounts, LargeTensorCountsAsManySmallOnes) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = std::ldexp(1.0f + static_cast<float>(i % 97) / 97.0f, -static_cast<int>(i % 23));
   const CastCounts large = counts_of(values, {kRows, kCols}, "mxfp8_floor", {true, true});
-  CastCounts sum;  // of row blocks, whose blocks of scales are those of the large tensor
+  CastCounts sum;  // sum over row blocks, whose blocks of scales equal the large tensor's
   for (std::int64_t row = 0; row < kRows; row += kBlock) {
     const auto begin = values.begin() + row * kCols;
     sum += counts_of({begin, begin + kBlock * kCols}, {kBlock, kCols}, "mxfp8_floor", {true, true});
@@ -108,8 +108,8 @@ TEST(CastCounts, KnowWhetherACastWasMissed) {
   EXPECT_TRUE(counter.missed());
 }
 
-// Current scaling stores what it casts, so the casts of the run itself are counted; with measure `time`, where nothing
-// may disturb the run, they are those of a further run.
+// Current scaling stores what it casts, so the casts of the run itself are counted. With measure `time`, under which
+// nothing may disturb the run, the casts of a further run are counted.
 TEST(Parity, CastsAreTheSameInTheRunAndInAFurtherOne) {
   for (const char* recipe : {"current", "block", "mxfp8"})
     for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull}) {
@@ -174,7 +174,7 @@ TEST(Parity, TheFixedRunIsThatOfTheAfterArmIfTheProcessHasIt) {
   EXPECT_EQ(figure(measure_arm(cell, Arm::kBefore), "parity.bitwise_equal").value, 1.0);
 }
 
-// A rank that knows its baseline trains with one that does not, which would otherwise wait for it.
+// A rank that has its baseline's result trains with a rank that lacks it, which would otherwise wait for it.
 TEST(Parity, RanksTrainABaselineTogether) {
   CellConfig cell = support::small_cell("current");
   cell.ranks = 2;

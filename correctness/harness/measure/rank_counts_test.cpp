@@ -29,7 +29,7 @@ namespace {
 constexpr int kRankCounts[] = {2, 3, 4, 5, 7, 8};
 
 /// Results that are changed by one bit on odd ranks, in the last step of the arm's own run only. In that step even
-/// ranks find values equal to those of the run that they compare with, and odd ranks do not.
+/// ranks find values equal to the values of the run that they compare with, and odd ranks do not.
 enum class Drift { kNone, kGathers, kGradients };
 
 const char* name(Drift drift) {
@@ -83,7 +83,7 @@ std::string identity_of(CellConfig cell, Arm arm) {
   if (arm != Arm::kBefore) cell.fix = "";
   TrainingConfig& training = cell.training;
   if (!make_recipe(training.recipe).quantized) training.quantized_weights = false;
-  // What sharded cells have where these are left out.
+  // Values that sharded cells have if these are left out.
   if (cell.sharding == Sharded::kFsdp) cell.sharding.reset();
   if (training.deferred_init == true) training.deferred_init.reset();
   return cell_to_json(over(cell, 2)) + (arm == Arm::kBefore ? " before" : "");
@@ -96,9 +96,9 @@ bool ends(const PlannedCell& planned, Arm arm, std::string_view status) {
 }
 
 /// Both arms of every sharded cell on `cpu` of the scenarios that ship, with the measurements of parity and of traffic,
-/// which each rank counts alone. Arms whose cells differ only in names, sizes or ranks count once. Excluded are arms
-/// that crash in some cell, since over another number of ranks they may crash in each and end this process, and the
-/// BF16 arm, which cells under `bf16` run.
+/// which each rank counts by itself. Arms whose cells differ only in names, sizes or ranks count once. Excluded are
+/// arms that crash in some cell, since over another number of ranks they may crash in each and end this process, and
+/// the BF16 arm, which cells under `bf16` run.
 std::vector<Work> bundled_work() {
   std::vector<Work> all;
   std::set<std::string> known, crashing_fixes;
@@ -167,7 +167,7 @@ void expect_agreement(const ArmResult& first, const ArmResult& other) {
 class RankCounts : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RankCounts, ::testing::ValuesIn(kRankCounts), ::testing::PrintToStringParamName());
 
-/// True for errors of ranks that made different calls or of one that waited for others in vain.
+/// True for errors of ranks that made different calls, or of a rank that waited for others without result.
 bool breaks_lock_step(const std::string& error) {
   constexpr const char* kSigns[] = {"wait for each other", "issue different collectives", "did not come",
                                     "without joining"};

@@ -303,8 +303,8 @@ TEST(Time, ExcludesTheFirstStep) {
   EXPECT_EQ(reason(measure_arm(cell, Arm::kAfter), "time.step_ms"), "needs two steps: the first one warms up");
 }
 
-// Of four samples the median is the mean of the two in the middle. If more are measured than kept, those next to the
-// median are kept.
+// The median of four samples is the mean of the two in the middle. If more are measured than kept, the samples next to
+// the median are kept.
 TEST(RanksTogether, HostTimeIsTheMedianOfItsSamples) {
   CellConfig cell = cell_of("bf16", 2);
   cell.device = "meta";

@@ -86,8 +86,8 @@ NamedMatrices parameters_of(const CellConfig& cell) {
   return parameters;
 }
 
-// The loss of the exact step falls along each gradient as the gradient says: a difference of losses on either side of
-// the parameters, in double, is off by the third derivative times the square of the distance.
+// The loss of the exact step falls along each gradient by as much as the gradient predicts: a difference of losses on
+// either side of the parameters, in double, is off by the third derivative times the square of the distance.
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* layer :
        {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
@@ -332,7 +332,7 @@ TEST(Reference, FindsNoFaultInLanguageModelsOfSeveralLayers) {
 }
 
 // Seeds at which a correct runtime and the reference part: by ties in the first moments of eight bits, by 3 % in the
-// largest gradient of an attention's logits, in a layer in BF16 beside one in eight bits, by one rounded weight of a
+// largest gradient of an attention's logits, in a layer in BF16 next to one in eight bits, by one rounded weight of a
 // norm, and by one token that dominates a tenth of a weight's rows.
 TEST(Reference, FindsNoFaultWhereOneRoundingDecides) {
   const struct {

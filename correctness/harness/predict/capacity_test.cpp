@@ -13,7 +13,7 @@
 namespace fp8lab {
 namespace {
 
-/// On `meta`, where nothing is computed, a model of many of the allocator's segments; elsewhere a small one.
+/// On `meta`, which computes nothing, a model of many of the allocator's segments; elsewhere a small one.
 CellConfig cell_of(const std::string& device, std::string_view recipe, int ranks) {
   CellConfig cell = support::small_cell(recipe, "llama");
   cell.device = device;
@@ -35,7 +35,7 @@ void expect_text(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no `" << part << "` in: " << text;
 }
 
-/// Visits cells of every recipe on both devices, alone and in shards, with the result of an unbounded run.
+/// Visits cells of every recipe on both devices, unsharded and in shards, with the result of an unbounded run.
 template <class Visit>
 void for_each_cell(Visit visit) {
   for (const char* device : {"cpu", "meta"})
@@ -69,7 +69,7 @@ TEST(Capacity, OneByteBelowThePeak_IsOutOfMemory) {
       expect_text(text, "out of device memory");
       expect_text(text, "B asked for by ");
       expect_text(text, "B reserved, capacity ");
-      const std::size_t at = text.find("held by:");  // absent where nothing is held yet
+      const std::size_t at = text.find("held by:");  // absent if nothing is held yet
       const std::string holders = at == std::string::npos ? "" : text.substr(at);
       if (cell.device == "meta") expect_text(holders, " of layers[*].");
       EXPECT_EQ(holders.find("layers[0]."), std::string::npos) << text;

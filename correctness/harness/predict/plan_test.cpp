@@ -11,7 +11,7 @@
 #include "harness/cli/plan/planned.h"
 #include "harness/predict/own_program.h"
 
-// What a model has in addition to its layers, by hand; what holds a peak; and the changes that make a cell fit.
+// Parts of a model in addition to its layers, by hand; what holds a peak; and the changes that make a cell fit.
 namespace fp8lab {
 namespace {
 
@@ -79,8 +79,8 @@ TEST(LanguageModel, ShardedOverRanksTheRootIsGatheredOnceAndReducedOnce) {
 TEST(LanguageModel, LogitsAreStoredOnceInTheTypeOfTheParameters) {
   const CellConfig cell = language_model();
   const Estimate estimated = estimate(cell, Arm::kAfter);
-  // The peak is where the head's gradient is made: beside what forward left, the gradients of the norm's result and of
-  // the head. The logarithms of sums and the gradient of the loss are freed by then.
+  // The peak is at the making of the head's gradient: in addition to what forward left, the gradients of the norm's
+  // result and of the head. The logarithms of sums and the gradient of the loss are freed by then.
   const double before = estimated.figures.at("memory.end_of_forward_bytes");
   EXPECT_EQ(estimated.figures.at("memory.peak_bytes"),
             before - 4 * kTokens + 2 * kTokens * kHidden + 2 * kVocabulary * kHidden);
@@ -90,7 +90,7 @@ TEST(LanguageModel, LogitsAreStoredOnceInTheTypeOfTheParameters) {
   EXPECT_EQ(held(estimated, "parameters"), estimated.figures.at("memory.weight_bytes"));
 }
 
-// Of the weights of Llama-3 8B, a third of QKV's 6144 rows is a multiple of MXFP8's 32, and of no other weight's.
+// Llama-3 8B over 3 ranks: only QKV, 6144 rows, has shards whose rows are a multiple of MXFP8's 32.
 TEST(Estimate, CountsTheWeightsWhoseBlocksShardsWouldCut) {
   CellConfig cell = find_model("llama3-8b").cell();
   cell.model.layers = 2;

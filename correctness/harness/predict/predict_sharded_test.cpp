@@ -259,8 +259,8 @@ TEST(PredictSharded, UnevenShardsArePaddedToTheRowsOfRank0) {
     EXPECT_EQ(figures.at("traffic.all_gather_bytes"), 2 * padded);
     EXPECT_EQ(figures.at("traffic.reduce_scatter_bytes"), padded);
     EXPECT_EQ(figures.at("memory.weight_bytes"), each * row);
-    // The peak is where all gradients exist: of x and y, 128 rows each as these, and of the gathered weight. Where the
-    // last is copied, neither the gathered weight nor the gradient of y is there any more.
+    // The peak is when all gradients exist: of x and y, 128 rows each as these, and of the gathered weight. If the last
+    // is copied, neither the gathered weight nor the gradient of y is there any more.
     EXPECT_EQ(figures.at("memory.peak_bytes"), each * row + padded + 64 * row + 4 * 128 * row + 4.0);
     EXPECT_TRUE(agrees(cell, Arm::kAfter));
     cell.training.recipe = "current";
@@ -273,7 +273,7 @@ TEST(PredictSharded, UnevenShardsArePaddedToTheRowsOfRank0) {
 }
 
 // 2048 rows over 66 ranks: 32, one block, for each of the first 64, and none for two, which move 32 as well. So 2112
-// rows of scales arrive where the parameter's own array has 2048.
+// rows of scales arrive, although the parameter's own array has 2048.
 TEST(PredictSharded, UnevenShardsOfFullBlocksArePadded) {
   CellConfig cell = one_product("mxfp8");
   cell.ranks = 66;

@@ -252,8 +252,8 @@ TEST(Predict, PeakOfOneLinear) {
   EXPECT_TRUE(agrees(cell, Arm::kAfter));
 }
 
-// The same in three micro-batches. The peak is in the second backward: the gradients of the first stay, and those of
-// the weight, 2,097,152 B, exist twice while they are added. So do x and y beside the gradients of both.
+// The same in three micro-batches. The peak is in the second backward: the gradients of the first stay, and the
+// weight's gradient, 2,097,152 B, exists twice while added. So do x and y in addition to the gradients of both.
 TEST(Predict, PeakOfOneLinearInMicroBatches) {
   CellConfig cell;
   cell.device = "meta";
@@ -266,8 +266,8 @@ TEST(Predict, PeakOfOneLinearInMicroBatches) {
 
 // 8192 tokens, 1024 -> 2 x 4096 -> 1024. Forward peaks at the second product, whose input is 2 x 33,554,432 B in 16
 // bits and as much in both orientations of eight bits. If the input is stored first, both exist at once. If it is cast
-// as it is computed, its orientations exist beside the weight's copy, twice 4,194,304 B and a scale, and the output,
-// 16,777,216 B.
+// as it is computed, its orientations exist together with the weight's copy, twice 4,194,304 B and a scale, and the
+// output, 16,777,216 B.
 TEST(Predict, ForwardPeakOfAnInputThatIsCastAsItIsComputed) {
   CellConfig cell;
   cell.device = "meta";
@@ -279,7 +279,7 @@ TEST(Predict, ForwardPeakOfAnInputThatIsCastAsItIsComputed) {
     return predict(cell, Arm::kAfter).at("memory.forward_peak_bytes");
   };
   EXPECT_EQ(forward_peak(false) - forward_peak(true), 67108864.0 - (8388608.0 + 4.0) - 16777216.0);
-  // Where a tensor is measured before it is cast, it is stored in both cases.
+  // If a tensor is measured before it is cast, it is stored in both cases.
   cell.training.recipe = "current";
   EXPECT_EQ(forward_peak(false), forward_peak(true));
 }

@@ -54,7 +54,7 @@ struct Measured {
   std::string what;
   CellConfig cell;
   double peak;    ///< bytes that `fp8lab run` measured with `subject: torch`, PyTorch 2.15.0, device cpu
-  double factor;  ///< of the bound that the peak does not exceed
+  double factor;  ///< factor of the bound that the peak does not exceed
 };
 
 // PyTorch on a CPU keeps the statistics of LayerNorm in BF16, on a GPU in FP32: 18 kB of nine norms. Norms of the Llama
@@ -155,7 +155,7 @@ TEST(TorchAtLeast, OfShards_HasTheCopyOfTheLayerBefore) {
   EXPECT_GE(torch_peak(in_f32), torch_peak(cell) + static_cast<double>(layer));
 }
 
-// What is counted under every recipe, layer and sharding ends where it began: predict checks its own sums.
+// The counts of every recipe, layer and sharding return to their start: predict checks its own sums.
 TEST(TorchAtLeast, OfEveryRecipeAndMesh_IsAFigure) {
   for (const char* recipe : {"bf16", "delayed", "current", "block", "mxfp8"})
     for (const char* layer :

@@ -174,7 +174,7 @@ TEST(Compare, ATextIsWhatItHoldsAndNotWhereItIs) {
   };
   EXPECT_TRUE(changes("texts/a", "00000000000000aa").empty());
   EXPECT_TRUE(changes("/home/me/texts/a", "00000000000000aa").empty());
-  EXPECT_TRUE(changes("texts/a", "").empty());  // of an earlier version
+  EXPECT_TRUE(changes("texts/a", "").empty());  // written by an earlier version
   for (const auto& [path, checksum] : {std::pair{"texts/a", "00000000000000bb"}, {"texts/b", ""}}) {
     ASSERT_EQ(changes(path, checksum).size(), 1u);
     EXPECT_EQ(changes(path, checksum)[0].kind, ChangeKind::kRedefined);

@@ -14,7 +14,7 @@
 #include "harness/results/record_list.h"
 #include "harness/temporary_directory.h"
 
-// What a run tells a CI system. correctness/ci runs the program as a CI system does.
+// What a run reports to a CI system. correctness/ci runs the program as a CI system does.
 namespace fp8lab {
 namespace {
 

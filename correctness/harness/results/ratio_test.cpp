@@ -9,7 +9,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::size_t kProcesses = 8, kMostProcesses = 24;  // of an arm, see processes_of()
+constexpr std::size_t kProcesses = 8, kMostProcesses = 24;  // processes of an arm, see processes_of()
 
 struct Figures {
   std::vector<double> after, before;
@@ -47,8 +47,8 @@ int count(int trials, double effect, double noise, std::size_t processes, const 
 }
 
 TEST(Ratio, OfEqualArmsIsOneInsideTheInterval) {
-  // 99 % intervals of eight pairs: by the binomial distribution, at most 4 % are off where the ends are the second and
-  // the seventh of the pairs, which the bootstrap's ends do not fall short of.
+  // 99 % intervals of eight pairs: by the binomial distribution, at most 4 % are off if the ends are the second and the
+  // seventh of the pairs, which the bootstrap's ends do not fall short of.
   const auto off = [](const Ratio& r) { return !(r.low <= 1 && 1 <= r.high); };
   EXPECT_LE(count(500, 1, 0.02, kProcesses, off), 500 * 4 / 100);
 }

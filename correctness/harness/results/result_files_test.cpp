@@ -20,7 +20,7 @@
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
 
-// What else may stand where a run reads and writes its files: pipes, links, devices, bombs.
+// What else may be at the paths that a run reads and writes: pipes, links, devices, bombs.
 namespace fp8lab {
 namespace {
 

@@ -70,7 +70,7 @@ CellRecord cell(const std::string& id) {
 
 std::string good_results() { return results_json({cell("sample/a=1"), cell("sample/a=2")}, kEnvironment, true); }
 
-/// A value of another type, or one that no run writes.
+/// A value of another type, or a value that no run writes.
 Json odd_value(sample::Random& random) {
   static const std::vector<Json> kValues{nullptr,
                                          true,

@@ -307,7 +307,7 @@ TEST(ResultSet, FullDiskIsAnErrorAndLosesNoFinishedCell) {
 TEST(ResultSet, TimelinePathsHaveNoSpecialCharacters) {
   EXPECT_EQ(timeline_path("a/device=meta,model.seq=8", Arm::kBefore),
             "timelines/a/device=meta,model.seq=8.before.json.gz");
-  // Names of ids that differ in such characters alone differ.
+  // Names of ids that differ only in such characters differ.
   EXPECT_EQ(timeline_path("a/x=b c\n", Arm::kAfter), "timelines/a/x=b_c_~949fa1982047e3a1.after.json.gz");
   EXPECT_NE(timeline_path("a/x=b c", Arm::kAfter), timeline_path("a/x=b_c", Arm::kAfter));
   EXPECT_EQ(timeline_path("a/corpus=../../b", Arm::kAfter),

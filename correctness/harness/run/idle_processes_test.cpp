@@ -158,8 +158,8 @@ TEST(IdleProcesses, DeadProcessIsNotUsed) {
   EXPECT_EQ(idle.count("cpu"), 0u);
 }
 
-// Of 4 GiB each of two arms takes 1.3 GiB and the driver's 0.6 GiB. Beside the hanging arm there is no room for another
-// arm and an idle process, so the idle one must end; otherwise the other arms would wait for the hanging one.
+// Each of two arms takes 1.3 GiB of the 4 GiB, and the driver's 0.6 GiB. While an arm hangs there is no room for
+// another arm and an idle process, so the idle one must end; otherwise the other arms would wait for the hanging one.
 TEST(IdleProcesses, EndToMakeRoomForArms) {
   const std::vector<std::string> order =
       run(cells_named({"after_hang", "after_pid#1", "after_pid#2"}), {.jobs = 2, .timeout_s = 6, .memory_gib = 1.3})

@@ -11,7 +11,7 @@
 #include "harness/run/fake_process.h"
 #include "support/paths.h"
 
-// Host memory that runs and arms take, and their messages where it is limited. Sanitizers take memory of their own, so
+// Host memory that runs and arms take, and their messages if it is limited. Sanitizers take memory of their own, so
 // this test is not built under them.
 namespace fp8lab {
 namespace {

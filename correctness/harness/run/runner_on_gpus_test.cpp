@@ -23,8 +23,8 @@ Vocabulary with_a_gpu_of_ten_gibibytes() {
 
 TEST(RunnerOnGpus, CellsShareTheMemoryOfTheirDevice) {
   const Vocabulary vocabulary = with_a_gpu_of_ten_gibibytes();
-  // The order in which cells finish if each arm is predicted to need `gib`: if there is room beside the hanging one,
-  // the quick one finishes first.
+  // The order in which cells finish if each arm is predicted to need `gib`: if there is room in addition to the hanging
+  // one, the quick one finishes first.
   const auto order_of = [&](double gib, const std::vector<std::string>& measure) {
     RunnerOptions options;
     options.jobs = 4;
@@ -83,7 +83,7 @@ TEST(RunnerOnGpus, CellThatTheDeviceCanNeverHold_IsSkippedWithBothFigures) {
   std::vector<CellRecord> records;
   RunnerEvents events;
   events.finished = [&](CellRecord&& record) { records.push_back(std::move(record)); };
-  PlannedCell says = sample::fake_cell("before_oom");  // one that says how its arm ends runs
+  PlannedCell says = sample::fake_cell("before_oom");  // a cell that names how its arm ends runs
   Expectation ends;
   ends.side = Side::kBefore;
   ends.comparison = Comparison::kEnds;

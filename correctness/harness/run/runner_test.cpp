@@ -309,7 +309,7 @@ TEST(Runner, TimedCellsRunAloneAfterAllOthers) {
   };
   PlannedCell timed = cell_named("timed");
   timed.config.measure = {"time"};
-  // The hanging cell needs a while, so a quick cell would finish first beside it.
+  // The hanging cell needs a while. If a quick cell ran at the same time, it would finish first.
   EXPECT_EQ(order_of({cell_named("before_hang"), timed, cell_named("quick")}),
             (std::vector<std::string>{"quick", "before_hang", "timed"}));
   for (const CellRecord& record : run_all({cell_named("before_hang"), timed}, 3, 4.0))

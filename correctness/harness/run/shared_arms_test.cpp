@@ -202,7 +202,7 @@ TEST(SharedArms, MoreThanTheMostKeptResults_TheOldestIsDropped) {
     EXPECT_EQ(shared.take(std::to_string(i), 1).value().measured_in, "first") << i;
 }
 
-// The limit of the cell that asks, not of the one that measured.
+// The limit of the cell that requests the result, not of the cell that measured it.
 TEST(SharedArms, ResultThatTookLongerThanTheLimitIsNotTaken) {
   const std::vector<PlannedCell> cells{sample::fake_cell("a"), sample::fake_cell("b"), sample::fake_cell("c")};
   SharedArms shared(after_alone, cells, sample::vocabulary());

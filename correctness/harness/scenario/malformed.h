@@ -13,7 +13,7 @@ struct Malformed {
   std::string name;
   std::string text;
   int line;                        ///< the line that the error names; 0: any
-  std::vector<std::string> parts;  ///< of the message
+  std::vector<std::string> parts;  ///< parts of the message
 };
 
 inline void PrintTo(const Malformed& m, std::ostream* out) { *out << m.name; }

@@ -281,7 +281,7 @@ TEST_P(MalformedScenario, IsRefusedWithPlaceKeyAndRemedy) {
   } catch (const ScenarioError& first) {
     std::vector<ScenarioError> all{first};
     all.insert(all.end(), first.others().begin(), first.others().end());
-    // Some files have other mistakes besides the tested one.
+    // Some files have other mistakes in addition to the tested one.
     const auto meant = std::find_if(all.begin(), all.end(),
                                     [&](const ScenarioError& e) { return m.line == 0 || e.place().line == m.line; });
     ASSERT_NE(meant, all.end()) << first.what();

@@ -42,7 +42,7 @@ const std::map<std::string, std::string> kRefusedAnyway{
     {"training.weight_average", "without an optimizer it is a second copy of weights that never change"},
 };
 
-/// Values to try instead of the one that the cell has.
+/// Values to try instead of the value that the cell has.
 std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
   static const std::map<std::string_view, std::vector<std::string>> kNamed{
       {"mesh", {"2x1", "1"}},

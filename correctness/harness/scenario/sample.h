@@ -4,8 +4,8 @@
 
 #include "harness/cell/vocabulary.h"
 
-// A vocabulary and files for the harness's tests. They do not use the tables of lower modules, so they test the harness
-// alone.
+// A vocabulary and files for the harness's tests. They do not use the tables of lower modules, so they test only the
+// harness.
 namespace fp8lab::sample {
 
 inline Vocabulary vocabulary() {

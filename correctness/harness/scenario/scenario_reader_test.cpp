@@ -16,7 +16,7 @@
 #include "harness/temporary_directory.h"
 #include "support/paths.h"
 
-// The reader of scenario files, on files that nobody should write: each is read, or refused by file, line and column,
+// The reader of scenario files, on files that no one should write: each is read, or refused by file, line and column,
 // and the time is proportional to the size.
 namespace fp8lab {
 namespace {
@@ -206,7 +206,7 @@ std::vector<Growing> growing() {
   };
 }
 
-/// Of this process alone, so that other processes do not count.
+/// CPU seconds of this process only, so that other processes do not count.
 double cpu_seconds(const std::function<void()>& work) {
   const std::clock_t start = std::clock();
   work();

@@ -10,8 +10,8 @@
 #include "harness/train/training_run.h"
 #include "support/cells.h"
 
-// Training over ranks that split sequences between them beside training on ranks that read entire ones: the same
-// tokens, positions and targets, so the same losses and gradients.
+// Training over ranks that split sequences between them, compared with training on ranks that read entire ones: the
+// same tokens, positions and targets, so the same losses and gradients.
 namespace fp8lab {
 namespace {
 
@@ -128,7 +128,7 @@ TEST(ContextParallel, TrainsAsOneRankDoesWithMicroBatchesAndCheckpoints) {
   expect_equal(Trained(replicated), alone, kTolerance);
 }
 
-// Each pair of ranks splits the sequences that one of two ranks reads alone.
+// Each pair of ranks splits the sequences that one of two ranks reads by itself.
 TEST(ContextParallel, PairsOfRanksTrainAsSingleRanksDo) {
   CellConfig cell = plain_cell("gpt", true);
   cell.training.validation_batches = 2;
@@ -157,8 +157,8 @@ TEST(ContextParallel, ToleranceNoticesOtherPositionsAndTokens) {
   EXPECT_TRUE(differs(changed));
 }
 
-// In eight bits P is cast as each chunk of keys normalises it, so that no bits are those of one rank. A cast moves P,
-// dS and what follows by at most half a unit of E4M3's, 2^-4 relative; both runs are that far from exact attention.
+// In eight bits P is cast as each chunk of keys normalises it, so that no bits equal the bits of one rank. A cast moves
+// P, dS and what follows by at most half a unit of E4M3's, 2^-4 relative; both runs are that far from exact attention.
 TEST(ContextParallel, TrainsInEightBitsWithinTheirRounding) {
   for (const char* recipe : {"delayed", "current"})
     for (const char* form : {"gpt", "llama"}) {

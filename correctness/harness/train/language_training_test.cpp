@@ -216,7 +216,7 @@ TEST_F(LanguageTraining, OnlyMatricesDecayWhereTheCellSaysSo) {
         const bool gain = names[i].ends_with("gamma"),
                    vector = gain || names[i].ends_with("beta") || names[i].ends_with("bias");
         EXPECT_EQ(weights(matrices), weights(vector ? none : all)) << optimizer << " " << names[i];
-        // A bias begins at 0, where decay changes nothing.
+        // A bias begins at 0, so that decay changes nothing.
         if (gain || !vector) {
           EXPECT_NE(weights(all), weights(none)) << optimizer << " " << names[i];
         }

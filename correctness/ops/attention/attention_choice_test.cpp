@@ -8,7 +8,7 @@
 #include "core/float16.h"
 #include "core/float8.h"
 
-// The algorithm that a GPU uses for attention, asked of the table alone, on any machine; and when an algorithm may
+// The algorithm that a GPU uses for attention, read from the table only, on any machine; and when an algorithm may
 // return O rounded to eight bits.
 namespace fp8lab::cuda {
 namespace {

@@ -56,7 +56,7 @@ inline std::vector<float> gaussian(std::int64_t count, std::uint64_t stream, flo
   return values;
 }
 
-/// A matrix on a device, with its inverse scale where it is FP8.
+/// A matrix on a device, with its inverse scale if it is FP8.
 struct Operand {
   Tensor values;
   Tensor scale_inv;
@@ -162,7 +162,7 @@ inline ::testing::AssertionResult within(const std::vector<float>& actual, const
   std::size_t wrong = 0;
   std::size_t first = 0;
   for (std::size_t i = 0; i < actual.size(); ++i) {
-    // Where FP32 itself is subnormal, roundings are no longer relative.
+    // If FP32 itself is subnormal, roundings are no longer relative.
     const double limit = expected.error[i] + roundoff(dtype) * std::fabs(expected.value[i]) + 0x1p-140;
     if (!(std::fabs(static_cast<double>(actual[i]) - expected.value[i]) <= limit) && wrong++ == 0) first = i;
   }

@@ -98,7 +98,7 @@ std::vector<Float8Case> float8_cases() {
 
 class AttentionFloat8Test : public AttentionTest, public ::testing::WithParamInterface<Float8Case> {
  protected:
-  // Of casts at random places a fraction 2 * error / quantum lies near a tie. The reference allows P an error of up to
+  // A fraction 2 * error / quantum of casts at random places lies near a tie. The reference allows P an error of up to
   // 2^-12, and the quantum of E4M3 is at least 2^-4: 0.8 %. So few elements have a bound that could hide a wrong cast.
   static constexpr double kFewTies = 0.01;
 };
@@ -178,8 +178,8 @@ TEST_F(AttentionTest, Float8BoundCatchesMutations) {
 //   O:       Q, K, P, V                     4 * 7.1e-4 = 2.8e-3            25.5 dB
 //   dV:      Q, K, P; dO                    3 * 7.1e-4 + 2.8e-3 = 4.9e-3   23.1 dB
 //   dQ, dK:  Q, K in P, K or Q, V; dO, dS   4 * 7.1e-4 + 2 * 2.8e-3 = 8.5e-3   20.7 dB
-// dQ and dK have no more noise because D is small beside dP where many keys share P. One decibel on either side is more
-// than 3 standard deviations of these samples, and less than leaving out the cast of P or dS would gain.
+// dQ and dK have no more noise because D is small compared with dP if many keys share P. One decibel on either side is
+// more than 3 standard deviations of these samples, and less than leaving out the cast of P or dS would gain.
 TEST_F(AttentionTest, Float8NoiseIsThatOfItsCasts) {
   const AttentionShape shape = make_shape({.seq = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .causal = false});
   const Float8Step step(device_, shape);
@@ -304,7 +304,7 @@ TEST_F(AttentionTest, LargestScaleLeavesZerosZero) {
 }
 
 // E4M3 has no value between 0 and 2^-9 and rounds up to half of that to 0. At scale 1 the even weights of more than
-// 1024 keys become 0, and those of slightly fewer keys are doubled.
+// 1024 keys become 0, and the weights of slightly fewer keys are doubled.
 TEST_F(AttentionTest, SmallProbabilitiesBecomeZeroWithoutAScale) {
   for (const auto& [seq, scale, expected] :
        {std::tuple{1100, 1.0f, 0.0f}, {1000, 1.0f, 1000.0f / 512.0f}, {1024, 448.0f, 1.0f}}) {

@@ -198,7 +198,7 @@ TEST_F(AttentionTest, DroppedEntriesHaveNoGradient) {
   const AttentionShape shape = make_shape({.seq = 16, .head_dim = 8, .causal = false, .dropout = 0.5f});
   const Step step = make_step(device_, shape, DType::kF32);
   const reference::AttentionProblem problem = reference_problem(shape);
-  // dO is zero except in query 3, so row j of dV is P~(3, j) dO(3): zero exactly where (3, j) was dropped.
+  // dO is zero except in query 3, so row j of dV is P~(3, j) dO(3): zero exactly if (3, j) was dropped.
   std::vector<float> grad_o(static_cast<std::size_t>(16 * 8));
   std::fill_n(grad_o.begin() + 3 * 8, 8, 1.0f);
   const Step one_query = {step.qkv, step.out, make_operand(device_, 8, DType::kF32, grad_o)};

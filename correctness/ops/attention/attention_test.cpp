@@ -115,7 +115,7 @@ TEST_F(AttentionTest, OneKeyReturnsItsValue) {
 // A row whose every logit is -inf has no distribution: O is 0, lse is -inf, and nothing is NaN.
 TEST_F(AttentionTest, FullyMaskedRowGivesZero) {
   const AttentionShape shape = make_shape({.seq = 3, .head_dim = 1});
-  // Query 0 sees key 0 alone, at -1e60, which is -inf in FP32; query 1 sees keys 0 and 1, at 0 and 0.
+  // Query 0 sees only key 0, at -1e60, which is -inf in FP32; query 1 sees keys 0 and 1, at 0 and 0.
   const Qkv qkv = {make_operand(device_, 1, DType::kF32, {1e30f, 0.0f, 1.0f}),
                    make_operand(device_, 1, DType::kF32, {-1e30f, 2.0f, 2.0f}),
                    make_operand(device_, 1, DType::kF32, {5.0f, 7.0f, 9.0f})};
@@ -157,7 +157,7 @@ TEST_F(AttentionTest, HugeLogitsSelectOneKey) {
   for (std::size_t j = 0; j < grad_v.size(); ++j) EXPECT_EQ(grad_v[j] != 0.0f, j == 66);
 }
 
-// Logits spread over +-1e4, where FP32 resolves 2^-10: the bound grows with them, and no result is NaN.
+// Logits spread over +-1e4, at which FP32 resolves 2^-10: the bound grows with them, and no result is NaN.
 TEST_F(AttentionTest, HugeSpreadLogitsStayWithinTheirBound) {
   const AttentionShape shape = make_shape({.seq = 50, .heads = 2, .head_dim = 16});
   const Qkv qkv = make_qkv(device_, shape, DType::kF32, 50.0f);

@@ -60,7 +60,7 @@ TEST_P(RingAttention, EqualsUnsplitAttentionOfOperandsInEightBits) {
     });
 }
 
-// P is cast as the keys of one chunk normalise it, which no unsplit attention does, so the bound is that of any
+// P is cast as the keys of one chunk normalise it, which no unsplit attention does, so the bound is the bound of any
 // rounding to as few bits.
 TEST_P(RingAttention, IsWithinTheRoundingOfPAndOfItsGradientInEightBits) {
   comm_test::on_ranks(GetParam(), [&](ProcessGroup& world) {

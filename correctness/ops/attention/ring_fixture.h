@@ -12,8 +12,8 @@
 #include "ops/attention/attention_fixture.h"
 #include "ops/ring_attention.h"
 
-// Attention over sequences that ranks split between them beside unsplit attention by its definition in double: every
-// rank computes the definition over entire sequences and compares its own rows. Under a launcher ranks are processes.
+// Attention over sequences that ranks split, compared with unsplit attention by its definition in double: every rank
+// computes the definition over entire sequences and compares its own rows. Under a launcher ranks are processes.
 namespace fp8lab::attention_test {
 
 struct RingCase {
@@ -62,7 +62,7 @@ struct Full {
     own.error = of_rank(all.error, positions);
     return own;
   }
-  /// The inverse: writes a rank's rows into those of all.
+  /// The inverse: writes a rank's rows into the rows of all ranks.
   void place(std::vector<double>& all, const std::vector<double>& own,
              const std::vector<std::int64_t>& positions) const {
     const std::int64_t row = batch * cols;
@@ -76,7 +76,7 @@ struct Values {
   std::vector<float> q, kv, grad_o;
 };
 
-/// K beside V in one matrix, as they travel.
+/// K next to V in one matrix, as they travel.
 inline std::vector<double> columns(const std::vector<double>& kv, std::int64_t keys, std::int64_t first) {
   std::vector<double> out;
   for (std::size_t row = 0; row < kv.size(); row += static_cast<std::size_t>(2 * keys))
@@ -93,7 +93,7 @@ struct Outcome {
 
 inline std::string message(const ::testing::AssertionResult& result) { return result ? "" : result.message(); }
 
-/// Formats of operands in eight bits; without dtype operands are of the case's type.
+/// Formats of operands in eight bits; without dtype operands have the case's type.
 struct EightBits {
   bool on = false;
   bool casts = false;  ///< P and dS too
@@ -208,7 +208,7 @@ class Ring {
   }
 
   Outcome compare(const RingAttentionOutputs& out, const Tensor& o, const RingAttentionGradients& gradients) {
-    // Matrix units that widen eight bits round P to bf16 where nothing casts it.
+    // If nothing casts P, matrix units that widen eight bits round it to bf16.
     reference::AttentionProblem problem = reference_problem(shape_, eight_bits_.on ? DType::kBF16 : case_.dtype);
     // A query's attention is merged at most 2 * ranks - 1 times. Each merge rounds its weights (two exponentials of 2
     // ulp, a difference, a sum and a quotient, hence 7 roundings), two products and a sum; its logarithm has 3 ulp and

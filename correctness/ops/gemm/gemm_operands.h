@@ -141,7 +141,7 @@ class OrientationWriter {
   QuantFormat format_;
   std::uint64_t seed_;
   bool transposed_ = false;
-  std::vector<std::byte> scales_;  // of the orientation being written
+  std::vector<std::byte> scales_;  // scales of the orientation being written
 };
 
 struct OperandSpec {

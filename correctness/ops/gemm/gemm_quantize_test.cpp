@@ -17,7 +17,7 @@
 #include "reference/test_data.h"
 #include "support/dense_test.h"
 
-// Products that are quantized without being stored. A GPU's library makes some of them alone, quantized data from
+// Products that are quantized without being stored. A GPU's library makes some of them by itself, quantized data from
 // quantized data; others are multiplied and cast one after the other. Both must equal the same reference: the product
 // in double precision, cast by a table lookup.
 namespace fp8lab {
@@ -160,8 +160,8 @@ TEST_P(GemmQuantize, DataAndAmaxEqualTheProductInDouble) {
   }
 }
 
-// Products that are cast from memory: those cast in blocks, and those of operands that are not quantized under one
-// scale.
+// Products that are cast from memory: products cast in blocks, and products of operands that are not quantized, cast
+// under one scale.
 TEST_P(GemmQuantize, EqualsTheCastOfTheFp32Product) {
   const bool per_tensor = format_of(GetParam().a).has_value() && format_of(GetParam().a)->per_tensor();
   for (const auto& [m, n, k] : kShapes)

@@ -132,7 +132,7 @@ TEST_P(Matmul, SingleRows_HaveTheBitsOfTheFullProduct) {
   }
 }
 
-// A term passes through the additions of a run, then through those of the runs' sums; its product is rounded once.
+// A term passes through a run's additions, then through the additions of the runs' sums; its product is rounded once.
 TEST_P(Matmul, IsWithinTheBoundOfItsReduction) {
   const Problem p = GetParam();
   if (p.k == 0) GTEST_SKIP() << "a sum of nothing has no bound";

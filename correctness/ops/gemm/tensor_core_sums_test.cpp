@@ -134,7 +134,7 @@ TEST(TensorCoreSums, OfInfAndNanAreThoseOfF32) {
   }
 }
 
-// Which products are summed so: those of data under FP32 scales, in one accumulator where the caller allows it.
+// Which products are summed so: products of data under FP32 scales, in one accumulator if the caller allows it.
 TEST(TensorCoreSums, AreThoseOfProductsThatHopperHas) {
   using gemm_test::Kind;
   const auto device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}, .tensor_core_sums = true});

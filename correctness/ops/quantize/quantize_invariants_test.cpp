@@ -126,7 +126,7 @@ TEST_F(QuantizeInvariants, QuantizingAgainKeepsValuesWithinAnUlpOfTheScale) {
     std::size_t changed = 0;
     for (std::size_t i = 0; i < before.size(); ++i) changed += before[i] != after[i] ? 1 : 0;
     const double fraction = static_cast<double>(changed) / (kRows * kCols / 32);
-    EXPECT_NEAR(fraction, 0.035, 0.006);  // of 16,384 blocks: sd 0.0014
+    EXPECT_NEAR(fraction, 0.035, 0.006);  // fraction of 16,384 blocks: sd 0.0014
   }
   for (const char* name : {"current_e4m3", "current_e5m2", "block_1x128_f32"}) {
     const auto [first, second] = again(name);
