@@ -50,7 +50,7 @@ class ResultSet {
   ResultSet& operator=(const ResultSet&) = delete;
 
   /// The result of the same cell in an earlier run, or nullptr. Cells with verdict skipped, timeout or crashed are
-  /// never found, so that they run again: there may be a device now, more time, or nobody who kills the process. (A
+  /// never found, so that they run again: there may be a device now, more time, or no one who kills the process. (A
   /// cell that expects a crash has another verdict.)
   const Cell* find_finished(const std::string& id, const std::string& hash) const;
   /// The number of cells that an earlier run left a record of and that are none of `ids`.
