@@ -163,7 +163,7 @@ bool multiply_ranks(int doublings, CellConfig& cell) {
   return true;
 }
 
-/// What a search has tried: for each remedy, the largest number of times it was applied, and the most ranks.
+/// What the search tried: for each remedy, the largest number of times it was applied, and the most ranks.
 class Tried {
  public:
   void add(std::size_t remedy, int times, const FitChange& change) {

@@ -25,7 +25,7 @@ struct ClaimRecord {
 struct CellRecord {
   CellConfig config;
   std::string file;  ///< the scenario's
-  int line = 0;      ///< where the scenario begins in its file; 0: unknown
+  int line = 0;      ///< at which the scenario begins in its file; 0: unknown
   std::string title;
   std::vector<std::string> upstream;
   bool counterfactual = false;  ///< no upstream release was ever without the cell's fix

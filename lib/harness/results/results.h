@@ -38,7 +38,7 @@ class ResultSet {
   struct Cell {
     RecordList::Head head;
     std::string hash;
-    off_t offset = 0;            ///< where its line begins in results.jsonl
+    off_t offset = 0;            ///< the beginning of its line in results.jsonl
     std::size_t bytes = 0;       ///< length of the line, without the newline
     std::uint64_t checksum = 0;  ///< fnv1a() of the line: another program may have written to the file
   };

@@ -14,8 +14,8 @@ struct ProcessCounts {
   int most = 1;  ///< the limit while a gate on time is undecided
 };
 
-/// The processes that each of a cell's arms needs: one. If the cell measures time or the host and `asked` is above 0:
-/// `asked`. If a gate compares times: eight. A gate on time that stays undecided gets up to three times that number.
+/// The number of processes for each arm of a cell: one. If the cell measures time or the host: `asked` if that is above
+/// 0, else eight if a gate compares times. A gate on time that stays undecided gets up to three times that number.
 ProcessCounts processes_of(const PlannedCell& cell, int asked);
 
 /// The order of a cell's arms, and the figures of arms that run in several processes. Each round runs every arm once,
