@@ -133,7 +133,7 @@ struct TrainingConfig {
   std::int64_t decay_steps = 0;                                         ///< the step at which it ends; 0: `steps`
   double beta1 = 0.9;                                                   ///< decay of the mean of gradients
   double beta2 = 0.999;                                                 ///< decay of the mean of their squares
-  Word<Master> master_weights = Master::kNone;  ///< remainder: keeps the 16 bits that bf16 parameters lack
+  Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept in addition
   Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
   Word<Rounding> weight_rounding = Rounding::kNearest;  ///< rounding of new weights without masters
   double weight_decay = 0.0;

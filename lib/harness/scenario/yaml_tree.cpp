@@ -103,7 +103,7 @@ class Builder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(node_at(mark), anchor); }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto known = anchors_.find(anchor);
-    if (known == anchors_.end()) refuse(place_of(mark), "an alias cannot stand in what it names");
+    if (known == anchors_.end()) refuse(place_of(mark), "an alias cannot be inside the value that it names");
     count(known->second, place_of(mark), open_.size());
     add(known->second, YAML::NullAnchor);
   }
