@@ -101,19 +101,19 @@ struct ModelConfig {
   std::int64_t layers = 1;
   std::int64_t hidden = 0;
   std::int64_t heads = 1;
-  std::int64_t kv_heads = 0;  ///< 0: as many as heads
+  std::int64_t kv_heads = 0;  ///< 0: equal to heads
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   Word<OpFuser> op_fuser = OpFuser::kNone;     ///< mlp: build the MLP as one fused chain of operations
   double dropout = 0.0;                        ///< attention and hidden dropout probability
-  std::int64_t experts = 4;                    ///< of grouped_linear
+  std::int64_t experts = 4;                    ///< experts of grouped_linear
   Word<GroupSplit> split = GroupSplit::kEven;  ///< uneven: groups of different sizes, one of them empty
   std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
   /// Of the embedding; left out: learned, unless the form has rotary embedding.
   std::optional<Word<Positions>> positions{};
-  std::optional<bool> bias{};     ///< of products and norms; left out: as the form has it
+  std::optional<bool> bias{};     ///< biases of products and norms; left out: as the form has it
   double init_std = 0.02;         ///< standard deviation of matrices' initial values
   bool scaled_residuals = false;  ///< matrices that add to the residual stream: init_std / sqrt(2 layers)
 };
@@ -123,19 +123,19 @@ struct TrainingConfig {
   std::int64_t steps = 1;
   std::int64_t validation_batches =
       0;                            ///< forward passes without gradients of a validation; one precedes the first step
-  std::int64_t validate_every = 0;  ///< more validations: after as many steps each, and after the last step; 0: none
+  std::int64_t validate_every = 0;  ///< steps between further validations; one more follows the last step; 0: none
   std::int64_t micro_batches = 1;   ///< forward and backward passes of a step, each over `batch` sequences of its own
   Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
   double learning_rate = 1e-4;
   Word<RateSchedule> learning_rate_schedule = RateSchedule::kConstant;  ///< after the warm-up
   std::int64_t warmup_steps = 0;                                        ///< steps before the rate is learning_rate
-  double final_learning_rate = 0.0;                                     ///< where cosine ends
+  double final_learning_rate = 0.0;                                     ///< at the end of cosine
   std::int64_t decay_steps = 0;                                         ///< the step at which it ends; 0: `steps`
-  double beta1 = 0.9;                                                   ///< of the mean of gradients
-  double beta2 = 0.999;                                                 ///< of the mean of their squares
-  Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept beside them
+  double beta1 = 0.9;                                                   ///< decay of the mean of gradients
+  double beta2 = 0.999;                                                 ///< decay of the mean of their squares
+  Word<Master> master_weights = Master::kNone;  ///< remainder: the 16 bits that bf16 parameters lack, kept in addition
   Word<Moments> moments = Moments::kF32;        ///< type of the optimizer's moments
-  Word<Rounding> weight_rounding = Rounding::kNearest;  ///< of new weights without masters
+  Word<Rounding> weight_rounding = Rounding::kNearest;  ///< rounding of new weights without masters
   double weight_decay = 0.0;
   bool decoupled_decay = true;       ///< true: AdamW; false: decay is added to the gradient (L2)
   bool decay_only_matrices = false;  ///< biases and norms do not decay
@@ -151,8 +151,8 @@ struct TrainingConfig {
   RecipeOptions recipe_options;       ///< key `training.recipe_options`; a value left out keeps the recipe's default
   bool quantized_weights = false;     ///< GEMM weights live in eight bits; a recipe without eight bits ignores it
   std::optional<bool> deferred_init;  ///< each rank initialises its shard only, after sharding; left out: if sharded
-  /// Delayed scaling: rows of the amax histories with which the model is built; the first forward gives them as many as
-  /// the recipe asks for. 0: as many from the beginning.
+  /// Delayed scaling: rows of the amax histories with which the model is built. The first forward resizes them to the
+  /// recipe's number of rows. 0: the recipe's number from the beginning.
   std::int64_t initial_history_length = 0;
   /// From what the masters of FP8 weights start: the values that were cast, computed again or kept in host
   /// memory; or the eight bits.
@@ -160,7 +160,7 @@ struct TrainingConfig {
   bool fused_quantize = true;              ///< norms and activations quantize their outputs; false: a cast follows
   std::int64_t first_layers_bf16 = 0;      ///< layers at the start that the recipe leaves in the parameters' type
   std::int64_t last_layers_bf16 = 0;       ///< and at the end
-  Word<Fp8Sums> fp8_sums = Fp8Sums::kF32;  ///< of the host's FP8 products in linear layers
+  Word<Fp8Sums> fp8_sums = Fp8Sums::kF32;  ///< sums of the host's FP8 products in linear layers
   bool fp8_attention = false;              ///< attention's matrix products in FP8 (recipes that support it)
   bool fp8_attention_backward = true;      ///< false: backward of FP8 attention computes in 16 bits
   bool fp8_mha = false;                    ///< with fp8_attention: eight-bit tensors between it and the linear layers
@@ -168,8 +168,8 @@ struct TrainingConfig {
   Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest
-  /// Before this step the training state is saved to files; model, sharding and optimizer are built anew; and the state
-  /// is loaded. 0: never.
+  /// Before this step the training state is saved to files, model, sharding and optimizer are built again, and the
+  /// state is loaded. 0: never.
   std::int64_t resume_at = 0;
   std::uint64_t seed = 1234;
 };
@@ -198,7 +198,7 @@ struct CellConfig {
   std::int64_t capacity = 0;               ///< device memory of each rank, in bytes; 0: as much as the device has
   Word<Control> control = Control::kNone;  ///< what the before arm has more, without a fix: nothing, or planted changes
   std::string fix;                         ///< a row of the fix table, or empty for a plain cell
-  VersionsConfig versions;                 ///< of a library
+  VersionsConfig versions;                 ///< versions of a library
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, reference, host, time, traffic
@@ -245,13 +245,13 @@ struct TensorNoise {
   std::string reason;             ///< why sqnr_db is absent
 };
 
-/// The casts of one tensor to eight bits at some steps, over both orientations where these have scales of their own.
+/// The casts of one tensor to eight bits at some steps, over both orientations if each has its own scales.
 struct CastSeries {
   std::string tensor;                          ///< "layers[0].mlp.fc1 gradient"
   std::vector<std::int64_t> steps;             ///< from 0, ascending; the lists below have an entry for each
-  std::vector<std::optional<double>> sqnr_db;  ///< of what a product reads against what was cast; absent: no noise
-  std::vector<double> clip_fraction;           ///< of values beyond the largest of the type
-  std::vector<double> underflow_fraction;      ///< of values that are not 0 and became 0
+  std::vector<std::optional<double>> sqnr_db;  ///< what a product reads against what was cast; absent: no noise
+  std::vector<double> clip_fraction;           ///< share of values beyond the largest of the type
+  std::vector<double> underflow_fraction;      ///< share of values that are not 0 and became 0
 };
 
 /// The most steps at which casts are measured.
@@ -270,13 +270,13 @@ struct ArmResult {
   std::vector<std::pair<std::string, std::int64_t>> retained_by_holder;
   /// Bytes by holder at the peak, largest first; in results, holders that differ by index are one ("layers[*].fc1").
   std::vector<std::pair<std::string, std::int64_t>> peak_by_holder;
-  /// Operations that the modelled architecture lacks and the device emulated; empty where nothing was emulated.
+  /// Operations that the modelled architecture lacks and the device emulated; empty if nothing was emulated.
   std::string emulated;
   /// The mean loss over ranks by step; empty unless parity was measured. A run of more than kMostLosses steps keeps
-  /// n = kMostLosses of them: the i-th, from 0, is of step i * (steps - 1) / (n - 1), rounded down.
+  /// n = kMostLosses of them: the i-th, from 0, belongs to step i * (steps - 1) / (n - 1), rounded down.
   std::vector<double> losses;
-  /// In the order of steps; empty unless parity was measured and the cell validates. Of more than kMostLosses as many
-  /// are kept, as of the losses.
+  /// In the order of steps; empty unless parity was measured and the cell validates. A run with more than kMostLosses
+  /// validations keeps kMostLosses of them, by the rule of `losses`.
   std::vector<ValidationLoss> validation_losses;
   std::vector<TensorNoise> noise;  ///< by tensor of the last step; empty unless parity was measured
   std::vector<CastSeries> casts;   ///< in the order of a step; empty unless parity was measured and the recipe casts
@@ -284,9 +284,9 @@ struct ArmResult {
   /// spaced places of the sorted list are kept, the first and the last among them.
   std::map<std::string, std::vector<double>> samples;
   /// By timed metric, the figure of each process that ran the arm, in the order in which they ran; the metric is their
-  /// median. Empty where one process ran it. Processes of the same place in this list ran one after the other.
+  /// median. Empty if one process ran it. Processes of the same place in this list ran one after the other.
   std::map<std::string, std::vector<double>> by_process;
-  /// One line for each thing that was not done as the cell asks, with the reason, and for each choice of the device
+  /// One line for each request of the cell that was not met, with the reason, and for each choice of the device
   /// between several algorithms.
   std::vector<std::string> notes;
   /// Hash in hex over the losses and the unsharded weights of every rank; empty unless parity was measured.

@@ -13,7 +13,7 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || static_cast<unsigned char>(c) >= 0x80;
 }
 
-/// Characters that a reader would not see, or that change where other characters are shown.
+/// Characters that a reader would not see, or that change the places of other characters.
 bool is_hidden(char32_t code) {
   constexpr std::array<std::array<char32_t, 2>, 6> kRanges{{
       {0x00, 0x1F},      // C0 control characters

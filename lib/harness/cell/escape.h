@@ -4,11 +4,11 @@
 #include <string>
 #include <string_view>
 
-// Escaping. Text from a scenario, a results file or a child process could act as a command or as markup where it is
+// Escaping. Text from a scenario, a results file or a child process could act as a command or as markup once it is
 // printed, so each kind of output has its own function. Control characters are shown as escapes, never sent.
 namespace fp8lab {
 
-/// The number of bytes of the UTF-8 character that begins at `i`, or 0 where the bytes are not strict UTF-8. Stores the
+/// The number of bytes of the UTF-8 character that begins at `i`, or 0 if the bytes are not strict UTF-8. Stores the
 /// character in `*code` if `code` is not null.
 std::size_t utf8_length(std::string_view text, std::size_t i, char32_t* code = nullptr);
 

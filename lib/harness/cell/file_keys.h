@@ -19,8 +19,8 @@ std::span<const FileKey> file_keys();
 /// The row called `name`, or nullptr.
 const FileKey* find_file_key(std::string_view name);
 
-/// What a scenario means that leaves out the key of this path, for keys whose default is not one of their values.
-/// It begins with "required" where no scenario
+/// The meaning of a scenario without the key of this path, for keys whose default is not one of their values.
+/// It begins with "required" if no scenario
 /// may leave the key out. "" for other keys.
 std::string_view absent_meaning(std::string_view path);
 

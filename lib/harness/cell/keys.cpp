@@ -127,7 +127,7 @@ Enum enum_of(const Word<Enum>&);
 template <class Enum>
 Enum enum_of(const std::optional<Word<Enum>>&);
 
-/// A key whose words are those of the field's enum.
+/// A key whose words are the words of the field's enum.
 template <class Access>
 Key choice(std::string_view path, std::string_view meaning, Access access) {
   using Enum = decltype(enum_of(Access{}(std::declval<CellConfig&>())));

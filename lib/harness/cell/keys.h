@@ -24,14 +24,14 @@ std::string to_text(const Value& value);
 enum class KeyType { kSwitch, kInteger, kNumber, kWord, kMesh, kText, kFile };
 
 struct Key {
-  std::string_view path;  ///< "training.recipe"; on an axis the last part alone names the key too
+  std::string_view path;  ///< "training.recipe"; on an axis the last part is enough to name the key
   KeyType type;
   std::string_view meaning;
   double low, high;  ///< inclusive bounds of kInteger and kNumber
   bool is_size;      ///< kInteger: bytes, also with a unit (80GiB); 0, or at least kSmallestSize
   std::vector<std::string> fixed_words;
   std::vector<std::string> (*table_words)(const Vocabulary&);  ///< used instead of fixed_words if not null
-  void (*set)(CellConfig&, const Value&);                      ///< the value must have the type that `type` says
+  void (*set)(CellConfig&, const Value&);                      ///< the value must have the type that `type` names
   Value (*get)(const CellConfig&);
   void (*copy)(CellConfig& to, const CellConfig& from);
 
@@ -58,8 +58,8 @@ std::optional<std::int64_t> integer(const std::string& text);
 /// Parses a finite decimal number; nothing for any other text.
 std::optional<double> decimal_number(const std::string& text);
 
-/// Bytes of a size of memory, "80GiB", "1.5 GB" or a number alone, rounded down; nothing for other text, and for sizes
-/// that are not 0 and smaller than kSmallestSize, or larger than 2^53.
+/// Bytes of a size of memory, "80GiB", "1.5 GB" or a number without unit, rounded down. Nothing for other text, for
+/// sizes that are not 0 and smaller than kSmallestSize, and for sizes larger than 2^53.
 std::optional<std::int64_t> memory_size(const std::string& text);
 /// What memory_size() takes, for messages.
 std::string expected_memory_size();

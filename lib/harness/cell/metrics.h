@@ -27,7 +27,7 @@ struct Metric {
   std::string_view group() const { return name.substr(0, name.find('.')); }
   bool is_family() const { return name.ends_with('*'); }
   bool has_slack() const { return slack_abs > 0 || slack_rel > 0; }
-  /// False where no cell has a closed form of the metric.
+  /// False if no cell has a closed form of the metric.
   bool is_predicted() const;
 };
 
@@ -43,10 +43,10 @@ std::string present_metric_name(const std::string& name);
 struct GroupGate {
   std::string_view metric;
   bool predicted = false;  ///< the figure is the closed form; false: it is 0
-  bool of_before = true;   ///< also where a fix is reverted; false: the reverted fix may be about this figure
+  bool of_before = true;   ///< also if a fix is reverted; false: the reverted fix may be about this figure
   /// Of values. Only in arms that have the figure (Vocabulary::why_absent), on devices that compute any.
   bool of_values = false;
-  /// The figure is at least what Vocabulary::floor says, in arms of which it says anything.
+  /// The figure is at least the value that Vocabulary::floor returns, in arms for which it returns one.
   bool has_floor = false;
 };
 

@@ -18,7 +18,7 @@ std::string folded(std::string_view word) {
 }
 
 struct Distances {
-  std::size_t to_all;        ///< of the word to all of the candidate
+  std::size_t to_all;        ///< from the word to all of the candidate
   std::size_t to_beginning;  ///< to the beginning of the candidate that is nearest
 };
 

@@ -41,7 +41,7 @@ std::vector<std::string> subject_names();
 /// True if a worker process trains the cell with a library.
 bool is_library(const CellConfig& cell);
 
-/// The version of the library that an arm runs; empty: the installed one. The bf16 arm runs that of the after arm.
+/// The version of the library that an arm runs; empty: the installed one. The bf16 arm runs the after arm's version.
 const std::string& version_of(const CellConfig& cell, Arm arm);
 
 /// True for a version that is a folder (a checkout, or a tree of packages), not a release or a defect's name.

@@ -9,10 +9,10 @@ namespace fp8lab {
 /// parent removes it when the child has ended, even if that was killed.
 inline constexpr const char* kTemporaryVariable = "FP8LAB_TMPDIR";
 
-/// Where temporary files go: $TMPDIR, else /tmp.
+/// The folder of temporary files: $TMPDIR, else /tmp.
 std::filesystem::path temporary_path();
 
-/// Makes an empty folder named `prefix` and random letters, below $FP8LAB_TMPDIR, else where temporary files go.
+/// Makes an empty folder named `prefix` and random letters, below $FP8LAB_TMPDIR, else below temporary_path().
 /// Returns an empty path if none can be made.
 std::filesystem::path make_temporary_folder(const std::string& prefix);
 

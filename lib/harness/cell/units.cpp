@@ -75,7 +75,7 @@ std::string grouped(double value) {
   const double size = std::abs(value);
   const bool plain = is_integer(value) || (size >= 1000 && size < kAllIntegers);
   if (!plain) return fmt::format("{:.6g}", value);
-  // Six digits, and at least the first decimal, which tells a fraction from an integer.
+  // Six digits, and at least the first decimal, which distinguishes a fraction from an integer.
   const int decimals = is_integer(value) ? 0 : size >= 1e4 ? 1 : 2;
   std::string digits = fmt::format("{:.{}f}", size, decimals);
   if (decimals == 2 && digits.ends_with('0')) digits.pop_back();

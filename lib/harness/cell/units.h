@@ -24,7 +24,7 @@ std::string figure(double value, std::string_view unit);
 /// figure() without the exact number of bytes: "589.5 MiB".
 std::string short_figure(double value, std::string_view unit);
 
-/// short_figure() of two values, with as many decimals as tell different values apart: "13.31 GiB" and "13.34 GiB".
+/// short_figure() of two values, with enough decimals to distinguish different values: "13.31 GiB" and "13.34 GiB".
 std::pair<std::string, std::string> short_figures(double a, double b, std::string_view unit);
 
 /// The shortest text that reads back as `value`: "0.5", "448", "1e-06".

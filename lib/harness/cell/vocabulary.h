@@ -16,8 +16,8 @@ namespace fp8lab {
 struct Term {
   std::string name;
   std::string title;
-  // These functions may ask a driver, which takes longer than most cells run, so they are called only where their
-  // answer is needed.
+  // These functions may query a driver, which takes longer than most cells run, so they are called only when their
+  // result is needed.
   std::string (*unavailable_reason)() = nullptr;  ///< why this machine cannot use it; empty or null: it can
   std::string_view (*own_arch)() = nullptr;       ///< the device's only architecture profile; empty or null: any
   /// Memory in bytes of each GPU that its ranks share; empty or null: it has no memory of its own.
@@ -67,8 +67,8 @@ struct Vocabulary {
   /// Why an arm of the cell has no figure of this metric, known before it runs; "": it has one. Empty: every arm has
   /// all.
   std::function<std::string(const CellConfig&, Arm, std::string_view metric)> why_absent;
-  /// What the figure of a metric must at least be in an arm by the recipe's definition; nothing: it says nothing of it.
-  /// Empty: of none.
+  /// The least figure of a metric in an arm by the recipe's definition; nothing: the definition sets no least figure.
+  /// Empty: it sets none for any metric.
   std::function<std::optional<double>(const CellConfig&, Arm, std::string_view metric)> floor;
   /// False for a recipe that quantizes nothing, so that the BF16 arm would repeat the cell.
   std::function<bool(std::string_view recipe)> quantizes;

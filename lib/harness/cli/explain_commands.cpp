@@ -33,13 +33,13 @@ const char* type_of(const Key& key) {
   return "";
 }
 
-/// "" where the value of a key that is left out follows from others.
+/// "" if the value of a key that is left out follows from other keys.
 std::string default_of(const Key& key, const Vocabulary& vocabulary) {
   const std::string usual = to_text(key.get(CellConfig{}));
   return value_of(key, usual, vocabulary) ? usual : "";
 }
 
-/// A value that the key takes, other than its default where it takes several.
+/// A value that the key accepts. It is not the default if the key accepts several.
 std::string example_value(const Key& key, const Vocabulary& vocabulary) {
   const std::string usual = default_of(key, vocabulary);
   switch (key.type) {
@@ -112,8 +112,8 @@ const char* better_of(const Metric& metric) {
   return "";
 }
 
-/// An expectation of the metric; families by one of their members, predictions by none, since a gate on them says
-/// nothing about a run.
+/// An expectation of the metric. A family has one for a member; a prediction has none, because a gate on it would
+/// not test the run.
 std::string example_of(const Metric& metric) {
   if (metric.is_family()) return fmt::format("measure: [{}]", metric.group());
   const bool more = metric.better == Better::kMore;
@@ -151,7 +151,7 @@ Json json_of(const Metric& metric) {
 std::string in_full(const Json& row) {
   std::string out = row["name"].get<std::string>() + "\n";
   for (const auto& [field, value] : row.items())
-    // For programs; "slack" says it in words.
+    // For programs; "slack" has it in words.
     if (field != "name" && field != "exact" && !field.starts_with("slack_"))
       out += fmt::format("  {:<10} {}\n", field + ":",
                          value.is_string() ? value.get<std::string>()
@@ -184,7 +184,7 @@ struct OtherTable {
   std::vector<std::string> names;
 };
 
-/// The message for a name that is in neither table, or in `other` alone. Without a guess it lists no names: the command
+/// The message for a name that is in neither table, or only in `other`. Without a guess it lists no names: the command
 /// does that.
 std::string unknown(std::string_view command, std::string_view kind, const std::string& name,
                     const std::vector<std::string>& known, const OtherTable& other) {

@@ -25,7 +25,7 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print(const Json& json) { print(json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"); }
 
 struct ShownBy {
-  std::vector<std::string> names, files;  ///< of scenarios, in equal order
+  std::vector<std::string> names, files;  ///< names and files of scenarios, in equal order
 };
 
 /// The scenarios by fix.

@@ -24,7 +24,7 @@ struct Program {
   ArmFunction measure;
   MeasureOver measure_over = {};  ///< measures an arm over ranks that a launcher started
   PredictFunction predict;
-  /// predict() with what is alive at the peak; null: `plan` prints figures alone.
+  /// predict() with what is alive at the peak; null: `plan` prints figures only.
   std::function<Estimate(const CellConfig&, Arm)> estimate = {};
   /// Whose figures estimate() returns: a library's, "transformer_engine 2.15 to 2.16"; "": the own runtime's.
   std::string estimated_library = {};
@@ -118,7 +118,7 @@ struct InitRequest {
   std::string out;  ///< empty: KIND.yaml; "-": standard output
   bool force = false;
   bool list = false;
-  bool json = false;  ///< of the list
+  bool json = false;  ///< for the list
 };
 
 /// Writes a scenario to start from. Throws if the file exists and `force` is false.

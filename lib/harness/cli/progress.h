@@ -9,8 +9,8 @@
 namespace fp8lab {
 
 /// Prints the progress of a run. On a terminal: one line that is rewritten, with an estimate of the time left, and
-/// above it the cells that need attention. In a log, under a launcher of ranks, or where TERM is dumb: one line per
-/// cell, and one that says what runs whenever nothing was printed for `quiet`.
+/// above it the cells that need attention. In a log, under a launcher of ranks, or if TERM is dumb: one line per
+/// cell, and a line with the running cells whenever nothing was printed for `quiet`.
 class Progress {
  public:
   Progress(std::FILE* out, std::size_t total, std::chrono::duration<double> quiet = std::chrono::seconds(30));

@@ -37,7 +37,7 @@ void keep_sample(std::vector<PlannedCell>& cells, std::size_t most) {
   });
 }
 
-/// Throws Error if `name`, which is no path, is that of a bundled scenario.
+/// Throws Error if `name`, which is no path, is the name of a bundled scenario.
 void refuse_name_of_scenario(const std::string& name, const Program& program) {
   const std::string directory = bundled_directory(program);
   if (directory.empty() || name.find('/') != std::string::npos) return;

@@ -17,7 +17,7 @@ class HelpFormatter : public CLI::Formatter {
 /// The option of `app` that `word` names, with or without a value in the same word; null if there is none.
 const CLI::Option* option_given(const CLI::App& app, const std::string& word);
 
-/// The message for an option that `app` does not have, with the one that was meant.
+/// The message for an option that `app` does not have, with the option that was probably meant.
 std::string no_option(const CLI::App& app, const std::string& word);
 
 /// The message for an option with too few or too many values. `message`: CLI11's, which begins with the option's name.

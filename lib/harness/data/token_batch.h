@@ -21,7 +21,7 @@ struct SequenceRange {
   std::int64_t count = 0;
 };
 
-/// Windows of `text` at random places. Sequence i is a function of (seed, i) alone, so that ranks and micro-batches
+/// Windows of `text` at random places. Sequence i is a function of (seed, i) only, so that ranks and micro-batches
 /// that divide the sequences of a step among them read what one rank would. `text` has more than `seq` tokens.
 TokenBatch random_windows(TextTokens text, std::int64_t seq, std::uint64_t seed, const SequenceRange& sequences);
 

@@ -16,7 +16,7 @@ Behaviors behaviors_of(const CellConfig& cell, Arm arm);
 /// The recipe of an arm: the cell's, or `bf16` for the arm of that name.
 Recipe recipe_of(const CellConfig& cell, Arm arm);
 
-/// The cell without what its BF16 arm ignores: names, the fix, and quantization. Cells that differ in these alone have
+/// The cell without what its BF16 arm ignores: names, the fix, and quantization. Cells that differ only in these have
 /// the same BF16 arm.
 CellConfig as_bf16(CellConfig cell);
 

@@ -28,7 +28,7 @@ BlockCast definition_of(const QuantFormat& format) {
   return cast;
 }
 
-/// "" if all values are equal but for the rounding of a code times its inverse scale to FP32.
+/// "" if all values are equal except for the rounding of a code times its inverse scale to FP32.
 std::string difference(const Matrix& expected, const std::vector<float>& seen) {
   constexpr double kRounding = 0x1p-22;
   std::size_t count = 0, worst = 0;

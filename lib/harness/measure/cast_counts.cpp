@@ -159,7 +159,7 @@ struct Direction {
 
 constexpr std::int64_t kTile = 64;
 
-/// Counts the casts of outer indices from `begin` to `end`, in tiles, so that reads hit the cache also where values and
+/// Counts the casts of outer indices from `begin` to `end`, in tiles, so that reads hit the cache also if values and
 /// data are contiguous along different directions.
 CastCounts count_part(const Direction& along, std::int64_t begin, std::int64_t end) {
   const HostOrientation& of = along.orientation;
@@ -192,7 +192,7 @@ CountPart count_part_here() { return __builtin_cpu_supports("avx2") ? count_part
 CountPart count_part_here() { return count_part; }
 #endif
 
-/// In parts that depend on the size alone, so that the sums have the same bits on every machine; each has a thread.
+/// In parts that depend only on the size, so that the sums have the same bits on every machine; each has a thread.
 CastCounts count(const HostOrientation& orientation) {
   constexpr std::int64_t kPartSize = std::int64_t{4} << 20, kMostParts = 4;
   const Direction along(orientation);

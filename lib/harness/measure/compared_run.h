@@ -38,8 +38,8 @@ struct ComparedRun {
 inline constexpr std::int64_t kMostKeptBytes = std::int64_t{128} << 20;
 
 /// A run of `cell` as `arm`, kBf16 or kAfter. A process keeps the last ones, because the cells of a matrix often differ
-/// in their recipe alone, and because a cell's arms often run in one process: a run that has the same bits every time
-/// trains once. Collective over `world`, which is null where nothing is sharded.
+/// only in their recipe, and because a cell's arms often run in one process: a run that has the same bits every time
+/// trains once. Collective over `world`, which is null if nothing is sharded.
 std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm, ProcessGroup* world);
 
 /// Keeps a finished run of `cell` as `arm` for compared_run(), if a second run has the same bits.

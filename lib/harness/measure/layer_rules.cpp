@@ -44,7 +44,7 @@ class LayerRules {
     if (faulty.empty()) return {{"model.heads", broken_by(cell_.model)}};
     std::vector<BrokenRule> out;
     for (const Size* size : faulty) {
-      ModelConfig alone = cell_.model;  // the other sizes stay as the file has them where they fit
+      ModelConfig alone = cell_.model;  // the other sizes stay as the file has them if they fit
       for (const Size* other : faulty)
         if (other != size) mend(*other, alone);
       std::string rule = broken_by(alone);

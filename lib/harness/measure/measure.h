@@ -15,9 +15,9 @@ double put_predictions(const std::map<std::string, double>& figures, std::map<st
 
 /// Runs one rank of one arm of a cell and measures the metrics that the cell lists. `before`: with the cell's fix
 /// reverted; `after`: with all fixes; `bf16`: the same model without quantization. Parity metrics also run the BF16
-/// model, and for `before` the fixed one, on devices of their own, so that memory figures are the arm's alone.
+/// model, and for `before` the fixed one, on devices of their own, so that memory figures are only the arm's.
 ///
-/// `world` must not be null where the cell is sharded, and every rank of it makes this call. Parity figures are over
+/// If the cell is sharded, `world` must not be null, and every rank of it makes this call. Parity figures are over
 /// all ranks and equal on all; memory, traffic, host and time figures are this rank's.
 ///
 /// Throws OutOfMemory (its message lists the live bytes of the ledger) and Error.
@@ -27,7 +27,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
 /// calls have returned. Throws the first rank's error, as run_ranks() does.
 using StartRanks = std::function<void(const CellConfig&, const RankFunction&)>;
 
-/// Starts every rank in this process, as a thread. Where the device computes nothing, starts rank 0 only, which holds
+/// Starts every rank in this process, as a thread. If the device computes nothing, starts rank 0 only, which holds
 /// the most bytes.
 void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function);
 

@@ -9,7 +9,7 @@
 
 #include "comm/process_group.h"
 
-// What every rank learns of all ranks. All of these are collective; `world` is null where nothing is sharded, and then
+// What every rank learns about all ranks. All of these are collective. If nothing is sharded, `world` is null, and
 // there is one rank.
 namespace fp8lab {
 

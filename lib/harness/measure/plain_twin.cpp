@@ -77,8 +77,8 @@ CellConfig on_one_rank(CellConfig cell, std::int64_t joined) {
 }
 
 /// The steps before this one have no bounds: a scale from a history follows from passes, of which the twin has fewer,
-/// and at first no pass went before. Gradients inside FP8 attention are then so small that most underflow, and those of
-/// the next step have a scale that follows from these.
+/// and at first no pass went before. Gradients inside FP8 attention are then so small that most underflow, and the
+/// gradients of the next step have a scale that follows from these.
 std::int64_t first_step(const CellConfig& cell, const Recipe& recipe) {
   if (!recipe.quantized || !splits(cell)) return 0;
   const bool history = recipe.activation.amax_source == AmaxSource::kHistory, attention = cell.training.fp8_attention;

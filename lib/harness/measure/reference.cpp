@@ -208,7 +208,7 @@ class Comparison {
   bool is_first() const { return world_ == nullptr || world_->rank() == 0; }
   int ranks() const { return world_ == nullptr ? 1 : world_->size(); }
   std::string of_rank() const { return ranks() > 1 ? fmt::format(", rank {}", world_->rank()) : ""; }
-  /// ", rank 1, micro-batch 2, step 3": where the tensor that is judged is from.
+  /// ", rank 1, micro-batch 2, step 3": the origin of the tensor that is judged.
   std::string where() const {
     const bool several = cell_.training.micro_batches > 1 && !in_step_;
     return fmt::format("{}{}, step {}", in_step_ ? "" : of_rank(),

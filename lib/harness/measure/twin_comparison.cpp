@@ -361,7 +361,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
   if (seen.steps.empty()) return;
   CellConfig plain = twin.cell;
   plain.training.steps = twin.steps;
-  // A schedule ends where the cell's does.
+  // A schedule ends at the step at which the cell's schedule ends.
   if (plain.training.decay_steps == 0) plain.training.decay_steps = cell.training.steps;
   TwinRecorder recorder(twin.steps, seen.steps);
   TrainingRun run(plain, Behaviors{}, recipe, {.watch = &recorder, .joined = twin.joined});

@@ -29,7 +29,7 @@ struct Trial {
       *earlier = std::move(change);
   }
 
-  /// So that a step has as many tokens as before when each of its passes has fewer. False if they are too many.
+  /// Keeps the tokens of a step when each of its passes has fewer. False if there would be too many micro-batches.
   bool multiply_micro_batches(std::int64_t factor) {
     static const auto kMost = static_cast<std::int64_t>(find_key("training.micro_batches")->high);
     std::int64_t& passes = cell.training.micro_batches;
@@ -163,7 +163,7 @@ bool multiply_ranks(int doublings, CellConfig& cell) {
   return true;
 }
 
-/// What a search has tried: each remedy as often as it was applied at most, and the most ranks.
+/// What the search tried: for each remedy, the largest number of times it was applied, and the most ranks.
 class Tried {
  public:
   void add(std::size_t remedy, int times, const FitChange& change) {

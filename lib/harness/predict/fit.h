@@ -56,12 +56,12 @@ struct FitSearch {
 /// "cheapest" in one sentence: which cost each change has.
 std::string meaning_of_cheapest();
 
-/// Searches for combinations of changes with which the peaks of `config` are at most `capacity` bytes, that of
-/// `torch` too if it is given, until `most` of them are found. Tried are: resharding after forward, one replica in
+/// Searches for combinations of changes with which the peaks of `config`, and the peak of `torch` if it is given, are
+/// at most `capacity` bytes, until `most` of them are found. Tried are: resharding after forward, one replica in
 /// place of several, moments in BF16, FP8 weights, a smaller micro-batch, recomputation, sequences split over ranks,
 /// and more ranks. Micro-batches and the tokens of a rank are halved as often as is needed, with so many more
-/// micro-batches that a step has as many tokens on as many ranks. `allowed` is false for a cell that cannot be run, or
-/// that means nothing, as one that splits the sequences of a layer without attention.
+/// micro-batches that the tokens of a step and the ranks stay the same. `allowed` is false for a cell that cannot be
+/// run, or that means nothing, for example a cell that splits the sequences of a layer without attention.
 FitSearch cheapest_fits(const CellConfig& config, std::int64_t capacity,
                         const std::function<bool(const CellConfig&)>& allowed, const TorchPeak& torch = {},
                         std::size_t most = 3);

@@ -18,7 +18,7 @@ bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
          config.training.clip_norm == 0.0;
 }
 
-/// The closed forms are of the own runtime. A library's memory is its own, and so is its traffic, but for plain FSDP2.
+/// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   if (config.subject != "torch" || (arm != Arm::kBf16 && config.training.recipe != "bf16")) return {};
   config.training.recipe = "bf16";

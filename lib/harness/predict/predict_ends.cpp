@@ -81,7 +81,7 @@ Schedule EndsAccount::backward(MicroBatch at) const {
          made(norm_gradients_) + release(3 * stream_ + statistics_);
 }
 
-/// Rows are added to a gradient that is there: a tied head's, or that of an earlier micro-batch.
+/// Rows are added to a gradient that is there: a tied head's, or an earlier micro-batch's.
 Schedule EndsAccount::embedding_backward(MicroBatch at) const {
   if (!present_) return {};
   const bool there = adds_ && !at.first_of_step;

@@ -33,13 +33,13 @@ class EndsAccount {
 
   std::vector<ParameterNumbers> parameters;
   Bytes kept = 0;
-  Bytes gradients = 0;  ///< of shards, alive from the step's first backward to the optimizer's step
+  Bytes gradients = 0;  ///< gradients of shards, alive from the step's first backward to the optimizer's step
   Bytes inputs = 0;     ///< tokens and targets
   Bytes output = 0;     ///< what the training loop keeps of the model's output until the next forward
   Bytes held = 0;       ///< alive between the passes, without the last layer's output
   GradientBytes reduced_gradients;
-  Gather gather;            ///< of the group
-  std::int64_t groups = 0;  ///< of parameters
+  Gather gather;            ///< gather of the group
+  std::int64_t groups = 0;  ///< groups of parameters
 
  private:
   Schedule made_by(Schedule ParameterNumbers::* stage) const;
@@ -49,7 +49,7 @@ class EndsAccount {
   Bytes stream_;                                          ///< one activation of the residual stream
   Bytes by_token_ = 0;                                    ///< an f32 for each token
   Bytes of_loss_ = 0;                                     ///< what lives from the loss to its backward
-  Bytes statistics_ = 0, logits_ = 0;                     ///< of the last norm; in the type of the parameters
+  Bytes statistics_ = 0, logits_ = 0;                     ///< statistics of the last norm; logits in parameters' type
   Bytes table_ = 0, positions_ = 0, norm_gradients_ = 0;  ///< gradients of unsharded parameters
 };
 

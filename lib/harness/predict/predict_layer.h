@@ -8,10 +8,10 @@
 
 namespace fp8lab::closed_form {
 
-/// The micro-batch of a pass: where memory is as the passes before left it.
+/// The micro-batch of a pass: the passes before it determine the state of memory.
 struct MicroBatch {
   bool first_of_run = false;
-  bool first_of_step = false;  ///< its backward makes gradients; those of later ones are added to them
+  bool first_of_step = false;  ///< its backward makes gradients; later ones add theirs to them
 };
 
 class LayerAccount;
@@ -68,11 +68,11 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  Exchanges forward_ring, backward_ring;  ///< of one run of forward, and of backward without recomputation
+  Exchanges forward_ring, backward_ring;  ///< exchanges of one forward, and of backward without recomputation
   Bytes saved = 0;                        ///< saved from forward to backward, without the layer's input
   Bytes held = 0;  ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
   bool keeps_input = false;      ///< the layer's input lives until its backward
-  Bytes left_transposes = 0;     ///< of gathered weights: alive from backward to the next forward
+  Bytes left_transposes = 0;     ///< transposes of gathered weights: alive from backward to the next forward
   bool transposes_stay = false;  ///< forward neither frees those nor makes them again
 
  private:
@@ -85,11 +85,11 @@ class LayerAccount {
   const CellNumbers& cell_;
   const LayersOfRun& layers_;
   Bytes stream_;
-  Bytes transposes_ = 0;        ///< of gathered weights
+  Bytes transposes_ = 0;        ///< transposes of gathered weights
   Bytes early_transposes_ = 0;  ///< those that a gather of forward makes
 };
 
-/// The layers of a cell's model, in order: all alike, or, where the first or the last ones stay in 16 bits, up to three
+/// The layers of a cell's model, in order: all alike, or, if the first or the last ones stay in 16 bits, up to three
 /// runs of equal layers.
 class LayersAccount {
  public:

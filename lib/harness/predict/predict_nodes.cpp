@@ -48,7 +48,7 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged 
 }
 
 /// The rows of each expert's group. Even: equal shares of the tokens. Uneven: multiples of gcd(tokens, 128); the first
-/// expert has as many shares as there are experts, each later one has one less, but the second one has none.
+/// expert has one share for each expert, each later one has one less, but the second one has none.
 std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
   std::int64_t unit = 1;
   while (cell.uneven_split && unit < 128 && cell.tokens % (2 * unit) == 0) unit *= 2;
@@ -69,7 +69,7 @@ std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
 }
 
 /// A product for each expert. Each step of a pass runs for all experts before the next. Copies of weights are kept for
-/// backward even where weights are sharded. Backward clears the data of the inputs, not their scales per tensor.
+/// backward even if weights are sharded. Backward clears the data of the inputs, not their scales per tensor.
 Node grouped_linear(const CellNumbers& cell) {
   std::vector<Product> products;
   for (const std::int64_t rows : group_rows(cell)) {
@@ -171,7 +171,7 @@ Node norm_mlp(const CellNumbers& cell) {
 }
 
 /// The MLP as a chain of operations (operation fuser). Each operation frees the orientation of its weight's copy that
-/// backward does not read, and saves its tensors as soon as it is done; so where nothing is to be saved, no tensor
+/// backward does not read, and saves its tensors as soon as it is done; so if nothing is to be saved, no tensor
 /// outlives its operation. Sharded weights are no exception: their copies are saved.
 Node fused_mlp(const CellNumbers& cell) {
   const Mlp mlp(cell, true);
@@ -231,7 +231,7 @@ Node cast_attention(const CellNumbers& cell) {
     return numbers.casts_output ? release(plain) + allocate(goes_cast ? 0 : plain) : Schedule{};
   };
 
-  // With a backward in 16 bits all that forward cast is freed, and the node saves what one that casts nothing saves.
+  // With a backward in 16 bits all that forward cast is freed, and the node saves the same as a node without casts.
   const bool back = cell.casts_attention_backward;
   Node node;
   node.out = exchanges ? 0 : plain_o;

@@ -20,7 +20,7 @@ struct Exchanges {
 };
 
 /// The bytes and schedules of one node of the autograd graph. Neighbouring nodes share their input and output matrices:
-/// the node says whether backward needs them, and the layer counts their bytes once.
+/// the node records whether backward needs them, and the layer counts their bytes once.
 struct Node {
   Bytes out = 0;              ///< the output matrix
   bool keeps_input = false;   ///< backward reads the input
@@ -37,7 +37,7 @@ struct Node {
   Bytes cached = 0;             ///< copies of weights that live from the first forward on
   Bytes retained = 0;           ///< the part of `saved` that shells hold after backward
   Bytes freed_in_backward = 0;  ///< the part of `saved` that `backward` frees
-  Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even where nothing is saved
+  Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even if nothing is saved
 
   /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation.
   Schedule forward;

@@ -12,7 +12,7 @@ namespace {
 struct MomentNumbers {
   Moments type;
   Bytes bytes;
-  Bytes scale;  ///< of the scale that is kept for each moment of a parameter
+  Bytes scale;  ///< bytes of the scale that is kept for each moment of a parameter
 };
 constexpr MomentNumbers kMoments[] = {
     {Moments::kF32, 4, 0}, {Moments::kBF16, 2, 0}, {Moments::kF16, 2, kF32}, {Moments::kE4M3, 1, kF32}};
@@ -130,7 +130,7 @@ class OptimizerSchedule {
         for (const ParameterNumbers& parameter : layer.parameters)
           if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
       });
-    // Each weight's amax or, where the scale of its last cast is computed, that scale; and the 1 that is divided.
+    // Each weight's amax or, if the scale of its last cast is computed, that scale; and the 1 that is divided.
     const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measure_scale_in_adam ? 1 : 0);
     return at_once(scalars * kF32 + rounded);
   }

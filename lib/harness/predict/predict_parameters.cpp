@@ -7,7 +7,7 @@
 namespace fp8lab::closed_form {
 namespace {
 
-/// The rows of rank 0's shard. Later ranks may have fewer, and are padded to as many.
+/// The rows of rank 0's shard. Later ranks may have fewer, and are padded to this number.
 std::int64_t rows_of_shard(const CellNumbers& cell, std::int64_t rows) { return ceil_div(rows, cell.sharding.shards); }
 
 /// The rows that all shards have together, padding included.

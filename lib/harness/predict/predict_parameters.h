@@ -21,10 +21,10 @@ struct Gather {
   }
 };
 
-/// One parameter of a cell. Where nothing is sharded, the shard is the full parameter and nothing is gathered.
+/// One parameter of a cell. If nothing is sharded, the shard is the full parameter and nothing is gathered.
 struct ParameterNumbers {
   Bytes unsharded = 0;  ///< the full parameter in the nominal type; also the bytes of its gradient
-  Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each with as many rows as rank 0's
+  Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each padded to the rows of rank 0's
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
   bool to_be_fp8 = false;         ///< the cell keeps FP8 weights, and this is one, unless sharding refuses it
@@ -38,11 +38,11 @@ struct ParameterNumbers {
   Gather forward, backward;       ///< backward is empty unless unsharded parameters are freed after forward
   Bytes state_before = 0;         ///< scales and histories that the module makes before this parameter
 
-  Bytes average = 0;   ///< the exponential average of the parameter, where the cell keeps one
+  Bytes average = 0;   ///< the exponential average of the parameter, if the cell keeps one
   bool stops = false;  ///< training stops with an error because of this parameter: there are no figures
 
   /// `initialized`: until the stored values are there. `made_unsharded`: an earlier stage, over all parameters, that
-  /// makes unsharded parameters; empty where shards are made at once.
+  /// makes unsharded parameters; empty if shards are made at once.
   Schedule initialized, made_unsharded;
 };
 

@@ -99,30 +99,30 @@ struct Product {
   /// The bytes that multiply() leaves for backward of the weight.
   Bytes saved_weight() const { return saved_copy + saved_scale; }
   Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
-  /// Backward, where make_gradient() made the gradient of the output.
+  /// Backward, if make_gradient() made the gradient of the output.
   Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
 
   bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
   bool grad_y_comes_cast;
   Bytes plain_x, plain_y;
-  Bytes exchanged_x;   ///< x, where it comes in eight bits
-  Schedule y, grad_x;  ///< of the results of products, whichever type they have
+  Bytes exchanged_x;   ///< x, if it comes in eight bits
+  Schedule y, grad_x;  ///< schedules of the results of products, whichever type they have
   Bytes completed;     ///< transposes of what came in eight bits, made for the gradient of the weight
   ParameterNumbers weight;
-  bool quantizes_again;  ///< forward's copy of the weight lives for its product alone, and backward makes another
+  bool quantizes_again;  ///< forward's copy of the weight lives only for its product, and backward makes another
   Cast copy;             ///< the cast copy of the weight, for one pass or for both
   Cast rows_copy;        ///< forward's, if backward makes another
   Cached cached;
-  Schedule widened{};  ///< of the cached copy that evaluation made
+  Schedule widened{};  ///< schedule of the cached copy that evaluation made
   bool checkpoint;
   Bytes saved_copy, saved_scale;
   ParameterNumbers bias;
   bool has_bias;
-  Bytes added_weight, added_bias;  ///< gradients that are freed once they are added to those of earlier micro-batches
+  Bytes added_weight, added_bias;  ///< gradients that are freed once they are added to earlier micro-batches' gradients
   std::int64_t forward_amaxes, backward_amaxes;
   Bytes stash;
-  Schedule resized{};  ///< of the histories in the first forward of the run
+  Schedule resized{};  ///< schedule of the histories in the first forward of the run
   Schedule begun{};    ///< the same if this forward is the first
   Bytes transposed_when_recorded, transposed_in_forward;
   Bytes cleared;  ///< the transpose that is freed once the gradient of x is computed
@@ -134,7 +134,7 @@ struct Product {
     const Bytes copy = cell.casts_unstored ? 0 : cell.tokens * cols * kF32;
     return allocate(copy) + allocate(cell.cast_rowwise(cols).both) + release(copy);
   }
-  /// An incomplete copy is freed and made anew, except for blocks, whose other orientation is made from the first.
+  /// An incomplete copy is freed and made again, except for blocks, whose other orientation is made from the first.
   void widen(const CellNumbers& cell, std::int64_t out, std::int64_t in) {
     const Bytes rowwise = cell.cast_weight_rowwise(out, in).both;
     if (copy.both == rowwise) {
@@ -195,7 +195,7 @@ struct Norm {
   Bytes y;
   std::vector<ParameterNumbers> parameters;
   Bytes gradients;
-  Bytes added;  ///< gradients that are freed once they are added to those of earlier micro-batches
+  Bytes added;  ///< gradients that are freed once they are added to earlier micro-batches' gradients
   Bytes statistics;
 };
 

@@ -33,7 +33,7 @@ struct Ring {
     const auto exchange = [&](Bytes released) {
       return allocate(kv + grad_kv) + release(released + grad_kv) + pair + pair;
     };
-    // The last exchange is of this rank's own keys, of which it computes a pair more; the order of pairs is no matter.
+    // The last exchange is for this rank's own keys, which have one more pair; the order of pairs does not matter.
     return allocate(grad_q + grad_kv) + pair + pair + exchange(0) + repeat(ranks - 2, exchange(kv)) + release(kv);
   }
   Exchanges forward_exchanges() const {
@@ -46,8 +46,8 @@ struct Ring {
   }
 
   std::int64_t ranks;
-  Bytes lse;  ///< of both chunks
-  Bytes o;    ///< of both chunks, in FP32
+  Bytes lse;  ///< log-sum-exp of both chunks
+  Bytes o;    ///< output of both chunks, in FP32
   std::int64_t kv_columns;
   Bytes kv_data, kv;
   Bytes grad_q, grad_kv;
@@ -83,7 +83,7 @@ Node cast_ring_attention(const CellNumbers& cell) {
   const auto rounded = [&](Bytes plain) {
     return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};
   };
-  // Q and its scale stay where this rank's keys and values, which share that scale, are sent away.
+  // Q and its scale stay when this rank's keys and values, which share that scale, are sent away.
   const Bytes q = qkv.both - ring.kv_data, shelled = q + ring.kv;
 
   const bool back = cell.casts_attention_backward;

@@ -2,7 +2,7 @@
 
 #include "harness/predict/predict_nodes.h"
 
-// Attention where ranks split sequences between them: nodes in 16 bits and in eight.
+// Attention when ranks split sequences between them: nodes in 16 bits and in eight.
 namespace fp8lab::closed_form {
 
 Node plain_ring_attention(const CellNumbers& cell);

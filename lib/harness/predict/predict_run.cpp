@@ -159,8 +159,8 @@ RunFigures RunAccount::figures() const {
   }
   // All batches after the first are the same, and so is what is alive between steps.
   if (validates_after_steps_) validate(false);
-  check(level.bytes() == end_of_step(), "predict: the schedule of the run must end where the sums of the step do");
-  // Where phases share the peak, the first one names it.
+  check(level.bytes() == end_of_step(), "predict: the schedule of the run must end with the sums of the step");
+  // If phases share the peak, the first one names it.
   Peak peak = in_setup;
   std::string_view phase = "setup";
   for (const auto& [at, name] : {std::pair<const Peak&, std::string_view>{between, "forward"},

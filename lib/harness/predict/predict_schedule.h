@@ -9,7 +9,7 @@
 namespace fp8lab::closed_form {
 
 using Bytes = std::int64_t;
-inline constexpr Bytes kF32 = 4;  ///< of an element of type f32
+inline constexpr Bytes kF32 = 4;  ///< bytes of an element of type f32
 
 /// What live bytes are for.
 enum class Owner {
@@ -21,7 +21,7 @@ enum class Owner {
   kCachedCopies,
   kActivations,
   kLogits,
-  kF32Logits,  ///< of PyTorch only, see predict_torch.h; so are the two below
+  kF32Logits,  ///< PyTorch only, see predict_torch.h; so are the two below
   kEager,
   kReductions
 };
@@ -68,7 +68,7 @@ struct Schedule {
   constexpr Schedule& operator+=(const Schedule& next) { return *this = *this + next; }
 };
 
-/// `schedule` with all its bytes those of `owner`.
+/// `schedule` with all its bytes assigned to `owner`.
 constexpr Schedule owned_by(Owner owner, Schedule schedule) {
   schedule.nets = schedule.at_high = {};
   schedule.nets[owner] = schedule.net;

@@ -179,7 +179,7 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
       casts_attention_backward(casts_attention && config.training.fp8_attention_backward),
       exchanges_eight_bits(casts_attention_backward && config.training.fp8_mha && recipe.attention.casts_output),
       // A norm or activation can write eight bits only with a scale that is known beforehand, as in delayed scaling.
-      // Block scaling knows its scales in time, but needs the other orientation too.
+      // Block scaling has its scales in time, but needs the other orientation too.
       casts_unstored(recipe.histories && config.training.fused_quantize),
       measured_early(recipe.measures_first && config.training.fused_quantize),
       casts_weights(casts && config.training.quantized_weights),
@@ -203,7 +203,7 @@ CellNumbers CellNumbers::in_validation(bool first) const {
   validation.resizes = first && built_history_rows != history_rows;
   validation.casts_unstored = casts_rows_unstored;
   if (cached != Cached::kNever) validation.cached = first ? Cached::kMade : Cached::kAgain;
-  // There are no shells where nothing is saved.
+  // There are no shells if nothing is saved.
   Decisions& decided = validation.decisions;
   decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
   return validation;
@@ -213,7 +213,7 @@ CellNumbers CellNumbers::in_later_steps() const {
   CellNumbers later = *this;
   later.resizes = false;
   if (cached != Cached::kNever) later.cached = Cached::kAgain;
-  // Where forward gathers for both passes, nothing drops the transposes of tensors under one scale.
+  // If forward gathers for both passes, nothing drops the transposes of tensors under one scale.
   later.finds_transposes = !decisions.clear_gathered_transposes && recipe.per_tensor && !sharding.reshards;
   return later;
 }

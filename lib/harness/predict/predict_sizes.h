@@ -23,13 +23,13 @@ struct FormNumbers {
 /// Bytes of the inverse scales of a rows x cols matrix whose blocks lie along its rows, padding included.
 using ScaleBytes = Bytes (*)(std::int64_t rows, std::int64_t cols);
 
-/// How a recipe quantizes the operands inside attention; used where the cell sets fp8_attention.
+/// How a recipe quantizes the operands inside attention; used if the cell sets fp8_attention.
 struct AttentionNumbers {
   bool casts = false;
   bool casts_output = false;      ///< also quantizes O, which is saved quantized, and dQKV before it leaves
   bool has_shells = false;        ///< Q, K and V that it casts are saved as storage, which has shells
   std::int64_t histories = 0;     ///< amax histories in each direction
-  std::int64_t history_rows = 0;  ///< 0: as many rows as the recipe's
+  std::int64_t history_rows = 0;  ///< 0: equal to the recipe's rows
 };
 
 /// The layout of the scales of one orientation of a weight: one row of scales per `block` rows of the matrix; the
@@ -50,7 +50,7 @@ struct RecipeNumbers {
   std::int64_t weight_block = 1;       ///< rows of a block, which no shard of a weight may cut
   bool orientations_differ = false;    ///< column-wise data of weights is not the transpose of row-wise data
   ScaleRows gathered_rowwise = {};     ///< scales that are gathered with the row-wise data of a weight
-  ScaleRows gathered_columnwise = {};  ///< those of the column-wise data, where orientations differ
+  ScaleRows gathered_columnwise = {};  ///< the same for the column-wise data, if orientations differ
   bool per_tensor = false;             ///< one scale per tensor, which both orientations share
   bool measures_first = false;         ///< the measured amax, f32, lives until its tensor is cast
   bool histories = false;              ///< x, W and dY of every product have a scale and an amax history, f32
@@ -66,14 +66,14 @@ struct OrientationBytes {
   constexpr Bytes both() const { return rowwise + columnwise + scale; }
 };
 
-/// The bytes of a matrix that is cast to eight bits; all 0 where the recipe casts nothing.
+/// The bytes of a matrix that is cast to eight bits; all 0 if the recipe casts nothing.
 struct Cast {
   Bytes both = 0;     ///< all orientations that the architecture needs
   Bytes kept = 0;     ///< the orientation that backward reads
   Bytes scratch = 0;  ///< freed at the end of the cast
 
   constexpr Schedule schedule() const { return allocate(scratch) + finish(); }
-  /// The same where `scratch` is already allocated.
+  /// The same if `scratch` is already allocated.
   constexpr Schedule finish() const { return allocate(both) + release(scratch); }
 };
 
@@ -111,7 +111,7 @@ struct Decisions {
   bool shard_optimizer_state = true;
   /// Blocks are gathered row-wise and transposed locally; else both orientations travel.
   bool gather_blocks_row_wise = true;
-  /// Under sharding backward quantizes its weights anew; else forward's copies are kept for it.
+  /// Under sharding, backward quantizes its weights again; else forward's copies are kept for it.
   bool requantize_in_backward = true;
   /// Transposes of gathered weights are freed by backward; else they stay until the layer's next forward.
   bool clear_gathered_transposes = true;
@@ -123,18 +123,18 @@ struct Decisions {
   bool copy_bytes_between_shards = true;
   /// An aligned slice is a view; else it is a tensor in high precision.
   bool view_aligned_slices = true;
-  /// A sharded weight in blocks has no dequantized copy beside it.
+  /// A sharded weight in blocks has no additional dequantized copy.
   bool flatten_without_copy = true;
   /// Adam finds the shards of sharded parameters, and so rewrites those in eight bits.
   bool unwrap_shards_in_adam = true;
-  /// Adam knows weights in blocks, and so rewrites them.
+  /// Adam recognizes weights in blocks, and so rewrites them.
   bool cast_blocks_in_adam = true;
   /// Adam measures weights whose amax must be known before they are cast; else it computes the scales of their last
   /// casts.
   bool measure_scale_in_adam = true;
   /// The quantizer of a weight gets the live row of a resized history; else it keeps the old history alive.
   bool rebind_amax_on_resize = true;
-  /// A cached copy of a weight that lacks an orientation is made anew.
+  /// A cached copy of a weight that lacks an orientation is made again.
   bool reset_incomplete_workspaces = true;
   /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
@@ -143,7 +143,7 @@ struct Decisions {
 /// What trains the cell: the own runtime, or PyTorch with the least that it holds.
 enum class Runtime { kOwn, kTorch };
 
-/// How the model is sharded. Figures are those of rank 0, whose shards are never smaller than another rank's.
+/// How the model is sharded. Figures describe rank 0, whose shards are never smaller than another rank's.
 struct ShardingNumbers {
   bool sharded = false;
   std::int64_t replicas = 1, shards = 1;
@@ -155,8 +155,8 @@ struct ShardingNumbers {
 /// The gradients of a group of parameters, in the type of the parameters.
 struct GradientBytes {
   Bytes unsharded = 0;
-  Bytes shards = 0;         ///< of rank 0
-  Bytes moved = 0;          ///< of all ranks' shards, each with as many rows as rank 0's
+  Bytes shards = 0;         ///< rank 0's
+  Bytes moved = 0;          ///< all ranks' shards, each padded to the rows of rank 0's
   Bytes short_of_rows = 0;  ///< unsharded ones of which some rank has fewer rows; they are copied to be padded
   Bytes padded = 0;         ///< the copies of those
 };
@@ -181,8 +181,8 @@ struct CellNumbers {
   Bytes element;               ///< bytes of an element of parameters, activations and gradients
   Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
-  std::int64_t tokens;         ///< of this rank
-  std::int64_t seq;            ///< of an entire sequence
+  std::int64_t tokens;         ///< tokens of this rank
+  std::int64_t seq;            ///< tokens of an entire sequence
   std::int64_t hidden, heads, ffn;
   std::int64_t vocabulary;  ///< 0: no embedding and no head
   bool tied_head, learned_positions;

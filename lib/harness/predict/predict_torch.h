@@ -2,10 +2,10 @@
 
 #include "harness/predict/predict_sizes.h"
 
-// What eager PyTorch allocates where the own runtime allocates less, term by term. With these terms the closed forms
+// What eager PyTorch allocates in addition to the own runtime, term by term. With these terms the closed forms
 // are a lower bound of the live bytes of a PyTorch program that trains the cell: see torch_at_least() in predict.h.
 //
-// Terms and where PyTorch has them (release 2.15):
+// Terms and their places in PyTorch (release 2.15):
 // - FP32 logits. `F.cross_entropy(logits.float(), targets)` makes a copy of the logits in FP32, from it the
 //   log-probabilities that backward reads, and in backward the gradients of log-probabilities and of logits in FP32
 //   (ATen/native/LossNLL.cpp, SoftMax.cpp): 12 bytes a logit at most at a time. The loop holds the model's output until
@@ -24,7 +24,7 @@
 // optimizers that are not fused, cuBLAS's workspaces, and what the caching allocator reserves beyond live bytes.
 namespace fp8lab::closed_form {
 
-/// Bytes that eager mode saves in an MLP besides the input and the output of its activation; 0 in the own runtime.
+/// Bytes that eager mode saves in an MLP in addition to its activation's input and output; 0 in the own runtime.
 Bytes saved_by_silu(const CellNumbers& cell);
 
 /// The log-probabilities of a micro-batch in FP32, which live from the loss to its backward.

@@ -21,7 +21,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
                                             const OptimizerNumbers& optimizer) {
   if (!cell.sharding.sharded) return {};
   const std::int64_t micro_batches = config.training.micro_batches;
-  const std::int64_t passes = layers.count() * micro_batches;  // forwards of a layer, and as many backwards
+  const std::int64_t passes = layers.count() * micro_batches;  // forwards of a layer; backwards are the same number
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
   const std::int64_t root_passes = ends.groups * micro_batches;
   Bytes of_layers = 0, scales = 0, gradients = root_passes * ends.reduced_gradients.moved;

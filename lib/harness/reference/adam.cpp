@@ -49,7 +49,7 @@ double as_floats(double from, double to, double weight) {
 
 }  // namespace
 
-/// Of the present step, whose number is steps_, from 1.
+/// Rate of the present step, whose number is steps_, from 1.
 double Adam::learning_rate() const {
   const TrainingConfig& t = training_;
   const double number = steps_, warmup = static_cast<double>(t.warmup_steps);

@@ -15,12 +15,12 @@ class Adam {
  public:
   explicit Adam(const TrainingConfig& training) : training_(training) {}
 
-  /// The parameters after a step from `parameters` with `gradients`, not rounded. Where the cell has master weights,
+  /// The parameters after a step from `parameters` with `gradients`, not rounded. If the cell has master weights,
   /// these start from the parameters of the first step and go on from step to step, as the runtime's do. `vectors`: the
   /// parameters of one dimension; a matrix may have one row too.
   NamedMatrices step(const NamedMatrices& parameters, const NamedMatrices& gradients,
                      const std::set<std::string>& vectors);
-  /// The values of the parameter `name` after the last step, rounded at random to bf16: up in magnitude where 16 bits
+  /// The values of the parameter `name` after the last step, rounded at random to bf16: up in magnitude if the 16 bits
   /// drawn for the element are below the fraction of a step that is cut off.
   Matrix rounded_at_random(const std::string& name, Matrix values) const;
 

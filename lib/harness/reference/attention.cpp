@@ -82,7 +82,7 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
   const auto value_of = [=](std::int64_t head) { return first_value + head / (heads / keys) * dim; };
   const bool casts = casts_.attention(), casts_outputs = casts_.attention_outputs();
   const bool casts_back = casts_.attention_backward();
-  // What the linear layers beside attention have cast, or will read, in eight bits.
+  // What the linear layers before and after attention have cast, or will read, in eight bits.
   const bool exchanges = casts_.exchanges_eight_bits(), qkv_comes_cast = exchanges && !llama();
   const Matrix qkv = casts && !qkv_comes_cast ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
 

@@ -67,7 +67,7 @@ struct SeenAmax {
 };
 using SeenAmaxes = std::map<std::string, SeenAmax>;
 
-/// Where a recipe rounds: the types in which tensors are stored, and the casts of matrices to eight bits, from the
+/// The roundings of a recipe: the types in which tensors are stored, and the casts of matrices to eight bits, from the
 /// recipe's definition. Amax histories live from step to step. With `exact` nothing is rounded.
 class Casts {
  public:

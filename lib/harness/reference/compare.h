@@ -33,8 +33,8 @@ struct Distance {
 /// value across one of eight bits in about one of 16; products and attention then spread the difference over a token's
 /// row. So D = |seen - rounded|^2 stays well below N, whereas
 ///   - a runtime that skips quantization is at the exact step: D = N;
-///   - one that rounds at other places (another scale, mode, format or operand) has noise that is independent of the
-///     rounded step's: D = N + its own noise, 2 N or more.
+///   - a runtime that rounds at other places (another scale, mode, format or operand) has noise that is independent of
+///     the rounded step's: D = N + its own noise, 2 N or more.
 /// The bound is D <= share N + (step |rounded|)^2 / n + (kFloor |rounded|)^2 + rounding^2. By the triangle inequality
 /// it holds the tensor's own noise |seen - exact| between sqrt(N) (1 - sqrt(share)) and sqrt(N) (1 + sqrt(share)): it
 /// is two-sided.
@@ -57,9 +57,9 @@ struct Distance {
 ///
 /// D and N are compared three times: over the tensor, and as the mean over its rows and over its columns of the
 /// quotient, which is at most kMostOfOne for each. The means see a defect of small channels that a large one hides. The
-/// limit keeps rows whose values by chance need no rounding from deciding alone, and one token from deciding by the
-/// rows that it dominates, as it does in the gradient of a weight whose magnitudes vary over many binades. It is what a
-/// row has whose quantization is skipped, D = N, at kNoiseShare.
+/// limit keeps rows whose values by chance need no rounding from deciding without the others, and one token through the
+/// rows that it dominates, as it does in the gradient of a weight whose magnitudes vary over many binades. The limit is
+/// the quotient of a row whose quantization is skipped, D = N, at kNoiseShare.
 ///
 /// The slope of `seen` on `rounded` is 1 except for differences that happen to point along `rounded`: if independent,
 /// of deviation sqrt(D / n) / |rounded| for n elements. A differing value spreads over a row, so n counts

@@ -10,7 +10,7 @@ namespace {
 
 std::int64_t token_at(const Matrix& tokens, std::int64_t i) { return static_cast<std::int64_t>(tokens.row(i)[0]); }
 
-/// The sum of the rows of `grad` by entry, where row i is of entry entry_of(i).
+/// The sum of the rows of `grad` by entry; row i belongs to entry entry_of(i).
 template <class EntryOf>
 Matrix sums_by_entry(const Matrix& grad, std::int64_t entries, const EntryOf& entry_of) {
   Matrix out(entries, grad.cols);

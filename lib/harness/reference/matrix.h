@@ -30,8 +30,8 @@ Matrix transposed(const Matrix& x);
 /// a [m, k] times b [k, n].
 Matrix product(const Matrix& a, const Matrix& b);
 /// a [m, k] times the transpose of b [n, k] as a Hopper tensor core sums it. One instruction adds 32 products to an
-/// accumulator: all of them, and what the accumulator holds, are truncated to multiples of 2^(e - 13), where e is the
-/// exponent of the largest magnitude among them, and added exactly. After 128 products the accumulator is added to a
+/// accumulator: all of them, and what the accumulator holds, are truncated to multiples of 2^(e - 13), and added
+/// exactly; e is the exponent of the largest magnitude among them. After 128 products the accumulator is added to a
 /// sum in FP32 and starts again from zero; never if `fast`.
 Matrix tensor_core_product(const Matrix& a, const Matrix& b, bool fast);
 /// a + b, element by element.

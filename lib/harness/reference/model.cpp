@@ -67,7 +67,7 @@ Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& e
   const bool has_bias = bias != parameters_->end();
   y = exchanged.y ? casts_.cast(name + " output", Role::kInput, y).by_rows : casts_.stored(std::move(y));
   return {std::move(y), [this, name, has_bias, input, weight, exchanged](const Matrix& grad) {
-            // The bias sums the gradient as stored; of one that came in eight bits, a stored copy.
+            // The bias sums the gradient as stored. If the gradient came in eight bits, it sums a stored copy.
             if (has_bias) sum_over_tokens(name + ".bias", casts_.stored(grad));
             const Operand cast =
                 exchanged.grad_y ? Operand{grad, grad} : casts_.cast(name + " gradient", Role::kGradient, grad);

@@ -39,7 +39,7 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
       {cell.context_parallel > 1, "sequences that ranks split between them"},
       {training.validation_batches > 0 && quantized && has_history, "validation batches before a scale from a history"},
       {training.cache_weights && training.micro_batches > 1 && recipe == "delayed",
-       "cached weights, whose scale is that of the first of several micro-batches"},
+       "cached weights, whose scale comes from the first of several micro-batches"},
       {mesh_of(cell).shards > 1 && (training.moments == Moments::kF16 || training.moments == Moments::kE4M3),
        "moments with a scale per shard"},
       {cell.model.dropout > 0.0, "dropout"},

@@ -32,7 +32,7 @@ std::optional<double> finite_from(const JsonReader& json) { return json.number_o
 Value value_from(const Key& key, const JsonReader& json) {
   switch (key.type) {
     case KeyType::kSwitch: return json.flag();
-    case KeyType::kInteger: {  // 0 is the default of many keys, even where `low` is larger
+    case KeyType::kInteger: {  // 0 is the default of many keys, even if `low` is larger
       const auto low = static_cast<std::int64_t>(key.low), high = static_cast<std::int64_t>(key.high);
       return json.integer(std::min<std::int64_t>(low, 0), high);
     }
@@ -52,7 +52,7 @@ void read_settings(const JsonReader& json, CellConfig& cell) {
     const Value read = value_from(*key, value);
     try {
       key->set(cell, read);
-    } catch (const Error&) {  // which knows the word, but not its place
+    } catch (const Error&) {  // which has the word, but not its place
       value.refuse_for("is not a value of this program");
     }
   });

@@ -14,7 +14,7 @@ namespace fp8lab {
 
 /// A value of a JsonDocument, which must outlive the reader.
 ///
-/// Functions throw Error where the value is of another type than they return, for example: cell leak/device=meta:
+/// Functions throw Error if the value has another type than they return, for example: cell leak/device=meta:
 /// `cells[3].arms.before.metrics."memory.peak_bytes".value` must be a number or null, but is the text "many". The cell
 /// is the nearest object around the value that has a text `id`.
 class JsonReader {

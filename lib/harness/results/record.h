@@ -24,8 +24,8 @@ struct ClaimRecord {
 /// A finished cell: one line of results.jsonl, one entry of results.json.
 struct CellRecord {
   CellConfig config;
-  std::string file;  ///< of the scenario
-  int line = 0;      ///< where the scenario begins in its file; 0: unknown
+  std::string file;  ///< the scenario's
+  int line = 0;      ///< at which the scenario begins in its file; 0: unknown
   std::string title;
   std::vector<std::string> upstream;
   bool counterfactual = false;  ///< no upstream release was ever without the cell's fix
@@ -41,7 +41,7 @@ struct CellRecord {
   std::string hash;                      ///< over everything on which the verdict depends, except the program
 };
 
-/// The line of the first gate that does not hold, or else of the scenario, as where an arm's end is the failure; 0:
+/// The line of the first gate that does not hold, or else of the scenario, as when an arm's end is the failure; 0:
 /// unknown.
 inline int line_of_failure(const CellRecord& record) {
   if (record.verdict == Verdict::kCrashed || record.verdict == Verdict::kTimeout) return record.line;

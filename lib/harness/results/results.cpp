@@ -55,14 +55,14 @@ void make_directory(const fs::path& directory) {
   if (error) fail(fmt::format("{}: cannot be made a directory: {}", directory.string(), error.message()));
 }
 
-/// True if the file says that a run came to no results.
+/// True if the file reports that a run came to no results.
 bool is_of_no_results(const fs::path& file) {
   return file.filename() == kJunit && fs::is_regular_file(fs::symlink_status(file)) &&
          is_junit_of_no_results(read_regular_file(file));
 }
 
 /// Throws Error if the directory has files that this run would replace and that no earlier run wrote. A file belongs to
-/// an earlier run if a results.jsonl is beside it.
+/// an earlier run if a results.jsonl is next to it.
 void refuse_foreign(const fs::path& directory) {
   std::vector<const char*> replaced(kDocuments.begin(), kDocuments.end());
   replaced.push_back(kEnvironment);

@@ -38,7 +38,7 @@ class ResultSet {
   struct Cell {
     RecordList::Head head;
     std::string hash;
-    off_t offset = 0;            ///< where its line begins in results.jsonl
+    off_t offset = 0;            ///< the beginning of its line in results.jsonl
     std::size_t bytes = 0;       ///< length of the line, without the newline
     std::uint64_t checksum = 0;  ///< fnv1a() of the line: another program may have written to the file
   };
@@ -50,7 +50,7 @@ class ResultSet {
   ResultSet& operator=(const ResultSet&) = delete;
 
   /// The result of the same cell in an earlier run, or nullptr. Cells with verdict skipped, timeout or crashed are
-  /// never found, so that they run again: there may be a device now, more time, or nobody who kills the process. (A
+  /// never found, so that they run again: there may be a device now, more time, or no one who kills the process. (A
   /// cell that expects a crash has another verdict.)
   const Cell* find_finished(const std::string& id, const std::string& hash) const;
   /// The number of cells that an earlier run left a record of and that are none of `ids`.

@@ -19,7 +19,7 @@ struct RunFinding {
   std::string kind;  ///< the name of an EffectKind, or "failed", "undecided", "held", "unseen"
   std::string fix;   ///< empty: of cells without a fix
   std::vector<std::string> scenarios;
-  std::optional<Effect> effect;  ///< of `cell`
+  std::optional<Effect> effect;  ///< effect of `cell`
   double size = 0;               ///< orders findings of one kind: the size of the effect, or a number of cells
   bool shown = false;            ///< a cell shows the difference, or every cell holds
   std::string reason;            ///< why not `shown`

@@ -163,8 +163,8 @@ Gate evaluate(const Expectation& e, const ArmResults& arms) {
   return gate;
 }
 
-/// "; " and the reason that came with a figure, such as which tensor it is of, and that BF16 measures the same; empty
-/// if there is nothing to say.
+/// "; " and the reason that came with a figure, such as its tensor, and that BF16 measures the same; empty if there
+/// is nothing to report.
 std::string because(const Expectation& e, const ArmResults& arms) {
   if (e.side == Side::kDifference) return {};
   const auto arm = arms.find(arm_of(e.side));
@@ -275,7 +275,7 @@ bool speaks_of(Side side, Side of) { return side == of || side == Side::kDiffere
 /// True if the figures of a metric show that before and after differ.
 bool shows_difference(const ArmResults& arms, const std::string& metric) {
   const std::optional<double> before = measured(arms, Side::kBefore, metric).value;
-  if (metric == "parity.bitwise_equal") return before == 0;  // of before alone, which it compares with after
+  if (metric == "parity.bitwise_equal") return before == 0;  // before's figure only, which compares it with after
   const std::optional<double> after = measured(arms, Side::kAfter, metric).value;
   const Metric* known = find_metric(metric);
   return before && after && *before != *after && (!known || known->exact);

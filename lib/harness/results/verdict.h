@@ -25,8 +25,8 @@ enum class Verdict {
   kFail,           ///< plain cell: an expectation fails
   kInconclusive,   ///< a figure is absent, or a fix cell has no expectation of one of its sides
   kSkipped,        ///< not run, with a reason
-  kCrashed,        ///< an arm's status is neither ok nor timeout, and no expectation says so
-  kTimeout,        ///< an arm exceeded its time limit, and no expectation says so
+  kCrashed,        ///< an arm's status is neither ok nor timeout, and no expectation names it
+  kTimeout,        ///< an arm exceeded its time limit, and no expectation names that
 };
 
 inline constexpr std::array kVerdicts{Verdict::kConfirmed, Verdict::kUnaffected,   Verdict::kNotReproduced,

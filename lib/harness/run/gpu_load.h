@@ -29,8 +29,8 @@ class GpuLoad {
   void add(int first, const GpuNeed& need);
   /// A process that runs no arm and has GPUs open.
   void add_idle(const GpuNeed& need);
-  /// The GPU on which to start the first rank of one more arm: where the fewest arms run among those with room for it;
-  /// nothing if there is no room.
+  /// The GPU on which to start the first rank of one more arm: among GPUs with room for it, the GPU with the fewest
+  /// arms; nothing if there is no room.
   std::optional<int> place(const GpuNeed& need) const;
 
  private:

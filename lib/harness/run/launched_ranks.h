@@ -11,8 +11,8 @@
 
 namespace fp8lab {
 
-/// The processes that mpirun, srun or torchrun started as the ranks of one run of this program. Rank 0 is the head: it
-/// alone judges and reports, and the other ranks follow its orders.
+/// The processes that mpirun, srun or torchrun started as the ranks of one run of this program. Rank 0 is the head:
+/// only it judges and reports, and the other ranks follow its orders.
 class LaunchedRanks {
  public:
   /// Reads the launch from environment variables; nothing if no launcher started several processes. Throws Error if the

@@ -24,8 +24,8 @@ namespace fp8lab {
 namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(50);
-/// The timeout of ranks as a fraction of the arm's limit: below 1, so that ranks which have waited in vain since soon
-/// after the arm's start report whom they miss before the arm is stopped.
+/// The timeout of ranks as a fraction of the arm's limit. It is below 1: ranks that wait without result since soon
+/// after the arm's start then report whom they miss before the arm is stopped.
 constexpr double kShareOfTheLimit = 0.8;
 /// The longest time that connecting may take, in units of the timeout of a rank: after it the ranks are stopped without
 /// a report of who is missing.
@@ -61,7 +61,7 @@ Place place_of_ranks(const std::vector<Scenario>& scenarios, const std::string& 
 }
 
 /// While it lives, requests a stop of the running work `grace_s` after a signal, or once `limit_s` has passed. Ends the
-/// process at a further signal, or if the work goes on for another `limit_s` without reaching a collective, where it
+/// process at a further signal, or if the work goes on for another `limit_s` without reaching a collective, at which it
 /// would stop: the other ranks no longer wait for this one then, and no other process may end it.
 class Watchdog {
  public:
@@ -257,7 +257,7 @@ ArmResult LaunchedRunner::run_arm(const PlannedCell& cell, Arm arm, const Runner
     result = run_arm_guarded(measure, cell.config, arm);
   }
   if (lost) throw *lost;
-  // A signal to any rank ends the arm on all ranks, just as its time limit does. Only that rank knows that it was a
+  // A signal to any rank ends the arm on all ranks, just as its time limit does. Only that rank can see that it was a
   // signal, so the ranks exchange it.
   between_arms(silence_s_, [&](const RunOptions& run) {
     stopped_by_ = ranks_.largest(watch_.stop_requests() > 0 ? watch_.first_stop_signal() : 0, run);

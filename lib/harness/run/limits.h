@@ -13,7 +13,7 @@ std::string with_limits(std::string reason);
 /// Appends the limits on memory to `reason`, whatever its text, because messages on lack of memory differ.
 std::string with_memory_limits(std::string reason);
 
-/// The probable cause of the death of a process by `signal`, for messages; "" if the signal's name says enough.
+/// The probable cause of the death of a process by `signal`, for messages; "" if the signal's name is enough.
 std::string_view cause_of_death(int signal, double processor_seconds);
 
 /// True if the processor time of a process is limited; then no process should run several arms.

@@ -48,7 +48,7 @@ void remove_left_folders(const fs::path& parent) {
 RunFolder::RunFolder() {
   const fs::path parent = temporary_path();
   remove_left_folders(parent);      // first, because they may have filled the disk
-  constexpr int kMostAttempts = 3;  // another run may take the folder for one that was left, until it is locked
+  constexpr int kMostAttempts = 3;  // another run may take the folder for an abandoned one, until it is locked
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     std::string name = (parent / (std::string(kPrefix) + "XXXXXX")).string();
     if (::mkdtemp(name.data()) == nullptr) return;

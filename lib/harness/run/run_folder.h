@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 /// The folder fp8lab-run-XXXXXX in $TMPDIR, for the temporary files of all arms of a run. Its destructor removes it. A
-/// run that SIGKILL ended leaves its folder, perhaps with gigabytes; the next one that makes a folder removes it.
+/// run that SIGKILL ended leaves its folder, perhaps with gigabytes; the next run that makes a folder removes it.
 class RunFolder {
  public:
   /// The folder of this process. It lives until the last holder releases it.
@@ -26,7 +26,7 @@ class RunFolder {
   RunFolder();
 
   std::filesystem::path path_;    ///< empty: no folder could be made
-  std::optional<FileLock> lock_;  ///< of file `lock` in the folder; shows other runs that this one lives
+  std::optional<FileLock> lock_;  ///< lock of file `lock` in the folder; shows other runs that this one lives
 };
 
 }  // namespace fp8lab

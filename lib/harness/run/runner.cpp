@@ -193,7 +193,7 @@ class Runner {
         command.environment["CUDA_VISIBLE_DEVICES"] =
             visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), gpus, first_gpu);
       // The system clears new memory page by page, which for gigabytes of weights takes longer than to compare them:
-      // glibc asks for huge pages.
+      // glibc requests huge pages.
       if (std::getenv("GLIBC_TUNABLES") == nullptr) command.environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1";
       process = std::make_unique<ArmProcess>(command);
     }
@@ -217,7 +217,7 @@ class Runner {
     return need;
   }
 
-  /// Why the device can never hold one rank of an arm; empty if it can, or if the cell says how an arm ends.
+  /// Why the device can never hold one rank of an arm; empty if it can, or if the cell expects an arm's end.
   std::string too_large(const PlannedCell& cell, const std::vector<Arm>& arms) {
     const std::vector<std::int64_t>& gpus = gpus_of(cell.config);
     const double memory = gpus.empty() ? 0.0 : static_cast<double>(std::ranges::min(gpus)) - kDriverBytes;
@@ -233,7 +233,7 @@ class Runner {
     return {};
   }
 
-  /// The GPU for the first rank of one more arm beside the running ones; nothing if there is no room. If no arm runs,
+  /// The GPU for the first rank of an arm in addition to running ones; nothing if there is no room. If no arm runs,
   /// it has to try. Ends idle processes to make room. 0 for devices without GPUs.
   std::optional<int> place(const CellConfig& cell, const GpuNeed& need) {
     const std::vector<std::int64_t>& gpus = gpus_of(cell);
@@ -249,7 +249,7 @@ class Runner {
       if (!load.place(need) || !idle_.drop(cell.device)) break;
     }
     if (processes() > 0) return {};
-    // More than an empty GPU may have: the arm has to try, with nothing beside it.
+    // More than an empty GPU may have: the arm has to try, with no other process on the GPU.
     while (idle_.drop(cell.device)) {
     }
     return 0;

@@ -25,12 +25,12 @@ struct RunnerOptions {
   /// after the other.
   int jobs = 1;
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
-  ArmCommand command;               ///< of arms of the own runtime
+  ArmCommand command;               ///< starts arms of the own runtime
   LibraryCommand worker_command;    ///< needed if a cell's subject is a library
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;
-  int processes = 0;     ///< of each arm of cells that measure time or the host; 0: as processes_of() says
+  int processes = 0;     ///< for each arm of cells that measure time or the host; 0: see processes_of()
   bool isolate = false;  ///< no process runs a second arm
 };
 
@@ -61,12 +61,12 @@ int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabular
 int run_cells(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
               const RunnerEvents& events);
 
-/// The most descriptors that run_cells() has open at a time: those of running arms, and of processes that wait for
-/// another arm on each device.
+/// The most descriptors that run_cells() has open at a time: descriptors of running arms, and of processes that wait
+/// for another arm on each device.
 long descriptors_needed(const std::vector<PlannedCell>& cells, int jobs);
 
 /// Sets the predictions that judge() needs in the result of an arm that has none, for example because it crashed. If
-/// it ran out of memory, memory.predicted_* are figures of the result, as they are of arms that finish.
+/// it ran out of memory, the result contains memory.predicted_*, as the result of an arm that finishes does.
 void add_predictions(ArmResult& result, const CellConfig& cell, Arm arm, const PredictFunction& predict);
 
 /// The record of a cell whose arms have ended.

@@ -27,7 +27,7 @@ inline double seconds_since(Clock::time_point start) {
 /// An arm that runs in a process, with its time limit.
 class RunningArm {
  public:
-  /// `first_gpu`: of the process, where its device has GPUs.
+  /// `first_gpu`: the process's first GPU, if its device has GPUs.
   RunningArm(std::unique_ptr<ArmProcess> process, int first_gpu, Arm arm, double limit_s)
       : arm_(arm), first_gpu_(first_gpu), limit_s_(limit_s), process_(std::move(process)) {
     deadline_ =

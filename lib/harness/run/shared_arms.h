@@ -16,7 +16,7 @@ namespace fp8lab {
 /// Names the work of an arm: arms with equal names would measure the same. An empty name is never shared.
 using TaskFunction = std::function<std::string(const CellConfig&, Arm)>;
 
-/// The arm and its cell as text, without the parts that do not affect the measurement: names, the fix where it is in
+/// The arm and its cell as text, without the parts that do not affect the measurement: names, the fix if it is in
 /// place, and quantization in the BF16 arm. Empty for cells that measure time, because each cell should measure its
 /// arms together.
 std::string task_of(CellConfig cell, Arm arm);

@@ -11,8 +11,8 @@ namespace fp8lab {
 /// Cells that test the measurement itself, made from the cells of a run: for each scenario, from its first cell that
 /// runs and is not expected to crash, one whose arms are equal (`control: same`), which must show no difference, and
 /// one whose before arm has a byte, a collective and 5 % of the step's time more (`control: planted`), all of which
-/// must show. Which of these a cell gates depends on what the scenario measures; time where `gates_time`, or where the
-/// cell gates time itself, since that takes many processes.
+/// must show. Which of these a cell gates depends on what the scenario measures; it gates time only if `gates_time`, or
+/// if the cell gates time itself, since that takes many processes.
 std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells, bool gates_time);
 /// True for the id of a control cell.
 bool is_control(std::string_view id);

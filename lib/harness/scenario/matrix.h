@@ -61,7 +61,7 @@ class PointIndex {
   std::unordered_map<std::string, ByValue> by_axis_;  ///< numbers of points, ascending
 };
 
-/// "name/axis=value,axis=value", or the name alone for a point without values.
+/// "name/axis=value,axis=value", or only the name for a point without values.
 std::string cell_id(std::string_view scenario, const Axes& axes);
 
 }  // namespace fp8lab

@@ -35,7 +35,7 @@ Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   return std::nullopt;
 }
 
-/// Rules of the model that do not depend on each other. Its number of elements is checked where both sizes are given.
+/// Rules of the model that do not depend on each other. Its number of elements is checked if both sizes are given.
 void add_model_rules(const ModelConfig& m, std::int64_t micro_batches, Rules& out) {
   if (m.hidden == 0) out.push_back({"model.hidden", "missing; a model needs its width"});
   if (m.seq == 0) out.push_back({"model.seq", "missing; a model needs its tokens per sequence"});

@@ -55,7 +55,7 @@ class ScenarioParser {
                          "`arm: before` or `arm: difference`");
         });
       if (const YamlEntry* entry = root.find("timeout")) read([&] { out_.timeout_s = timeout(*entry); });
-      // Rules of cells are known to be broken only where every key was understood.
+      // Rules of cells are known to be broken only if every key was understood.
       if (!mistakes_.empty() && understood_ && has_axes) read([&] { plan_cells(out_, reader_.vocabulary()); });
     }
     mistakes_.throw_all();
@@ -171,7 +171,7 @@ class ScenarioParser {
            std::any_of(axes.begin(), axes.end(), [](const auto& axis) { return find_key(axis) == find_key("fix"); });
   }
 
-  /// Whether some cells have an arm `before`; nothing where mistakes hide it.
+  /// Whether some cells have an arm `before`; nothing if mistakes hide it.
   std::optional<bool> before_arm(const YamlNode& root, bool has_axes) const {
     const std::vector<std::string> axes = out_.matrix.axis_names();
     const bool before_axis = std::any_of(axes.begin(), axes.end(), [](const auto& axis) {

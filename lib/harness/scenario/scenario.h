@@ -55,13 +55,13 @@ struct Expectation {
   std::string signal;  ///< kEnds: "SIGSEGV", or empty for any
   Condition when;
   int line = 0;           ///< in the scenario's file, from 1; 0: written in no file
-  bool of_group = false;  ///< implied by a group of metrics; `line` is that of `measure`
+  bool of_group = false;  ///< implied by a group of metrics; `line` is the line of `measure`
 };
 
 /// "before memory.retained_bytes equals predicted", "after ends crashed by SIGSEGV".
 std::string text_of(const Expectation& expectation);
 
-/// One entry of `claims`: a figure that a source states. Results list it beside the prediction and the measurement.
+/// One entry of `claims`: a figure that a source states. Results list it next to the prediction and the measurement.
 struct Claim {
   std::string source;
   std::string words;
@@ -99,7 +99,7 @@ struct Scenario {
 struct PlannedCell {
   CellConfig config;
   std::string file;
-  int line = 0;  ///< in the file, where the scenario begins
+  int line = 0;  ///< in the file, at which the scenario begins
   std::string title;
   std::vector<std::string> upstream;
   bool counterfactual = false;      ///< no upstream release was ever without the cell's fix
@@ -108,14 +108,14 @@ struct PlannedCell {
   std::string skip_reason;          ///< empty: the cell is run
   bool skipped_here = false;        ///< the reason is what this machine lacks: another one may run the cell
   std::optional<double> timeout_s;
-  std::string text_checksum;  ///< of the text that the cell trains on; empty: it reads none
+  std::string text_checksum;  ///< checksum of the text that the cell trains on; empty: it reads none
   std::string inconclusive;   ///< why the verdict can only be inconclusive, known before the cell runs; or ""
   /// Keys that the file gives and that this cell does not read; `config` has their defaults.
   std::vector<const Key*> unread;
 };
 
-/// The arms that a cell runs: before and after where it names a fix or `versions.before` (a "fix cell"), else only
-/// after. Also bf16, where memory or parity is measured and the recipe quantizes, or where an expectation or a claim
+/// The arms that a cell runs: before and after if it names a fix or `versions.before` (a "fix cell"), else only
+/// after. Also bf16, if memory or parity is measured and the recipe quantizes, or if an expectation or a claim
 /// names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
@@ -135,7 +135,7 @@ struct Remark {
 
 struct LoadedScenarios {
   std::vector<Scenario> scenarios;
-  std::vector<PlannedCell> cells;  ///< of all scenarios, in order
+  std::vector<PlannedCell> cells;  ///< cells of all scenarios, in order
   std::vector<ScenarioError> errors;
   std::vector<Remark> remarks;
 };

@@ -49,8 +49,8 @@ std::string read_metric(const NodeReader& reader, const YamlNode& item, const st
 Side read_side(const NodeReader& reader, const YamlNode& item, const std::string& where, const EntryContext& context) {
   const YamlEntry* entry = item.find("arm");
   if (!entry) {
-    // A plain cell has one arm beside BF16, so `arm` has a default; a cell with a before arm has two, and guessing
-    // one would be wrong.
+    // A plain cell has one arm in addition to BF16, so `arm` has a default. A cell with a before arm has two, and
+    // guessing one would be wrong.
     if (!context.has_before.value_or(false)) return Side::kAfter;
     reader.refuse(item.place, fmt::format("`{}.arm` is missing; write before, after, bf16 or difference", where));
   }

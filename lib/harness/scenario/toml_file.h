@@ -21,8 +21,8 @@ struct TomlKey {
 /// The table in a file. Throws Error "PATH: why".
 toml::table read_toml(const std::filesystem::path& path);
 
-/// Throws Error, which begins with `place`, for a key of the table that is none of `keys`, or whose value is of another
-/// kind; an empty list and a number that is not finite are none either.
+/// Throws Error, which begins with `place`, for a key of the table that is none of `keys`, and for a value that does
+/// not have the kind of its key. An empty list and a number that is not finite have no kind.
 void check_toml_keys(const toml::table& table, std::span<const TomlKey> keys, const std::string& place);
 
 }  // namespace fp8lab

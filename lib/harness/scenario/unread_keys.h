@@ -14,7 +14,7 @@ namespace fp8lab {
 
 /// The keys that a file gives and cells do not read. A key that no cell reads is a mistake. Of cells that differ only
 /// in values of axes that they do not read, the first may stay and the others are mistakes. A key that only `include`
-/// gives must be read by the cells of its entry, unless it says that they lack what the base of the file has.
+/// gives must be read by the cells of its entry, unless it states that they lack what the base of the file has.
 class UnreadKeys {
  public:
   UnreadKeys(const Scenario& scenario, const Vocabulary& vocabulary);

@@ -53,7 +53,7 @@ int first_tabbed_line(const std::string& text) {
   return 0;
 }
 
-/// True if the quote at `text[at]` is closed before the text ends. The library takes one that is not for closed.
+/// True if the quote at `text[at]` is closed before the text ends. The library treats an unclosed quote as closed.
 bool is_quote_closed(const std::string& text, std::size_t at) {
   const char quote = text[at];
   for (std::size_t i = at + 1; i < text.size(); ++i) {
@@ -103,7 +103,7 @@ class Builder : public YAML::EventHandler {
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(node_at(mark), anchor); }
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto known = anchors_.find(anchor);
-    if (known == anchors_.end()) refuse(place_of(mark), "an alias cannot stand in what it names");
+    if (known == anchors_.end()) refuse(place_of(mark), "an alias cannot be inside the value that it names");
     count(known->second, place_of(mark), open_.size());
     add(known->second, YAML::NullAnchor);
   }
@@ -145,7 +145,7 @@ class Builder : public YAML::EventHandler {
     std::optional<YamlEntry> entry = {};                ///< whose value comes next
     bool merges = false;                                ///< the entry is `<<`
     std::unordered_map<std::string, Place> given = {};  ///< keys
-    Place merge_place = {};                             ///< of `<<`
+    Place merge_place = {};                             ///< place of `<<`
     std::vector<YamlNode> merged = {};                  ///< what `<<` names
   };
 
@@ -212,7 +212,7 @@ class Builder : public YAML::EventHandler {
     map.entry = YamlEntry{key.text, key.place, {}};
   }
 
-  /// Puts a complete node where it belongs.
+  /// Puts a complete node into its place.
   void put(YamlNode node, YAML::anchor_t anchor) {
     if (anchor != YAML::NullAnchor) anchors_.insert_or_assign(anchor, node);
     if (open_.empty()) {
@@ -248,7 +248,7 @@ class Builder : public YAML::EventHandler {
   YAML::Mark last_quoted_ = YAML::Mark::null_mark();
   int documents_ = 0;
   int nodes_ = 0;
-  std::size_t bytes_ = 0;  ///< of text
+  std::size_t bytes_ = 0;  ///< bytes of text
 };
 
 /// What to do about a message of the library.

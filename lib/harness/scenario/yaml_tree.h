@@ -31,7 +31,7 @@ struct YamlNode {
 
 struct YamlEntry {
   std::string key;
-  Place place;  ///< of the key
+  Place place;  ///< place of the key
   YamlNode value;
 };
 

@@ -4,8 +4,8 @@
 
 namespace fp8lab {
 
-/// What PyTorch's FSDP2 (torch.distributed.fsdp.fully_shard) holds beside parameters, gradients and optimizer state,
-/// where every layer is a group of its own: parameters that are gathered, and buffers of collectives. Read in PyTorch
+/// What PyTorch's FSDP2 (torch.distributed.fsdp.fully_shard) holds in addition to parameters, gradients and optimizer
+/// state, if every layer is its own group: parameters that are gathered, and buffers of collectives. Read in PyTorch
 /// 2.11's `_fsdp_param_group.py` and `_fsdp_collectives.py`. In bytes; all of it is 0 for a cell that is not sharded.
 /// `done` counts the layers whose forward, or backward, is over.
 class Fsdp2Buffers {

@@ -74,7 +74,7 @@ struct Highest {
   }
 };
 
-/// Products of two widths, which are of weights; other terms are of tokens.
+/// Products of two widths, which count weights; other terms count tokens.
 constexpr std::array kOfWeights{"hidden*hidden", "hidden*ffn", "hidden*qkv"};
 
 /// Takes the FP8 copies of weights out of what is saved for backward.

@@ -10,7 +10,7 @@
 #include "harness/run/runner.h"
 #include "harness/subjects/profile_terms.h"
 
-// Memory of a library, predicted from a profile: a file that says what each layer saves and which temporaries live at
+// Memory of a library, predicted from a profile: a file that lists what each layer saves and which temporaries live at
 // the peaks, as terms of the model's sizes. `python -m fp8lab_subjects.profile` makes one out of a run.
 namespace fp8lab {
 
@@ -37,12 +37,12 @@ struct ProfileGap {
 
 /// A kind of layer under one recipe. "Leaves" is what is alive more when a part of a step ends than when it began.
 struct ProfileRow {
-  std::string first, last;  ///< the releases that it is of; empty: all that have no row of their own
+  std::string first, last;  ///< the releases that it covers; empty: all that have no row of their own
   std::string layer, form, recipe;
   bool quantized_weights = false;
   std::vector<Terms> weights;        ///< elements of each weight of a layer
   Terms vectors;                     ///< elements of norms and biases of a layer, in 16 bits
-  std::int64_t bytes_of_weight = 0;  ///< of an element of a weight, with both orientations
+  std::int64_t bytes_of_weight = 0;  ///< bytes of an element of a weight, with both orientations
   /// Temporaries of Adam's step, bytes an element of all weights, of a layer's largest and of its last.
   double adam_all = 0, adam_largest = 0, adam_last = 0;
   std::int64_t state = 0;         ///< a layer's amaxes, scales and the like, in bytes
@@ -55,10 +55,10 @@ struct ProfileRow {
 
 class MemoryProfile {
  public:
-  /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error where there is none,
-  /// with those that there are, and for a file that is no profile, with the place.
+  /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error if there is none,
+  /// with a list of the profiles in `folder`, and for a file that is no profile, with the place.
   static MemoryProfile find(const std::string& folder, const std::string& release);
-  /// The same for the library and version of an arm; nothing where there is no profile for them. Throws Error for a
+  /// The same for the library and version of an arm; nothing if there is no profile for them. Throws Error for a
   /// file that is no profile.
   static std::optional<MemoryProfile> find(const std::string& folder, const CellConfig& cell, Arm arm);
   /// The releases that a profile in `folder` begins or ends with: "transformer_engine@2.16".
@@ -70,25 +70,25 @@ class MemoryProfile {
   std::string title() const;
 
   /// Memory of the cell's arm if the library runs it; the phase and the owners of the peak. Throws Error with every key
-  /// that the profile says nothing of: "KEY: reason; KEY: reason".
+  /// that the profile does not cover: "KEY: reason; KEY: reason".
   Estimate estimate(const CellConfig& cell, Arm arm) const;
-  /// Its figures; none for an arm of which the profile says nothing.
+  /// Its figures; none for an arm that the profile does not cover.
   std::map<std::string, double> figures_if_covered(const CellConfig& cell, Arm arm) const;
 
  private:
   const ProfileRow* row_of(const CellConfig& cell, Arm arm) const;
-  /// Why the profile says nothing of the cell's arm, key by key; empty if it does.
+  /// Why the profile does not cover the cell's arm, key by key; empty if it does.
   std::vector<std::string> uncovered(const CellConfig& cell, Arm arm) const;
   Estimate estimate_of(const ProfileRow& row, const CellConfig& cell) const;
-  /// True where FP8 copies of sharded weights are dropped after a layer's forward and made again in its backward.
+  /// True if FP8 copies of sharded weights are dropped after a layer's forward and made again in its backward.
   bool drops_sharded_copies() const;
 
-  /// As find(), but nothing where there is no profile; the releases that there are profiles of come into `known`.
+  /// As find(), but nothing if there is no profile; `known` gets the releases for which there are profiles.
   static std::optional<MemoryProfile> look_up(const std::string& folder, const std::string& release,
                                               std::vector<std::string>& known);
 
   std::string path_, subject_, first_, last_, arch_, measured_, compared_;
-  std::string release_;               ///< for which the profile was looked up; `last_` if it was read alone
+  std::string release_;               ///< for which the profile was looked up; `last_` if only it was read
   std::string keeps_sharded_copies_;  ///< the last release in which they live from forward to backward; empty: none
   double scratch_ = 0;                ///< bytes that the library keeps for all layers
   std::map<std::string, ProfileLoss> losses_;  ///< by value of `training.loss`
@@ -99,7 +99,7 @@ class MemoryProfile {
 /// True if the release lies between two others, or the range is empty; "2.16.1" is "2.16".
 bool is_within(const std::string& release, const std::string& first, const std::string& last);
 
-/// Predictions of the own runtime, and of a library's memory where `folder` has a profile of it.
+/// Predictions of the own runtime, and of a library's memory if `folder` has a profile of it.
 PredictFunction with_profiles(PredictFunction own, std::string folder);
 
 }  // namespace fp8lab

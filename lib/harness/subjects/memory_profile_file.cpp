@@ -13,7 +13,7 @@
 #include "harness/results/json_reader.h"
 #include "harness/subjects/memory_profile.h"
 
-// Files of profiles: reading them, and finding that of a release.
+// Files of profiles: reading them, and finding a release's profile.
 namespace fp8lab {
 namespace {
 

@@ -5,7 +5,7 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::int64_t kGrain = 512;                   // of PyTorch's allocator
+constexpr std::int64_t kGrain = 512;                   // grain of PyTorch's allocator
 constexpr std::int64_t kSumScratch = 132 * (1 << 20);  // a sum over rows fills 132 multiprocessors
 
 }  // namespace

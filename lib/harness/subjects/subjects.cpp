@@ -116,7 +116,7 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
   return "";
 }
 
-/// Why the library cannot be imported beside the GPUs, or has too few of them, or "". Asked once for each library.
+/// Why the library cannot be imported with the GPUs, or has too few of them, or "". Asked once for each library.
 std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
   if (cell.device != "cuda") return "";
   std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));

@@ -12,7 +12,7 @@
 
 namespace fp8lab {
 
-/// What a worker says of a library under one Python.
+/// What a worker reports about a library under one Python.
 struct SubjectState {
   std::string subject;
   std::string python;  ///< the Python that would run it

@@ -26,8 +26,8 @@ struct Batch {
 class Batches {
  public:
   /// `cell` and `runtime` must outlive this object. `rank`: of the cell's ranks, 0 if nothing is sharded. `joined`:
-  /// a batch has the sequences of as many consecutive batches of a cell whose `batch` is smaller by this factor, in
-  /// their order, so that one rank reads in one pass what ranks and micro-batches divide among them.
+  /// a batch has the sequences of this number of consecutive batches of a cell whose `batch` is smaller by this factor,
+  /// in their order, so that one rank reads in one pass what ranks and micro-batches divide among them.
   /// Throws Error if the cell reads a corpus that cannot be read or does not fit its model.
   Batches(const CellConfig& cell, Runtime& runtime, int rank, std::int64_t joined = 1);
 

@@ -10,7 +10,7 @@ namespace fp8lab {
 struct LayerValues {
   std::vector<float> input;
   std::vector<float> output;
-  std::vector<float> gradient;  ///< of the output
+  std::vector<float> gradient;  ///< gradient of the output
 };
 
 /// Puts a module around each layer of `model` that writes its values of every forward and backward into `layers`, an

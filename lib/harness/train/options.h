@@ -6,7 +6,7 @@
 #include "optim/adam.h"
 #include "optim/learning_rate.h"
 
-// What a cell asks of the library, in the library's terms.
+// What a cell requires from the library, in the library's terms.
 namespace fp8lab {
 
 /// The layer configuration of a cell's model, with defaults filled in.

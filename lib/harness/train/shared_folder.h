@@ -6,7 +6,7 @@ namespace fp8lab {
 
 class ProcessGroup;
 
-/// A folder for temporary files that all ranks of `world` share (null: this process alone). Rank 0 makes it, and its
+/// A folder for temporary files that all ranks of `world` share (null: only this process). Rank 0 makes it, and its
 /// destructor removes it with its contents.
 class SharedFolder {
  public:

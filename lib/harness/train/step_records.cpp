@@ -12,7 +12,7 @@ StepRecords::StepRecords(const CellConfig& cell, Runtime& runtime, bool timeline
 void StepRecords::measure_host_work() {
   const std::int64_t steps = std::min(cell_.training.steps, kTimedSteps + 1);
   const std::int64_t groups =
-      cell_.model.layers + (is_language_model(cell_) ? 1 : 0);  // of parameters, with the root's
+      cell_.model.layers + (is_language_model(cell_) ? 1 : 0);  // groups of parameters, with the root's
   host_work_.reserve(static_cast<std::size_t>(groups * steps * cell_.training.micro_batches));
   measures_host_work_ = true;
   runtime_.host.heap_allocations = heap_allocations;

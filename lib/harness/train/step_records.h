@@ -61,7 +61,7 @@ class StepRecords {
   /// By step.
   const std::vector<float>& losses() const { return losses_; }
   const std::vector<ValidationLoss>& validations() const { return validations_; }
-  /// Of the first step, then of the other timed steps (kTimedSteps).
+  /// Times of the first step, then of the other timed steps (kTimedSteps).
   const std::vector<StepTimes>& times() const { return times_; }
   /// The samples of every layer in every timed step but the first.
   std::vector<PreForwardSample> host_work() const;

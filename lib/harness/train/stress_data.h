@@ -6,7 +6,7 @@
 namespace fp8lab {
 
 /// The column that stress() makes huge, and by how many binades. Eight bits hold about 18 binades in E4M3 and 32 in
-/// E5M2, so that beside it most of an input becomes subnormal or 0 in E4M3, and gradients of other columns stay normal
+/// E5M2. With this column, most of an input becomes subnormal or 0 in E4M3, and gradients of other columns stay normal
 /// in E5M2 only if its range is used in full.
 struct HugeColumn {
   std::int64_t column;

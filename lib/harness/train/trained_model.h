@@ -22,25 +22,25 @@ namespace fp8lab {
 /// values are in the order of parameter_names().
 class TrainedModel {
  public:
-  /// Collective. `ranks`: the process group for memory of the device, null where nothing is sharded. All arguments but
+  /// Collective. `ranks`: the process group for memory of the device, null if nothing is sharded. All arguments but
   /// `recipe` must outlive this object. Throws Error if the cell's mesh does not fit the ranks.
   TrainedModel(const CellConfig& cell, Runtime& runtime, const Recipe& recipe, ProcessGroup* ranks);
 
   Model& model() { return *model_; }
-  /// The optimizer's step, and that of the average of the weights.
+  /// The optimizer's step, and the step of the average of the weights.
   void update();
 
   /// Collective. Writes this rank's part of the training state into files of `folder`, if the device computes.
   void save(const std::filesystem::path& folder);
-  /// Collective. Builds model, sharding and optimizer anew and, if the device computes, loads what save() wrote. Sets
+  /// Collective. Builds model, sharding and optimizer again and, if the device computes, loads what save() wrote. Sets
   /// the runtime's step to the saved one.
   void restore(const std::filesystem::path& folder);
 
-  /// Null where nothing is sharded.
+  /// Null if nothing is sharded.
   const Mesh* mesh() const { return mesh_.get(); }
   /// All collectives so far over all groups of the mesh.
   Traffic traffic() const;
-  /// One line for each parameter that is not sharded as the cell asks.
+  /// One line for each parameter that is not sharded as the cell requires.
   std::vector<std::string> warnings() const;
 
   /// Calls `visit` with every parameter. Collective: parameters are gathered as for `pass` and stay gathered until this
@@ -51,7 +51,7 @@ class TrainedModel {
   std::vector<ElementRange> own_elements() const;
   /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
-  /// Gradients; of a sharded parameter those of this rank's rows.
+  /// Gradients; for a sharded parameter, the gradients of this rank's rows.
   std::vector<std::vector<float>> gradients() const;
   /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
   void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
@@ -66,10 +66,10 @@ class TrainedModel {
   Runtime& runtime_;
   Recipe recipe_;
   std::unique_ptr<Mesh> mesh_;
-  // build() makes these; restore() makes them anew.
+  // build() makes these; restore() makes them again.
   std::unique_ptr<Model> model_;
   std::unique_ptr<Sharding> sharding_;
-  // The cell's optimizer; null are the one that it does not have, or both.
+  // The cell's optimizer. The pointer of any optimizer that the cell does not have is null.
   std::unique_ptr<Adam> adam_;
   std::unique_ptr<ForeachAdam> foreach_adam_;
   std::function<void(Runtime&)> optimizer_step_;

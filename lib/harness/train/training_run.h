@@ -65,8 +65,8 @@ struct TrainingRunOptions {
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
 /// backward; optimizer step; free the gradients; free the input. The output and the loss are variables of the loop, so
-/// those of a step, and with them its autograd nodes, live until the next forward replaces them; but not logits, which
-/// the loop hands over to the loss. The ledger is marked
+/// a step's output and loss, and with them its autograd nodes, live until the next forward replaces them; but not
+/// logits, which the loop hands over to the loss. The ledger is marked
 /// at end_of_forward, end_of_backward and end_of_step of every step. Ranks share the model; each has tokens of its own.
 ///
 /// A validation is forward passes without gradients, before the first step and after others, by the cell. It leaves

@@ -7,12 +7,12 @@
 
 #include "harness/predict/predict.h"
 
-// GPUs and models that `fp8lab plan` knows by name.
+// GPUs and models that `fp8lab plan` accepts by name.
 namespace fp8lab {
 
 struct KnownGpu {
   std::string_view name;
-  std::int64_t mebibytes;  ///< of memory, as the driver reports it
+  std::int64_t mebibytes;  ///< size of memory, as the driver reports it
   std::string_view arch;   ///< the architecture profile that predictions use
   bool fp8;                ///< has FP8 matrix products
 

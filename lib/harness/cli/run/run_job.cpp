@@ -24,7 +24,7 @@ std::string today() {
   return fmt::format("{:04}-{:02}-{:02}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday);
 }
 
-/// Where the baseline lies while the run writes to `out`: a copy, if the run replaces the file.
+/// The path of the baseline while the run writes to `out`: a copy, if the run replaces the file.
 std::string kept_baseline(const std::string& baseline, const fs::path& out, std::FILE* text) {
   std::error_code ignored;
   const fs::path file = fs::is_directory(baseline, ignored) ? fs::path(baseline) / "results.json" : fs::path(baseline);

@@ -31,7 +31,7 @@ struct ValueWords {
 
   Kind kind = Kind::kWords;
   std::vector<Candidate> words = {};
-  /// For values KEY=VALUE, where `words` are the keys, each with its "=": the values of each.
+  /// For values KEY=VALUE, whose keys are `words`, each with its "=": the values of each key.
   std::map<std::string, std::vector<Candidate>, std::less<>> of_word = {};
 };
 using ValueTable = std::map<std::string, std::function<ValueWords()>, std::less<>>;

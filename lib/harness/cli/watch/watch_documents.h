@@ -25,7 +25,7 @@ struct WatchedProcess {
   int world = 1;
   std::string state;   ///< started | running | ended | error
   std::string error;   ///< the exception that ended it
-  std::string where;   ///< where it stood still when it was last written; else ""
+  std::string where;   ///< the place at which it stood still when it was last written; else ""
   std::string device;  ///< cpu | cuda
   std::string torch, python;
   int steps = 0;  ///< that have ended

@@ -24,7 +24,7 @@ struct WatchedEnd {
   int interrupted_by = 0;  ///< the signal by which a user stopped this program; 0: none
 };
 
-/// Runs the program until it ends. Its output goes where this program's goes. A signal to this program to stop
+/// Runs the program until it ends. Its output goes to this program's streams. A signal to this program to stop
 /// is passed on. A program that takes too long gets SIGTERM, and later SIGKILL. Everything that it started ends with
 /// it, or with this process. Throws Error if no process can be started.
 WatchedEnd run_watched(const WatchedProgram& program);

@@ -13,7 +13,7 @@
 //   [[accept]]
 //   cells = "attention.*device=cpu"   # regular expression on the ids of cells
 //   metric = "memory.peak_bytes"
-//   at_most = 1048576                 # of the newer run, in the metric's unit; at_least where more is better
+//   at_most = 1048576                 # limit for the newer run, in the metric's unit; at_least if more is better
 //   expires = 2027-03-31              # the last day on which it counts
 //   why = "#123: the cache is kept over two steps"
 //
@@ -32,7 +32,7 @@ struct Acceptance {
   std::string place;  ///< "FILE: entry 1"
   std::function<bool(const std::string& id)> cells;
   ChangeKind kind = ChangeKind::kFigure;
-  std::string metric;                ///< of kFigure
+  std::string metric;                ///< for kFigure
   double at_least = 0, at_most = 0;  ///< the limits of kFigure, of which one is infinite
   std::string expires;               ///< ISO 8601
   std::string why;
@@ -44,13 +44,13 @@ struct Acceptance {
 std::vector<Acceptance> read_acceptances(const std::filesystem::path& file);
 
 struct AcceptedChange {
-  std::string id, text;      ///< of the change
-  std::string expires, why;  ///< of the entry
+  std::string id, text;      ///< id and text of the change
+  std::string expires, why;  ///< keys of the entry
 };
 
 struct Accepted {
   std::vector<AcceptedChange> changes;
-  std::vector<std::string> warnings;  ///< of entries that have expired or accept nothing
+  std::vector<std::string> warnings;  ///< for entries that have expired or accept nothing
 };
 
 /// Allows the changes that an entry covers on the day `today`, which are then no regressions.

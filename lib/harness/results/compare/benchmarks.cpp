@@ -54,7 +54,7 @@ double nanoseconds(const JsonReader& row, std::string_view key) {
   return value;
 }
 
-/// What a file says of one row.
+/// What a file contains for one row.
 struct Found {
   std::vector<double> repetitions;
   std::optional<double> median, deviation;

@@ -41,7 +41,7 @@ struct BenchmarkChange {
 };
 
 struct BenchmarkComparison {
-  std::vector<BenchmarkChange> rows;  ///< of both files, the largest ratio first
+  std::vector<BenchmarkChange> rows;  ///< rows of both files, the largest ratio first
   std::vector<std::string> only_baseline, only_run;
 
   std::size_t count(Pace pace) const;

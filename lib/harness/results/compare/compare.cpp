@@ -47,7 +47,7 @@ bool is_judged(const Metric& metric) {
 Direction direction_of(const Metric& metric, double was, double is) {
   if (!is_judged(metric)) return Direction::kNeutral;
   const double worse_by = metric.better == Better::kLess ? is - was : was - is;
-  // Of the smaller figure, so that what is worse one way is better the other way.
+  // A share of the smaller figure, so that what is worse one way is better the other way.
   const double slack = std::max(metric.slack_abs, metric.slack_rel * std::min(std::abs(was), std::abs(is)));
   return std::abs(worse_by) <= slack ? Direction::kNeutral : direction_of(worse_by);
 }
@@ -165,7 +165,7 @@ class Comparer {
   /// True if a key of the cell differs, so that figures are not comparable; records the change.
   bool redefined(const CellRecord& was, const CellRecord& is) {
     std::string before, now;
-    // A text is what it holds, not where it is.
+    // Texts are compared by content, not by path.
     const bool texts = !was.text_checksum.empty() && !is.text_checksum.empty();
     for (const Key& key : keys()) {
       const bool is_text = texts && key.path == "training.corpus";

@@ -41,8 +41,8 @@ struct Change {
   Direction direction = Direction::kNeutral;
   bool allowed = false;           ///< the caller allowed the cell to become worse, or an entry accepts the change
   bool gated = true;              ///< false: a figure of a redefined cell, which is neither worse nor better
-  std::string id;                 ///< of the cell
-  std::string file;               ///< of the scenario, in the newer run; of a vanished cell, in the baseline
+  std::string id;                 ///< id of the cell
+  std::string file;               ///< the scenario's, in the newer run; for a vanished cell, in the baseline
   int line = 0;                   ///< in the file: the gate on this metric, else the scenario's beginning; 0: unknown
   std::string arm, metric, unit;  ///< set for kFigure and kNoFigure
   std::optional<double> was, is;  ///< set for kFigure and kNoFigure
@@ -58,8 +58,8 @@ struct Finding {
   bool allowed = false;
   std::string id;
   std::string arm, metric, unit;  ///< "": the cell or an arm ended in another way, or it is a time
-  std::optional<double> was, is;  ///< of the metric
-  std::string phase;              ///< "after backward"; "" where the metric is no memory
+  std::optional<double> was, is;  ///< figures of the metric
+  std::string phase;              ///< "after backward"; "" if the metric is not about memory
   std::string holder;             ///< "context of layers[*].attention: q, k, v"; "" if unknown
   std::int64_t holder_bytes = 0;  ///< by which the holder grew
   std::vector<std::string> also;  ///< other metrics that changed in the same direction, causes first
@@ -70,7 +70,7 @@ struct Finding {
   bool is_regression() const { return direction == Direction::kWorse && !allowed; }
 };
 
-/// A measured time in both runs. It is reported but never judged, because one run of each tells nothing about the
+/// A measured time in both runs. It is reported but never judged, because one run of each does not show the
 /// noise.
 struct Timing {
   std::string id, arm, metric, unit;
@@ -129,7 +129,7 @@ inline constexpr const char* kComparisonSchema = "fp8lab.comparison/1";
 std::string comparison_json(const RunComparison& comparison);
 
 /// Reads a results.json, that file compressed by gzip, or the results.json of a directory that a run wrote. Throws
-/// Error, which names the file and says what to pass instead.
+/// Error, which names the file and what to pass instead.
 StoredRun load_run(const std::string& path);
 
 }  // namespace fp8lab

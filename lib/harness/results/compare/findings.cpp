@@ -39,13 +39,13 @@ constexpr std::array<PhaseOf, 7> kPhases{{{"memory.retained_bytes", "after backw
                                           {"memory.end_of_backward_bytes", "in backward"},
                                           {"memory.optimizer_peak_bytes", "in the optimizer"}}};
 
-/// A time is reported where the quartiles of its samples lie apart, and by at least this ratio; without samples,
-/// where the ratio is at least the other.
+/// A time is reported if the quartiles of its samples lie apart, and by at least the first ratio; without samples,
+/// if the ratio is at least the second.
 constexpr double kLeastRatio = 1.1, kLeastRatioWithoutSamples = 1.5;
 
 /// A change is as large as the largest from this part of it on: allocators round.
 constexpr double kAsLarge = 0.99;
-/// The most figures that a finding names besides causes.
+/// The most figures that a finding names in addition to causes.
 constexpr std::size_t kMostNamed = 3;
 
 std::size_t rank_of(const std::string& metric) {
@@ -54,7 +54,7 @@ std::size_t rank_of(const std::string& metric) {
 }
 
 /// |change| as a fraction of the baseline. Memory is relative to the arm's peak in `was`, so that 1 MiB retained is
-/// less than 64 MiB of peak. Other figures are relative to their own value; one that was 0 changed without bound.
+/// less than 64 MiB of peak. Other figures are relative to their own value; a figure that was 0 changed without bound.
 double relative(const Change& change, const CellRecord* was) {
   if (!change.was || !change.is) return std::numeric_limits<double>::infinity();
   double base = std::abs(*change.was);

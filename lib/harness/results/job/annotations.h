@@ -8,14 +8,14 @@
 #include "harness/results/compare/acceptance.h"
 #include "harness/results/record.h"
 
-// What a run tells the CI system whose job it is.
+// What a run reports to the CI system that runs its job.
 namespace fp8lab {
 
 /// The conclusions of a run and of its comparison with a baseline.
 struct JobReport {
   std::string title = "fp8lab";  ///< with the tier: "fp8lab smoke"
   int code = 0;                  ///< exit code
-  std::string meaning;           ///< of the code, in words
+  std::string meaning;           ///< meaning of the code, in words
   double seconds = 0;
   std::vector<std::string> errors = {};
   RecordList records = {};                    ///< none if the run came to no results
@@ -39,7 +39,7 @@ bool on_github();
 std::string annotation(std::string_view kind, const std::string& title, const std::string& message,
                        const std::string& file = "", int line = 0);
 
-/// Cells that did not come out well, then regressions; those of one place and title as one.
+/// Cells that did not come out well, then regressions. Complaints with the same place and title are one.
 std::vector<Complaint> complaints(const JobReport& report);
 
 /// The complaints as lines: on GitHub at most kMostAnnotations annotations; elsewhere as compilers write them. Empty if

@@ -98,7 +98,7 @@ std::string scenarios_section(const RecordList& records) {
   return "## Scenarios\n\n" + table({"scenario", "cells", "verdicts", "seconds"}, rows);
 }
 
-/// Where the next line that begins with `mark` begins, from `from` on; the end of the text if there is none.
+/// The beginning of the next line that begins with `mark`, from `from` on; the end of the text if there is none.
 std::size_t find_line(const std::string& text, const std::string& mark, std::size_t from) {
   if (from == 0 && text.starts_with(mark)) return 0;
   const std::size_t at = text.find("\n" + mark, from == 0 ? 0 : from - 1);
@@ -110,7 +110,7 @@ class Room {
  public:
   explicit Room(std::size_t bytes) : bytes_(bytes) {}
 
-  /// As many full sections, which begin with `mark`, as fit.
+  /// All full sections, which begin with `mark`, that fit.
   std::string take(const std::string& text, const std::string& mark) {
     std::size_t end = 0;
     for (std::size_t at = 0; at < text.size();) {
@@ -157,7 +157,7 @@ std::string job_summary(const JobReport& report, const std::string& summary, std
 }
 
 std::string append_job_summary(const JobReport& report, const std::string& summary) {
-  constexpr std::size_t kLeast = 4096;  // in less room a summary tells nothing
+  constexpr std::size_t kLeast = 4096;  // in less room a summary is useless
   const char* path = std::getenv("GITHUB_STEP_SUMMARY");
   if (path == nullptr || *path == '\0') return "";
   std::error_code error;

@@ -10,8 +10,8 @@ namespace fp8lab {
 /// GitHub drops the summary of a step above this size.
 inline constexpr std::size_t kMostSummaryBytes = std::size_t{1} << 20;
 
-/// Markdown of at most `budget` bytes: what is wrong first, then as many sections of `summary`, the text of summary.md,
-/// as fit.
+/// Markdown of at most `budget` bytes: what is wrong first, then the sections of `summary`, the text of summary.md,
+/// that fit.
 std::string job_summary(const JobReport& report, const std::string& summary, std::size_t budget);
 
 /// Appends job_summary() to the file that $GITHUB_STEP_SUMMARY names, if there is one, up to kMostSummaryBytes of that
