@@ -4,7 +4,7 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions made of correctly rounded operations alone, so that every machine, every vector width and every
+// Elementary functions made of only correctly rounded operations, so that every machine, every vector width and every
 // GPU (compiled without contraction) computes the same bits. libm is not used: its results differ between versions and
 // processors, and loops around its calls are not vectorised.
 namespace fp8lab {
@@ -68,7 +68,7 @@ F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
 
 }  // namespace detail
 
-/// exp(x), within 2 ulp where the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
+/// exp(x), within 2 ulp if the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
 F8_HOST_DEVICE inline float exponential(float x) {
   const detail::PartsOfExponential parts =
       detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));

@@ -40,8 +40,8 @@ Tensor measure(Device& device, std::span<const Tensor> xs) {
   return amax;
 }
 
-/// Inputs and outputs of a cast beside its tensors: its scale, or the amax from which the scale follows, and where it
-/// records the amax. All pointers are null under blocks.
+/// Inputs and outputs of a cast other than tensors: its scale, or the amax from which the scale follows, and the place
+/// for the amax it records. All pointers are null under blocks.
 struct CastContext {
   const float* scale = nullptr;
   const float* measured = nullptr;

@@ -252,7 +252,7 @@ void multiply_unpacked(const TileProduct& product) {
   multiply_columns<typename Set::GroupVector, Set::kGroups>(product, 0);
 }
 
-/// `Set` names the instruction set's vector type, and a tile that fits in its registers next to the operands: kRows rows
+/// `Set` names the instruction set's vector type, and a tile that fits in its registers with the operands: kRows rows
 /// of kVectors vectors; for a TileProduct, kRowsAtOnce rows of kGroups groups in vectors of GroupVector.
 template <class Set>
 constexpr MatmulLoops make_matmul_loops() {

@@ -113,7 +113,7 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
            element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Bytes of 0xFF for quantized data, of either format, that are NaN: the GPU's conversion, like encode(), maps every NaN
+/// Bytes of 0xFF for quantized data (of either format) that are NaN: the GPU's conversion, like encode(), maps each NaN
 /// to one code.
 __device__ std::uint32_t nan_bytes(std::uint32_t data) { return __vcmpeq4(data, kFloat8Nan * 0x01010101u); }
 
