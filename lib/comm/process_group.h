@@ -92,7 +92,7 @@ struct ExchangePart {
   Content content = Content::kPayload;
 };
 
-/// The collectives of one kind that one rank has issued. Bytes are bytes of the full arrays, over all ranks: the `size`
+/// The collectives of one kind that one rank has issued. Bytes count the full arrays, over all ranks: the `size`
 /// of nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
   std::int64_t collectives = 0;

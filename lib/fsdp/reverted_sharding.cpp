@@ -85,8 +85,8 @@ class RevertedSharding final : public ShardingHooks {
       return;
     }
     // before_free() has left the transpose of the values gathered last. A pass that reads only rows drops it, and a
-    // transpose of blocks is dropped and made again. A per-tensor transpose is kept. If it is a step old, so
-    // are the values that products read.
+    // transpose of blocks is dropped and made again. A per-tensor transpose is kept. If it is from the previous
+    // step, so are the values that products read.
     const QuantFormat& format = unsharded.quantized.format();
     if (format.columnwise_is_transpose() && !(usage.columnwise && format.per_tensor())) unsharded.drop_columnwise();
   }

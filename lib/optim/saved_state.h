@@ -27,8 +27,8 @@ struct TrainingState {
 // Contents. Each entry has the parameter's global name, the rows of the unsharded parameter that it covers, type, bytes
 // and a checksum. Amax histories and their scales have the name of their module and pass, and the types that the scales
 // are for. Everything is saved byte by byte: values, masters, moments, amax histories, and for parameters in eight bits
-// the data and scales of both orientations (FP32 scales as FP32). If the same ranks load it with the same rows,
-// training continues with the bits of training that never stopped.
+// the data and scales of both orientations (FP32 scales as FP32). If the same number of ranks loads it, with the
+// same rows each, training continues with the bits of training that never stopped.
 //
 // Other ranks. If another number of ranks loads it, or ranks have other rows (empty shards included):
 //   - values, masters and moments are cut again along dim 0;

@@ -29,7 +29,7 @@ enum class ScaleKind {
 
 /// How tensors of one role are quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
 /// is the entire tensor. The column-wise orientation is the same format applied to the transposed matrix, so a 1 x 32
-/// block runs along the reduction axis in both orientations. columnwise_stored_transposed() tells its order in memory.
+/// block runs along the reduction axis in both orientations. columnwise_stored_transposed() gives its order in memory.
 struct QuantFormat {
   DType dtype = DType::kE4M3;
   std::int64_t block_rows = 0;

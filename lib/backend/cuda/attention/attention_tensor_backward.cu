@@ -21,8 +21,8 @@
 // done. Runs are bitwise equal, and no S x S matrix is stored.
 //
 // Without casts P and dS are rounded to bf16, by at most 2^-8 of themselves; quantized data and cast values are exact
-// in bf16. Products are summed in FP32. The sum of Q K^T starts at minus lse and that of dO V^T at minus the sum of dO
-// * O. The arithmetic is that of the `cpu` kernel except for the order of sums.
+// in bf16. Products are summed in FP32. The sum of Q K^T starts at minus lse, the sum of dO V^T at minus the sum of dO
+// * O. The arithmetic equals the `cpu` kernel's except for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 

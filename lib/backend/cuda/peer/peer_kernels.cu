@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(PeerBarrier::kMostRanks)
 
 // Each block waits for the other ranks before it writes to them. That first barrier is relaxed: it means that kernels
 // which have ended on the other ranks no longer read the destination, and after it this kernel reads only this GPU's
-// memory, so it needs no fence (a fence on either side took a microsecond). The last block to finish tells other ranks
+// memory, so it needs no fence (a fence on either side took a microsecond). The last block to end signals the others
 // that everything is written. Its fence covers the other blocks' writes, because each block fences before it counts
 // itself as finished. If the wait is abandoned, `finished` is left as it is: no launch follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)
