@@ -248,7 +248,7 @@ struct GemmQuantizeArgs {
 };
 
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head are rotated by
-/// position * base^(-2d/head_dim), where position = first_position + row / batch. `inverse` rotates back, which is its
+/// position * base^(-2d/head_dim), with position = first_position + row / batch. `inverse` rotates back, which is its
 /// gradient.
 struct RopeArgs {
   MatrixView in;
@@ -280,7 +280,7 @@ struct AttentionRole {
 
 /// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). No S x S matrix
 /// is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
-/// logit is -inf. Dropout on P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) *
+/// logit is -inf. Dropout on P keeps an entry if uniform(seed, stream, ((sequence * heads + head) * seq + query) *
 /// seq + key) >= p and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P *
 /// scale), which enters the product as P8 / scale.
 struct AttentionShape {
@@ -431,7 +431,7 @@ struct ClipCoefficientArgs {
 };
 
 /// One tensor of an Adam step; `param` is always given. Moments are f32, bf16, f16 or e4m3. f16 and e4m3 moments have a
-/// scale (f32[1]): value = element * scale, where scale = (largest finite magnitude) / (65504 / 2 or 448) is computed
+/// scale (f32[1]): value = element * scale. scale = (largest finite magnitude) / (65504 / 2 or 448) is computed
 /// again in every step, and is 1 for a tensor of zeros.
 ///
 /// `master` is absent (data null), or the f32 value of which `param` is the rounding, or, if `param` is bf16, the low

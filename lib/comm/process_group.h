@@ -212,8 +212,8 @@ class ProcessGroup {
   }
 
  private:
-  // The operations of a backend. Arguments have been checked. The backend compares the call's signature with those of
-  // the other ranks.
+  // The operations of a backend. Arguments have been checked. The backend compares the call's signature with the
+  // other ranks' signatures.
   virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool async) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;

@@ -127,7 +127,7 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   RowCut cut{
       .begin = first, .count = count, .orientations = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
   if (unsharded.format().columnwise_stored_transposed()) {
-    // One orientation at a time, so that only one orientation of the unsharded parameter lies in memory beside the
+    // One orientation at a time, so that only one orientation of the unsharded parameter lies in memory with the
     // shard.
     cut.orientations.columnwise = false;
     QuantizedTensor shard = cut_rows(device, behaviors, unsharded, cut);

@@ -22,7 +22,7 @@ namespace fp8lab {
 /// long as it has them, and refusal() returns the reason.
 ///
 /// A shard with fewer rows than rank 0's has storage for rank 0's number of rows, zeros after its own. So has each
-/// array that is gathered. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
+/// gathered array. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
 /// Gradients are reduced likewise.
 ///
 /// If all ranks have equally many rows, the shard and the unsharded parameter lie in Pool::kGathered, otherwise in

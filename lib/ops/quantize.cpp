@@ -177,7 +177,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
                       [&](const CastContext& context) { result = cast_orientations(device, x, inputs, context); });
     return result;
   }
-  // Blocks are measured one by one inside the cast; the amax of the entire tensor is computed only if the caller wants
+  // Blocks are measured one by one inside the cast; the amax of the entire tensor is computed only if the caller needs
   // it.
   if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
   return cast_orientations(device, x, inputs, {});

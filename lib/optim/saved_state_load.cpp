@@ -168,7 +168,7 @@ class Loader {
   void stage_dequantized(const SavedItem& item) {
     const Parameter& unsharded = *state_.parameters[item.parameter];
     Bytes values = saved_.rows_of(saved_.request_for(item));
-    // After a load sharding compares the address of a shard's storage with that of the flat shard that it keeps, unless
+    // After a load sharding compares the address of a shard's storage with the address of the flat shard it keeps, unless
     // the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of their
     // own. Tensors with 128 x 128 blocks present a buffer in its place; tensors with 1 x 32 blocks do not.
     if (unsharded.local != nullptr && !values.empty() &&
@@ -292,8 +292,8 @@ class Loader {
     staged_.emplace_back(item.scale, bytes_from(std::vector<float>{scale}));
   }
 
-  /// On the saved number of ranks, each loads its own state. On another number of ranks, all load the state that the files
-  /// agree on.
+  /// On the saved number of ranks, each loads its own state. On another number of ranks, all load the state on which
+  /// the files agree.
   void stage_recipe(const SavedItem& item) {
     const bool as_many = static_cast<int>(saved_.files().size()) == cuts_.ranks();
     const RankFile& first = as_many ? saved_.files()[static_cast<std::size_t>(rank_)] : saved_.files().front();

@@ -73,7 +73,7 @@ def terms_of(size, owner, sizes, unknown):
     """The size of a block as {term: coefficient}."""
     if size < SMALL:
         return {"bytes": size}
-    # Sums of ffn columns and of twice as many can have one size; gated layers have twice as many.
+    # Sums of ffn columns and of 2 ffn columns can have one size; gated layers have the latter.
     for term in reversed(SUMS) if sizes["gated"] else SUMS:
         if size == value(term, sizes):
             return {term: 1}

@@ -17,7 +17,7 @@ struct MatmulOperand {
 enum class Sums {
   kF32,  ///< as described at matmul()
   /// As a Hopper tensor core sums products of 8-bit data. An instruction adds kTensorCoreStep products to an
-  /// accumulator: all are truncated towards zero to multiples of 2^(e - kTensorCoreBits), where e is the exponent of
+  /// accumulator: all are truncated towards zero to multiples of 2^(e - kTensorCoreBits); e is the exponent of
   /// the largest magnitude among them, and then added exactly. After kTensorCoreSpan products the accumulator is added
   /// to an FP32 sum and starts again from zero. Sums with an Inf or NaN are FP32's.
   kTensorCore,
