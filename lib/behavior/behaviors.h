@@ -57,7 +57,7 @@ struct Behaviors {
   bool own_scale_in_new_zeros = true;     ///< zeros like a per-tensor matrix copy its scale instead of sharing it
   bool copy_bytes_between_shards = true;  ///< a copy moves bytes and does not go through high precision
   bool view_aligned_slices = true;        ///< a slice is a view if scales allow it, not a copy in high precision
-  bool flatten_without_copy = true;       ///< a sharded tensor of blocks has no dequantized flat copy too (#3008)
+  bool flatten_without_copy = true;       ///< a sharded tensor of blocks has no extra dequantized flat copy (#3008)
 
   // Optimizers (TransformerEngine#2245, #2370, #2698, and those named below). False is the behaviour before the fix.
   bool unwrap_shards_in_adam = true;    ///< Adam examines the local shard, not the wrapper around it

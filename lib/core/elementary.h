@@ -42,7 +42,7 @@ F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
 
 inline constexpr float kRounder = 0x1.8p23f;  ///< adding it to x leaves the nearest integer to x in the low bits
 
-/// exp(x) = series * 2^n, and n is float_bits(shifted) - float_bits(kRounder).
+/// exp(x) = series * 2^n, with n = float_bits(shifted) - float_bits(kRounder).
 struct PartsOfExponential {
   float series;
   float shifted;

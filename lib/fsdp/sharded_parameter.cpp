@@ -39,7 +39,7 @@ void ShardedParameter::decide_format(Runtime& runtime) {
   if (refusal_.empty()) return;
   // Shards would cut scale blocks, so this parameter is sharded in its nominal type. If its initial values can be
   // computed again, it gets the values from which the eight bits were cast, so that master weights start from
-  // unrounded values like other weights. Otherwise the eight bits are dequantized.
+  // unrounded values, as for other weights. Otherwise the eight bits are dequantized.
   if (!unsharded_.quantized.empty())
     unsharded_.value = unsharded_.initial ? initial_values(runtime, unsharded_, unsharded_.holder)
                                           : dequantize(runtime.device, unsharded_.quantized.rowwise_operand(),

@@ -80,7 +80,7 @@ class Model {
   class Root;
 
   Recipe recipe_;
-  Recipe plain_ = make_recipe("bf16");         ///< recipe of layers that `recipe_` does not change
+  Recipe plain_ = make_recipe("bf16");         ///< recipe of the layers that stay in the model's `dtype`
   Registry registry_;                          ///< the root's parameters, then each layer's
   std::unique_ptr<TokenEmbedding> embedding_;  ///< null without a vocabulary, as is head_
   std::unique_ptr<LanguageHead> head_;

@@ -10,7 +10,7 @@ namespace fp8lab {
 /// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter -
 /// average), by one list operation. The first update copies. Averages of parameters in eight bits start as zeros of the
 /// same format and are cast again by every update, so changes below half a unit of 3 mantissa bits are lost. Other
-/// averages are f32. If a parameter is sharded, its shard is averaged. Shards that are measured together are cast together.
+/// averages are f32. If a parameter is sharded, its shard is averaged. Shards measured together are cast together.
 class WeightAverage {
  public:
   /// Throws Error unless 0 <= decay < 1.

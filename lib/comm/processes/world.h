@@ -39,8 +39,8 @@ class World {
   bool anyone_left() const { return ended_count_ > 0; }
   bool has_left(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
 
-  /// Sends this rank's shutdown message, waits for all other ranks' messages, and throws the first cause if there is
-  /// one. `failure` is the exception by which this rank's function ended, if any.
+  /// Sends this rank's shutdown message, waits for the shutdown message of every other rank, and throws the first cause
+  /// if there is one. `failure` is the exception by which this rank's function ended, if any.
   void conclude(const std::optional<Failure>& failure);
 
  private:

@@ -19,7 +19,7 @@ constexpr bool ring_fits(std::size_t bytes, std::size_t shared_bytes) {
   return 2 * bytes + kRingReserve <= shared_bytes;
 }
 
-/// How many slots of `bytes` a block's ring has: enough for the bytes in flight to a multiprocessor, if they fit,
+/// How many slots of `bytes` a block's ring has: enough to keep a multiprocessor's loads in flight, as far as they fit,
 /// between 2 and kMostStages.
 constexpr int ring_stages(std::size_t bytes, std::size_t shared_bytes) {
   constexpr std::size_t kAim = std::size_t{104} << 10;
