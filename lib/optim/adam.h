@@ -43,7 +43,7 @@ struct AdamOptions {
   /// values within 2^-18 of its largest element; smaller ones become 0, and such elements move by mean / epsilon.
   DType exp_avg = DType::kF32;
   DType exp_avg_sq = DType::kF32;
-  /// Gradients are multiplied by min(1, max_grad_norm / norm), and norm is the norm of all gradients together. 0: no
+  /// Gradients are multiplied by min(1, max_grad_norm / norm); norm is the norm of all gradients together. 0: no
   /// clipping.
   double max_grad_norm = 0.0;
   /// The ranks whose shards make up the unsharded parameters; null: this rank has all rows. A parameter that is not
