@@ -23,7 +23,7 @@ Variable mse_loss(Runtime& runtime, const Variable& x, const Tensor& target);
 /// The mean cross-entropy of [tokens, vocabulary] logits and their targets, i32 [tokens], as f32 [1, 1]. Saves the
 /// logits in their own type, the targets and an f32 for each token. Backward overwrites the logits with their gradient:
 /// logits are a language model's largest tensor, and nothing else of them is ever stored (PyTorch makes FP32 copies of
-/// them, of their log-probabilities and of both gradients). So nobody may read the logits after backward.
+/// them, of their log-probabilities and of both gradients). So nothing may read the logits after backward.
 Variable cross_entropy(Runtime& runtime, const Variable& logits, const Tensor& targets);
 
 }  // namespace fp8lab

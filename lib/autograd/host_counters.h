@@ -20,7 +20,7 @@ class HostCounters {
   std::int64_t quantizer_copies = 0;
   /// One sample per layer and step is appended. Reserve it, so that measuring does not allocate. Null: no measurement.
   std::vector<PreForwardSample>* samples = nullptr;
-  /// Returns this thread's allocations so far; null where nobody counts them.
+  /// Returns this thread's allocations so far; null if no one counts them.
   std::int64_t (*heap_allocations)() = nullptr;
 
   /// Measures the time of its scope as one pre-forward.

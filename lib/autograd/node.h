@@ -17,10 +17,10 @@ class Node;
 struct Variable {
   Tensor value;
   std::shared_ptr<Node> producer;  ///< null: nothing that it depends on needs a gradient
-  QuantizedTensor quantized{};     ///< in place of `value`, where the next module takes it so
+  QuantizedTensor quantized{};     ///< in place of `value`, if the next module accepts it
 };
 
-/// The gradient of a node's output: in high precision or, where the node takes it so, quantized.
+/// The gradient of a node's output: in high precision or, if the node accepts it, quantized.
 struct Gradient {
   Tensor plain{};
   QuantizedTensor quantized{};
@@ -28,7 +28,7 @@ struct Gradient {
   bool is_quantized() const { return !plain && !quantized.empty(); }
 };
 
-/// The saved tensors of an operation, restored for its backward, in the order of saving. Where a quantized entry lies
+/// The saved tensors of an operation, restored for its backward, in the order of saving. The place of a quantized entry
 /// depends on the shell policy: in this object, which is destroyed with the backward call, or in the node's context,
 /// which lives on.
 class Restored {
@@ -73,7 +73,7 @@ class Node : public std::enable_shared_from_this<Node> {
   const std::vector<std::shared_ptr<Node>>& inputs() const { return inputs_; }
 
   /// Returns the gradients of the inputs, one per entry of inputs(). Gradients of parameters are accumulated directly.
-  /// An entry may be empty where the input has no producer.
+  /// An entry may be empty if the input has no producer.
   virtual std::vector<Tensor> backward(Tensor grad_output);
   /// The same, of gradients that may be quantized. This is what the engine calls; a node overrides either of the two.
   virtual std::vector<Gradient> backward_of(Gradient grad_output);
@@ -89,7 +89,7 @@ class Node : public std::enable_shared_from_this<Node> {
 
   /// Saves a plain tensor in a slot.
   void save(std::string_view what, const Tensor& tensor);
-  /// Saves a quantized tensor that the engine knows as one tensor: all of it lies in slots.
+  /// Saves a quantized tensor that is one tensor to the engine: all of it lies in slots.
   void save_quantized(std::string_view what, const QuantizedTensor& tensor);
   /// Saves quantized storage that the engine does not know: its buffers lie in slots, its shell in the context.
   void save_split(std::string_view what, QuantizedTensor tensor);

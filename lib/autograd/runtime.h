@@ -28,7 +28,7 @@ struct Runtime {
 
   /// How forward runs inside a checkpointed region. The first time (recording) saved tensors are not kept and scales
   /// are stashed; the second time (recomputing) the tensors are computed again for the nodes of the first.
-  /// Evaluating: there will be no backward, so nothing is saved, and casts make row-wise orientations alone.
+  /// Evaluating: there will be no backward, so nothing is saved, and casts make only row-wise orientations.
   enum class Mode { kPlain, kRecording, kRecomputing, kEvaluating };
   Mode mode = Mode::kPlain;
   CheckpointFrame* frame = nullptr;  ///< frame of the running region, null outside of regions
@@ -67,7 +67,7 @@ struct InitialValues {
   HostCopy kept;               ///< the values in the nominal type, if they are kept
 };
 
-/// A trainable tensor, in high precision or in eight bits. Where training is sharded, modules compute with the
+/// A trainable tensor, in high precision or in eight bits. If training is sharded, modules compute with the
 /// unsharded parameter, which exists only between a gather and the next reshard. `local` is then this rank's shard: a
 /// parameter of its own, which the optimizer updates.
 struct Parameter {
@@ -75,16 +75,16 @@ struct Parameter {
   TensorSpec spec;  ///< nominal: shape of the unsharded parameter, and the type of its gradients and products
   Init init = Init::kZeros;
   float init_deviation = 0.02f;
-  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< of a parameter in eight bits
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< for a parameter in eight bits
   std::optional<InitialValues> initial;  ///< present while the parameter holds its initial values or their cast
   Tensor value;                          ///< high precision; absent if there is a `quantizer`
   QuantizedTensor quantized;             ///< eight bits
   bool made_columnwise = false;          ///< `quantized`'s column-wise orientation was made of rows after a gather
   std::unique_ptr<Quantizer> quantizer;  ///< quantizes updates of `quantized`; null for a parameter in high precision
-  Tensor grad;                           ///< of the nominal type; absent until backward first produces one
+  Tensor grad;                           ///< has the nominal type; absent until backward first produces one
   HolderId holder = 0;
   HolderId grad_holder = 0;
-  std::int64_t first_row = 0;  ///< of a shard: its first row's index in the unsharded parameter
+  std::int64_t first_row = 0;  ///< index of a shard's first row in the unsharded parameter
   Parameter* local = nullptr;  ///< the shard, owned by the sharding; null if the parameter is not sharded
 
   bool in_eight_bits() const { return quantizer != nullptr; }

@@ -19,10 +19,10 @@ struct SequenceChunk {
 /// Context parallelism: which tokens of every sequence a rank computes. A sequence is cut into 2 * ranks chunks of one
 /// length; rank r has chunk r and then chunk 2 * ranks - 1 - r, as in Megatron and Transformer Engine. Under a causal
 /// mask early tokens see few keys and late tokens see many, so that ranks with such pairs have equally much work. A
-/// rank alone has the sequence as one chunk.
+/// single rank has the sequence as one chunk.
 class SequenceSplit {
  public:
-  /// `seq`: tokens of a sequence on this rank; even where there are several ranks. `ranks`: null for one rank.
+  /// `seq`: tokens of a sequence on this rank; an even number if there are several ranks. `ranks`: null for one rank.
   SequenceSplit(const ProcessGroup* ranks, std::int64_t seq) {
     if (ranks == nullptr || ranks->size() == 1) {
       chunks_[0].length = seq;
@@ -34,7 +34,7 @@ class SequenceSplit {
     count_ = 2;
   }
 
-  /// In the order of the rank's tokens, which is that of positions.
+  /// In the order of the rank's tokens, which is the order of positions.
   std::span<const SequenceChunk> chunks() const { return std::span(chunks_).first(count_); }
 
  private:

@@ -58,20 +58,20 @@ class Device {
 
   /// False if kernels do nothing, so that no value can be read back.
   virtual bool computes() const = 0;
-  /// Copies the tensor's elements to host memory, converted to float, row-major. Throws where computes() is false.
+  /// Copies the tensor's elements to host memory, converted to float, row-major. Throws if computes() is false.
   std::vector<float> read(const Tensor& tensor);
-  /// The same into memory of the caller's, for who reads large tensors again and again: the system clears new memory.
+  /// The same into the caller's memory, for repeated large reads: the operating system zeroes every fresh allocation.
   void read_to(const Tensor& tensor, std::span<float> values);
-  /// Copies the bytes of a contiguous tensor to the host. Throws where computes() is false.
+  /// Copies the bytes of a contiguous tensor to the host. Throws if computes() is false.
   std::vector<std::byte> read_bytes(const Tensor& tensor);
   /// The same into memory of the caller's.
   void read_bytes_to(const Tensor& tensor, std::span<std::byte> bytes);
-  /// Copies host bytes into a contiguous tensor. Does nothing where computes() is false.
+  /// Copies host bytes into a contiguous tensor. Does nothing if computes() is false.
   virtual void write_bytes(const Tensor& tensor, std::span<const std::byte> bytes) = 0;
   /// Copies the bytes of a contiguous tensor into another of the same size, by this device's fastest copy. Does nothing
-  /// where computes() is false.
+  /// if computes() is false.
   virtual void copy_bytes(const Tensor& from, const Tensor& to) = 0;
-  /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing where
+  /// Sets a contiguous tensor's elements from host floats, converted with round-to-nearest-even. Does nothing if
   /// computes() is false.
   virtual void write(const Tensor& tensor, std::span<const float> values) = 0;
   /// Waits until everything launched has finished.
@@ -84,11 +84,11 @@ class Device {
 
   /// How ranks' collectives reach this device's memory; null if it is host memory or does not exist.
   virtual PeerAccess* peer_access() { return nullptr; }
-  /// The execution context of the kernels, for code that launches work of its own beside them; its dynamic type is the
+  /// The execution context of the kernels, for code that launches work of its own next to them; its dynamic type is the
   /// backend's.
   ExecContext& context() { return *context_; }
   /// Bytes of device memory that the driver counts as this device's beyond the allocator's reserved ones: contexts,
-  /// libraries, scratch. Nothing where there is no driver.
+  /// libraries, scratch. Nothing if there is no driver.
   virtual std::optional<std::int64_t> driver_overhead_bytes() { return std::nullopt; }
   /// One line for each operation that has several algorithms, such as attention through a library: which algorithm it
   /// used. In the order of first use.

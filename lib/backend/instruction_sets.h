@@ -8,7 +8,7 @@
 namespace fp8lab {
 
 /// The instruction sets that this build has and this processor can run, best first, never empty: avx512, avx2, baseline
-/// on x86-64, where baseline is SSE2; baseline alone elsewhere.
+/// on x86-64, whose baseline is SSE2; only baseline elsewhere.
 std::vector<std::string_view> cpu_instruction_sets();
 
 /// The instruction set in use: the best one, until another is selected.

@@ -176,7 +176,7 @@ struct GemmArgs {
   bool accumulate = false;
   /// Lets the matrix units keep their own short accumulator (some 13 fraction bits) for the entire sum of per-tensor
   /// scaled quantized data, instead of moving it to FP32 every 128 terms. Only devices with such units, and the host
-  /// where it emulates them (ExecContext::tensor_core_sums()), read this.
+  /// if it emulates them (ExecContext::tensor_core_sums()), read this.
   bool fast_accumulation = false;
 };
 
@@ -239,7 +239,7 @@ struct ActivationQuantizeArgs {
   QuantizeArgs cast;
 };
 
-/// The same for gemm, whose result is f32 here: quantized data and amax are those of the finished sum with its bias,
+/// The same for gemm, whose result is f32 here: quantized data and amax come from the finished sum with its bias,
 /// which is not rounded to 16 bits before the cast. Equal to gemm and quantize one after the other up to the order of
 /// the sum. `product.accumulate` is false.
 struct GemmQuantizeArgs {
@@ -248,7 +248,7 @@ struct GemmQuantizeArgs {
 };
 
 /// Rotary embedding of [seq * batch, heads * head_dim]: dimensions d and d + head_dim/2 of a head are rotated by
-/// position * base^(-2d/head_dim), where position = first_position + row / batch. `inverse` rotates back, which is its
+/// position * base^(-2d/head_dim), with position = first_position + row / batch. `inverse` rotates back, which is its
 /// gradient.
 struct RopeArgs {
   MatrixView in;
@@ -261,7 +261,7 @@ struct RopeArgs {
 };
 
 /// out = keep ? in / (1 - p) : 0. keep is drawn from (seed, stream, (row_offset + row) * cols + col): an element is
-/// kept where uniform >= p. The gradient is the same operation with the same key.
+/// kept if uniform >= p. The gradient is the same operation with the same key.
 struct DropoutArgs {
   MatrixView in;
   MatrixView out;
@@ -280,7 +280,7 @@ struct AttentionRole {
 
 /// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). No S x S matrix
 /// is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
-/// logit is -inf. Dropout on P keeps an entry where uniform(seed, stream, ((sequence * heads + head) * seq + query) *
+/// logit is -inf. Dropout on P keeps an entry if uniform(seed, stream, ((sequence * heads + head) * seq + query) *
 /// seq + key) >= p and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P *
 /// scale), which enters the product as P8 / scale.
 struct AttentionShape {
@@ -304,8 +304,8 @@ struct AttentionForwardArgs {
   MatrixView o;    ///< O before any cast
   MatrixView lse;  ///< f32 [batch * heads, seq]: natural log of the row's sum of exponentials, maximum included
   AttentionRole s;
-  /// How O will be cast next, if the caller knows the scale already. A kernel may then return the values of O's eight
-  /// bits, whose cast gives those bits again. Only the kernel then knows O's own amax: it raises `amax`, if given, to
+  /// How O will be cast next, if the caller has the scale already. A kernel may then return the values of O's eight
+  /// bits, whose cast gives those bits again. Only the kernel then has O's own amax: it raises `amax`, if given, to
   /// the amax of O before any rounding, and sets *o_measured, so that the later cast raises nothing. A kernel that
   /// returns O itself changes neither.
   AttentionRole o_cast = {};
@@ -328,7 +328,7 @@ struct AttentionBackwardArgs {
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
-  /// How the gradients will be cast next, all three under one scale, if the caller knows it. A kernel may then return
+  /// How the gradients will be cast next, all three under one scale, if the caller has it. A kernel may then return
   /// the values of their eight bits, with `amax` raised to the largest of their own amaxes and *grad_measured set, as
   /// forward does for O.
   AttentionRole grad_cast;
@@ -358,7 +358,7 @@ struct EmbeddingForwardArgs {
 };
 
 /// grad_table(v, j) = sum over the rows i of entry v of grad_out(i, j), in FP32, in the order of sums over columns
-/// (core/sum_order.h) over those rows alone, so that every run gives the same bits. Row i belongs to entry tokens[i]
+/// (core/sum_order.h) over only those rows, so that every run gives the same bits. Row i belongs to entry tokens[i]
 /// or, if tokens are absent, to entry i / batch. Entries without rows become 0. `accumulate` adds the previous contents
 /// before the result is rounded, and leaves entries without rows as they are.
 struct EmbeddingBackwardArgs {
@@ -431,8 +431,8 @@ struct ClipCoefficientArgs {
 };
 
 /// One tensor of an Adam step; `param` is always given. Moments are f32, bf16, f16 or e4m3. f16 and e4m3 moments have a
-/// scale (f32[1]): value = element * scale, where scale = (largest finite magnitude) / (65504 / 2 or 448) is computed
-/// anew in every step, and is 1 for a tensor of zeros.
+/// scale (f32[1]): value = element * scale. scale = (largest finite magnitude) / (65504 / 2 or 448) is computed
+/// again in every step, and is 1 for a tensor of zeros.
 ///
 /// `master` is absent (data null), or the f32 value of which `param` is the rounding, or, if `param` is bf16, the low
 /// 16 bits of that value as i16. In the last case `param` holds the high 16 bits, plus one if the low ones are

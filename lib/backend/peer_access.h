@@ -9,7 +9,7 @@
 #include "core/dtype.h"
 
 /// How the ranks of one process access each other's GPU memory, in the order of their streams. Nothing here waits for a
-/// GPU unless it says so.
+/// GPU unless its comment mentions it.
 ///
 /// The ranks that take part in a collective each have a PeerStream and call:
 ///
@@ -21,7 +21,7 @@
 ///     await_ended(r)    for every r
 ///
 /// The barriers are between the host threads. Events are recorded before a barrier and waited for after it, so none is
-/// recorded anew while another rank has yet to wait for it. The next collective's begin() may follow at once.
+/// recorded again while another rank has yet to wait for it. The next collective's begin() may follow at once.
 namespace fp8lab {
 
 /// A copy between any GPUs of this process; `to` must not overlap `from`, or must be equal to it.
@@ -67,7 +67,7 @@ class PeerStream {
   /// not wait for it before wait_for_async().
   virtual void begin(bool async) = 0;
   virtual void await_begun(int rank) = 0;
-  /// `own`: copies within this GPU's memory, which may run beside `copies`.
+  /// `own`: copies within this GPU's memory, which may run at the same time as `copies`.
   virtual void copy(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path) = 0;
   virtual void reduce(std::span<const PeerReduction> reductions) = 0;
   virtual void end() = 0;

@@ -28,8 +28,8 @@ struct Behaviors {
   bool gather_eight_bits = true;       ///< shards travel as quantized data, not as dequantized values
   bool share_amax_over_shards = true;  ///< current scaling: all shards of a tensor use their largest amax
   bool choose_usage_by_pass = true;    ///< forward gathers row-wise orientations, backward column-wise ones
-  bool validate_usage_by_pass = true;  ///< forward asks for the row-wise orientation alone
-  bool use_weight_quantizer = true;  ///< an FP8 weight's own quantizer says which orientations it has, not the module's
+  bool validate_usage_by_pass = true;  ///< forward requests only the row-wise orientation
+  bool use_weight_quantizer = true;  ///< an FP8 weight's quantizer, not the module's, decides its orientations
   bool keep_fp8_init_metadata = true;     ///< sharding a deferred parameter keeps the metadata that makes it FP8
   bool strip_scale_padding = true;        ///< block scales travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather passes two flags of its tensor, not a copy of its quantizer
@@ -41,7 +41,7 @@ struct Behaviors {
   bool requantize_in_backward = true;     ///< sharded: forward saves no eight-bit copy of a weight, backward makes one
   bool clear_gathered_transposes = true;  ///< the transpose of a gathered weight is freed once backward has read it
 
-  /// A cached copy of a weight that lacks an orientation is made anew (TransformerEngine#1593). False is the behaviour
+  /// A cached copy of a weight that lacks an orientation is made again (TransformerEngine#1593). False is the behaviour
   /// before the fix.
   bool reset_incomplete_workspaces = true;
 
@@ -56,8 +56,8 @@ struct Behaviors {
   bool drop_transpose_in_make_like = true;
   bool own_scale_in_new_zeros = true;     ///< zeros like a per-tensor matrix copy its scale instead of sharing it
   bool copy_bytes_between_shards = true;  ///< a copy moves bytes and does not go through high precision
-  bool view_aligned_slices = true;        ///< a slice is a view where scales allow it, not a copy in high precision
-  bool flatten_without_copy = true;       ///< a sharded tensor of blocks has no dequantized flat copy beside it (#3008)
+  bool view_aligned_slices = true;        ///< a slice is a view if scales allow it, not a copy in high precision
+  bool flatten_without_copy = true;       ///< a sharded tensor of blocks has no extra dequantized flat copy (#3008)
 
   // Optimizers (TransformerEngine#2245, #2370, #2698, and those named below). False is the behaviour before the fix.
   bool unwrap_shards_in_adam = true;    ///< Adam examines the local shard, not the wrapper around it
@@ -65,7 +65,7 @@ struct Behaviors {
   bool fuse_moment_casts = true;        ///< Adam's kernel reads and writes BF16 moments (TransformerEngine#2632)
   bool write_back_list_updates = true;  ///< the result of a list operation on a quantized tensor is cast back into it
   bool measure_scale_in_adam = true;    ///< Adam measures current-scaled weights to cast them (TransformerEngine#2816)
-  bool cast_blocks_in_adam = true;      ///< Adam knows weights in blocks and MXFP8 (TransformerEngine#2753)
+  bool cast_blocks_in_adam = true;      ///< Adam accepts weights in blocks and MXFP8 (TransformerEngine#2753)
   bool skip_empty_tensors = true;       ///< list kernels are launched over lists without empty tensors (#3212)
   bool count_empty_steps = true;        ///< Adam counts steps of groups that are empty on this rank (#3318)
 

@@ -8,10 +8,10 @@
 namespace fp8lab {
 
 /// Segments that all ranks of a group reserve together: either every rank reserves one of the same size, or none does.
-/// A rank that gets no memory, or whose capacity has no room, tells the others, so that all are refused alike.
+/// A rank that gets no memory, or whose capacity has no room, informs the others, so that all are refused alike.
 ///
-/// The backend provides the memory behind the segments. Segments may outlive the group: a group that is destroyed tells
-/// its sources, which then serve their own rank alone.
+/// The backend provides the memory behind the segments. Segments may outlive the group: a destroyed group informs
+/// its sources, which then serve only their own rank.
 class GatherSource : public SegmentSource {
  public:
   /// A collective, as are decline() and settle().

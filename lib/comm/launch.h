@@ -8,7 +8,7 @@ namespace fp8lab {
 
 /// This process's place among the ranks, as the launcher set it.
 struct Launch {
-  /// "torchrun", "mpirun" or "srun"; empty: nobody launched ranks, and this process is alone.
+  /// "torchrun", "mpirun" or "srun"; empty: no launcher, and this process is the only rank.
   std::string_view launcher;
   int rank = 0;
   int size = 1;
@@ -32,7 +32,7 @@ struct Rendezvous {
   int rank = 0;
   int size = 1;
   std::string job = {};   ///< distinguishes jobs of one user
-  std::string host = {};  ///< of rank 0, for messages; may be empty
+  std::string host = {};  ///< host of rank 0, for messages; may be empty
 
   bool operator==(const Rendezvous&) const = default;
 };
@@ -45,10 +45,10 @@ Rendezvous discover_rendezvous(const Launch& launch, const EnvironmentLookup& va
 /// The row of process_groups.h by which the ranks of a launched process run.
 struct ProcessGroupChoice {
   std::string_view row;
-  std::string reason;  ///< of the choice, in words
+  std::string reason;  ///< reason of the choice, in words
 };
 
-/// in_process if nobody launched ranks, mpi under mpirun, sockets under torchrun. Under srun, mpi if this build has it
+/// in_process without a launcher, mpi under mpirun, sockets under torchrun. Under srun, mpi if this build has it
 /// and the step offers a process manager (PMIX_RANK or PMI_RANK is set), else sockets. `no_mpi` is the reason why mpi
 /// is unavailable, empty if it is available. Throws Error under mpirun without MPI.
 ProcessGroupChoice choose_process_group(const Launch& launch, const EnvironmentLookup& variable,

@@ -84,7 +84,7 @@ struct BroadcastPart {
 };
 
 /// One tensor of a ring exchange: `from` goes to the rank that is `shift` further, and the bytes of the rank that is
-/// `shift` before come to `to`. Every rank sends as many bytes. The two must not overlap.
+/// `shift` before come to `to`. Every rank sends the same number of bytes. The two must not overlap.
 struct ExchangePart {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -92,7 +92,7 @@ struct ExchangePart {
   Content content = Content::kPayload;
 };
 
-/// The collectives of one kind that one rank has issued. Bytes are those of the full arrays, over all ranks: the `size`
+/// The collectives of one kind that one rank has issued. Bytes count the full arrays, over all ranks: the `size`
 /// of nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
   std::int64_t collectives = 0;
@@ -203,7 +203,7 @@ class ProcessGroup {
     if constexpr (std::is_same_v<Part, BroadcastPart>) group.do_broadcast(call, parts);
     if constexpr (std::is_same_v<Part, ExchangePart>) group.do_ring_exchange(call, parts);
   }
-  /// In a ring exchange: the rank that this rank sends to, and the one that it receives from.
+  /// In a ring exchange: the rank that this rank sends to, and the rank that it receives from.
   int receiver(const Signature& call) const { return (rank_ + call.shift) % size(); }
   int sender(const Signature& call) const { return (rank_ - call.shift + size()) % size(); }
   static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color,
@@ -212,8 +212,8 @@ class ProcessGroup {
   }
 
  private:
-  // The operations of a backend. Arguments have been checked. The backend compares the call's signature with those of
-  // the other ranks.
+  // The operations of a backend. Arguments have been checked. The backend compares the call's signature with the
+  // other ranks' signatures.
   virtual void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool async) = 0;
   virtual void do_reduce_scatter(const Signature& call, std::span<const ScatterPart> parts) = 0;
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;

@@ -25,7 +25,7 @@ const ProcessGroupRow& process_group_row(std::string_view name);
 /// Runs `rank_function` once for every rank that lives in this process, with its membership of the group of all ranks.
 /// Returns when all of them, in other processes too, have returned.
 ///
-/// Throws if the row is unknown or unavailable, or if a rank failed. The exception is the first cause alone, as
+/// Throws if the row is unknown or unavailable, or if a rank failed. The exception is only the first cause, as
 /// OutOfMemory if it was one, else as Error, with the rank in front of its message. Pending and later collectives of
 /// the other ranks throw GroupAborted, which `rank_function` should let through. A thread that neither returns nor
 /// issues a collective cannot be ended: the others report it after the timeout, but the run returns only when that

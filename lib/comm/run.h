@@ -53,7 +53,7 @@ struct RunOptions {
   std::stop_token stop = {};
 };
 
-/// Thrown by run_ranks() if the process of another rank has died or no longer answers. This process can then start no
+/// Thrown by run_ranks() if the process of another rank has died or no longer responds. This process can then start no
 /// further run.
 class RanksLost : public Error {
  public:

@@ -42,10 +42,10 @@ constexpr std::string_view name(ReduceOp op) { return op == ReduceOp::kSum ? "su
 struct Signature {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ReduceOp op = ReduceOp::kSum;
-  std::int32_t root = 0;   ///< of a broadcast
-  std::int32_t shift = 0;  ///< of a ring exchange: rank r sends to rank (r + shift) mod size
+  std::int32_t root = 0;   ///< root of a broadcast
+  std::int32_t shift = 0;  ///< shift of a ring exchange: rank r sends to rank (r + shift) mod size
   std::int64_t parts = 0;
-  std::int64_t bytes = 0;      ///< of the full arrays
+  std::int64_t bytes = 0;      ///< bytes of the full arrays
   std::uint64_t sequence = 0;  ///< number of the collective in its group, from 1
   /// Hash of the full label and of every part's offsets, type and content, in order.
   std::uint64_t digest = 0x243F6A8885A308D3ull;

@@ -15,7 +15,7 @@ struct Slice {
 };
 
 /// The slice of `part`, the `index`-th of its collective, that `rank` of `ranks` reduces. Slices are multiples of a
-/// cache line, so a small tensor is reduced by one rank alone; `index` decides by which, so that many small tensors are
+/// cache line, so only one rank reduces a small tensor; `index` decides which, so that many small tensors are
 /// spread over the ranks.
 inline Slice slice_of(const ReducePart& part, std::size_t index, int rank, int ranks) {
   constexpr std::int64_t kLineBytes = 64;

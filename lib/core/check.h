@@ -12,7 +12,7 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Thrown where the device cannot provide memory; the message contains the ledger's account.
+/// Thrown if the device cannot provide memory; the message contains the ledger's account.
 class OutOfMemory : public Error {
  public:
   using Error::Error;

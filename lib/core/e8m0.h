@@ -17,7 +17,7 @@ inline constexpr std::uint8_t kE8M0Nan = 255;
 /// NaNs, as torchao does; Transformer Engine gives 254 for Inf), zero gives 0. Requires amax >= 0 or NaN.
 ///
 /// In exact arithmetic the rule is byte = max(0, E - emax + (F > 0x600000)) with amax's exponent field E and fraction
-/// F. The float product differs from it at one amax per format, where a subnormal product loses its last bit:
+/// F. The float product differs from it at one amax per format, at which a subnormal product loses its last bit:
 /// 0x04600001 for E4M3 and 0x07E00001 for E5M2 give 0 here and 1 there, which clips that amax by one part in 14
 /// million.
 F8_HOST_DEVICE constexpr std::uint8_t e8m0_rceil(float amax, float fp8_max) {

@@ -4,7 +4,7 @@
 
 #include "core/float_bits.h"
 
-// Elementary functions made of correctly rounded operations alone, so that every machine, every vector width and every
+// Elementary functions made of only correctly rounded operations, so that every machine, every vector width and every
 // GPU (compiled without contraction) computes the same bits. libm is not used: its results differ between versions and
 // processors, and loops around its calls are not vectorised.
 namespace fp8lab {
@@ -42,7 +42,7 @@ F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
 
 inline constexpr float kRounder = 0x1.8p23f;  ///< adding it to x leaves the nearest integer to x in the low bits
 
-/// exp(x) = series * 2^n, where n is float_bits(shifted) - float_bits(kRounder).
+/// exp(x) = series * 2^n, with n = float_bits(shifted) - float_bits(kRounder).
 struct PartsOfExponential {
   float series;
   float shifted;
@@ -68,7 +68,7 @@ F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
 
 }  // namespace detail
 
-/// exp(x), within 2 ulp where the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
+/// exp(x), within 2 ulp if the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
 F8_HOST_DEVICE inline float exponential(float x) {
   const detail::PartsOfExponential parts =
       detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
@@ -117,7 +117,7 @@ F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 
 /// sigmoid(x). A NaN gives some number, and the caller's product with x makes it NaN again.
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
-  // The argument is bounded below by -64, where exp no longer changes 1 + exp. So n > -126, and a quarter of exp is
+  // The argument is bounded below by -64, at which exp no longer changes 1 + exp. So n > -126, and a quarter of exp is
   // computed by adding to the exponent; four times that may be Inf.
   const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));

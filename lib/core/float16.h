@@ -57,7 +57,7 @@ F8_HOST_DEVICE constexpr float f16_to_f32(Half x) {
 /// Rounds to nearest even; overflow (from 65520) gives Inf; every NaN becomes the quiet NaN of its sign (0x7E00,
 /// 0xFE00).
 F8_HOST_DEVICE constexpr Half f32_to_f16(float x) {
-  // 65520 is the tie that rounds up to Inf. The fields of Inf follow those of the largest finite number.
+  // 65520 is the tie that rounds up to Inf. The fields of Inf follow the fields of the largest finite number.
   constexpr std::uint32_t kOverflowBits = float_bits(65520.0f);
   const std::uint32_t bits = float_bits(x);
   const std::uint32_t magnitude = bits & kFloatMagnitudeMask;

@@ -16,7 +16,7 @@
 /// The project has one scaling rule, with this order of operations:
 ///   scale     = scale_from_amax(amax, ...)        fp8_max / max(amax, epsilon), one float division
 ///   code      = encode(x * scale)                 one float multiplication
-///   scale_inv = 1 / scale                         one float division, stored beside the quantized data
+///   scale_inv = 1 / scale                         one float division, stored with the quantized data
 ///   value     = decode(code) * scale_inv          one float multiplication
 /// Other orders, such as x / scale_inv, give other data at ties. Microscaling blocks follow the same rule with scale =
 /// e8m0_multiplier(byte) and scale_inv = e8m0_to_f32(byte), which are exact.

@@ -16,7 +16,7 @@ constexpr std::uint64_t fnv1a(std::string_view text, std::uint64_t hash = kFnv1a
   return hash;
 }
 
-/// One step over a 64-bit word instead of a byte. The shift moves high bits down, which the product alone never does.
+/// One step over a 64-bit word instead of a byte. The shift moves high bits down, which a product never does.
 /// Every step is invertible, so two different words always give two different hashes.
 constexpr std::uint64_t fnv1a_word(std::uint64_t word, std::uint64_t hash = kFnv1aBasis) {
   hash = (hash ^ word) * kFnv1aPrime;

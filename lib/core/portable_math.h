@@ -2,12 +2,12 @@
 
 #include <cstdint>
 
-// Elementary functions in double made of correctly rounded operations alone, so that every machine computes the same
+// Elementary functions in double made of only correctly rounded operations, so that every machine computes the same
 // bits: libm's results differ between versions, and between processors with and without FMA. For the host only; kernels
 // use core/elementary.h for functions of single elements.
 namespace fp8lab::portable {
 
-/// e^x, within 3 ulp where the result is normal; 0 below -746, Inf above 710, NaN for NaN.
+/// e^x, within 3 ulp if the result is normal; 0 below -746, Inf above 710, NaN for NaN.
 double exponential(double x);
 
 /// ln(x), within 3 ulp; -Inf for 0, Inf for Inf, NaN below 0 and for NaN.

@@ -71,7 +71,7 @@ const Library& find_library() {
   return *library;
 }
 
-/// Throws Error with unavailable_reason() where that is not empty.
+/// Throws Error with unavailable_reason() if that is not empty.
 void check_available(const SharedLibrary& library);
 
 /// find_library(), after check_available().

@@ -5,7 +5,7 @@
 #include "core/float_bits.h"
 
 // The orders in which long sums are added. They are the same on every device, so that results are too: each order is
-// fixed by the number of terms alone, never by the number of threads, lanes or multiprocessors at hand.
+// fixed only by the number of terms, never by the number of threads, lanes or multiprocessors at hand.
 namespace fp8lab {
 
 /// Order of sums over a row, and of losses. Term j goes to partial sum j % kSumLanes; each partial sum begins as +0 and
@@ -20,7 +20,7 @@ inline constexpr int kSumRun = 8;  ///< elements that one GPU thread reads at on
 inline constexpr std::int64_t kLossPart = 32768;
 
 /// Order of a row's sum of exponentials, of which one pass finds the maximum too (ExponentialSum of core/elementary.h).
-/// Terms go to partial sums and these are joined as above, but each run has a maximum m of its own: where a term
+/// Terms go to partial sums and these are joined as above, but each run has a maximum m of its own: if a term
 /// exceeds it, the run's partial sums are first multiplied by exp(m - new m), and two joined sums by exp(m - larger m).
 /// Runs begin with the lowest finite number as their maximum.
 

@@ -8,8 +8,8 @@ namespace fp8lab {
 namespace {
 
 constexpr std::array kFixes = {
-    // #2772 (2.15) mended the restore. By the code the leak of FusedAttention is that of 2.0 to 2.7, of what it cast
-    // itself under delayed scaling: #2012 saves Q, K and V as tensors, which have no shells.
+    // #2772 (2.15) fixed the restore. By the code, FusedAttention has the leak of 2.0 to 2.7: it retains what it cast
+    // itself under delayed scaling. #2012 saves Q, K and V as tensors, which have no shells.
     Fix{.name = "release_attention_tensors",
         .upstream = {{"TransformerEngine#1935", "TransformerEngine#2012", "TransformerEngine#2772"},
                      "789c6ca63",
@@ -29,8 +29,8 @@ constexpr std::array kFixes = {
                    "scales of their inputs",
         .decision = "the shells of GroupedLinear's saved storage move out of the context when backward restores them",
         .revert = [](Behaviors& b) { b.grouped_shells = ShellPolicy::kRestoreAndKeep; }},
-    // Of 2.0, which left the buffers in the shells: it retained the same bytes after backward, but had no shells to
-    // restore.
+    // A defect of 2.0, which left the buffers in the shells: it retained the same bytes after backward, but had no
+    // shells to restore.
     Fix{.name = "release_module_tensors",
         .upstream = {{"TransformerEngine#1500"}, "d3efaebb6", "2.1"},
         .symptom = "Linear, LayerNormLinear and LayerNormMLP keep their quantized weight copies alive after backward",
@@ -52,7 +52,7 @@ constexpr std::array kFixes = {
                    "quantized again in every layer",
         .decision = "a split of an MXFP8 tensor splits its data and scales",
         .revert = [](Behaviors& b) { b.split_in_eight_bits = false; }},
-    // #2245 made the view of MXFP8 tensors (2.10), #2698 that of blocks (2.14), and #3008 reports what it keeps alive.
+    // #2245 made the view of MXFP8 tensors (2.10), #2698 the view of blocks (2.14). #3008 reports what it keeps alive.
     // Main had both as of d0067d0da.
     Fix{.name = "flatten_without_copy",
         .upstream = {{"TransformerEngine#2245", "TransformerEngine#2698", "TransformerEngine#3008"}, "", ""},
@@ -184,7 +184,7 @@ constexpr std::array kFixes = {
         .revert = [](Behaviors& b) { b.skip_empty_tensors = false; }},
     // On the branch of 2.19, which had no tag as of 2026-08-22. The groups that were empty upstream are Megatron's, on
     // ranks without a parameter of the group; FSDP2 lists a parameter of which a rank has no rows, and its step was
-    // counted. The model is of frameworks that leave such shards out.
+    // counted. The model follows frameworks that leave such shards out.
     Fix{.name = "count_empty_steps",
         .upstream = {{"TransformerEngine#1986", "TransformerEngine#3318"}, "734ce31e9", "2.19"},
         .symptom = "training resumes with the wrong bias correction if the saved step comes from a rank on which the "
@@ -236,7 +236,7 @@ constexpr std::array kFixes = {
                    "the next backward reads them instead of the transposes of the new weights",
         .decision = "the transpose of a gathered weight is freed once backward has read it",
         .revert = [](Behaviors& b) { b.clear_gathered_transposes = false; }},
-    // #2044 mended the same in fusible operations, where no quantizer got the new history.
+    // #2044 fixed the same in fusible operations, in which no quantizer got the new history.
     Fix{.name = "rebind_amax_on_resize",
         .upstream = {{"TransformerEngine#1814", "TransformerEngine#2044"}, "d5d783337", "2.5"},
         .symptom =

@@ -13,7 +13,7 @@
 namespace fp8lab {
 
 /// One array of a sharded parameter: its shape when unsharded, and where each rank's bytes lie in it. Each rank holds
-/// contiguous full rows, so they are sent from their storage and received in place. Every rank sends as many bytes. The
+/// contiguous full rows, so they are sent from their storage and received in place. All send equally many bytes. The
 /// padding of ranks with fewer rows arrives after all rows, so that the unsharded array is the start of what arrives.
 struct GatheredArray {
   TensorSpec unsharded;                     ///< padding of scales included

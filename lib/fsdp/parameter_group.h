@@ -36,7 +36,7 @@ class ParameterGroup {
   ParameterGroup(const ParameterGroup&) = delete;
   ParameterGroup& operator=(const ParameterGroup&) = delete;
 
-  /// Sets the groups whose unsharded parameters each pass needs next; null for none. They are gathered beside this
+  /// Sets the groups whose unsharded parameters each pass needs next; null for none. They are gathered during this
   /// module's work, as soon as its own parameters are gathered.
   void gather_ahead(ParameterGroup* next_forward, ParameterGroup* next_backward) {
     next_forward_ = next_forward;

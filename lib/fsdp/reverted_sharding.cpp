@@ -85,8 +85,8 @@ class RevertedSharding final : public ShardingHooks {
       return;
     }
     // before_free() has left the transpose of the values gathered last. A pass that reads only rows drops it, and a
-    // transpose of blocks is dropped and made again. A per-tensor transpose is kept; if it is of the previous step, so
-    // are the values that products read.
+    // transpose of blocks is dropped and made again. A per-tensor transpose is kept. If it is from the previous
+    // step, so are the values that products read.
     const QuantFormat& format = unsharded.quantized.format();
     if (format.columnwise_is_transpose() && !(usage.columnwise && format.per_tensor())) unsharded.drop_columnwise();
   }
@@ -102,8 +102,8 @@ class RevertedSharding final : public ShardingHooks {
     }
   }
 
-  // clear_gathered_transposes, and fixes without which forward makes transposes: FSDP2 frees the outputs of the
-  // all-gather alone, so copies that were made of them stay.
+  // clear_gathered_transposes, and fixes without which forward makes transposes: FSDP2 frees only the outputs of
+  // the all-gather, so copies that were made of them stay.
   void before_free(Parameter& unsharded) override {
     if (unsharded.made_columnwise) made_ = std::move(unsharded.quantized.columnwise());
   }
@@ -117,7 +117,7 @@ class RevertedSharding final : public ShardingHooks {
  private:
   // flatten_without_copy: FSDP2 keeps a view of every padded shard as one row, also of those that gather by hooks of
   // their own, which do not read it. Blocks lie along the last dimension and cannot be viewed so: upstream warns that
-  // the view is "not going to be used anywhere" and answers with dequantized values, a second copy of the shard for all
+  // the view is "not going to be used anywhere" and returns dequantized values, a second copy of the shard for all
   // of training. It is made where FSDP2 makes it for initialised models; deferred ones get it before the first forward.
   void flatten(Runtime& runtime, const Parameter& shard, const RowSplit& split) {
     const TensorSpec& spec = shard.spec;

@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 /// Split of dim 0 of a parameter over ranks: ceil(rows / ranks) rows each from rank 0 on, so the last ranks may have
-/// fewer rows, or none. As by FSDP2, each rank keeps and moves as many rows as rank 0. Those that it does not have are
+/// fewer rows, or none. As by FSDP2, each rank keeps and moves rank 0's number of rows. Those that it does not have are
 /// padding; they follow the parameter's rows when all ranks' rows are put together.
 class RowSplit {
  public:

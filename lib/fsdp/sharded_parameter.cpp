@@ -39,7 +39,7 @@ void ShardedParameter::decide_format(Runtime& runtime) {
   if (refusal_.empty()) return;
   // Shards would cut scale blocks, so this parameter is sharded in its nominal type. If its initial values can be
   // computed again, it gets the values from which the eight bits were cast, so that master weights start from
-  // unrounded values like those of other weights. Otherwise the eight bits are dequantized.
+  // unrounded values, as for other weights. Otherwise the eight bits are dequantized.
   if (!unsharded_.quantized.empty())
     unsharded_.value = unsharded_.initial ? initial_values(runtime, unsharded_, unsharded_.holder)
                                           : dequantize(runtime.device, unsharded_.quantized.rowwise_operand(),
@@ -127,7 +127,7 @@ void ShardedParameter::cut_from_unsharded(Runtime& runtime) {
   RowCut cut{
       .begin = first, .count = count, .orientations = {.rowwise = true, .columnwise = true}, .holder = shard_.holder};
   if (unsharded.format().columnwise_stored_transposed()) {
-    // One orientation at a time, so that only one orientation of the unsharded parameter lies in memory beside the
+    // One orientation at a time, so that only one orientation of the unsharded parameter lies in memory with the
     // shard.
     cut.orientations.columnwise = false;
     QuantizedTensor shard = cut_rows(device, behaviors, unsharded, cut);

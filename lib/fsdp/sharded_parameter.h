@@ -19,10 +19,10 @@ namespace fp8lab {
 /// An eight-bit parameter is gathered as its data. Block scales are gathered with it, without their padding. A
 /// per-tensor scale is not gathered, because it is the same on every rank (see Quantizer::amax_group). If the shards
 /// would cut blocks, the format refuses them: the parameter then stays in high precision, with its initial values as
-/// long as it has them, and refusal() says why.
+/// long as it has them, and refusal() returns the reason.
 ///
-/// A shard with fewer rows than rank 0's has storage for as many, zeros after its own, and so has each of its arrays
-/// that is gathered. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
+/// A shard with fewer rows than rank 0's has storage for rank 0's number of rows, zeros after its own. So has each
+/// gathered array. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
 /// Gradients are reduced likewise.
 ///
 /// If all ranks have equally many rows, the shard and the unsharded parameter lie in Pool::kGathered, otherwise in
@@ -74,7 +74,7 @@ class ShardedParameter {
   /// State of the reduction that runs.
   struct Reduction {
     Tensor copy;  ///< what is sent, if it is not the gradient itself
-    Tensor sums;  ///< as many rows on every rank
+    Tensor sums;  ///< the same number of rows on every rank
   };
 
   // The steps of the constructor.
@@ -91,7 +91,7 @@ class ShardedParameter {
   void check_orientations() const;
   /// A holder's memory: Pool::kGathered if all ranks have equally many rows.
   void place(Runtime& runtime, HolderId holder) const;
-  /// Gives the arrays that are gathered storage for as many rows as rank 0's have, if theirs is shorter.
+  /// Gives the gathered arrays storage for the number of rows that rank 0's have, if theirs is shorter.
   void pad_shard(Runtime& runtime);
 
   Parameter& unsharded_;

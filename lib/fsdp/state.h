@@ -12,7 +12,7 @@ struct ShardingState {
   bool reshard_after_forward = true;
 };
 
-/// The state of the innermost wrapped module that contains the module or parameter `name`. A gather hook knows only its
+/// The state of the innermost wrapped module that contains the module or parameter `name`. A gather hook has only its
 /// parameter, so it must search; parameter groups store the result.
 const ShardingState& state_of(const std::vector<ShardingState>& states, std::string_view name);
 

@@ -39,7 +39,7 @@ std::byte* CachingAllocator::allocate(std::size_t bytes, Pool pool) {
   Chunk* chunk = take_cached(size, pool, small);
   if (!chunk) chunk = reserve_segment(size, pool, small);
   if (!chunk) {
-    // Where ranks reserve together, all of them were refused, so all of them come here.
+    // If ranks reserve together, all of them were refused, so all of them come here.
     release_free(pool == Pool::kGathered);
     source_of(pool).settle();
     chunk = reserve_segment(size, pool, small);

@@ -19,10 +19,10 @@ class SegmentSource {
   /// Returns a segment aligned to at least 512 bytes, or nullptr when no memory is left.
   virtual std::byte* reserve(std::size_t bytes) = 0;
   /// Called in place of reserve() when the allocator's capacity has no room for `bytes` more. A source from which
-  /// several ranks reserve together tells the other ranks.
+  /// several ranks reserve together informs the other ranks.
   virtual void decline(std::size_t /*bytes*/) {}
   /// Called after a refusal, once free segments have been released and before reserve() or decline() is called again.
-  /// Where several ranks reserve together, it returns when every rank has released its free segments.
+  /// If several ranks reserve together, it returns when every rank has released its free segments.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
   /// Sets `bytes` inside a segment to `value`, before any work that is launched later. The default writes host memory.
@@ -61,7 +61,7 @@ class CachingAllocator {
   /// kAlignment bytes.
   std::byte* allocate(std::size_t bytes, Pool pool = Pool::kOwn);
   void free(std::byte* pointer) noexcept;
-  /// Releases free segments, except those of gather_from(): ranks release these together, after one of them was
+  /// Releases free segments, except segments of gather_from(): ranks release these together, after one of them was
   /// refused.
   void release_cached() noexcept { release_free(false); }
   /// Calls SegmentSource::fill() of the allocator's source.
@@ -119,7 +119,7 @@ class CachingAllocator {
   std::size_t capacity_bytes_;
   std::vector<std::unique_ptr<SegmentSource>> gather_sources_;  // the last is the present one, if any
   SegmentSource* gather_source_ = nullptr;
-  std::pmr::unsynchronized_pool_resource nodes_;      // of the containers below; keeps freed nodes for reuse
+  std::pmr::unsynchronized_pool_resource nodes_;      // nodes of the containers below; keeps freed nodes for reuse
   std::pmr::map<std::byte*, Chunk> chunks_{&nodes_};  // nodes never move: neighbours and free_ point at them
   // Two sets for each pool, large chunks first.
   std::array<FreeChunks, 2 * kPools> free_{FreeChunks(&nodes_), FreeChunks(&nodes_), FreeChunks(&nodes_),

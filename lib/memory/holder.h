@@ -48,7 +48,7 @@ using HolderId = std::uint32_t;
 
 struct Holder {
   HolderKind kind = HolderKind::kWorkspace;
-  std::string owner;  ///< "layers[2].attention"; empty where the kind alone identifies the holder
+  std::string owner;  ///< "layers[2].attention"; empty if the kind is enough to identify the holder
   std::string what;   ///< "q"
 };
 

@@ -48,7 +48,7 @@ void Ledger::record_timeline(bool on) {
   recording_ = on;
   if (paused_) catch_up();
   paused_ = !on;
-  if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice as many pages
+  if (on) timeline_.reserve(std::size_t{1} << 16);  // growing by copies would touch twice the pages
 }
 
 /// Adds the net changes of a pause to the timeline, frees before allocations: a block that replaced another between

@@ -23,7 +23,7 @@ struct LedgerEvent {
   std::int64_t live_bytes = 0;  ///< after the event
   HolderId holder = 0;          ///< holder after the event; for a free, holder before it
   Phase phase;
-  HolderId from = 0;  ///< of a transfer: holder before it
+  HolderId from = 0;  ///< for a transfer: holder before it
 };
 
 /// Live bytes at a named moment ("end_of_forward"), with their holders.

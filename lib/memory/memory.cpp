@@ -86,7 +86,7 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
         account.empty()
             ? fmt::format("nothing is held, but memory comes in segments of {} and more",
                           size_text(static_cast<std::int64_t>(CachingAllocator::kSmallestSegment)))
-            : fmt::format("held by:{}", fmt::join(account, ";"));  // which also parts them where they stand on one line
+            : fmt::format("held by:{}", fmt::join(account, ";"));  // which also separates them if they are on one line
     const bool together = pool == Pool::kGathered && allocator_.gather_source() != nullptr;
     const std::string limit = options_.capacity_bytes == 0
                                   ? ""

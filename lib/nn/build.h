@@ -26,11 +26,11 @@ struct Build {
   Registry& registry;
   DType dtype = DType::kBF16;      ///< type of parameters, activations and gradients
   bool eight_bit_weights = false;  ///< weights of matrix products are stored in the recipe's weight format
-  /// Norms and activations cast or measure their results in the same kernel, where possible.
+  /// Norms and activations cast or measure their results in the same kernel, if possible.
   bool fused_quantize = true;
   bool deferred_init = false;  ///< parameters get no storage here: the sharding initialises each rank's shard
   bool cache_weights = false;  ///< modules keep the copies that they quantize of weights
-  /// Rows of amax histories until the first forward; 0: as many as the recipe has.
+  /// Rows of amax histories until the first forward; 0: the recipe's number.
   std::int64_t initial_history_length = 0;
   InitialValuesIn initial_in = InitialValuesIn::kSeed;
   float init_deviation = 0.02f;      ///< standard deviation of matrices' initial values

@@ -32,16 +32,16 @@ struct LayerConfig {
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   bool fp8_attention = false;          ///< if the recipe has formats for attention
-  bool fp8_attention_backward = true;  ///< false: the backward of such attention is that of attention in 16 bits
+  bool fp8_attention_backward = true;  ///< false: such attention uses the backward of attention in 16 bits
   bool fp8_mha = false;                ///< with both of these: linear layers and attention exchange eight bits
   bool fuse_mlp = false;               ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
-  std::int64_t experts = 4;   ///< of a grouped linear
+  std::int64_t experts = 4;   ///< experts of a grouped linear
   bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
 
   std::int64_t head_dim() const { return hidden / heads; }
   std::int64_t tokens() const { return seq * batch; }
-  /// Rows of each expert's group, in order; they add up to tokens(). An even split is of equal groups; rows that the
+  /// Rows of each expert's group, in order; they add up to tokens(). An even split has equal groups; rows that the
   /// experts do not divide make some groups larger by one. The groups of an uneven split are multiples of
   /// gcd(tokens, 128), so that the blocks of a recipe that fit all tokens fit all groups.
   std::vector<std::int64_t> group_rows() const;

@@ -20,20 +20,20 @@ struct ModelOptions {
   DType dtype = DType::kBF16;
   bool checkpoint_layers = false;  ///< every layer is a checkpointed region
   bool eight_bit_weights = false;  ///< weights of matrix products are stored in the recipe's weight format
-  /// Norms and activations cast or measure their results in the same kernel, where possible.
+  /// Norms and activations cast or measure their results in the same kernel, if possible.
   bool fused_quantize = true;
   bool deferred_init = false;  ///< parameters get no storage: the sharding initialises each rank's shard
   /// Modules keep the eight-bit copies of unsharded weights in high precision, for all micro-batches of a step.
   bool cache_weights = false;
-  /// Rows of amax histories until the first forward gives them as many as the recipe has, which is how a model is built
-  /// under one recipe and run under another. 0: as many from the beginning.
+  /// Rows of amax histories until the first forward gives them the recipe's number of rows. So a model can be built
+  /// under one recipe and run under another. 0: the recipe's number from the beginning.
   std::int64_t initial_history_length = 0;
-  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< of FP8 weights
+  InitialValuesIn initial_in = InitialValuesIn::kSeed;  ///< for FP8 weights
   /// Layers at the start and at the end that the recipe leaves in `dtype`: nothing of them is quantized.
   std::int64_t first_layers_plain = 0;
   std::int64_t last_layers_plain = 0;
 
-  /// Makes a language model, of as many tokens: an embedding before the layers, a norm and a head after them.
+  /// Makes a language model with this many tokens: an embedding before the layers, a norm and a head after them.
   std::int64_t vocabulary = 0;
   bool tied_head = false;  ///< the head's matrix is the embedding's
   bool learned_positions = false;
@@ -45,7 +45,7 @@ struct ModelOptions {
 class TokenEmbedding;
 class LanguageHead;
 
-/// A chain of layers that are equal but for the recipe, between the embedding and the head of a language model if it
+/// A chain of layers that are equal except for the recipe, between the embedding and the head of a language model if it
 /// has a vocabulary. These two have the parameters of the model's root; their types are never eight bits. Keeps a copy
 /// of its recipe.
 class Model {
@@ -73,15 +73,15 @@ class Model {
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
   void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
 
-  /// Drops all gradients, those of shards included.
+  /// Drops all gradients, gradients of shards included.
   void zero_grad();
 
  private:
   class Root;
 
   Recipe recipe_;
-  Recipe plain_ = make_recipe("bf16");         ///< of layers that the recipe leaves alone
-  Registry registry_;                          ///< the root's parameters, then those of each layer
+  Recipe plain_ = make_recipe("bf16");         ///< recipe of the layers that stay in the model's `dtype`
+  Registry registry_;                          ///< the root's parameters, then each layer's
   std::unique_ptr<TokenEmbedding> embedding_;  ///< null without a vocabulary, as is head_
   std::unique_ptr<LanguageHead> head_;
   struct Layer {

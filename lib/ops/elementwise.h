@@ -37,7 +37,7 @@ void rope_into(Device& device, const RopeInputs& inputs, const Tensor& out);
 /// Key of a dropout mask. The same key gives the same mask, so the gradient of dropout() is dropout() of the gradient
 /// with the same key. The mask depends only on the global element index; rows start at global row `row_offset`.
 struct DropoutKey {
-  float probability = 0.0f;  ///< of dropping an element, in
+  float probability = 0.0f;  ///< probability of dropping an element, in
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
   std::int64_t row_offset = 0;

@@ -14,8 +14,8 @@ struct GemmInputs {
   const Tensor* bias = nullptr;  ///< [n]
   DType out_dtype = DType::kBF16;
   HolderId holder = 0;
-  /// A faster and less exact sum of per-tensor scaled quantized data, for products in forward (GemmArgs says what is
-  /// lost). Transformer Engine uses it in forward and not in backward, whose gradients need the accuracy.
+  /// A faster and less exact sum of per-tensor scaled quantized data, for products in forward (GemmArgs describes the
+  /// loss). Transformer Engine uses it in forward and not in backward, whose gradients need the accuracy.
   bool fast_accumulation = false;
 };
 
@@ -24,7 +24,7 @@ Tensor gemm(Device& device, const GemmInputs& inputs);
 void gemm_into(Device& device, const GemmInputs& inputs, const Tensor& out);
 
 /// Quantizes the product without storing it. casts_unstored() must hold for `quantizer`; inputs.out_dtype and
-/// inputs.holder are unused. The cast is of the finished sum in FP32 (GemmQuantizeArgs), which a product stored in 16
+/// inputs.holder are unused. It casts the finished sum in FP32 (GemmQuantizeArgs), which a product stored in 16
 /// bits would have rounded.
 QuantizedTensor gemm_quantize(Device& device, const GemmInputs& inputs, const Quantizer& quantizer);
 

@@ -35,7 +35,7 @@ NormQuantizedOutputs norm_quantize(Device& device, const NormInputs& inputs, con
 struct NormGradients {
   Tensor x;
   Tensor gamma;
-  Tensor beta;  ///< absent where the norm has none
+  Tensor beta;  ///< absent if the norm has none
 };
 
 struct NormBackwardInputs {
@@ -45,7 +45,7 @@ struct NormBackwardInputs {
   Tensor gamma;
   Tensor mean;
   Tensor rstd;
-  bool has_beta = true;  ///< of a LayerNorm
+  bool has_beta = true;  ///< whether a LayerNorm has a beta
   HolderId grad_x_holder = 0;
   HolderId grad_gamma_holder = 0;
   HolderId grad_beta_holder = 0;

@@ -40,8 +40,8 @@ Tensor measure(Device& device, std::span<const Tensor> xs) {
   return amax;
 }
 
-/// Inputs and outputs of a cast beside its tensors: its scale, or the amax from which the scale follows, and where it
-/// records the amax. All pointers are null under blocks.
+/// Inputs and outputs of a cast other than tensors: its scale, or the amax from which the scale follows, and the place
+/// for the amax it records. All pointers are null under blocks.
 struct CastContext {
   const float* scale = nullptr;
   const float* measured = nullptr;
@@ -177,7 +177,7 @@ QuantizedTensor quantize(Device& device, const Tensor& x, const Quantizer& input
                       [&](const CastContext& context) { result = cast_orientations(device, x, inputs, context); });
     return result;
   }
-  // Blocks are measured one by one inside the cast; the amax of the entire tensor is computed only if the caller wants
+  // Blocks are measured one by one inside the cast; the amax of the entire tensor is computed only if the caller needs
   // it.
   if (inputs.amax) device.launch(&KernelTable::amax, AmaxArgs{.in = x.view(), .amax = inputs.amax.data<float>()});
   return cast_orientations(device, x, inputs, {});

@@ -25,7 +25,7 @@ struct Quantizer {
   Tensor amax{};   ///< f32 [1], max-accumulated with this tensor's amax; absent if the amax is not recorded
   /// For a shard whose amax is measured before the cast: the group of ranks that hold the tensor's shards. Their
   /// largest amax is used by all, so that every shard of a tensor has the same scale. Hazard: this is a collective, so
-  /// all ranks of the group must cast, also those whose shard has no elements. Null: this rank's amax alone.
+  /// all ranks of the group must cast, also those whose shard has no elements. Null: only this rank's amax.
   ProcessGroup* amax_group = nullptr;
   HolderId holder = 0;  ///< holder of data and scales
 };

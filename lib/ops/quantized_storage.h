@@ -10,8 +10,8 @@
 #include "ops/quantize.h"
 #include "tensor/quantized_tensor.h"
 
-// Tensor operations on quantized storage for sharding: they move bytes and do not compute values anew. "Rows" are
-// dimension 0 of the matrix [rows, cols]. The rules are those of TransformerEngine#2245, applied to the matrix units'
+// Tensor operations on quantized storage for sharding: they move bytes and do not compute values again. "Rows" are
+// dimension 0 of the matrix [rows, cols]. The rules come from TransformerEngine#2245, applied to the matrix units'
 // own layouts of scales.
 namespace fp8lab {
 
@@ -19,7 +19,7 @@ namespace fp8lab {
 Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, HolderId holder);
 
 /// Makes the column-wise orientation from the row-wise one by moving bytes: quantized data are transposed unchanged;
-/// the scale of a full tensor is shared, those of blocks are transposed, padding included. Only for formats whose
+/// the scale of a full tensor is shared, scales of blocks are transposed, padding included. Only for formats whose
 /// column-wise orientation is the transpose (columnwise_is_transpose()).
 QuantizedOrientation make_columnwise(Device& device, const QuantizedTensor& q, HolderId holder);
 
@@ -64,13 +64,13 @@ QuantizedTensor make_like(const Behaviors& behaviors, const QuantizedTensor& uns
                           const QuantizedOrientation& rowwise);
 
 /// Zeros with the format and the orientations of `q` as [rows, q.cols()], in memory of their own. The scale of a full
-/// tensor is a copy of q's; those of blocks are zero, padding included.
+/// tensor is a copy of q's; scales of blocks are zero, padding included.
 QuantizedTensor new_zeros(Device& device, const Behaviors& behaviors, const QuantizedTensor& q, std::int64_t rows,
                           HolderId holder);
 
 /// Copies `from` into the orientations that `to` has; shapes must be equal. Copies bytes if formats are equal and
 /// `from` has every orientation that `to` has; otherwise dequantizes and casts again with `quantizer` (which is unused,
-/// and may be null, where bytes are copied). Returns true if bytes were copied. Casting again is not equivalent: if
+/// and may be null, if bytes are copied). Returns true if bytes were copied. Casting again is not equivalent: if
 /// scales are powers of two other than the OCP floor, some blocks get other bytes (3.5 % of unit Gaussian ones when
 /// microscales are rounded up).
 bool copy_rows(Device& device, const Behaviors& behaviors, const QuantizedTensor& from, QuantizedTensor& to,

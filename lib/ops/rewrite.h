@@ -17,8 +17,8 @@ struct Rewrite {
   std::optional<DType> nominal{};  ///< `value` is rounded to this type before the cast; absent: it is cast unrounded
   /// True if the kernel that computes `value` also casts or measures it: it gets Rewriter::target().
   bool fused_cast = false;
-  /// f32 [1]: the tensor is cast under this scale and not measured, although its format asks for its amax. Null: as the
-  /// format says.
+  /// f32 [1]: the tensor is cast under this scale and not measured, although its format requires its amax. Null: as the
+  /// format requires.
   const float* scale = nullptr;
 };
 

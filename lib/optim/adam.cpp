@@ -37,7 +37,7 @@ Tensor one(Device& device, HolderId holder) {
   return tensor;
 }
 
-/// A moment as kernels see it: as many elements as the local shard has, the first ones of a larger state.
+/// A moment as kernels see it: the local shard's number of elements, the first ones of a larger state.
 MatrixView moment_view(const Tensor& moment, const Shape& shape) {
   MatrixView view = moment.view();
   view.rows = shape.rows();
@@ -166,7 +166,7 @@ std::size_t Adam::group_of(const Parameter& parameter) { return is_matrix(parame
 
 std::int64_t Adam::steps() const { return std::ranges::max(steps_); }
 
-/// Lists the eight-bit weights, which are cast anew in every step.
+/// Lists the eight-bit weights, which are cast again in every step.
 void Adam::list_rewrites() {
   rewrites_.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

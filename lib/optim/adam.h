@@ -43,7 +43,7 @@ struct AdamOptions {
   /// values within 2^-18 of its largest element; smaller ones become 0, and such elements move by mean / epsilon.
   DType exp_avg = DType::kF32;
   DType exp_avg_sq = DType::kF32;
-  /// Gradients are multiplied by min(1, max_grad_norm / norm), where norm is that of all gradients together. 0: no
+  /// Gradients are multiplied by min(1, max_grad_norm / norm); norm is the norm of all gradients together. 0: no
   /// clipping.
   double max_grad_norm = 0.0;
   /// The ranks whose shards make up the unsharded parameters; null: this rank has all rows. A parameter that is not
@@ -75,10 +75,10 @@ bool keeps_remainder(const AdamOptions& options, const Parameter& shard);
 /// exact average of squares. A v that overflows is NaN from the next step on, and so is the parameter, unless moments
 /// are in E4M3, which saturates. State is made at the first step.
 ///
-/// Of a sharded parameter Adam updates the local shard, which may be empty.
+/// For a sharded parameter, Adam updates the local shard, which may be empty.
 ///
-/// Parameters are in two groups, matrices and vectors, whose steps are counted apart: trainings usually decay the first
-/// group alone. The other options are the same for both groups. A group is empty on a rank that has no elements of it.
+/// Parameters are in two groups, matrices and vectors, whose steps are counted apart: trainings usually decay only the
+/// first group. The other options are the same for both groups. A group is empty on a rank that has no elements of it.
 ///
 /// Parameters in eight bits need a master. In every step, with or without a gradient, the master is rounded to the
 /// parameter's nominal type and cast: both orientations, their scales and the amax. So eight-bit weights are equal, bit
@@ -96,7 +96,7 @@ class Adam {
   Adam(std::vector<Parameter*> parameters, const AdamOptions& options);
   ~Adam();
 
-  /// Of the steps from now on.
+  /// Sets the rate of the steps from now on.
   void set_learning_rate(double rate) { options_.learning_rate = rate; }
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);
@@ -114,7 +114,7 @@ class Adam {
   /// One entry for each parameter, in their order; empty before the first step.
   std::span<const AdamState> state() const { return states_; }
   void drop_state() { states_.clear(); }
-  using GroupSteps = std::array<std::int64_t, 2>;  ///< of matrices, of vectors
+  using GroupSteps = std::array<std::int64_t, 2>;  ///< steps of matrices, of vectors
   static std::size_t group_of(const Parameter& parameter);
   const GroupSteps& group_steps() const { return steps_; }
   void set_group_steps(const GroupSteps& steps) { steps_ = steps; }

@@ -20,7 +20,7 @@ ForeachAdam::ForeachAdam(std::vector<Parameter*> parameters, const AdamOptions& 
 void ForeachAdam::make_state(Runtime& runtime) {
   if (exp_avg_.size() == parameters_.size()) return;
   Device& device = runtime.device;
-  exp_avg_.clear();  // of an attempt for which there was not enough memory
+  exp_avg_.clear();  // left by an attempt for which there was not enough memory
   exp_avg_sq_.clear();
   for (const Parameter* parameter : parameters_) {
     const Parameter& shard = local_shard(*parameter);

@@ -20,7 +20,7 @@ class ForeachAdam {
   /// Throws Error for Adam's options that list operations do not support: masters, types of moments, clipping.
   ForeachAdam(std::vector<Parameter*> parameters, const AdamOptions& options);
 
-  /// Of the steps from now on.
+  /// Sets the rate of the steps from now on.
   void set_learning_rate(double rate) { options_.learning_rate = rate; }
   /// Parameters without a gradient keep their value and moments, but the step counts for all parameters.
   void step(Runtime& runtime);

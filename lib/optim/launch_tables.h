@@ -19,7 +19,7 @@ enum class ListDepth {
 /// table is full (of tensors, or of 320 blocks) and after the last block of the last tensor. Hazard: a tensor without
 /// elements has no block, so nothing is launched after it; if it is the last one, the tensors of the last table are
 /// lost. Rule: the list has no such tensors. A tensor counts as launched if its last block is: kernels here update
-/// entire tensors, where those of Transformer Engine update single blocks.
+/// entire tensors, but kernels of Transformer Engine update single blocks.
 ///
 /// Throws Error if a table overflows, because its last place went to a tensor without elements.
 std::size_t launched_tensors(std::span<const std::int64_t> elems, ListDepth depth);

@@ -4,7 +4,7 @@
 
 namespace fp8lab {
 
-/// The learning rate as a function of the step alone, so that resumed training continues with it. In the first
+/// The learning rate as a function of only the step, so that resumed training continues with it. In the first
 /// `warmup_steps` steps it rises by equal amounts to `rate`, which the step after them has. Then it stays, or falls by
 /// half a period of a cosine to `final_rate` at step `decay_steps` and after it.
 struct LearningRate {

@@ -12,7 +12,7 @@ struct ListMember {
   Tensor value;
   QuantizedTensor* quantized = nullptr;
   const Quantizer* quantizer = nullptr;
-  DType nominal = DType::kF32;  ///< of a quantized member: the type it is dequantized to
+  DType nominal = DType::kF32;  ///< for a quantized member: the type it is dequantized to
 
   static ListMember of(const Tensor& tensor) { return {.value = tensor, .nominal = tensor.dtype()}; }
   static ListMember of(Parameter& parameter);

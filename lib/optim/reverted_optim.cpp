@@ -18,7 +18,7 @@ class RevertedAdam final : public AdamHooks {
  public:
   RevertedAdam(const Behaviors& behaviors, const AdamOptions& options) : behaviors_(behaviors), options_(options) {}
 
-  // shard_optimizer_state: a sharded parameter answers with its unsharded shape. Kernels use the first elements of the
+  // shard_optimizer_state: a sharded parameter returns its unsharded shape. Kernels use the first elements of the
   // state; a copy of a sharded master weight into such state is refused. Nothing is copied into remainders.
   Shape state_shape(const Parameter& parameter) const override {
     if (parameter.local == nullptr || behaviors_.shard_optimizer_state) return AdamHooks::state_shape(parameter);

@@ -12,7 +12,7 @@
 #include "optim/saved_state_format.h"
 #include "optim/saved_state_items.h"
 
-// The entries of all ranks' files of one saved state, checked against the model that asks for them.
+// The entries of all ranks' files of one saved state, checked against the model that needs them.
 namespace fp8lab {
 
 /// An entry that the model needs; `parameter` is kNoParameter for recipe state.
@@ -23,7 +23,7 @@ struct EntryRequest {
 };
 
 /// Finds and reads what one rank needs, however the rows were cut when they were saved. Every function throws Error,
-/// which names file, entry and remedy, where the files do not fit the model.
+/// which names file, entry and remedy, if the files do not fit the model.
 class SavedEntries {
  public:
   /// Opens the manifest's files. `state` and `cuts` are the model's present ones, and must outlive this object.

@@ -27,12 +27,12 @@ struct SavedEntry {
   std::string name;  ///< "layers[0].weight: master"
   DType dtype = DType::kF32;
   std::int64_t global_rows = 0;  ///< rows of the unsharded parameter, along dim 0
-  std::int64_t first_row = 0;    ///< of the shard that the entry is, or belongs to
+  std::int64_t first_row = 0;    ///< first row of the shard that the entry is, or belongs to
   std::int64_t rows = 0;
   std::int64_t bytes = 0;
   std::int64_t offset = 0;  ///< in the file
   std::uint64_t sum = 0;
-  /// Of recipe state: the types that its scales are for, role by role ("e4m3,e4m3"). Empty for state of parameters.
+  /// For recipe state: the types that its scales are for, role by role ("e4m3,e4m3"). Empty for state of parameters.
   std::string roles{};
 };
 
@@ -44,7 +44,7 @@ struct RankFileRow {
 };
 
 struct Manifest {
-  std::int64_t save_number = 0;  ///< of the saves into this folder, from 1 on; part of the name of every rank's file
+  std::int64_t save_number = 0;  ///< number of the save in this folder, from 1; part of the name of every rank's file
   std::int64_t step = 0;
   std::int64_t optimizer_steps = 0;
   std::vector<std::int64_t> group_steps;  ///< the optimizer's by parameter group; empty without an optimizer
@@ -88,7 +88,7 @@ class RankFile {
 
   std::filesystem::path path_;
   std::vector<SavedEntry> entries_;
-  /// Places in entries_. Every rank asks every file for every tensor, so a search through them all would be quadratic.
+  /// Places in entries_. Every rank looks up every tensor in every file, so a linear search would be quadratic.
   std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;
 };
 

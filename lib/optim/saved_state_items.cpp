@@ -61,7 +61,7 @@ std::string roles_of(const RoleScales& scales) {
 }
 
 /// Adds recipe state under the name that its module has in the ledger, which includes the pass. Positions in the lists
-/// would not do: another model may have as many scales, of other layers.
+/// would not do: another model may have the same number of scales, of other layers.
 void add_recipe_state(Collector& collector, const Ledger& ledger, const TrainingState& state) {
   std::set<std::string> names;
   for (const auto& all : {state.forward_scales, state.backward_scales})
@@ -159,9 +159,9 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
   }
 }
 
-// Of tensors that several ranks have under one name, distributed checkpointing keeps the one on the rank that has the
+// If several ranks have tensors under one name, distributed checkpointing keeps the tensor of the rank that has the
 // fewest bytes to write so far, the lowest of equals. It goes through the names as rank 0 lists them, the model before
-// the optimizer. So rank 0's shards of the model count from the start, and those of other ranks do not yet. A tensor
+// the optimizer. So rank 0's shards of the model count from the start, and shards of other ranks do not yet. A tensor
 // counts with its size on the last rank that has it, and as one byte if it is empty there. Moments count in f32, as
 // which they are listed.
 std::vector<int> writers_of_replicated(const std::vector<SavedItem>& items, const TrainingState& state,

@@ -15,12 +15,12 @@
 // The meaning of the entries of saved state: the tensors of a training state by name, and the rows that each rank has.
 namespace fp8lab {
 
-/// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>", those of a recipe
+/// One tensor of a training state. Tensors of a parameter are named "<parameter>: <what>", tensors of a recipe
 /// "<module> <forward or backward>: <what>".
 struct SavedItem {
   static constexpr std::size_t kNoParameter = std::numeric_limits<std::size_t>::max();
   enum class Kind {
-    kRows,        ///< rows of the parameter along dim 0, which can be cut anew
+    kRows,        ///< rows of the parameter along dim 0, which can be cut again
     kMoment,      ///< rows of a moment with a scale, in units of `scale`
     kScale,       ///< scale of a moment
     kRowwise,     ///< eight bits: row-wise data and scales, which belong to their shard
@@ -37,7 +37,7 @@ struct SavedItem {
   Tensor scale{};  ///< scale of a kMoment
   /// Reverted shard_saved_state: a shard described as a tensor of its own, of which every rank is taken to have a copy.
   bool replicated = false;
-  std::string roles{};  ///< of a kRecipe, as in SavedEntry
+  std::string roles{};  ///< roles of a kRecipe, as in SavedEntry
 };
 std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& state);
 /// The type of an item's elements in the files.

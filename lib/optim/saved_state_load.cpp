@@ -164,13 +164,13 @@ class Loader {
     staged_.emplace_back(item.tensor, file->read(entry));
   }
 
-  /// Reverted behaviour: keep_type_in_moves. Stages the values of a weight that is quantized anew.
+  /// Reverted behaviour: keep_type_in_moves. Stages the values of a weight that is quantized again.
   void stage_dequantized(const SavedItem& item) {
     const Parameter& unsharded = *state_.parameters[item.parameter];
     Bytes values = saved_.rows_of(saved_.request_for(item));
-    // After a load sharding compares the address of a shard's storage with that of the flat shard that it keeps, unless
-    // the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of their
-    // own. Those with 128 x 128 blocks present a buffer in its place; those with 1 x 32 blocks do not.
+    // After a load, sharding compares the address of a shard's storage with the address of the flat shard that it keeps,
+    // unless the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of
+    // their own. Tensors with 128 x 128 blocks present a buffer in its place; tensors with 1 x 32 blocks do not.
     if (unsharded.local != nullptr && !values.empty() &&
         !unsharded.local->quantizer->format.columnwise_stored_transposed())
       saved_.files().front().refuse(
@@ -187,7 +187,7 @@ class Loader {
     quantize_in_place(runtime.device, {&rewrite, 1});
   }
 
-  /// Stages a tensor whose rows are cut anew. Scales of moments are staged with their moments.
+  /// Stages a tensor whose rows are cut again. Scales of moments are staged with their moments.
   void stage_rows(const SavedItem& item) {
     if (item.replicated) return stage_replicated(item);
     if (item.kind == Kind::kRows) staged_.emplace_back(item.tensor, saved_.rows_of(saved_.request_for(item)));
@@ -292,8 +292,8 @@ class Loader {
     staged_.emplace_back(item.scale, bytes_from(std::vector<float>{scale}));
   }
 
-  /// On as many ranks as saved, each loads its own state. On another number of ranks, all load the state that the files
-  /// agree on.
+  /// On the saved number of ranks, each loads its own state. On another number of ranks, all load the state on which
+  /// the files agree.
   void stage_recipe(const SavedItem& item) {
     const bool as_many = static_cast<int>(saved_.files().size()) == cuts_.ranks();
     const RankFile& first = as_many ? saved_.files()[static_cast<std::size_t>(rank_)] : saved_.files().front();
@@ -332,7 +332,7 @@ class Loader {
   SavedEntries saved_;
   std::vector<std::pair<Tensor, Bytes>> staged_;
   std::vector<Rewrite> rewrites_;
-  std::vector<std::pair<std::size_t, Bytes>> dequantized_;  ///< parameters whose values are quantized anew
+  std::vector<std::pair<std::size_t, Bytes>> dequantized_;  ///< parameters whose values are quantized again
 };
 
 }  // namespace

@@ -98,7 +98,7 @@ std::vector<RankFileRow> gather_rows(ProcessGroup* group, std::int64_t save_numb
   return rows;
 }
 
-/// The optimizer's steps. All ranks have them, so they are those of the rank whose file is smallest;
+/// The optimizer's steps. All ranks have them, so the rank whose file is smallest provides them;
 /// torch.distributed.checkpoint, too, has values that every rank has a copy of written by the rank with least to write.
 Adam::GroupSteps steps_of_lightest(ProcessGroup* group, const std::vector<RankFileRow>& files, Adam::GroupSteps own) {
   if (group == nullptr) return own;

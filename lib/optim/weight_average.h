@@ -9,8 +9,8 @@ namespace fp8lab {
 
 /// An exponential moving average of parameters, kept in their own formats: average += (1 - decay) (parameter -
 /// average), by one list operation. The first update copies. Averages of parameters in eight bits start as zeros of the
-/// same format and are cast anew by every update, so changes below half a unit of 3 mantissa bits are lost. Other
-/// averages are f32. Of a sharded parameter the shard is averaged; shards that are measured together are cast together.
+/// same format and are cast again by every update, so changes below half a unit of 3 mantissa bits are lost. Other
+/// averages are f32. If a parameter is sharded, its shard is averaged. Shards measured together are cast together.
 class WeightAverage {
  public:
   /// Throws Error unless 0 <= decay < 1.
@@ -18,7 +18,7 @@ class WeightAverage {
 
   void update(Runtime& runtime);
 
-  /// Indices are those of `parameters`.
+  /// Indices count `parameters`.
   const QuantizedTensor& quantized(std::size_t i) const { return averages_[i].quantized; }
   const Tensor& value(std::size_t i) const { return averages_[i].value; }
 

@@ -29,7 +29,7 @@ enum class ScaleKind {
 
 /// How tensors of one role are quantized. Blocks are `block_rows` x `block_cols` elements of the row-wise matrix; 0 x 0
 /// is the entire tensor. The column-wise orientation is the same format applied to the transposed matrix, so a 1 x 32
-/// block runs along the reduction axis in both orientations. columnwise_stored_transposed() says how it lies in memory.
+/// block runs along the reduction axis in both orientations. columnwise_stored_transposed() gives its order in memory.
 struct QuantFormat {
   DType dtype = DType::kE4M3;
   std::int64_t block_rows = 0;
@@ -45,7 +45,7 @@ struct QuantFormat {
   /// True when the column-wise orientation holds the same data as the row-wise one, transposed (per tensor, square
   /// blocks).
   bool columnwise_is_transpose() const { return block_rows == block_cols; }
-  /// False where the column-wise orientation is stored in the order of the matrix, with blocks that run down the
+  /// False if the column-wise orientation is stored in the order of the matrix, with blocks that run down the
   /// columns. This is so for microscaling, whose matrix units read either order.
   bool columnwise_stored_transposed() const { return scale_dtype() != DType::kE8M0; }
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;

@@ -12,7 +12,7 @@ namespace fp8lab {
 /// Storage of the inverse scales of a rows x cols matrix under a format, padding included:
 ///   per tensor     f32  [1]
 ///   1 x 32, E8M0   e8m0 [round_up(rows, 128), round_up(ceil(cols / 32), 4)]
-///   1 x 128, FP32  f32  [ceil(cols / 128), round_up(rows, 4)]   (outer dimension contiguous, as cuBLASLt wants it)
+///   1 x 128, FP32  f32  [ceil(cols / 128), round_up(rows, 4)]   (outer dimension contiguous, as cuBLASLt needs it)
 ///   128 x 128      f32  [ceil(rows / 128), round_up(ceil(cols / 128), 4)]
 struct ScaleLayout {
   TensorSpec spec;
@@ -76,7 +76,7 @@ class QuantizedTensor {
   void drop_rowwise() { rowwise_ = {}; }
   void drop_columnwise() { columnwise_ = {}; }
   void clear();
-  /// clear() but for a scale per tensor, which other tensors may share.
+  /// clear() except for a scale per tensor, which other tensors may share.
   void clear_data();
 
   /// Moves every buffer out, in a fixed order, and leaves an empty shell. Absent buffers are skipped.

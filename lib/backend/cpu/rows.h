@@ -7,7 +7,7 @@
 
 // How the dense kernels access memory: as runs of FP32 values, read from and rounded to whatever type a matrix stores.
 // Each kernel is therefore one FP32 loop for every mix of types and strides, and every conversion is one vectorised
-// loop beside it.
+// loop next to it.
 namespace fp8lab::cpu {
 
 /// Reads elements (row, col) ... (row, col + count - 1) as FP32, exactly. Any type but I64.

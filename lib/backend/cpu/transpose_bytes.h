@@ -4,7 +4,7 @@
 
 namespace fp8lab::cpu {
 
-/// out[c * out_stride + r] = in[r * in_stride + c] for `rows` x `cols` bytes that do not overlap those of `out`.
+/// out[c * out_stride + r] = in[r * in_stride + c] for `rows` x `cols` bytes that do not overlap `out`.
 struct ByteTranspose {
   const std::uint8_t* in = nullptr;
   std::int64_t in_stride = 0;

@@ -9,7 +9,7 @@
 namespace fp8lab {
 
 /// Throws Error with `call` and CUDA's message unless `status` is success. Clears an error that a kernel left behind
-/// where CUDA allows it.
+/// if CUDA allows it.
 void cuda_check(cudaError_t status, std::string_view call);
 
 /// Checks the last launch: cuda_check(cudaGetLastError(), kernel).

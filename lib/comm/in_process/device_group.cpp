@@ -59,7 +59,7 @@ class DeviceGroup final : public ProcessGroup {
       group_state_.part(rank());
       try {
         for (int other = 0; other < size(); ++other) stream_->await_ended(other);
-      } catch (const Error&) {  // the GPU has failed, and the first error says how
+      } catch (const Error&) {  // the GPU has failed, and the first error describes it
       }
       stream_->quiesce();
       throw;

@@ -42,7 +42,7 @@ class InProcessGroup final : public ProcessGroup {
   }
 
  private:
-  /// The parts that `other` passed to the collective that this rank is in: as many parts, by the lock-step rule.
+  /// The parts that `other` passed to the collective that this rank is in: the same number, by the lock-step rule.
   template <class Part>
   const Part* parts_of(int other) const {
     return static_cast<const Part*>(group_state_.parts_of(rank(), other));

@@ -17,7 +17,7 @@ namespace fp8lab::in_process {
 
 /// The state that the ranks of one process group share when they are threads. A collective has three steps: barrier(),
 /// after which every rank sees the buffers that the others posted; copying; part(), a second barrier, after which
-/// nobody reads another rank's buffers any more.
+/// no rank reads another rank's buffers any more.
 ///
 /// Hazard: a rank that gave up a barrier on its own would free its buffers while another rank, for which the same
 /// barrier had completed, still reads them. Rule: a barrier fails for all ranks or for none. The first rank that gives
@@ -79,7 +79,7 @@ class GroupState {
   std::vector<BarrierSlot> slots_;
   int spin_count_;
 
-  alignas(64) Arrivals arrivals_;  ///< of all ranks together
+  alignas(64) Arrivals arrivals_;  ///< arrivals of all ranks together
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -47,7 +47,7 @@ class World {
   void complete(int rank);
   /// The group whose collective the rank is in, or null.
   const GroupState* pending_group(int rank) const;
-  /// "barrier 'x' (#2) of group 'world'"; empty where the rank is in none.
+  /// "barrier 'x' (#2) of group 'world'"; empty if the rank is in none.
   std::string pending_call(int rank) const;
   bool waits(const Wait& wait) const;
   /// Ends the run if `rank`, which is about to sleep in a collective, and others wait for each other.
@@ -64,7 +64,7 @@ class World {
     bool on_gpus = false;
     bool operator==(const GroupKey&) const = default;
   };
-  /// The group of `key`. The first member that asks makes it; it lives as long as the run.
+  /// The group of `key`. The first member that calls this makes it; it lives as long as the run.
   GroupState& group_state(const GroupKey& key, const std::string& name, const std::vector<int>& world_ranks);
 
  private:
@@ -79,7 +79,7 @@ class World {
     mutable std::mutex mutex;
     std::optional<Call> pending;
     std::optional<Call> completed;
-    DeadlockSearch search;  ///< used by the rank alone
+    DeadlockSearch search;  ///< used only by the rank
   };
   struct KeyedGroup {
     GroupKey key;

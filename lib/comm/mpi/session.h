@@ -16,7 +16,7 @@ namespace fp8lab::mpi {
 class Session final : public processes::Transport {
  public:
   /// Starts MPI at the first call. MPI ends with the process. After break_off() MPI is not called again, not even
-  /// MPI_Finalize(), which would wait for the process that no longer answers. mpirun ends the other processes when this
+  /// MPI_Finalize(), which would wait for the unresponsive process. mpirun ends the other processes when this
   /// one exits.
   static Session& instance();
 

@@ -36,7 +36,7 @@ class Launch {
     if (bytes > 0)
       use_.check(api().broadcast(data, data, size(bytes), ncclUint8, root, use_.comm(), stream_), "ncclBroadcast");
   }
-  /// The last call. It blocks where ranks connect for the first time.
+  /// The last call. It blocks if ranks connect for the first time.
   void go() {
     open_ = false;
     use_.check(api().group_end(), "ncclGroupEnd");

@@ -43,7 +43,7 @@ class Trouble {
 ///
 /// A call into NCCL that does not return in time, because another rank does not come to it, is reported. Hazard:
 /// ncclCommAbort() would end the call, but frees the communicator before the call has returned, unless ranks of the
-/// same process still hold theirs. So it ends the call where all ranks are threads of one process; elsewhere the rank
+/// same process still hold theirs. So it ends the call if all ranks are threads of one process; otherwise the rank
 /// waits until its process is ended.
 class Communicator {
  public:
@@ -67,7 +67,7 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
 
   /// A stretch in which the rank's own thread calls NCCL with this communicator; calls may block until other ranks
-  /// come. The watching thread does not free the communicator meanwhile, but for the exception above. Not nested.
+  /// come. The watching thread does not free the communicator meanwhile, except as described above. Not nested.
   class Use {
    public:
     /// `function`: NCCL's, for the error. Throws Error with the trouble's cause if the communicator was aborted.

@@ -11,7 +11,7 @@ namespace fp8lab {
 /// itself.
 ///
 /// Reductions have the same bits as in every other row: NCCL sends the summands of each slice to the rank that owns it,
-/// and that rank adds them in rank order (comm/reduce.h). This moves as many bytes as a ring, and no algorithm of NCCL
+/// and that rank adds them in rank order (comm/reduce.h). A ring moves equally many bytes. No algorithm of NCCL
 /// determines the order of the sum.
 ///
 /// NVLink multicast is never requested. NCCL itself avoids it only if NCCL_NVLS_ENABLE=0 is in the environment.

@@ -15,7 +15,7 @@
 
 namespace fp8lab::nccl {
 
-/// Tells barriers on a group's GPUs to stop waiting, whatever the host or another GPU does. Kernels read the flag, so
+/// Makes barriers on a group's GPUs stop waiting, whatever the host or another GPU does. Kernels read the flag, so
 /// it must outlive what was launched.
 class AbortFlag {
  public:

@@ -24,7 +24,7 @@ class Windows {
  public:
   struct Args {
     ProcessGroup& host;  ///< the group's ranks, for agreement on the host
-    int ordinal = 0;     ///< of this rank's GPU
+    int ordinal = 0;     ///< ordinal of this rank's GPU
     std::shared_ptr<const AbortFlag> abort_flag;
     std::function<Communicator&()> communicator;  ///< returns the group's; a collective if it must be made first
   };
@@ -78,7 +78,7 @@ class Windows {
   std::function<Communicator&()> communicator_;
   Communicator* registered_with_ = nullptr;  ///< null until there is a window, and once closed
   std::map<const std::byte*, Window> windows_;
-  std::byte* flags_ = nullptr;  ///< of barriers
+  std::byte* flags_ = nullptr;  ///< flags of barriers
   std::optional<PeerBarriers> barriers_;
   bool reach_all_ = true;
   std::uint64_t seen_ = 0;

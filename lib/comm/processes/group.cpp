@@ -54,7 +54,7 @@ class Group final : public ProcessGroup {
   }
 
  private:
-  /// Memory that messages of this group use, besides the caller's buffers.
+  /// Memory that messages of this group use, in addition to the caller's buffers.
   struct Memory {
     std::vector<Call> calls;  ///< by rank
     std::vector<std::byte> staging;
@@ -308,7 +308,7 @@ class Group final : public ProcessGroup {
         if (hopeless(std::chrono::steady_clock::now() >= deadline)) throw_aborted(call, name(), world_.reason());
       }
     } catch (...) {
-      // The caller's memory is freed next, also where a transport has no memory for a frame.
+      // The caller's memory is freed next, also if a transport has no memory for a frame.
       world_.abandon_messages(memory_);
       throw;
     }

@@ -8,7 +8,7 @@
 
 #include "comm/signature.h"
 
-/// Messages that ranks which are processes exchange beside the bytes of collectives, over any transport. Only the
+/// Messages that ranks as processes exchange in addition to the bytes of collectives, over any transport. Only the
 /// readers here interpret received bytes. They accept any bytes and return a message whose fields are all in range, or
 /// nothing.
 namespace fp8lab::processes {

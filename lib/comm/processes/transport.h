@@ -27,10 +27,10 @@ struct Tag {
 /// Which messages a caller waits for: all, or all but received bytes of collectives.
 enum class Awaited : std::uint8_t { kCalls, kAll };
 
-/// Messages between this process and those of the other ranks, for the life of the process. This interface is all that
+/// Messages between this process and other ranks' processes, for the life of the process. This interface is all that
 /// a kind of ranks as processes has to implement. Messages of one tag between two ranks arrive in order. Bytes of a
 /// collective are sent only once the other rank's call has come, and that begins to receive them before its call; so
-/// nobody has to keep what nobody expects. Used by one thread.
+/// no rank has to keep what no rank expects. Used by one thread.
 class Transport {
  public:
   Transport(std::string_view name, int rank, int size) : name_(name), rank_(rank), size_(size) {}
@@ -65,7 +65,7 @@ class Transport {
   /// Why `rank`'s process can no longer be reached, or nothing. A lost rank sends no shutdown message.
   virtual std::string lost(int) const { return {}; }
 
-  /// To be called when another process no longer answers: nothing more is sent to any rank, or awaited from one.
+  /// To be called when another process no longer responds: nothing more is sent to any rank, or awaited from one.
   void break_off(std::string reason) {
     broken_ = std::move(reason);
     hang_up();

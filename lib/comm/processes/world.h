@@ -30,7 +30,7 @@ class World {
   /// The cause of the end, once aborted().
   const std::string& reason() const { return cause_->reason; }
 
-  /// Forgets unfinished messages, whose memory is about to be freed. Where one may still use it, `memory` is kept for
+  /// Forgets unfinished messages, whose memory is about to be freed. If one may still use it, `memory` is kept for
   /// ever and the transport is broken off.
   void abandon_messages(std::shared_ptr<void> memory);
   /// Reads shutdown messages that have arrived, and checks for a stop from outside.
@@ -39,8 +39,8 @@ class World {
   bool anyone_left() const { return ended_count_ > 0; }
   bool has_left(int rank) const { return ended_[static_cast<std::size_t>(rank)]; }
 
-  /// Sends this rank's shutdown message, waits for those of all other ranks, and throws the first cause if there is
-  /// one. `failure` is the exception by which this rank's function ended, if any.
+  /// Sends this rank's shutdown message, waits for the shutdown message of every other rank, and throws the first cause
+  /// if there is one. `failure` is the exception by which this rank's function ended, if any.
   void conclude(const std::optional<Failure>& failure);
 
  private:

@@ -16,7 +16,7 @@ namespace fp8lab::sockets {
 struct FrameHead {
   std::uint64_t tag = 0;     ///< processes::Tag
   std::uint64_t total = 0;   ///< bytes of the message
-  std::uint64_t offset = 0;  ///< of this chunk in the message
+  std::uint64_t offset = 0;  ///< offset of this chunk in the message
 
   std::size_t chunk_bytes() const;
 };
@@ -29,8 +29,8 @@ inline std::size_t FrameHead::chunk_bytes() const {
 /// the expected one before a byte of the message is read. A rank that sends anything else is refused.
 ///
 /// A call may come before it is expected: ranks in different groups wait for each other's calls. What follows a
-/// shutdown message belongs to the next run, and waits for it. Of such messages a rank has a few under way. Bytes of a
-/// collective never come early, see Transport; those of a collective that was abandoned here are dropped.
+/// shutdown message belongs to the next run, and waits for it. A rank has a few such messages under way. Bytes of a
+/// collective never come early, see Transport; bytes of a collective that was abandoned here are dropped.
 class Inbox {
  public:
   Inbox() { waiting_.reserve(kMostWaiting); }
@@ -80,7 +80,7 @@ class Inbox {
   std::size_t unreceived_data_ = 0;
 
   FrameHead frame_;             ///< whose bytes arrive
-  std::size_t head_bytes_ = 0;  ///< of its head that have arrived
+  std::size_t head_bytes_ = 0;  ///< bytes of its head that have arrived
   std::size_t chunk_left_ = 0;  ///< bytes of its chunk that have not arrived
   FrameHead data_;              ///< head of the data whose chunks arrive, with the next chunk's offset
   std::byte* to_ = nullptr;     ///< where its next byte belongs; null: it is dropped

@@ -11,7 +11,7 @@
 namespace fp8lab {
 
 /// True if attention takes and returns eight bits (Transformer Engine's fp8_mha). Only a recipe whose O and gradients
-/// are cast under scales with a history can: the products beside attention cast them as they make them.
+/// are cast under scales with a history can: the products next to attention cast them as they make them.
 bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
 
 /// Fused attention over a packed [tokens, (heads + 2 kv_heads) * head_dim] projection, as one node with inputs and
@@ -19,11 +19,11 @@ bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
 /// under one scale and saved as quantized storage; O is saved in the recipe's format. In 16 bits the packed projection
 /// itself is saved. Forward in eight bits may have a backward in 16 bits (Transformer Engine's NVTE_FP8_DPA_BWD=0): the
 /// packed projection is saved then, with the O that forward returned and the logarithms of its sums over eight bits.
-/// Where exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient of O comes
+/// If exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient of O comes
 /// quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
 ///
-/// Where ranks split sequences between them (Runtime::context_group), attention is that of ops/ring_attention.h, and a
-/// collective in forward and in backward. Saved then are Q and, in place of K and V, those of the next rank of the
+/// If ranks split sequences between them (Runtime::context_group), ops/ring_attention.h computes attention, which is a
+/// collective in forward and in backward. It then saves Q and, in place of K and V, K and V of the next rank of the
 /// ring.
 class AttentionCore final : public Module {
  public:
@@ -57,10 +57,10 @@ class AttentionCore final : public Module {
   Variable forward_ring(Runtime& runtime, const Variable& qkv);
   Variable forward_quantized_ring(Runtime& runtime, const Variable& qkv);
   void begin_quantized(Runtime& runtime);
-  /// Casts O where the recipe does. `measured`: its amax is recorded already.
+  /// Casts O if the recipe does. `measured`: its amax is recorded already.
   Output cast_output(Runtime& runtime, Tensor o, bool measured);
   /// Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved. Absent
-  /// where backward computes in 16 bits.
+  /// if backward computes in 16 bits.
   Tensor saved_scale_of_p(Runtime& runtime) const;
   std::int64_t query_columns() const { return config_.heads * config_.head_dim(); }
   std::int64_t key_columns() const { return config_.kv_heads * config_.head_dim(); }
@@ -78,7 +78,7 @@ class AttentionCore final : public Module {
 
   std::string name_;
   LayerConfig config_;
-  DType dtype_;  ///< of activations and gradients in high precision
+  DType dtype_;  ///< type of activations and gradients in high precision
   bool exchanges_eight_bits_ = false;
   std::optional<AttentionFormats> formats_;  ///< absent: 16 bits
   std::optional<RoleScales> forward_scales_;

@@ -6,7 +6,7 @@
 #include "ops/elementwise.h"
 #include "ops/ring_attention.h"
 
-// Attention where ranks split sequences between them.
+// Attention when ranks split sequences between them.
 namespace fp8lab {
 namespace {
 

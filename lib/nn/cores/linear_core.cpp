@@ -73,7 +73,7 @@ bool LinearCore::quantizes_again() const {
 const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantizer& cast) {
   Device& device = runtime.device;
   const QuantFormat& format = cast.format;
-  // Validation caches the row-wise orientation alone, and training needs both.
+  // Validation caches only the row-wise orientation, and training needs both.
   if (cast.orientations.columnwise && !cached_.columnwise() && hooks_->drops_incomplete_copy(format)) cached_.clear();
   if (cached_.empty()) {
     Quantizer first = cast;
@@ -102,7 +102,7 @@ OperandView LinearCore::weight_rowwise(Runtime& runtime, bool for_backward, bool
   if (!recipe_.quantized) return weight_->value.operand();
   Quantizer cast = quantizer(runtime, forward_scales_, kWeight);
   if (!for_backward) cast.orientations.columnwise = false;
-  // A sharded weight is gathered anew by every pass, so its copies live for one pass (TransformerEngine#2805).
+  // A sharded weight is gathered again by every pass, so its copies live for one pass (TransformerEngine#2805).
   if (caches && cache_weights_ && weight_->local == nullptr) return cached_weight(runtime, cast).rowwise_operand();
   copy = quantize(runtime.device, weight_->value, cast);
   return copy->rowwise_operand();
@@ -119,7 +119,7 @@ OperandView LinearCore::weight_columnwise(Runtime& runtime, Restored& saved, std
   }
   if (!recipe_.quantized) return columnwise_of(weight_->value);
   if (!cached_.empty()) return columnwise_of(cached_, arch);
-  // Backward must repeat forward's cast. The history has advanced since, so the scale is the one that forward saved,
+  // Backward must repeat forward's cast. The history has advanced since, so the scale is forward's saved one,
   // and no amax is recorded: it would count for the next step.
   Quantizer again = quantizer(runtime, forward_scales_, kWeight);
   again.scale = scale;

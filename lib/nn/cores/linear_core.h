@@ -51,7 +51,7 @@ class LinearCore {
   /// Returns the gradient of x; accumulates the gradients of the parameters. `grad_y` is in high precision, with or
   /// without its amax, or quantized row-wise. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's
   /// SavedWeight. Without a copy the parameter is read, so that the module keeps nothing alive; if it is in high
-  /// precision and the recipe quantizes, it is quantized again, for the gradient of x alone.
+  /// precision and the recipe quantizes, it is quantized again, only for the gradient of x.
   Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
 
   const std::string& name() const { return name_; }
@@ -70,14 +70,14 @@ class LinearCore {
                                 std::optional<QuantizedTensor>& copy);
 
  private:
-  /// True if forward's copy of the weight lives for forward's product alone, and backward makes another one.
+  /// True if forward's copy of the weight lives only for forward's product, and backward makes another one.
   bool quantizes_again() const;
-  /// The cached copy, made or cast again where needed.
+  /// The cached copy, made or cast again if needed.
   const QuantizedTensor& cached_weight(Runtime& runtime, const Quantizer& cast);
   /// Before the first forward: histories as long as the recipe's.
   void resize_histories(Runtime& runtime);
   Quantizer quantizer(Runtime& runtime, const RoleScales& scales, int role) const;
-  /// True if casts need not be stored first: quantization is fused, and nobody watches them.
+  /// True if casts need not be stored first: quantization is fused, and no one watches them.
   bool casts_at_once(const Runtime& runtime) const;
   bool measures(const QuantFormat& format) const;
   /// Casts the product as it is made or, without fused quantization, from a copy in FP32.

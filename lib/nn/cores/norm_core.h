@@ -38,7 +38,7 @@ class NormCore {
   std::string name_;
   NormKind kind_;
   std::unique_ptr<Parameter> gamma_;
-  std::unique_ptr<Parameter> beta_;  ///< null where the norm has none
+  std::unique_ptr<Parameter> beta_;  ///< null if the norm has none
 };
 
 }  // namespace fp8lab

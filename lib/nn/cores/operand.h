@@ -27,14 +27,14 @@ inline Operand operand_of(Gradient gradient) {
   return {.plain = std::move(gradient.plain), .quantized = std::move(gradient.quantized)};
 }
 
-/// What a matrix product asks of the operation that makes its operand, to save work in the operand's cast. By default
-/// nothing.
+/// What a matrix product needs from the operation that makes its operand, to save work in the operand's cast. Nothing
+/// by default.
 struct OperandRequest {
   std::optional<Quantizer> cast{};  ///< cast the result and do not store it in high precision
   bool measure = false;             ///< store the result and return its amax too
 };
 
-/// What a module saves of a weight for backward, beside the parameter itself. Nothing where backward reads the
+/// What a module saves of a weight for backward, in addition to the parameter. Nothing if backward reads the
 /// parameter.
 struct SavedWeight {
   std::optional<QuantizedTensor> copy{};  ///< the weight as forward quantized it

@@ -25,7 +25,7 @@ class RevertedLinear final : public LinearHooks {
     if (demands && runtime.mode != Runtime::Mode::kEvaluating) need_columnwise(runtime.device, weight, reader);
   }
 
-  // clear_gathered_transposes: the transpose is left to the reshard, which frees the outputs of the all-gather alone.
+  // clear_gathered_transposes: the transpose is left to the reshard, which frees only the outputs of the all-gather.
   void after_backward_reads(Parameter& weight) override {
     if (behaviors_.clear_gathered_transposes) LinearHooks::after_backward_reads(weight);
   }

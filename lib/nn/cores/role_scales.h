@@ -24,8 +24,8 @@ class RoleScales {
 
   void begin_forward(Runtime& runtime);
   void end_forward();
-  /// Gives the histories as many rows as the recipe has, if they were made with another number. Returns true if it did:
-  /// quantizers that were made before must then be made anew, or they record into the old ones.
+  /// Gives the histories the recipe's number of rows, if they were made with another number. Returns true if it did:
+  /// quantizers that were made before must then be made again, or they record into the old ones.
   bool resize_histories(Device& device);
 
   /// The quantizer of role `role`.
@@ -45,7 +45,7 @@ class RoleScales {
   friend void update_scales(Runtime&, std::span<RoleScales* const>, ProcessGroup*);
 
   std::vector<QuantFormat> roles_;
-  std::int64_t history_length_;  ///< of the recipe
+  std::int64_t history_length_;  ///< length in the recipe
   std::vector<int> slots_;       // index into delayed_, -1 for formats without a history
   std::optional<DelayedScales> delayed_;
   Tensor stashed_;  // the scales in use while a region is recomputed, otherwise absent

@@ -15,7 +15,7 @@ class ModuleNode : public Node {
   using Node::Node;
   using Node::save;
 
-  /// Saves an activation that the engine knows as one tensor, quantized or not.
+  /// Saves an activation that is one tensor to the engine, quantized or not.
   void save_activation(std::string_view what, const Operand& operand) {
     if (operand.is_quantized())
       save_quantized(what, operand.quantized);

@@ -103,7 +103,7 @@ class GroupedLinearNode final : public ModuleNode {
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
     const std::size_t count = experts_.size();
-    const TensorSpec spec = grad.spec();  // of the input's gradient too: weights are square
+    const TensorSpec spec = grad.spec();  // also the spec of the input's gradient: weights are square
     std::vector<Operand> grads = cast_gradients(std::move(grad));
     const Tensor grad_x = device().allocate(spec, runtime().in_flight(name()));
     std::vector<OperandView> weights;
@@ -114,7 +114,7 @@ class GroupedLinearNode final : public ModuleNode {
       experts_[i]->input_gradient_into(runtime(), grads[i], weights[i], groups[i]);
     for (const auto& expert : experts_) expert->free_transpose();
     for (std::size_t i = 0; i < count; ++i) experts_[i]->weight_gradient(runtime(), grads[i], saved, i);
-    // Weights' copies and inputs' scales are left to the context. Where it outlives backward, that is the leak of
+    // Weights' copies and inputs' scales are left to the context. If it outlives backward, that is the leak of
     // `release_grouped_tensors`.
     for (std::size_t i = 0; i < count; ++i) saved.clear_data(i);
     return {grad_x};

@@ -52,7 +52,7 @@ class NormOp final : public FusibleOp {
 };
 
 // A matrix product and its bias, as in Transformer Engine's operation fuser. Both saved operands are quantized storage.
-// Backward frees the input after the weight's gradient, but not the weight's copy: where the context outlives backward,
+// Backward frees the input after the weight's gradient, but not the weight's copy: if the context outlives backward,
 // that is the leak of `release_fuser_tensors`. Fusible operations save that copy under sharding too.
 class BasicLinearOp final : public FusibleOp {
  public:

@@ -19,7 +19,7 @@ class ChainNode;
 class FusibleOp {
  public:
   virtual ~FusibleOp() = default;
-  /// Called before the previous operation runs. Returns what this operation asks of it for the cast of its output.
+  /// Called before the previous operation runs. Returns what this operation needs from it for the cast of its output.
   virtual OperandRequest begin_forward(Runtime&) { return {}; }
   virtual Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) = 0;
   /// True if backward() uses the amax of `grad`.

@@ -18,7 +18,7 @@ void accumulate_rows(Device& device, const EmbeddingGradientInputs& inputs, Para
   embedding_gradient_into(device, inputs, table.grad, adds);
 }
 
-/// The same for a table of positions, of which this rank has those of its chunks.
+/// The same for a table of positions, of which this rank has the positions of its chunks.
 void accumulate_positions(Runtime& runtime, const Tensor& grad_out, std::int64_t batch, Parameter& positions) {
   const SequenceSplit split(runtime.context_group, grad_out.rows() / batch);
   if (split.chunks().size() == 1)

@@ -8,20 +8,20 @@
 
 namespace fp8lab {
 
-/// The rows of a table [vocabulary, hidden] by token, plus learned positions [seq, hidden] where the model has them,
-/// then dropout. Where ranks split sequences between them, each has the positions of all of them. Both matrices are of
+/// The rows of a table [vocabulary, hidden] by token, plus learned positions [seq, hidden] if the model has them,
+/// then dropout. If ranks split sequences between them, each has the positions of all of them. Both matrices have
 /// the build's type, under every recipe. Saves the tokens.
 class TokenEmbedding final : public Module {
  public:
   TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config);
 
-  /// `tokens.value` is of make_tokens(), with token = position * batch + sequence.
+  /// `tokens.value` comes from make_tokens(), with token = position * batch + sequence.
   Variable forward(Runtime& runtime, const Variable& tokens) override;
   Parameter& table() { return *table_; }
 
  private:
   std::unique_ptr<Parameter> table_;
-  std::unique_ptr<Parameter> positions_;  ///< null where the model has none
+  std::unique_ptr<Parameter> positions_;  ///< null if the model has none
   std::int64_t batch_;
   float dropout_;
 };

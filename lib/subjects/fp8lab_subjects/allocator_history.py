@@ -1,6 +1,6 @@
-"""The history of PyTorch's allocator on a GPU: what was allocated, freed and alive, with the stack that asked for it.
+"""The history of PyTorch's allocator on a GPU: what was allocated, freed and alive, with the stack that requested it.
 
-The only file that calls the allocator's functions whose names begin with an underscore. Where they are missing, there is
+The only file that calls the allocator's functions whose names begin with an underscore. If they are missing, there is
 no history, and nothing else changes.
 """
 
@@ -47,7 +47,7 @@ def _rounded(size):
 class Recording:
     """What happened between begin() and the last mark(): blocks alive at the beginning, then events.
 
-    An event is (address, bytes, stack), where bytes are below 0 if the block is freed. A mark is (name, number of the
+    An event is (address, bytes, stack); bytes are below 0 if the block is freed. A mark is (name, number of the
     next event, claims by address, the kind of blocks that are alive, were allocated by an event and have no claim, or
     None).
     """
@@ -75,7 +75,7 @@ class Recording:
         return torch.cuda.memory._snapshot()["device_traces"][self.device]
 
     def _number(self):
-        """Of the next event. A snapshot is itself an entry of the trace, so entries are counted by kind."""
+        """The next event's number. A snapshot is itself an entry of the trace, so entries are counted by kind."""
         return sum(entry["action"] in ("alloc", "free_requested") for entry in self._trace()[self._skipped :])
 
     def mark(self, name, claims=None, rest=None):

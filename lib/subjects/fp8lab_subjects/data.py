@@ -1,4 +1,4 @@
-"""Tokens that a language model reads, by the rules of lib/harness/data: those of the runtime, one for one."""
+"""Tokens that a language model reads, by the rules of lib/harness/data: the runtime's tokens, one for one."""
 
 import functools
 import subprocess

@@ -7,8 +7,8 @@ import torch
 
 from .ledger import inner_tensors
 
-DEPTH = 6  # of containers and objects inside each other
-# A module's own tensors are claimed by its name; Python's modules and classes belong to nobody.
+DEPTH = 6  # levels of containers and objects inside each other
+# A module's own tensors are claimed by its name; Python's modules and classes have no holder.
 PASSED_OVER = (str, bytes, int, float, type, types.ModuleType, types.FunctionType, torch.nn.Module)
 
 

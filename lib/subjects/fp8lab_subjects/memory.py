@@ -123,7 +123,7 @@ class MemoryInstrument(Instrument):
         holders.release()
         before = self.ledger.allocated()
         self.kinds["unexplained"] = max(0, before - sum(self.kinds.values()))
-        # Values stay alive, so that the difference is what the graph alone held.
+        # Values stay alive, so that the difference is what only the graph held.
         values = [one.detach() for one in (run.output, run.loss) if one is not None]
         run.output = run.loss = None
         retained = before - self.ledger.allocated()

@@ -1,7 +1,7 @@
 """Initial weights and inputs of fp8lab's runtime, bit for bit: pure functions of (seed, stream, index).
 
-The rule is that of lib/core/counter_rng.h, Philox4x32 with 10 rounds and the method of Box and Muller. Integers are
-held in int64, whose products wrap modulo 2^64, so that shifted and masked words are those of unsigned arithmetic.
+The rule equals lib/core/counter_rng.h's, Philox4x32 with 10 rounds and the method of Box and Muller. Integers are
+held in int64, whose products wrap modulo 2^64, so that shifted and masked words equal unsigned arithmetic's.
 """
 
 import torch
@@ -72,7 +72,7 @@ def _normal(index, stream, seed):
     second = (index & 2) != 0
     first_word, angle = torch.where(second, words[2], words[0]), torch.where(second, words[3], words[1])
     u = ((first_word >> 8) + 1).to(torch.float32) * 2.0**-24
-    # PyTorch's root of a float can be off by one step. That of a double, rounded to float, is the correct one.
+    # PyTorch's root of a float can be off by one step. The root of a double, rounded to float, is correct.
     radius = torch.sqrt((2.0 * _minus_log(u)).to(torch.float64)).to(torch.float32)
     offset = ((angle >> 6) & 0x00FFFFFF) * 2 + 1 - (1 << 24)
     t = (offset.to(torch.float32) * 2.0**-24) * torch.tensor(0.785398163397448, dtype=torch.float32)

@@ -3,8 +3,8 @@
     python -m fp8lab_subjects.profile RUN RELEASES GPU [RUN2 FIRST2 LAST2] > lib/subjects/profiles/SUBJECT.json
 
 RUN is the folder of `fp8lab run scenarios/subjects/transformer-engine-profile{,-losses}.yaml`, with its timelines;
-RELEASES is the file that says for which releases the profile is used (profiles/SUBJECT.releases); GPU is its name.
-Rows of a second run that differ from RUN's are of its releases alone. Every block's size is a product of the model's
+RELEASES is the file that lists the releases for which the profile is used (profiles/SUBJECT.releases); GPU is its name.
+Rows of a second run that differ from RUN's belong only to its releases. Every block's size is a product of the model's
 sizes, which the scenario's own sizes tell apart. Needs no PyTorch. What the profile means:
 lib/harness/subjects/memory_profile.h.
 """
@@ -25,9 +25,9 @@ SUMS = {"sums(hidden)": ("hidden", 1), "sums(qkv)": ("qkv", 1), "sums(ffn)": ("f
 GRAIN = 512
 SMALL = 16384  # bytes: such blocks are counted in bytes
 NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 132 multiprocessors
-# What FusedAdam's step needs beside its state, in bytes an element of all weights, of a layer's largest and of its last.
+# What FusedAdam's step needs next to its state, in bytes an element of all weights, of a layer's largest and its last.
 # Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and its
-# conversion (4 bytes), and only the last is made beside all other state: measured by
+# conversion (4 bytes), and only the last is made with all other state there: measured by
 # transformer-engine-memory-fsdp2.yaml. By recipe for FP8 weights: measured by
 # transformer-engine-memory-8b.yaml. The run for profiles has no optimizer.
 ADAM_OF_16_BITS = {"all": 0, "largest": 0, "last": 6}
@@ -73,7 +73,7 @@ def terms_of(size, owner, sizes, unknown):
     """The size of a block as {term: coefficient}."""
     if size < SMALL:
         return {"bytes": size}
-    # Sums of as many columns as ffn and twice as many can have one size; gated layers have twice as many.
+    # Sums of ffn columns and of 2 ffn columns can have one size; gated layers have the latter.
     for term in reversed(SUMS) if sizes["gated"] else SUMS:
         if size == value(term, sizes):
             return {term: 1}
@@ -169,7 +169,7 @@ def held_at_start(steps, kind):
 
 
 def row_of(config, timeline, unknown):
-    """What the profile says of one kind of layer. The run has three layers: the one in the middle is like every other,
+    """The profile's row of one kind of layer. The run has three layers: the one in the middle is like every other,
     and the last one, which the sum gives one number as the gradient of all elements, has moments of its own."""
     sizes = sizes_of(config)
     steps = Steps(timeline, sizes, unknown)
@@ -195,7 +195,7 @@ def row_of(config, timeline, unknown):
 
 def loss_of(config, timeline, unknown):
     """What a loss adds to the layers: held through the step, left by its forward, whose input it may free, and by its
-    backward; then what the last layer's backward leaves more than another one's, where it was given one number for all
+    backward; then what the last layer's backward leaves more than another one's, if it was given one number for all
     elements. Moments are counted from where the last layer, or the loss's forward, has ended."""
     sizes = sizes_of(config)
     steps = Steps(timeline, sizes, unknown)
@@ -243,7 +243,7 @@ def kind_of(row):
 
 
 def differing(rows, others, first, last):
-    """Those of `others` that are not like the row of their kind, for the releases from `first` to `last`."""
+    """Rows of `others` that are not like the row of their kind, for the releases from `first` to `last`."""
     known = {kind_of(row): row for row in rows}
     return [{"first": first, "last": last} | row for row in others if row != known[kind_of(row)]]
 

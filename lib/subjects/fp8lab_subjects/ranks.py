@@ -68,7 +68,7 @@ def _end(children):
 
 
 def _reap(children, folder):
-    """Waits for all children; once one fails, ends the others, which would wait for it in vain."""
+    """Waits for all children; once one fails, ends the others, which would wait for it for ever."""
     running = dict(children)
     while running:
         pid, status = os.wait()
@@ -87,7 +87,7 @@ def _reap(children, folder):
 
 
 def temporary_folder(prefix):
-    """A folder below the one that fp8lab removes when this process has ended, even if it was killed."""
+    """A folder below the folder that fp8lab removes when this process has ended, even if it was killed."""
     parent = os.environ.get("FP8LAB_TMPDIR")
     if parent:
         os.makedirs(parent, mode=0o700, exist_ok=True)
@@ -95,7 +95,7 @@ def temporary_folder(prefix):
 
 
 def run(function, count, folder=None):
-    """Calls function(rank, folder) in `count` processes. Returns their answers in the order of ranks."""
+    """Calls function(rank, folder) in `count` processes. Returns their results in the order of ranks."""
     with temporary_folder("fp8lab-ranks-") as temporary:
         folder = pathlib.Path(folder or temporary)
         parent, children = os.getpid(), {}

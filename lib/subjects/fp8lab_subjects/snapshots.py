@@ -56,7 +56,7 @@ def called_by(stack):
 
 
 def phase_of(stack):
-    """Of a step, as far as the stack shows it."""
+    """The phase of a step, as far as the stack shows it."""
     files = [file.replace("\\", "/") for file, _, _ in stack]
     if any("/torch/optim/" in file for file in files):
         return "optimizer"

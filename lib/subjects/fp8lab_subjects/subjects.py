@@ -37,9 +37,9 @@ def load(subject):
 
 
 def preload(cell):
-    """Imports a library once, before ranks are forked; on GPUs PyTorch alone.
+    """Imports a library once, before ranks are forked; on GPUs only PyTorch.
 
-    A library that asks for the GPU when it is imported would leave CUDA unusable in forked processes.
+    A library that uses the GPU when it is imported would leave CUDA unusable in forked processes.
     """
     module = load(cell.subject)
     if cell["device"] == "cpu":

@@ -1,4 +1,4 @@
-"""Trains a cell on one rank, and tells instruments where training is."""
+"""Trains a cell on one rank, and reports to instruments where training is."""
 
 import torch
 import torch.nn.functional as F
@@ -7,7 +7,7 @@ from . import data, philox, sharding
 
 
 class BehindAnEmbedding(torch.autograd.Function):
-    """Asks for the gradient of its input and drops it, as what stands before the layers of a model does: the first
+    """Requires the gradient of its input and drops it, as what stands before the layers of a model does: the first
     layer then saves and computes what every other one does."""
 
     @staticmethod
@@ -103,7 +103,7 @@ class Run:
         return any(instrument.reads_values for instrument in self.instruments)
 
     def loss_of(self, output):
-        """The loss as a training loop writes it: in the output's type, but for logits. Values that are scored have
+        """The loss as a training loop writes it: in the output's type, except for logits. Values that are scored have
         more bits, whose copies no figure of memory or time holds."""
         if self.cell.vocabulary:
             return F.cross_entropy(output.float(), self.target)

@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import re
 
-CHECKOUT = "checkout"  # of a package that was not installed
+CHECKOUT = "checkout"  # version of a package that was not installed
 
 
 def version_of(package):

@@ -11,7 +11,7 @@ from .scored import parity
 
 
 def measure(cell):
-    """An arm's result: one set of ranks for each group of metrics. Figures are those of rank 0."""
+    """An arm's result: one set of ranks for each group of metrics. Figures come from rank 0."""
     out = protocol.result()
     metrics, scored, notes = {}, {}, []
     for group in cell.measure:

@@ -59,7 +59,7 @@ struct LogitRule {
   float factor;
 };
 
-/// logits[i, j] = rule.factor * sum over d of q(i, d) k(j, d), and -inf where j is masked, for `queries` queries from
+/// logits[i, j] = rule.factor * sum over d of q(i, d) k(j, d), and -inf if j is masked, for `queries` queries from
 /// `first_query` and `keys` keys (a multiple of kLanes) from `first_key`.
 struct LogitTile {
   const LogitRule* rule = nullptr;
@@ -78,10 +78,10 @@ void compute_logits(const LogitTile& tile);
 
 /// max + log(sum of exp(logit - max)); -inf if every key is masked.
 float log_sum_exp(const float* logits, std::int64_t count);
-/// logits become P = exp(logit - lse) in place; all zero where lse is -inf.
+/// logits become P = exp(logit - lse) in place; all zero if lse is -inf.
 void softmax_from_lse(float* logits, std::int64_t count, float lse);
 
-/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) where it is kept and 0 where it is dropped.
+/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) if it is kept and 0 if it is dropped.
 class DropoutRule {
  public:
   DropoutRule(const AttentionShape& shape, std::int64_t sequence, std::int64_t head);

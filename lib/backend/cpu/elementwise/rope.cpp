@@ -21,7 +21,7 @@ void rope(const RopeArgs& args, ExecContext&) {
   float* cosine = scratch(kCosine, half);
   float* sine = scratch(kSine, half);
 
-  std::vector<double> step;  // angles of position 1, whose multiples are those of all others
+  std::vector<double> step;  // angles of position 1, whose multiples are all others' angles
   for (std::int64_t d = 0; d < half; ++d) step.push_back(rotary_angle(1, d, head_dim, args.base));
 
   for (std::int64_t row = 0; row < args.in.rows; ++row) {

@@ -74,7 +74,7 @@ Prepared prepare(const OperandView& operand, int slot) {
 }
 
 /// Hopper's tensor cores multiply data that is scaled by FP32 numbers, per tensor or in blocks of 128 along k. Blocks
-/// are summed here as dequantized values, which loses nothing where their scales are powers of two.
+/// are summed here as dequantized values, which loses nothing if their scales are powers of two.
 Sums sums_of(const GemmArgs& args, const ExecContext& context) {
   const auto on_tensor_core = [](const OperandView& operand) {
     return operand.quantized() && operand.scales.dtype == DType::kF32;

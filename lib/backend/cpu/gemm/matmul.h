@@ -15,9 +15,9 @@ struct MatmulOperand {
 
 /// How the products of an element are summed.
 enum class Sums {
-  kF32,  ///< as matmul() says
+  kF32,  ///< as described at matmul()
   /// As a Hopper tensor core sums products of 8-bit data. An instruction adds kTensorCoreStep products to an
-  /// accumulator: all are truncated towards zero to multiples of 2^(e - kTensorCoreBits), where e is the exponent of
+  /// accumulator: all are truncated towards zero to multiples of 2^(e - kTensorCoreBits); e is the exponent of
   /// the largest magnitude among them, and then added exactly. After kTensorCoreSpan products the accumulator is added
   /// to an FP32 sum and starts again from zero. Sums with an Inf or NaN are FP32's.
   kTensorCore,
@@ -43,12 +43,12 @@ struct MatmulArgs {
 /// small: a term passes through at most kMatmulRun + k / kMatmulRun additions.
 inline constexpr std::int64_t kMatmulRun = 256;
 
-/// Rounds every product and every sum to FP32, without fused multiply-add, unless `sums` says otherwise. An element's
+/// Rounds every product and every sum to FP32, without fused multiply-add, except as `sums` specifies. An element's
 /// bits, except a NaN's payload, therefore depend only on its row of `a` and its row of `b`: not on layout, size,
-/// neighbours, threads or instruction set. Runs on the calling thread alone, since cells that run side by side would
+/// neighbours, threads or instruction set. Runs only on the calling thread, since cells that run side by side would
 /// otherwise compete for the cores.
 void matmul(const MatmulArgs& args);
-/// The same by the inner loops given, which otherwise are those of the instruction set in use.
+/// The same with the given inner loops. Without them, matmul() uses the loops of the instruction set in use.
 struct MatmulLoops;
 void matmul(const MatmulArgs& args, const MatmulLoops& loops);
 

@@ -1,6 +1,6 @@
 #include "backend/cpu/gemm/matmul_loops_body.h"
 
-// Compiled for AVX2; called only where the processor has it.
+// Compiled for AVX2; called only if the processor has it.
 namespace fp8lab::cpu {
 namespace {
 

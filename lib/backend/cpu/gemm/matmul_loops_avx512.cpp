@@ -1,6 +1,6 @@
 #include "backend/cpu/gemm/matmul_loops_body.h"
 
-// Compiled for AVX-512 (F, BW, DQ, VL); called only where the processor has them.
+// Compiled for AVX-512 (F, BW, DQ, VL); called only if the processor has them.
 namespace fp8lab::cpu {
 namespace {
 

@@ -56,7 +56,7 @@ inline void pack_rows(const float* in, std::int64_t in_stride, std::int64_t rows
     for (std::int64_t p = 0; p < k; ++p) panel[p * kWidth + i] = 0.0f;
 }
 
-/// Packs one panel of `rows` <= kWidth rows from a transposed operand, where the rows' elements of one k lie side by
+/// Packs one panel of `rows` <= kWidth rows from a transposed operand, in which the rows' elements of one k lie side by
 /// side.
 template <std::int64_t kWidth>
 inline void pack_columns(const float* in, std::int64_t in_stride, std::int64_t rows, std::int64_t k, float* panel) {
@@ -84,7 +84,7 @@ void pack(const PackArgs& args) {
   }
 }
 
-constexpr std::int64_t kRowsAtOnce = 4;  ///< of a TileProduct
+constexpr std::int64_t kRowsAtOnce = 4;  ///< rows of a TileProduct
 
 template <class Set>
 constexpr std::int64_t kFloatsOf = sizeof(typename Set::Vector) / sizeof(float);
@@ -137,7 +137,7 @@ __attribute__((noinline)) void multiply_groups(const TileProduct& p, std::int64_
     }
 }
 
-/// The columns from `j` on, as many groups at once as kGroups and what is left allow.
+/// The columns from `j` on, in steps of kGroups groups, or of fewer if fewer are left.
 template <class Vector, std::int64_t kGroups>
 void multiply_columns(const TileProduct& p, std::int64_t j) {
   for (; j + (kGroups - 1) * kGroup < p.n; j += kGroups * kGroup)
@@ -252,7 +252,7 @@ void multiply_unpacked(const TileProduct& product) {
   multiply_columns<typename Set::GroupVector, Set::kGroups>(product, 0);
 }
 
-/// `Set` names the instruction set's vector type, and a tile that fits in its registers beside the operands: kRows rows
+/// `Set` names the instruction set's vector type, and a tile that fits in its registers with the operands: kRows rows
 /// of kVectors vectors; for a TileProduct, kRowsAtOnce rows of kGroups groups in vectors of GroupVector.
 template <class Set>
 constexpr MatmulLoops make_matmul_loops() {

@@ -46,7 +46,7 @@ void store_parts16(const float* values, std::int64_t count, const MatrixView& hi
   }
 }
 
-/// A moment in any of its types, read with the scale of the last step and written with that of this step.
+/// A moment in any of its types, read with the scale of the last step and written with the scale of this step.
 struct Moment {
   MatrixView view;
   float* scale = nullptr;

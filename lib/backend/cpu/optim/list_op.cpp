@@ -10,7 +10,7 @@ namespace {
 
 enum Slot { kOut, kA, kB };
 
-/// out[j] = rule(out[j], a[j], b[j]) for every tensor of the list. Where the operation has no list `a` or `b`, the rule
+/// out[j] = rule(out[j], a[j], b[j]) for every tensor of the list. If the operation has no list `a` or `b`, the rule
 /// gets values that it ignores.
 template <class Rule>
 void for_list(const ListOpArgs& args, const Rule& rule) {

@@ -13,8 +13,8 @@ class TargetWriter {
   /// `measured`: as in ListCast; may be null.
   TargetWriter(const CastTarget& target, const float* measured);
 
-  /// The quantized data that take() writes, as a matrix of the shape of the values; empty if there are none. Where the
-  /// caller flattens its matrices it must flatten this one with them.
+  /// The quantized data that take() writes, as a matrix of the shape of the values; empty if there are none. If the
+  /// caller flattens its matrices, it must flatten this one with them.
   MatrixView& data() { return data_; }
   /// Casts the values of elements (row, col) ... (row, col + count - 1), at most kRun of them, and leaves `values`
   /// rounded to the nominal type.

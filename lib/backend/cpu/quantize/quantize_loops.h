@@ -36,8 +36,8 @@ struct QuantizeLoops {
   void (*amax_bf16)(const std::uint16_t* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
   void (*amax_f32)(const float* in, std::int64_t count, std::int64_t run, std::uint32_t* magnitudes);
 
-  /// data = encode(in * scale) of core/float8.h, bit for bit, where the input is finite and the scale finite and
-  /// positive; elsewhere the data are meaningless. Returns the largest magnitude if there is only one run, else 0:
+  /// data = encode(in * scale) of core/float8.h, bit for bit, if the input is finite and the scale finite and
+  /// positive; otherwise the data are meaningless. Returns the largest magnitude if there is only one run, else 0:
   /// callers that scale by runs have measured them already.
   std::uint32_t (*cast_bf16_e4m3)(const CastRuns<std::uint16_t>& runs);
   std::uint32_t (*cast_bf16_e5m2)(const CastRuns<std::uint16_t>& runs);

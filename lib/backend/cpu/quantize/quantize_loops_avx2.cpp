@@ -2,7 +2,7 @@
 
 #include "backend/cpu/quantize/quantize_loops_body.h"
 
-// Compiled for AVX2; called only where the processor has it.
+// Compiled for AVX2; called only if the processor has it.
 namespace fp8lab::cpu {
 namespace {
 

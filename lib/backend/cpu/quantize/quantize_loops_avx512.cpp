@@ -2,7 +2,7 @@
 
 #include "backend/cpu/quantize/quantize_loops_body.h"
 
-// Compiled for AVX-512 (F, BW, DQ, VL); called only where the processor has them.
+// Compiled for AVX-512 (F, BW, DQ, VL); called only if the processor has them.
 namespace fp8lab::cpu {
 namespace {
 

@@ -49,7 +49,7 @@ inline std::int32_t magnitude_of(std::uint16_t bf16) { return (std::int32_t{bf16
 inline std::uint32_t sign_of(float x) { return (static_cast<std::uint32_t>(bits_of(x)) >> 24) & 0x80u; }
 inline std::uint32_t sign_of(std::uint16_t bf16) { return (std::uint32_t{bf16} >> 8) & 0x80u; }
 
-/// Casts elements under one scale and returns their largest magnitude; computing it costs nothing where the result is
+/// Casts elements under one scale and returns their largest magnitude; computing it costs nothing if the result is
 /// unused.
 template <class Format, class Element>
 inline std::int32_t cast_each(const Element* in, std::uint8_t* data, std::int64_t count, float scale) {

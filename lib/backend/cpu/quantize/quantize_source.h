@@ -26,7 +26,7 @@ class SourceRows {
   DType dtype() const { return matrix_.dtype; }
   /// True if open() copies nothing.
   bool in_place() const { return access_ == Access::kInPlace; }
-  /// Makes rows [row, row + rows) of columns [col, col + cols) readable, and those of the last open() no longer.
+  /// Makes rows [row, row + rows) of columns [col, col + cols) readable, and no longer the ones of the last open().
   void open(std::int64_t row, std::int64_t rows, std::int64_t col, std::int64_t cols);
   /// The opened columns of `row`, which must be one of the opened rows.
   Elements operator()(std::int64_t row) const;
@@ -44,7 +44,7 @@ class SourceRows {
   std::int64_t copy_stride_ = 0;
 };
 
-/// Largest magnitude of a matrix, as the bits of a float; above those of Inf if there is a NaN.
+/// Largest magnitude of a matrix, as the bits of a float; above the bits of Inf if there is a NaN.
 std::uint32_t amax_magnitude(const MatrixView& matrix);
 /// Stores amax_magnitude() as a float at `amax`, unless that is null.
 void measure(const MatrixView& matrix, float* amax);

@@ -13,7 +13,7 @@ void attention_general_forward(const AttentionForwardArgs& args, CudaContext& co
 void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& context);
 
 /// Hopper's matrix units (wgmma). Needs head_dim 64 or 128, operands in bf16 or FP8, rows and pointers at multiples of
-/// 16 bytes, and softmax_scale of at least kLeastSoftmaxScale of attention_choice.h; results are of any real type. FP8
+/// 16 bytes, and softmax_scale of at least kLeastSoftmaxScale of attention_choice.h; results have any real type. FP8
 /// operands are widened to bf16 copies in scratch, so every cast equals the `cpu` kernel's. Without casts P and dS are
 /// rounded to bf16 before their products.
 void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& context);
@@ -22,8 +22,8 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
 /// Empty if cuDNN can be called, else why not. Searches for the library once per process.
 const std::string& cudnn_unavailable_reason();
 
-// Attention by cuDNN alone. Each function returns false, with nothing done, where cuDNN has no plan for the shape,
-// types and strides; it asks cuDNN once for each combination of them. P and dS are rounded to the operands' type;
+// Attention by cuDNN only. Each function returns false, with nothing done, if cuDNN has no plan for the shape,
+// types and strides; it queries cuDNN once for each combination of them. P and dS are rounded to the operands' type;
 // forward's P is relative to the running maximum of its row, not to lse.
 
 /// Operands and output all bf16 or all f16, no dropout.
@@ -33,8 +33,8 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& cont
 /// finish.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& context);
 /// E4M3 operands, with `s`, and with the scale of O's coming cast in args.o_cast. O is the value of its eight bits, and
-/// its amax is measured. P is cast relative to the running maximum of its row, so its 8-bit data differ from those of
-/// the definition, but are as close to P.
+/// its amax is measured. P is cast relative to the running maximum of its row, so its 8-bit data differ from the data
+/// in the definition, but are as close to P.
 bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& context);
 /// The same for gradients: E4M3 q, k, v and O, E5M2 dO, with `s` and `grad_p`, and with the scale of the gradients'
 /// coming cast to E5M2 in args.grad_cast; their amax is measured. head_dim 128. Blocks add to dQ in the order in which

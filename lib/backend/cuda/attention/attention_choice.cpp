@@ -53,8 +53,8 @@ AttentionAlgorithm choose_forward(const AttentionCall& call) {
 }
 
 // On Hopper cuDNN's FP8 backward returns dQ, dK and dV in eight bits (16 bits come with Blackwell), so it is used only
-// where they are cast to eight bits anyway. Its blocks add to dQ in the order in which they finish, so it is not used
-// where the context is deterministic.
+// if they are cast to eight bits anyway. Its blocks add to dQ in the order in which they finish, so it is not used
+// if the context is deterministic.
 AttentionAlgorithm choose_backward(const AttentionCall& call) {
   if (!call.deterministic && suits_cudnn(call)) {
     const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;

@@ -5,7 +5,7 @@
 
 // The gradient of attention for any head dimension, type and stride in FP32, bit for bit the `cpu` kernel. One launch
 // computes the row sums of dO * O, one dQ by tiles of queries, one dK and dV by tiles of keys. The last two each
-// compute P and dS anew, so no sum is shared by two blocks and every sum has the order that it has on the host.
+// compute P and dS again, so no sum is shared by two blocks and every sum has the order that it has on the host.
 namespace fp8lab::cuda {
 namespace {
 

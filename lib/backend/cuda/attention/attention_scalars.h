@@ -10,7 +10,7 @@ namespace fp8lab::cuda {
 struct RoleScalars {
   const float* scale = nullptr;
   float* amax = nullptr;        ///< may be null
-  float* inverse = nullptr;     ///< factor / *scale; 1 / applied where that has reached its limit
+  float* inverse = nullptr;     ///< factor / *scale; 1 / applied if that has reached its limit
   float* applied = nullptr;     ///< *scale / factor, 2^127 at most; may be null
   const float* seen = nullptr;  ///< the library's amax of one call, `factor` times the role's; may be null
   float factor = 1.0f;          ///< the library multiplies the role's values by this before it casts them

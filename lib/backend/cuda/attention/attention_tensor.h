@@ -36,7 +36,7 @@ struct TensorBackward {
   MatrixView lse;
   // Scratch, in tiles of kBackwardQueries queries of one head of one sequence.
   /// f32 [batch * heads, tiles, 2, kBackwardQueries]: start values of each query's products. First minus its lse in
-  /// units of Q K^T (0 where lse is infinite, -inf beyond seq), then minus its sum of dO * O in units of dO V^T.
+  /// units of Q K^T (0 if lse is infinite, -inf beyond seq), then minus its sum of dO * O in units of dO V^T.
   float* rows = nullptr;
   /// f32 [batch * heads, tiles, kBackwardQueries * head_dim]: sums of dQ, in the order in which threads hold them.
   float* grad_q_sums = nullptr;

@@ -21,8 +21,8 @@
 // done. Runs are bitwise equal, and no S x S matrix is stored.
 //
 // Without casts P and dS are rounded to bf16, by at most 2^-8 of themselves; quantized data and cast values are exact
-// in bf16. Products are summed in FP32. The sum of Q K^T starts at minus lse and that of dO V^T at minus the sum of dO
-// * O. The arithmetic is that of the `cpu` kernel except for the order of sums.
+// in bf16. Products are summed in FP32. The sum of Q K^T starts at minus lse, the sum of dO V^T at minus the sum of dO
+// * O. The arithmetic equals the `cpu` kernel's except for the order of sums.
 namespace fp8lab::cuda {
 namespace {
 
@@ -46,7 +46,7 @@ class Multiplier {
 
   __device__ void run() {
     for (unsigned round = 0;; ++round) {
-      // Equal in all lanes; the reduction tells the compiler that the value is warp-uniform.
+      // Equal in all lanes; after the reduction the compiler treats the value as warp-uniform.
       const int number = __reduce_max_sync(0xFFFFFFFFu, await_job(barriers_, round));
       if (number >= launch_.jobs) return;
       multiply(Job(launch_, number));
@@ -107,7 +107,7 @@ class Multiplier {
     wgmma::settle(grad_k);
     wgmma::settle(grad_v);
     multiply_queries(softmax, p);
-    wgmma::wait<0>();  // the compiler would put a wait here in any case
+    wgmma::wait<0>();  // the compiler would always put a wait here
     differentiate(true);
     while (t_ < last) {
       multiply_slopes(sums, grad_k, fresh);
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const Places<Dim> places(tiles);
   if (threadIdx.x == 0) barriers.make();
   __syncthreads();
-  // Equal in all lanes of a warp; the reduction tells the compiler that the value is warp-uniform.
+  // Equal in all lanes of a warp; after the reduction the compiler treats the value as warp-uniform.
   const int group = __reduce_max_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / wgmma::kGroupThreads);
   if (group == kGroups) {
     wgmma::give_registers<24>();

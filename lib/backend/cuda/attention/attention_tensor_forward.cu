@@ -39,7 +39,7 @@ struct Place {
   }
 };
 
-/// Sets logits to -inf where a key is masked or beyond the sequence.
+/// Sets logits to -inf if a key is masked or beyond the sequence.
 template <int Sums>
 __device__ void mask_logits(float (&logits)[Sums], const Place& place, int first_key, const AttentionShape& shape) {
   const int seq = static_cast<int>(shape.seq);
@@ -93,7 +93,7 @@ struct RunningSum {
       sum[half] = __fmaf_rn(sum[half], correction[half], added);
     }
   }
-  /// Natural logarithm of the entire row's sum; -inf where every logit is -inf.
+  /// Natural logarithm of the entire row's sum; -inf if every logit is -inf.
   __device__ float lse(int half, float factor) const {
     const float total = quad_sum(sum[half]);
     return maximum[half] == kMinusInfinity && total == 0.0f ? kMinusInfinity
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
     for (int half = 0; half < 2; ++half) {
       const float natural = running.lse(half, factor);
       const int query = place.row + 8 * half;
-      // Rows behind the last query get P = 0, so that its amax knows nothing of them.
+      // Rows behind the last query get P = 0, so that its amax does not include them.
       lse[half] = query < seq ? shift_of(natural) * kLog2E : float_from_bits(kFloatInfinityBits);
       if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
     }

@@ -9,7 +9,7 @@
 
 // The functions that cuDNN's header-only frontend calls; each forwards to the library found at run time. Which
 // functions these are differs between releases of the frontend, so the build lists them: the file
-// FP8LAB_CUDNN_FUNCTIONS has a line for each one that the object files of this folder call.
+// FP8LAB_CUDNN_FUNCTIONS has a line for each function that the object files of this folder call.
 namespace fp8lab::cuda {
 namespace {
 

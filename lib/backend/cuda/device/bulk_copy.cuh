@@ -16,7 +16,7 @@ class WaitLimit {
     const long long now = clock64();
     if (start_ == 0) start_ = now;
     // A write to address 0 instead of a trap: a trap would leave the branch of a warp group's role, and the compiler
-    // assigns registers only where it sees that branch in full.
+    // assigns registers only if it sees that branch in full.
     if (now - start_ > kLimit) *static_cast<volatile int*>(nullptr) = 0;
   }
 
@@ -53,7 +53,7 @@ __device__ inline void wait(std::uint32_t barrier, unsigned parity) {
         : "memory");
 }
 
-/// Copies a box of a tensor to shared memory; zeros where it reaches beyond the tensor.
+/// Copies a box of a tensor to shared memory; zeros for what lies beyond the tensor.
 __device__ inline void load_box(std::uint32_t to, const CUtensorMap& tensor, int x, int y, int z,
                                 std::uint32_t barrier) {
   asm volatile(

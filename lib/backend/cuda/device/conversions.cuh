@@ -11,10 +11,10 @@
 
 // Conversions between vectors (vectors.cuh) and FP32 values.
 //   widen(), narrow()  bitwise equal to core/float16.h and core/float8.h
-//   widen_fast()       the GPU's conversion instructions: the bits of NaNs may differ, and those alone
+//   widen_fast()       the GPU's conversion instructions: only the bits of NaNs may differ
 namespace fp8lab::cuda {
 
-/// Converts a vector whose elements are of type `From`.
+/// Converts a vector whose elements have type `From`.
 template <DType From, auto Type, int Width>
 __device__ __forceinline__ void widen_as(const Vector<Type, Width>& vector, float (&values)[Width]) {
   using Stored = typename Element<From>::Storage;
@@ -34,7 +34,7 @@ __device__ __forceinline__ void widen_as(const Vector<Type, Width>& vector, floa
   }
 }
 
-/// `type` is needed only where it is not known at compile time.
+/// `type` is needed only if it is not known at compile time.
 template <auto Type, int Width>
 __device__ __forceinline__ void widen(const Vector<Type, Width>& vector, float (&values)[Width], DType type = {}) {
   if constexpr (static_cast<int>(Type) >= 0) {
@@ -106,7 +106,7 @@ __device__ inline Vector<Type, Width> narrow(const float (&values)[Width]) {
   return vector;
 }
 
-// FloatVector: where `type` is a constant, every switch folds away.
+// FloatVector: if `type` is a constant, every switch folds away.
 
 /// Four elements of a 16-bit type.
 __device__ __forceinline__ FloatVector pack16(const std::uint16_t (&parts)[kVector]) {

@@ -68,7 +68,7 @@ struct Element<DType::kI32> {
   __device__ static float load(std::int32_t x) { return static_cast<float>(x); }
 };
 
-/// Element `at` of an array of f32, bf16, f16, e4m3 or e5m2, exactly. Where `type` is a constant, the switch folds
+/// Element `at` of an array of f32, bf16, f16, e4m3 or e5m2, exactly. If `type` is a constant, the switch folds
 /// away.
 __device__ __forceinline__ float load1(const std::byte* data, DType type, std::int64_t at) {
   switch (type) {

@@ -71,7 +71,7 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
   constexpr std::int64_t kMostGridRows = 65535;
   constexpr std::int64_t kWidth = Runs ? kVectorWidth<Type> : 1;
   const std::int64_t runs = (args.cols + kWidth - 1) / kWidth;
-  // Threads along a row. Short rows share a block. Blocks end with the row where possible, since the remainder of a row
+  // Threads along a row. Short rows share a block. Blocks end with the row if possible, since the remainder of a row
   // is read element by element.
   unsigned across = 1;
   while (across < kMapThreads && across * Unroll < runs) across *= 2;
@@ -90,7 +90,7 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
 
 /// Calls op(in, out, row, col) for runs of FP32 values in[Inputs][Width] that begin at (row, col), and stores
 /// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous, they are treated as one long
-/// row: `row` is 0 and `col` is the element's index. Runs are wide where each matrix holds wide runs, else single
+/// row: `row` is 0 and `col` is the element's index. Runs are wide if each matrix holds wide runs, else single
 /// elements. `Mixed`: the types that may occur, kRealTypes or kAnyTypes.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,

@@ -21,7 +21,7 @@ struct RowMapArgs {
 };
 
 // A block processes `Rows` rows; each thread reads its runs of all of them at once. Output k is written in the columns
-// after those of output k - 1.
+// after the columns of output k - 1.
 template <int Inputs, int Outputs, int Rows, class Op, class Writer>
 __global__ void __launch_bounds__(kRowMapThreads)
     row_map_kernel(const RowMapArgs<Inputs> args, const Op op, Writer writer) {
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(kRowMapThreads)
   writer.finish();
 }
 
-/// Rows per block: as many as keep about eight runs of a thread in flight.
+/// Rows per block, chosen to keep about eight runs of a thread in flight.
 template <int Inputs>
 inline constexpr int kRowMapRows = Inputs < 3 ? 4 : 2;
 

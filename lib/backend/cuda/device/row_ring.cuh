@@ -11,7 +11,7 @@ namespace fp8lab::cuda {
 
 inline constexpr int kMostStages = 4;
 
-/// Shared memory that a block uses beside its ring.
+/// Shared memory that a block uses in addition to its ring.
 inline constexpr std::size_t kRingReserve = 2048;
 
 /// True if a block may have a ring of slots of `bytes`. GPUs give a block `shared_bytes`, from 99 to 227 KiB.
@@ -19,7 +19,7 @@ constexpr bool ring_fits(std::size_t bytes, std::size_t shared_bytes) {
   return 2 * bytes + kRingReserve <= shared_bytes;
 }
 
-/// How many slots of `bytes` a block's ring has: as many as keep enough bytes in flight to a multiprocessor and fit,
+/// How many slots of `bytes` a block's ring has: enough to keep a multiprocessor's loads in flight, as far as they fit,
 /// between 2 and kMostStages.
 constexpr int ring_stages(std::size_t bytes, std::size_t shared_bytes) {
   constexpr std::size_t kAim = std::size_t{104} << 10;

@@ -21,7 +21,7 @@ struct Elements {
   std::int64_t row_stride = 0;
   std::int64_t col_stride = 1;
 
-  /// Of an element of a row without gaps between elements.
+  /// Index of an element of a row without gaps between elements.
   __device__ std::int64_t index(std::int64_t row, std::int64_t col) const { return row * row_stride + col; }
   template <class T>
   __device__ T* at(std::int64_t row, std::int64_t col) const {

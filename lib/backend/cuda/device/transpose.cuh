@@ -23,7 +23,7 @@ struct Transpose {
 inline constexpr int kTileWords = 32;
 inline constexpr int kTransposeThreads = 256;
 
-/// Transposes a square with as many elements per side as a word holds: exchanges element j of words[i] with element i
+/// Transposes a square whose side is the number of elements of a word: exchanges element j of words[i] with element i
 /// of words[j].
 template <class Word>
 __device__ inline void transpose_square(Word (&)[1]) {}
@@ -41,7 +41,7 @@ __device__ inline void transpose_square(std::uint32_t (&words)[4]) {
   words[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// A tile is 32 words wide and has as many rows as columns; a warp reads or writes full words of a row at once.
+// A tile is 32 words wide and has equally many rows and columns; a warp reads or writes full words of a row at once.
 // `Aligned`: both matrices hold aligned words. If not, and at the edges, elements are moved one by one.
 template <class Element, bool Aligned>
 __global__ void __launch_bounds__(kTransposeThreads) transpose_kernel(const Transpose args) {

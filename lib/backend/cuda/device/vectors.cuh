@@ -13,7 +13,7 @@
 // thread can be in flight before the first is waited for.
 namespace fp8lab::cuda {
 
-/// What a kernel knows at compile time about a matrix's type: the type itself (>= 0), or which types it may have at run
+/// What is fixed at compile time about a matrix's type: the type itself (>= 0), or which types it may have at run
 /// time: f32, f16 and bf16 (kRealTypes), all but i64 (kAnyTypes), or f32, f16, bf16, e4m3 and e5m2 (kFloatTypes).
 inline constexpr int kRealTypes = -1;
 inline constexpr int kAnyTypes = -2;
@@ -24,7 +24,7 @@ template <auto Type>
 inline constexpr int kBytesOf = sizeof(typename Element<static_cast<DType>(Type)>::Storage);
 
 /// Elements that one access moves: eight of a 16-bit type. Four of all others, so that vectors of different types have
-/// as many elements.
+/// the same number of elements.
 template <auto Type>
 inline constexpr int kVectorWidth =
     Type == static_cast<decltype(Type)>(DType::kBF16) || Type == static_cast<decltype(Type)>(DType::kF16) ? 8 : 4;
@@ -162,7 +162,7 @@ struct Vector<Types, 4> {
   }
 };
 
-/// The same for kernels over lists of tensors, whose bodies also know the type at compile time: where `type` is a
+/// The same for kernels over lists of tensors, whose bodies also get the type at compile time: if `type` is a
 /// constant, every switch folds away.
 template <>
 struct Vector<kFloatTypes, 4> {

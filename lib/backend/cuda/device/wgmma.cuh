@@ -3,7 +3,7 @@
 #include <cstdint>
 
 // Hopper's matrix units: products by a warp group, which is four warps; warp w holds rows 16 w to 16 w + 15 of the
-// result. Lane l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 where e is 2 or 3), column 8 j + 2 (l %
+// result. Lane l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 if e is 2 or 3), column 8 j + 2 (l %
 // 4) + e % 2. A fragment of the left operand for columns 16 s to 16 s + 15 has the same positions: pairs from sums[8
 // s], [8 s + 2], [8 s + 4] and [8 s + 6].
 //
@@ -27,7 +27,7 @@ __device__ inline std::uint32_t unit_offset(int row, int unit) {
 }
 
 /// The matrix descriptor of an operand: `offset` bytes from `panel`, both multiples of 16. `offset` is known at compile
-/// time, so that one addition remains. `stride`, in units of 16 bytes, is the distance from one panel to the next where
+/// time, so that one addition remains. `stride`, in units of 16 bytes, is the distance from one panel to the next if
 /// the product needs it.
 __device__ inline std::uint64_t describe(std::uint32_t panel, std::uint32_t offset, std::uint32_t stride) {
   constexpr std::uint32_t kEightRows = 8 * kRowBytes >> 4, kSwizzle128 = 1;
@@ -84,7 +84,7 @@ __device__ inline std::uint32_t pack(float low, float high) {
 
 // One step of depth 16: sums (+)= a b. multiply_tile reads both operands from shared memory along their rows,
 // multiply_columns both across their rows; multiply_fragments reads the left one from registers and the right one
-// across its rows. The width of the product is that of `sums`.
+// across its rows. The product is as wide as `sums`.
 
 __device__ inline void multiply_tile(float (&sums)[32], std::uint64_t a, std::uint64_t b, int accumulate) {
   asm volatile(

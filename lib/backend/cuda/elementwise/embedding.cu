@@ -50,7 +50,7 @@ void launch_lookup(const Lookup& args, CudaContext& context) {
   cuda_check_launch("embedding_kernel");
 }
 
-/// A row with its token in the high half: sorted by the token alone, rows of a token stay in order.
+/// A row with its token in the high half: sorted only by the token, rows of a token stay in order.
 using TokenAndRow = std::uint64_t;
 
 __global__ void __launch_bounds__(kThreads)
@@ -130,7 +130,7 @@ __device__ void sum_rows(const RowSums& args, const EntryRows& rows, std::int64_
 }
 
 // A block sums the rows of one entry over kWarps times kWarpCols columns, in the order of sums over columns
-// (core/sum_order.h). Where its rows are one part, each warp sums other columns; otherwise the warps sum the parts of a
+// (core/sum_order.h). If its rows are one part, each warp sums other columns; otherwise the warps sum the parts of a
 // group of the same columns side by side. Nothing is added atomically.
 template <bool Wide, int Type>
 __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(const RowSums args) {
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(const RowS
   for (int chunk = 0; chunk < kWarps; ++chunk) {
     const std::int64_t chunk_col = first_col + chunk * kWarpCols;
     if (chunk_col >= args.cols) return;
-    float total = 0.0f;  // of the thread's single column
+    float total = 0.0f;  // sum of the thread's single column
     for (std::int64_t group = 0; group < parts; group += kPartsInGroup) {
       const int in_group = static_cast<int>(parts - group < kPartsInGroup ? parts - group : kPartsInGroup);
       for (int part = warp; part < in_group; part += kWarps) {

@@ -20,7 +20,7 @@ struct Rotation {
 
 constexpr int kThreads = 256;
 
-/// row / batch; a 32-bit division, which is much shorter, where both fit.
+/// row / batch; a 32-bit division, which is much shorter, if both fit.
 __device__ inline std::int64_t position(std::int64_t row, std::int64_t batch) {
   const bool narrow = ((row | batch) >> 32) == 0;
   return narrow ? static_cast<std::uint32_t>(row) / static_cast<std::uint32_t>(batch) : row / batch;

@@ -36,7 +36,7 @@ using LtPreference = std::unique_ptr<std::remove_pointer_t<cublasLtMatmulPrefere
 /// Size of the library's workspace, as recommended for Hopper. A multiple of 256.
 inline constexpr std::size_t kLtWorkspaceBytes = std::size_t{32} << 20;
 
-/// Device memory of one product; scales, bias and amax are null where the problem has none.
+/// Device memory of one product; scales, bias and amax are null if the problem has none.
 struct LibraryBuffers {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;

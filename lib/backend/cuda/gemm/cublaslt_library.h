@@ -36,7 +36,7 @@ struct CublasLtLibrary : SharedLibrary {
   decltype(&::cublasLtMatmulPreferenceSetAttribute) set_preference = find("cublasLtMatmulPreferenceSetAttribute");
 };
 
-/// The loaded library. Throws Error that says what to install if it is missing.
+/// The loaded library. Throws Error that names what to install if it is missing.
 inline const CublasLtLibrary& cublaslt() { return need_library<CublasLtLibrary>(); }
 
 }  // namespace fp8lab::cuda

@@ -8,7 +8,7 @@
 
 // Not bitwise equal to the `cpu` kernel, whose sums run in another order. Both are within the bound for k products
 // added in any order, except that the matrix units keep only some 13 fraction bits of a sum of 8-bit products
-// (correctness/reference/float8_sums.h). Sums that are exact in every order, such as those of small integers, are equal
+// (correctness/reference/float8_sums.h). Sums that are exact in every order, such as sums of small integers, are equal
 // bit for bit. The library multiplies the two per-tensor inverse scales in FP32, so their product must be a normal FP32
 // number; scales computed from data satisfy that.
 namespace fp8lab::cuda {

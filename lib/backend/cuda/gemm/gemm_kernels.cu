@@ -113,7 +113,7 @@ __global__ void gemm_finish_kernel(const __grid_constant__ GemmFinishArgs args) 
            element<float>(args.product.data, i * args.product.row_stride + j));
 }
 
-/// Bytes of 0xFF where quantized data, of either format, are NaN: the GPU's conversion, like encode(), maps every NaN
+/// Bytes of 0xFF for quantized data (of either format) that are NaN: the GPU's conversion, like encode(), maps each NaN
 /// to one code.
 __device__ std::uint32_t nan_bytes(std::uint32_t data) { return __vcmpeq4(data, kFloat8Nan * 0x01010101u); }
 
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) quantize_finish_kernel(const __grid_
   if (__syncthreads_or(found != 0) && threadIdx.x == 0) raise_amax(args.amax, kFloatQuietNanBits);
 }
 
-/// Elements per thread: as many as are 16 bytes of BF16, so that a warp writes without gaps.
+/// Elements per thread: 16 bytes of BF16, so that a warp writes without gaps.
 constexpr int kRun = 8;
 
 /// Processes operands in stored order; `out` is row-major. `Full`: rows are runs of kRun elements that begin at

@@ -8,7 +8,7 @@
 
 #include "backend/kernels.h"
 
-// How the GPU computes a product, decided on the host alone from types, strides, alignments and scales. The plan is a
+// How the GPU computes a product, decided only on the host from types, strides, alignments and scales. The plan is a
 // value that can be compared and printed, so that the choice of a route is tested without a GPU.
 namespace fp8lab::cuda {
 
@@ -98,9 +98,9 @@ struct GemmRoutes {
   std::int64_t through_library = 0;
   std::int64_t emulated = 0;
   std::int64_t general = 0;
-  /// Of the general products, those planned for the library, which had no algorithm.
+  /// General products that were planned for the library, which had no algorithm.
   std::int64_t declined = 0;
-  /// Of the products through the library, those whose quantized data it wrote itself.
+  /// Products through the library whose quantized data it wrote itself.
   std::int64_t to_quantized = 0;
 };
 const GemmRoutes& gemm_routes(ExecContext& context);

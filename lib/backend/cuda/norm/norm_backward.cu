@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   });
 }
 
-// The kernel for all layouts. A part's sums are accumulated in device memory, where each element belongs to one thread.
+// The kernel for all layouts. A part's sums are accumulated in device memory; each element belongs to one thread.
 template <bool Centred>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Backward args) {
   __shared__ float shared[2][2][kSumWarps];

@@ -22,7 +22,7 @@
 namespace fp8lab::cuda {
 namespace {
 
-/// The weight as it is stored, rounded at random if the step asks for it. `index`: of the
+/// The weight as it is stored, rounded at random if the step requires it. `index`: of the
 /// element in the tensor.
 __device__ __forceinline__ float stored_weight(const AdamItem& item, const Rule& rule, std::int64_t index, float p) {
   if (!rule.stochastic || item.weight != Weight::kParam || item.param_type != DType::kBF16) return p;
@@ -303,7 +303,7 @@ void adam(const AdamArgs& args, ExecContext& context) {
     list.add(item, std::max(pieces_of(item.rows, item.cols, item.target.tiles), least));
   }
   if (list.empty()) return;
-  // The upload belongs to this launch alone, so the measuring kernel may write to it.
+  // The upload belongs only to this launch, so the measuring kernel may write to it.
   auto* const items = const_cast<AdamItem*>(gpu.upload(list.items()));
   const int count = static_cast<int>(list.items().size());
   const Rule rule{.learning_rate = args.learning_rate,

@@ -10,7 +10,7 @@
 
 // Bitwise equal to the `cpu` kernels, except for the sign and payload of NaNs. A block sums one stretch, four lanes per
 // thread; one more block adds up the stretches. The square of an f32 is exact in double, so a fused multiply-add rounds
-// like the addition alone.
+// exactly like an addition.
 namespace fp8lab::cuda {
 namespace {
 

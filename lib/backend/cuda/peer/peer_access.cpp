@@ -21,9 +21,9 @@ constexpr std::uintptr_t kWideBytes = 16;
 /// because every copy of an engine has to be set up.
 constexpr std::int64_t kEnginesFromBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kEngineArrayBytes = std::int64_t{2} << 20;
-/// From this many bytes on, a rank's copies within its own GPU run on a stream beside its copies to others; for fewer
+/// From this many bytes on, a rank's copies within its own GPU run on a stream next to its copies to others; for fewer
 /// bytes the fork takes longer than it saves (16 MiB between two H200: 41 us instead of 32). The own copies may take as
-/// long as the others take over the link, so they get only as many multiprocessors as that needs: at full speed they
+/// long as the others take over the link, so they get only the multiprocessors that this needs: at full speed they
 /// slow down the traffic over the link (by an eighth of the time for 218 MB). If products need the multiprocessors
 /// meanwhile, all multiprocessors for a short time are better than a few for a long time: 0.93 of a gather of 512 MiB
 /// is hidden behind products that way, and 0.82 the other way.

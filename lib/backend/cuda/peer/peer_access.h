@@ -26,14 +26,14 @@ class CudaPeerAccess final : public PeerAccess {
   CudaContext& context_;
 };
 
-/// The stream that a collective runs on: the context's own, or (`async`) one beside it.
+/// The stream that a collective runs on: the context's own, or (`async`) another one.
 struct CollectiveStream {
   cudaStream_t stream = nullptr;
   bool async = false;
 };
 
 /// PeerStream::copy() for one rank: copies to other GPUs on the collective's stream, and copies within this GPU on a
-/// stream beside it.
+/// second stream.
 class PeerCopies {
  public:
   void launch(std::span<const PeerCopy> copies, std::span<const PeerCopy> own, PeerCopyPath path,

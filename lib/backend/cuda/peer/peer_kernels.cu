@@ -2,19 +2,19 @@
 #include "backend/cuda/device/elements.cuh"
 #include "backend/cuda/peer/peer_kernels.h"
 
-// Sums are bitwise equal to those of comm/reduce.h: added in rank order, in float, rounded once. Maxima are bitwise
+// Sums are bitwise equal to the sums of comm/reduce.h: added in rank order, in float, rounded once. Maxima are bitwise
 // equal too.
 namespace fp8lab::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 constexpr int kLoadsInFlight = 4;
-/// Most groups of kThreads threads in a block, where a block has a multiprocessor to itself.
+/// Most groups of kThreads threads in a block, if a block has a multiprocessor to itself.
 constexpr int kMostCopyGroups = 4;
 /// Hazard: a block that spins on another GPU's flag occupies its place on the multiprocessor. If the grid were larger
 /// than what is resident at once, a waiting block could keep out the very block that the other GPU waits for, and both
 /// GPUs would wait forever. Rule: the grid of a kernel that waits is fully resident on 128 multiprocessors. On a GPU
-/// with fewer, a block waits for flags alone that other GPUs' first blocks raise as they begin, and first blocks start
+/// with fewer, a block waits only for flags that other GPUs' first blocks raise as they begin, and first blocks start
 /// first.
 constexpr int kWaitingBlocksEach = 3;
 constexpr std::int64_t kMostWaitingBlocks = 128 * kWaitingBlocksEach;
@@ -226,9 +226,9 @@ __global__ void __launch_bounds__(PeerBarrier::kMostRanks)
   wait_for_others<load_acquired>(barrier, barrier.number);
 }
 
-// Each block waits for the other ranks before it writes to them. That first barrier is relaxed: it says that kernels
+// Each block waits for the other ranks before it writes to them. That first barrier is relaxed: it means that kernels
 // which have ended on the other ranks no longer read the destination, and after it this kernel reads only this GPU's
-// memory, so it needs no fence (a fence on either side took a microsecond). The last block to finish tells the others
+// memory, so it needs no fence (a fence on either side took a microsecond). The last block to end signals the others
 // that everything is written. Its fence covers the other blocks' writes, because each block fences before it counts
 // itself as finished. If the wait is abandoned, `finished` is left as it is: no launch follows.
 __global__ void __launch_bounds__(kThreads, kWaitingBlocksEach)

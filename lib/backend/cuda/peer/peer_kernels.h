@@ -70,7 +70,7 @@ struct PeerBarrier {
   int rank = 0;
   int ranks = 0;
   std::uint32_t number = 0;                  ///< one more than at the last barrier on these flags; may wrap around
-  const std::uint32_t* abandoned = nullptr;  ///< abort flag in host memory: if it is not 0, nobody is waited for
+  const std::uint32_t* abandoned = nullptr;  ///< abort flag in host memory: if it is not 0, no rank is waited for
 };
 /// Work launched on `stream` after this runs after everything that every rank launched before its own part of the
 /// barrier.

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) amax_any_kernel(MatrixView in, Resul
   settle(largest, result);
 }
 
-/// As many blocks as the GPU holds at once, or as there is work for.
+/// The number of blocks that the GPU holds at once, or fewer if there is less work.
 unsigned grid_for(std::int64_t items, const CudaContext& context) {
   const std::int64_t most = std::int64_t{kBlocksPerMultiprocessor} * context.multiprocessors();
   return static_cast<unsigned>(std::clamp<std::int64_t>((items + kThreads - 1) / kThreads, 1, most));

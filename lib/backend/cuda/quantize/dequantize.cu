@@ -39,7 +39,7 @@ __device__ float scale_at(const ScaleView& scales, std::int64_t row, std::int64_
   return decoded_scale(scales, stored_scale_at(scales, row, col));
 }
 
-/// element * scale. Its NaN is the one that x86 gives: an operand's own NaN or, for infinity times zero, the negative
+/// element * scale. Its NaN is the NaN of x86: an operand's own NaN or, for infinity times zero, the negative
 /// quiet NaN.
 __device__ float decoded(float element, float scale) {
   const float product = element * scale;

@@ -4,7 +4,7 @@
 
 namespace fp8lab::cuda {
 
-/// Calls use.template operator()<In, Float8>() for the type of a matrix and that of its quantized data, which lib/ops
+/// Calls use.template operator()<In, Float8>() for the types of a matrix and of its quantized data, which lib/ops
 /// has checked.
 template <class Use>
 void for_types(DType in, DType dtype, const Use& use) {

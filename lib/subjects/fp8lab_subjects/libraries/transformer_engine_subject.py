@@ -21,7 +21,7 @@ RECIPES = {
     "mxfp8": "MXFP8BlockScaling",
 }
 
-# Of a parameter's name in Transformer Engine, after `layers.N.`, its name in the runtime.
+# Parameters' names in Transformer Engine, after `layers.N.`, and their names in the runtime.
 NAMES = (
     (r"^self_attention\.layernorm_qkv\.", "qkv."),
     (r"^layernorm_qkv\.", "qkv."),
@@ -30,9 +30,9 @@ NAMES = (
     (r"layer_norm_weight$", "norm.gamma"),
     (r"layer_norm_bias$", "norm.beta"),
     (r"\b(fc[12])_(weight|bias)$", r"\1.\2"),
-    (r"^(weight|bias)(\d+)$", r"experts[\2].\1"),  # of GroupedLinear
+    (r"^(weight|bias)(\d+)$", r"experts[\2].\1"),  # a parameter of GroupedLinear
 )
-# Of the operations in a fused MLP: norm, fc1, activation, fc2.
+# Names of the operations in a fused MLP: norm, fc1, activation, fc2.
 FUSED_NAMES = {"0.weight": "norm.gamma", "0.bias": "norm.beta", "1": "fc1", "3": "fc2"}
 BASIC_OPERATION = r"^basic_ops\.\d+\."  # a fused linear is a product and a bias
 
@@ -144,7 +144,7 @@ class EngineLayer(torch.nn.Module):
 
 
 class EngineModel(torch.nn.Module):
-    """A chain of layers, each recomputed in backward if the cell asks for it. Layers share one table of positions."""
+    """A chain of layers, each recomputed in backward if the cell requires it. Layers share one table of positions."""
 
     def __init__(self, cell, layers, te):
         super().__init__()

@@ -37,7 +37,7 @@ class ValuesInstrument(Instrument):
         return plain(sharding.local(gradient))
 
     def _compare_with_unsharded(self, run):
-        """True if the gathered parameters have the bits that they are given without sharding; None where none can."""
+        """True if the gathered parameters have the bits that they are given without sharding; None if none can."""
         equal = None
         for (name, parameter), seen in zip(run.named_parameters(), self.kept["initial"]):
             if not run.subject.keeps_initial_values(name):

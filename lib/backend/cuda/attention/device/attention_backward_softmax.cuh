@@ -14,7 +14,7 @@ using namespace tensor_attention;
 enum class Casts {
   kNone,
   kUsual,  ///< P to E4M3 and dS to E5M2
-  kAny,    ///< each as its role says
+  kAny,    ///< each as its role requires
 };
 
 __device__ inline float2 load_pair(std::uint32_t address) {

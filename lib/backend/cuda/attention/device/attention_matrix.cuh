@@ -70,7 +70,7 @@ __device__ inline void add_fragments(float (&sums)[Sums], const std::uint32_t (&
         1);
 }
 
-/// 2^x within 2 ulp; 0 where x is below -126.
+/// 2^x within 2 ulp; 0 if x is below -126.
 __device__ inline float exponential2(float x) {
   float result;
   asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));

@@ -7,7 +7,7 @@
 #include "core/counter_rng.h"
 #include "core/elementary.h"
 
-// Shared by all attention kernels of the GPU; each rule is word for word that of cpu/attention/attention_tiles.h.
+// Shared by all attention kernels of the GPU; each is word for word a rule of cpu/attention/attention_tiles.h.
 namespace fp8lab::cuda {
 
 inline constexpr float kMinusInfinity = -__builtin_huge_valf();
@@ -44,7 +44,7 @@ __device__ inline float joint_factor(double a, double b, double c = 1.0) { retur
 
 __device__ inline float shift_of(float lse) { return lse == kMinusInfinity ? 0.0f : lse; }
 
-/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) where it is kept and 0 where it is dropped.
+/// Dropout of P: the factor of entry (query, key) of a head, 1 / (1 - p) if it is kept and 0 if it is dropped.
 class AttentionDropout {
  public:
   __device__ AttentionDropout(const AttentionShape& shape, std::int64_t sequence, std::int64_t head)

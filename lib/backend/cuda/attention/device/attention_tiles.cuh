@@ -61,7 +61,7 @@ __device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_h
   }
 }
 
-/// Logits of a tile; -inf where masked or beyond the sequence.
+/// Logits of a tile; -inf if masked or beyond the sequence.
 __device__ inline void compute_logits(const OperandView& q, const HeadColumns& q_head, std::int64_t first_query,
                                       const OperandView& k, const HeadColumns& k_head, std::int64_t first_key,
                                       bool causal, float factor, Operands& shared, Tile& logits) {

@@ -70,7 +70,7 @@ struct Rule {
   std::uint64_t seed, step;
 };
 
-/// Types that a body knows at compile time.
+/// Types that are known to a body at compile time.
 template <Weight kWeight, DType kParam, DType kGrad, DType kExpAvg, DType kExpAvgSq = kExpAvg, bool kHasTarget = false>
 struct Known {
   static constexpr bool kScales = moment_limit(kExpAvg) > 0.0f || moment_limit(kExpAvgSq) > 0.0f;

@@ -19,7 +19,7 @@ __device__ inline float float_scale(const ScaleRule& rule, std::uint32_t amax) {
                                  rule.kind == ScaleKind::kF32PowerOfTwo, rule.largest);
 }
 
-/// The scale of a full tensor: the given one or, without it, the one that follows from the measured amax.
+/// The scale of a full tensor: the given scale or, without it, the scale that follows from the measured amax.
 __device__ inline float tensor_scale(const float* scale, const float* measured, const ScaleRule& rule) {
   return scale != nullptr ? *scale : float_scale(rule, float_bits(*measured));
 }
