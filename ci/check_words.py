@@ -68,20 +68,20 @@ class Habit:
 
 HABITS = (
     # Not after a noun of place, a verb of showing or a preposition, and not as the head of a column.
-    Habit("where", 386,
+    Habit("where", 67,
           r"(?<!\bplace )(?<!\bplaces )(?<!\bline )(?<!\bfolder )(?<!\bpoint )(?<!\bsee )(?<!\bshows )(?<!\bshow )"
           r"(?<!\bsays )(?<!\bsay )(?<!\bis )(?<!\bare )(?<!\bfrom )(?<!\bto )(?<!\bwhat, )(?<!\| )\bwhere\b(?!:)",
           "if, when"),
-    Habit("bare_of", 234, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
-    Habit("code_that_speaks", 174, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
+    Habit("bare_of", 57, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
+    Habit("code_that_speaks", 30, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
           "returns, contains, requires, prints, names"),
-    Habit("that_of", 141, r"\b(that|those) of\b", "repeat the noun"),
-    Habit("alone", 143, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
-    Habit("beside", 80, r"\bbesides?\b", "next to, compared with, in addition to"),
-    Habit("old_words", 104,
+    Habit("that_of", 5, r"\b(that|those) of\b", "repeat the noun"),
+    Habit("alone", 39, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
+    Habit("beside", 3, r"\bbesides?\b", "next to, compared with, in addition to"),
+    Habit("old_words", 14,
           r"\banew\b|\bnobody\b|\bin vain\b|\bheed|\bmend(s|ed|ing)?\b|\bspeaks? of\b|\bstands? in\b|\b(is|are|was|were) of\b",
           "again, no one, without result, use, fix, covers, is in, belongs to"),
-    Habit("but_for", 129, r"\bbut for\b|\bin any case\b|\bas many\b|\bone that\b|\bones that\b|\bwhat an? \w+ has\b",
+    Habit("but_for", 13, r"\bbut for\b|\bin any case\b|\bas many\b|\bone that\b|\bones that\b|\bwhat an? \w+ has\b",
           "except, always, the same number, name the thing"),
 )
 FOLDERS = ("lib", "bench", "scenarios", "correctness", "reports", "ci", "README.md")

@@ -25,11 +25,11 @@ struct Behaviors {
   ShellPolicy module_shells = ShellPolicy::kMoveOut;
 
   // Sharded FP8 weights (TransformerEngine#2245, #2370). False is the behaviour before the fix.
-  bool gather_eight_bits = true;       ///< shards travel as quantized data, not as dequantized values
-  bool share_amax_over_shards = true;  ///< current scaling: all shards of a tensor use their largest amax
-  bool choose_usage_by_pass = true;    ///< forward gathers row-wise orientations, backward column-wise ones
-  bool validate_usage_by_pass = true;  ///< forward requests only the row-wise orientation
-  bool use_weight_quantizer = true;  ///< an FP8 weight's quantizer, not the module's, decides its orientations
+  bool gather_eight_bits = true;          ///< shards travel as quantized data, not as dequantized values
+  bool share_amax_over_shards = true;     ///< current scaling: all shards of a tensor use their largest amax
+  bool choose_usage_by_pass = true;       ///< forward gathers row-wise orientations, backward column-wise ones
+  bool validate_usage_by_pass = true;     ///< forward requests only the row-wise orientation
+  bool use_weight_quantizer = true;       ///< an FP8 weight's quantizer, not the module's, decides its orientations
   bool keep_fp8_init_metadata = true;     ///< sharding a deferred parameter keeps the metadata that makes it FP8
   bool strip_scale_padding = true;        ///< block scales travel without the padding of their arrays
   bool reuse_quantizer_at_gather = true;  ///< a gather passes two flags of its tensor, not a copy of its quantizer

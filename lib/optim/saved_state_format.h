@@ -88,7 +88,7 @@ class RankFile {
 
   std::filesystem::path path_;
   std::vector<SavedEntry> entries_;
-  /// Places in entries_. Every rank looks up every tensor in every file, so a linear search would be quadratic.
+  /// Places in entries_. Every rank searches every file for every tensor, so a linear search would be quadratic.
   std::unordered_map<std::string, std::size_t, Hash, std::equal_to<>> places_;
 };
 

@@ -168,9 +168,10 @@ class Loader {
   void stage_dequantized(const SavedItem& item) {
     const Parameter& unsharded = *state_.parameters[item.parameter];
     Bytes values = saved_.rows_of(saved_.request_for(item));
-    // After a load, sharding compares the address of a shard's storage with the address of the flat shard that it keeps,
-    // unless the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no storage of
-    // their own. Tensors with 128 x 128 blocks present a buffer in its place; tensors with 1 x 32 blocks do not.
+    // After a load, sharding compares the address of a shard's storage with the address of the flat shard that it
+    // keeps, unless the flat shard is quantized (per-tensor scales) or empty. Quantized tensors have buffers and no
+    // storage of their own. Tensors with 128 x 128 blocks present a buffer in its place; tensors with 1 x 32 blocks do
+    // not.
     if (unsharded.local != nullptr && !values.empty() &&
         !unsharded.local->quantizer->format.columnwise_stored_transposed())
       saved_.files().front().refuse(
