@@ -97,6 +97,11 @@ TEST_F(ScoredValues, GradientsWithTheSameWeightsAreScoredByTensor) {
   put("arm", "own_pass_gradients-0.f32", {std::numeric_limits<float>::quiet_NaN(), 4.0f, 1.0f, 1.0f, 2.0f});
   EXPECT_TRUE(std::isnan(metric("parity.same_weights_grad_sqnr_db").value()));
   EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "w: a value is not finite");
+  for (const char* name : {"own_pass_gradients-0.f32", "own_pass_gradients-1.f32"})
+    put("arm", name, {3.0f, 4.0f, 1.0f, 1.0f, 2.0f});
+  put("arm", "bf16_pass_gradients-1.f32", {std::numeric_limits<float>::infinity(), 4.0f, 1.0f, 1.0f, 2.0f});
+  EXPECT_FALSE(metric("parity.same_weights_grad_sqnr_db"));
+  EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "w: a value of BF16's is not finite");
   put("arm", "own_pass_gradients-0.f32", {3.0f});
   EXPECT_THROW(score_values(directory_.string()), Error);
 }

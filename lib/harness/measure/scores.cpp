@@ -77,6 +77,7 @@ void put_least_sqnr(ArmResult& result, const std::string& metric, const std::str
   std::string reason = "no tensor has noise";
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Decibels db(all[i]);
+    if (!db.value && !least && all[i].noise != 0.0) reason = fmt::format("{}: {}", names[i], db.reason);
     if (!db.value || (least && (std::isnan(*least) || *db.value >= *least))) continue;
     least = db.value;
     reason = std::isnan(*db.value) ? fmt::format("{}: {}", names[i], db.reason) : names[i] + " has the least";
