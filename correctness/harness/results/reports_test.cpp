@@ -192,6 +192,7 @@ TEST(Units, AreReadableAndExact) {
 TEST(Metrics, AreFoundByNameAndByFamily) {
   EXPECT_EQ(find_metric("memory.peak_bytes")->unit, "B");
   EXPECT_EQ(find_metric("memory.by_holder.saved_slot")->name, "memory.by_holder.*");
+  EXPECT_EQ(find_metric("memory.by_holder.saved\tslot"), nullptr);
   EXPECT_EQ(find_metric("memory.by_holder."), nullptr);
   EXPECT_EQ(find_metric("memory.peak_byte"), nullptr);
   for (const Metric& metric : metrics()) {
