@@ -170,7 +170,7 @@ constexpr std::array kGroups{
 };
 
 bool belongs(std::string_view name, std::string_view row) {
-  if (!row.ends_with('*')) return name == row;
+  if (name == row || !row.ends_with('*')) return name == row;
   const std::string_view prefix = row.substr(0, row.size() - 1);
   if (name.size() <= prefix.size() || !name.starts_with(prefix)) return false;
   const auto in_names = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; };
