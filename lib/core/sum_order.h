@@ -5,7 +5,7 @@
 #include "core/float_bits.h"
 
 // The orders in which long sums are added. They are the same on every device, so that results are too: each order is
-// fixed only by the number of terms, never by the number of threads, lanes or multiprocessors at hand.
+// fixed only by the number of terms, never by the number of threads, vector elements or multiprocessors at hand.
 namespace fp8lab {
 
 /// Order of sums over a row, and of losses. Term j goes to partial sum j % kSumLanes; each partial sum begins as +0 and

@@ -46,7 +46,7 @@ class Multiplier {
 
   __device__ void run() {
     for (unsigned round = 0;; ++round) {
-      // Equal in all lanes; after the reduction the compiler treats the value as warp-uniform.
+      // Equal in all threads of a warp; after the reduction the compiler treats the value as warp-uniform.
       const int number = __reduce_max_sync(0xFFFFFFFFu, await_job(barriers_, round));
       if (number >= launch_.jobs) return;
       multiply(Job(launch_, number));
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(kBackwardThreads, 1)
   const Places<Dim> places(tiles);
   if (threadIdx.x == 0) barriers.make();
   __syncthreads();
-  // Equal in all lanes of a warp; after the reduction the compiler treats the value as warp-uniform.
+  // Equal in all threads of a warp; after the reduction the compiler treats the value as warp-uniform.
   const int group = __reduce_max_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / wgmma::kGroupThreads);
   if (group == kGroups) {
     wgmma::give_registers<24>();

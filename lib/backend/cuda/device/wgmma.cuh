@@ -3,7 +3,7 @@
 #include <cstdint>
 
 // Hopper's matrix units: products by a warp group, which is four warps; warp w holds rows 16 w to 16 w + 15 of the
-// result. Lane l of a warp holds in sums[4 j + e] the element at row l / 4 (+ 8 if e is 2 or 3), column 8 j + 2 (l %
+// result. Thread l of a warp has in sums[4 j + e] the element at row l / 4 (+ 8 if e is 2 or 3), column 8 j + 2 (l %
 // 4) + e % 2. A fragment of the left operand for columns 16 s to 16 s + 15 has the same positions: pairs from sums[8
 // s], [8 s + 2], [8 s + 4] and [8 s + 6].
 //
