@@ -281,14 +281,13 @@ class Loader:
     def _results(self, label: str, path: pathlib.Path, text: str | None = None) -> None:
         if text is None:
             text = self._text(path)
-        lines = path.parent / "results.jsonl"
         if text is None:
             self._lines_beside(label, path)
             return
         try:
             document = parsed(text)
         except Malformed as error:
-            self._cut_off(label, path, text, lines, error)
+            self._cut_off(label, path, text, error)
             return
         if not isinstance(document, dict) or not isinstance(document.get("schema"), str):
             self._problem(path, "", "is no results file: it names no schema; give what `fp8lab run -o` left")
@@ -318,7 +317,7 @@ class Loader:
 
     def _lines_beside(self, label: str, path: pathlib.Path) -> None:
         lines = path.parent / "results.jsonl"
-        if path.name in ("results.json", "results.json.gz") and lines.is_file():
+        if path.name in ("results.json", "results.json.gz") and _has_text(lines):
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
 
     def _known_schema(self, path: pathlib.Path, schema: str) -> bool:
@@ -336,12 +335,13 @@ class Loader:
             return False
         return True
 
-    def _cut_off(self, label: str, path: pathlib.Path, text: str, lines: pathlib.Path, error: Malformed) -> None:
+    def _cut_off(self, label: str, path: pathlib.Path, text: str, error: Malformed) -> None:
         """Recovers cells of an incomplete results.json: from results.jsonl, or else those before the break."""
         schema = re.match(r'\s*\{\s*"schema"\s*:\s*"([^"]*)"', text)
         if schema and not self._known_schema(path, schema[1]):
             return
-        if lines.is_file() and lines.resolve() != path.resolve():
+        lines = path.parent / "results.jsonl"
+        if _has_text(lines) and lines.resolve() != path.resolve():
             self._problem(path, error.record, f"is incomplete: {error}; results.jsonl next to it is shown instead")
             self._add(label, path, path.parent, self._lines(lines), self._environment(path.parent), False)
             return
@@ -415,6 +415,10 @@ def _labelled(argument: str) -> tuple[str, pathlib.Path]:
 def _named(name: str, record: Any) -> str:
     found = record.get("id") if isinstance(record, dict) else None
     return f"{name} ({short(found)})" if isinstance(found, str) else name
+
+
+def _has_text(file: pathlib.Path) -> bool:
+    return file.is_file() and file.stat().st_size > 0
 
 
 def _complete_cells(text: str) -> Iterator[Any]:

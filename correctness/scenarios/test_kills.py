@@ -126,12 +126,13 @@ class Kills(unittest.TestCase):
         self.assertEqual(left, [], f"orphans after kill {self.kills}")
 
     def finished_cells(self) -> dict[str, str]:
-        """Verdicts by id. Every line can be read, unless it is the last and was cut off, and every other file."""
+        """Verdicts by id. Every line can be read, unless it is the last and was cut off, and every other file. A complete
+        run leaves its cells in results.json only."""
         lines = self.out / "results.jsonl"
         text = lines.read_text(encoding="utf-8") if lines.exists() else ""
         records = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-        for file in self.out.rglob("*.json"):
-            json.loads(file.read_text(encoding="utf-8"))
+        documents = {file: json.loads(file.read_text(encoding="utf-8")) for file in self.out.rglob("*.json")}
+        records += documents.get(self.out / "results.json", {}).get("cells", [])
         return {record["id"]: record["verdict"] for record in records}
 
     def run_until_all_pass(self, cells: int, scenario: str, *launcher: str) -> None:

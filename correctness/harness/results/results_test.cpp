@@ -167,6 +167,42 @@ TEST(ResultSet, LastLineOfACellCounts) {
   EXPECT_NE(resumed.find_finished("x", "ffffffffffffffff"), nullptr);
 }
 
+TEST(ResultSet, ResumedCompleteRun_HasTheCellsOfResultsJson) {
+  const TemporaryDirectory dir;
+  const auto lines = dir / "out/results.jsonl";
+  std::string text;
+  {
+    ResultSet results(dir / "out", false);
+    results.append(record_named("first"));
+    results.append(record_named("second"));
+    text = sample::read(lines);
+    results.finish({"first", "second"}, "{}", {});
+    results.empty_lines();
+  }
+  EXPECT_EQ(sample::read(lines), "");
+  for (const std::size_t killed_after : {std::size_t{0}, text.size() / 2 + 5, text.size()}) {
+    // A resumed run that was killed while it copied the lines.
+    sample::write(lines, text.substr(0, killed_after));
+    ResultSet resumed(dir / "out", true);
+    EXPECT_EQ(sample::read(lines), text) << killed_after;
+    for (const char* id : {"first", "second"}) EXPECT_NE(resumed.find_finished(id, "0011223344556677"), nullptr);
+    EXPECT_EQ(record_to_json(resumed.read("second")), record_to_json(record_named("second")));
+  }
+}
+
+TEST(ResultSet, LineOfResultsJsonThatIsNoCell_IsNamed) {
+  const TemporaryDirectory dir;
+  sample::write(dir / "out/results.jsonl", "");
+  sample::write(dir / "out/results.json", "{\"schema\": \"fp8lab.results/1\", \"cells\": [\n{\"id\":\"a\"}\n]}\n");
+  try {
+    ResultSet(dir / "out", true);
+    FAIL() << "it was taken";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("results.json:2: not a cell of an earlier run"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(ResultSet, TruncatedLastLineIsDroppedWithANotice) {
   const TemporaryDirectory dir;
   const auto lines = dir / "out/results.jsonl";

@@ -145,8 +145,7 @@ class Scenarios {
 /// The before arm of a run of one cell under a limit that the shell sets.
 inline ArmResult before_arm(const Scenarios& scenarios, const std::string& limit) {
   shell(limit + "\n$P run " + scenarios.path() + " -o " + scenarios.out() + " > /dev/null 2>&1");
-  const std::string lines = scenarios.read("results.jsonl");
-  return record_from_json(lines.substr(0, lines.find('\n'))).arms.at(Arm::kBefore);
+  return run_from_json(scenarios.results()).cells.at(0).arms.at(Arm::kBefore);
 }
 
 }  // namespace fp8lab::sample

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -39,11 +38,10 @@ void add(Scenarios& scenarios, const std::string& name, const std::string& more 
   scenarios.add(name, "device: meta\nranks: 3\n" + more);
 }
 
-std::vector<Json> lines_of(const Scenarios& scenarios) {
-  std::vector<Json> lines;
-  std::istringstream text(scenarios.read("results.jsonl"));
-  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
-  return lines;
+std::vector<Json> cells_of(const Scenarios& scenarios) {
+  std::vector<Json> cells;
+  for (const Json& cell : Json::parse(scenarios.results())["cells"]) cells.push_back(cell);
+  return cells;
 }
 
 TEST(Launched, RankZeroReportsAndAllRanksExitAlike) {
@@ -82,11 +80,11 @@ TEST(Launched, ArmThatFailsOnOneRankDoesNotEndTheRun) {
   add(scenarios, "second");
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
-  const std::vector<Json> lines = lines_of(scenarios);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0]["arms"]["before"]["status"], "error");
-  EXPECT_EQ(lines[0]["arms"]["before"]["reason"], "rank 1: boom");
-  EXPECT_EQ(lines[1]["verdict"], "confirmed");
+  const std::vector<Json> cells = cells_of(scenarios);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(cells[0]["arms"]["before"]["status"], "error");
+  EXPECT_EQ(cells[0]["arms"]["before"]["reason"], "rank 1: boom");
+  EXPECT_EQ(cells[1]["verdict"], "confirmed");
 }
 
 // The rank joins the arm's other ranks to report the error, so that none of them waits for it.
@@ -96,13 +94,13 @@ TEST(Launched, RankThatCannotOpenItsDeviceEndsTheArmOnAll) {
   add(scenarios, "second");
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks) << ended.output << ended.errors;
-  const std::vector<Json> lines = lines_of(scenarios);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0]["arms"]["before"]["status"], "error");
-  const std::string reason = lines[0]["arms"]["before"]["reason"];
+  const std::vector<Json> cells = cells_of(scenarios);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(cells[0]["arms"]["before"]["status"], "error");
+  const std::string reason = cells[0]["arms"]["before"]["reason"];
   EXPECT_TRUE(reason.starts_with("rank 1: ")) << reason;
   EXPECT_TRUE(contains(reason, "absent")) << reason;
-  EXPECT_EQ(lines[1]["verdict"], "confirmed");
+  EXPECT_EQ(cells[1]["verdict"], "confirmed");
 }
 
 TEST(Launched, DeadRankEndsTheRunAndKeepsWrittenResults) {
@@ -114,9 +112,9 @@ TEST(Launched, DeadRankEndsTheRunAndKeepsWrittenResults) {
   EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
   EXPECT_EQ(count(ended.output, "exit 137\n"), 1) << ended.output;
   EXPECT_EQ(count(ended.errors, "rank 1: its process has ended, or "), kRanks - 1) << ended.errors;
-  const std::vector<Json> lines = lines_of(scenarios);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0]["verdict"], "confirmed");
+  const std::vector<Json> cells = cells_of(scenarios);
+  ASSERT_EQ(cells.size(), 1u);
+  EXPECT_EQ(cells[0]["verdict"], "confirmed");
   EXPECT_TRUE(scenarios.violations().empty());
   EXPECT_EQ(Json::parse(scenarios.read("results.json"))["cells"].size(), 1u);
 }
@@ -148,9 +146,9 @@ TEST(Launched, SignalToAnyRankEndsTheRunOnAll) {
                                          begun + "kill -TERM $rank; }; wait $rank; echo exit $?"});
     EXPECT_EQ(count(ended.output, "exit 143\n"), kRanks) << ended.output << ended.errors;
     EXPECT_EQ(ended.errors, "");
-    const std::vector<Json> lines = lines_of(scenarios);
-    ASSERT_EQ(lines.size(), 1u) << "nothing is stated of cells that did not finish";
-    EXPECT_EQ(lines[0]["id"], "good");
+    const std::vector<Json> cells = cells_of(scenarios);
+    ASSERT_EQ(cells.size(), 1u) << "nothing is stated of cells that did not finish";
+    EXPECT_EQ(cells[0]["id"], "good");
     EXPECT_EQ(Json::parse(scenarios.read("results.json"))["complete"], false);
   }
 }
@@ -189,7 +187,7 @@ TEST(Launched, RankThatFallsSilentBetweenArmsEndsTheRun) {
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
     EXPECT_EQ(count(ended.output, "exit 4\n"), kRanks - 1) << ended.output << ended.errors;
     EXPECT_EQ(count(ended.errors, "rank 1 did not "), kRanks - 1) << ended.errors;
-    EXPECT_EQ(lines_of(scenarios).size(), 1u);
+    EXPECT_EQ(cells_of(scenarios).size(), 1u);
   }
 }
 
@@ -255,10 +253,10 @@ TEST(Launched, CellsThatExpectACrashAreSkipped) {
   add(scenarios, "good");
   const Ended ended = run_launched(scenarios);
   EXPECT_EQ(count(ended.output, "exit 0\n"), kRanks) << ended.output << ended.errors;
-  const std::vector<Json> lines = lines_of(scenarios);
-  ASSERT_EQ(lines.size(), 2u);
-  EXPECT_EQ(lines[0]["verdict"], "skipped");
-  EXPECT_TRUE(contains(lines[0]["reason"], "only a local run survives")) << lines[0]["reason"];
+  const std::vector<Json> cells = cells_of(scenarios);
+  ASSERT_EQ(cells.size(), 2u);
+  EXPECT_EQ(cells[0]["verdict"], "skipped");
+  EXPECT_TRUE(contains(cells[0]["reason"], "only a local run survives")) << cells[0]["reason"];
 }
 
 TEST(Launched, RanksThatPlanOtherCellsAreRefused) {

@@ -25,10 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kLines = "results.jsonl";
+constexpr const char* kResults = "results.json";
 constexpr const char* kJunit = "junit.xml";
 constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
-constexpr std::array kDocuments = {"results.json", kJunit, "summary.md", "comparison.json", "run_exit_code"};
+constexpr std::array kDocuments = {kResults, kJunit, "summary.md", "comparison.json", "run_exit_code"};
 constexpr const char* kPart = ".part";  ///< ends the name of a file that is being written
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 /// The beginning of every line of results.jsonl.
@@ -124,6 +125,7 @@ std::map<std::string, std::string> measured_with(const std::string& environment_
 ResultSet::ResultSet(fs::path directory, bool resume) : directory_(std::move(directory)), lines_(lines_of(directory_)) {
   if (resume) {
     read_earlier();
+    take_lines_of_document();
     return;
   }
   if (::ftruncate(lines_.descriptor(), 0) != 0) cannot_write(directory_ / kLines);
@@ -156,6 +158,26 @@ void ResultSet::read_earlier() {
   }
 }
 
+/// A complete run leaves its cells in results.json only: each on a line of its own, as in results.jsonl, and a comma.
+void ResultSet::take_lines_of_document() {
+  const fs::path path = directory_ / kResults;
+  std::ifstream in(path, std::ios::binary);
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (!line.starts_with(kLineBegins)) continue;
+    if (line.ends_with(',')) line.pop_back();
+    CellRecord record;
+    try {
+      record = record_from_json(line);
+    } catch (const Error& error) {
+      fail(fmt::format("{}:{}: not a cell of an earlier run ({}); run without --resume to start again", path.string(),
+                       number, error.what()));
+    }
+    if (!cells_.contains(record.config.id)) append_line(record, std::move(line), Sync::kNo);
+  }
+}
+
 const ResultSet::Cell* ResultSet::find_finished(const std::string& id, const std::string& hash) const {
   const auto it = cells_.find(id);
   if (it == cells_.end() || it->second.hash != hash) return nullptr;
@@ -171,6 +193,7 @@ std::size_t ResultSet::count_others(const std::set<std::string>& ids) const {
 
 void ResultSet::write_environment(const std::string& json) {
   if (!cells_.empty()) refuse_other_environment(json);
+  if (::fsync(lines_.descriptor()) != 0) cannot_write(directory_ / kLines);  // results.json may have had them too
   remove_documents();
   write_atomically(kEnvironment, Sync::kYes, [&](const TextSink& out) { out(json + "\n"); });
 }
@@ -233,17 +256,17 @@ void ResultSet::append(const CellRecord& record) {
   std::error_code ignored;
   for (const auto& [arm, result] : record.arms)
     if (fs::exists(directory_ / timeline_path(id, arm), ignored)) placed.timelines[arm] = timeline_path(id, arm);
-  append_line(placed, Sync::kYes);
+  append_line(placed, record_to_json(placed), Sync::kYes);
 }
 
-void ResultSet::update(const CellRecord& record) { append_line(record, Sync::kNo); }
+void ResultSet::update(const CellRecord& record) { append_line(record, record_to_json(record), Sync::kNo); }
 
-void ResultSet::append_line(const CellRecord& record, Sync sync) {
+void ResultSet::append_line(const CellRecord& record, std::string line, Sync sync) {
   const off_t offset = ::lseek(lines_.descriptor(), 0, SEEK_END);
-  const std::string text = record_to_json(record) + "\n";
-  if (write_fully(lines_.descriptor(), text) && (sync == Sync::kNo || ::fsync(lines_.descriptor()) == 0)) {
-    const std::string_view line(text.data(), text.size() - 1);
-    cells_.insert_or_assign(record.config.id, Cell{head_of(record), record.hash, offset, line.size(), fnv1a(line)});
+  const Cell cell{head_of(record), record.hash, offset, line.size(), fnv1a(line)};
+  line += '\n';
+  if (write_fully(lines_.descriptor(), line) && (sync == Sync::kNo || ::fsync(lines_.descriptor()) == 0)) {
+    cells_.insert_or_assign(record.config.id, cell);
     return;
   }
   const int error = errno;
@@ -251,6 +274,11 @@ void ResultSet::append_line(const CellRecord& record, Sync sync) {
   (void)!::ftruncate(lines_.descriptor(), offset);
   errno = error;
   cannot_write(directory_ / kLines);
+}
+
+void ResultSet::empty_lines() {
+  if (::ftruncate(lines_.descriptor(), 0) != 0) cannot_write(directory_ / kLines);
+  cells_.clear();
 }
 
 /// Makes `to` a hard link to `from`, or a copy if the file system has no links. Links save space: shared timelines may
@@ -301,7 +329,7 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
   timelines_.clear();
   const RecordList list = records(ids);
   remove_undrawn_timelines(list);
-  write_atomically("results.json", Sync::kYes,
+  write_atomically(kResults, Sync::kYes,
                    [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
   write_atomically(kJunit, Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
   write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });

@@ -23,7 +23,7 @@ inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
 /// loses only the cells that were running. Memory holds a few words of a finished cell; its record is read again from
 /// its line where a document needs it.
 ///
-///   results.jsonl     a line per finished cell, appended and synced
+///   results.jsonl     a line per finished cell, appended and synced; empty after a complete run
 ///   results.json      all finished cells and the environment ("fp8lab.results/1")
 ///   junit.xml, summary.md, environment.json
 ///   comparison.json   of a run that was compared with a baseline
@@ -43,8 +43,8 @@ class ResultSet {
     std::uint64_t checksum = 0;  ///< fnv1a() of the line: another program may have written to the file
   };
 
-  /// Creates `directory` and locks it against other runs. With `resume` reads the lines of an earlier run, otherwise
-  /// removes them. Throws Error if the directory has files of these names that no run has written.
+  /// Creates `directory` and locks it against other runs. With `resume` reads the cells of an earlier run from
+  /// results.jsonl, and from results.json those that are not there; otherwise removes them. Throws Error if the directory has files of these names that no run has written.
   ResultSet(std::filesystem::path directory, bool resume);
   ResultSet(const ResultSet&) = delete;
   ResultSet& operator=(const ResultSet&) = delete;
@@ -82,6 +82,12 @@ class ResultSet {
   /// difference in memory, or without a before arm with the largest peak.
   void finish(const std::vector<std::string>& ids, const std::string& environment_json, const RunSummary& run);
 
+  /// Removes the lines of results.jsonl, because results.json has every cell. Call it last: no record can be read
+  /// afterwards.
+  void empty_lines();
+  /// True if all cells, those of an earlier run too, are among `ids`.
+  bool has_only(const std::vector<std::string>& ids) const { return cells_.size() == ids.size(); }
+
   /// Writes comparison.json or run_exit_code.
   void write_document(const std::string& file, const std::string& text) const;
 
@@ -91,9 +97,10 @@ class ResultSet {
  private:
   enum class Sync { kYes, kNo };
   void read_earlier();
+  void take_lines_of_document();
   void remove_documents() const;
   void refuse_other_environment(const std::string& environment_json) const;
-  void append_line(const CellRecord& record, Sync sync);
+  void append_line(const CellRecord& record, std::string line, Sync sync);
   std::string line(const Cell& cell) const;
   void remove_undrawn_timelines(const RecordList& records) const;
   void share_timeline(const std::string& from, const std::string& to) const;

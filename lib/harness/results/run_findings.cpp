@@ -99,6 +99,14 @@ std::string_view as_predicted(const RecordList& records, const Cells& confirmed,
   return all && effect.as_predicted ? ", as predicted" : "";
 }
 
+/// What measured the cells: "meta", "meta and cpu". That of `first` comes first.
+std::string measured_on(const RecordList& records, const Cells& cells, std::size_t first) {
+  std::vector<std::string> out{records.heads[first].measured_on};
+  for (const std::size_t i : cells)
+    if (std::ranges::find(out, records.heads[i].measured_on) == out.end()) out.push_back(records.heads[i].measured_on);
+  return fmt::format("{}", fmt::join(out, " and "));
+}
+
 void set_effect(const RecordList& records, const Group& group, const Cells& confirmed, std::size_t undecided,
                 RunFinding& out) {
   std::size_t largest = confirmed.front();
@@ -116,7 +124,7 @@ void set_effect(const RecordList& records, const Group& group, const Cells& conf
   out.text =
       fmt::format("{}: {}{} ({} of {}, {}{})", group.label, head.effect ? head.effect->text : "before and after differ",
                   head.effect ? as_predicted(records, confirmed, *head.effect) : "", out.cells, counted(out.of, "cell"),
-                  head.measured_on, undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
+                  measured_on(records, confirmed, largest), undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
 }
 
 void set_unseen(const RecordList& records, const Group& group, const Cells& ran, RunFinding& out) {

@@ -151,6 +151,7 @@ class Run {
     std::vector<std::string> tail = last_lines(summary, documented);
     tail.push_back(fmt::format("exit {}: {}", code, for_terminal(job_.meaning(own_code, words))));
     std::fputs(end_of_run(summary.findings, tail).c_str(), text_);
+    if (documented && summary.complete && results_.has_only(ids)) results_.empty_lines();
     return code;
   }
 
