@@ -10,6 +10,7 @@
 #include "harness/cell/keys.h"
 #include "harness/results/record_sample.h"
 #include "harness/results/results.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 
 namespace fp8lab {

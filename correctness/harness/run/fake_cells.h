@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 #include "harness/scenario/scenario.h"
 

@@ -16,6 +16,7 @@
 #include "harness/run/arm_process.h"
 #include "harness/run/fake_arms.h"
 #include "harness/run/fake_command.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
 

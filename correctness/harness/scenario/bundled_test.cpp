@@ -4,6 +4,7 @@
 
 #include "harness/cli/schema/schemas.h"
 #include "harness/results/json_schema.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 #include "support/paths.h"

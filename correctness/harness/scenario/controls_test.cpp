@@ -4,6 +4,7 @@
 
 #include "harness/measure/measure.h"
 #include "harness/results/verdict.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 
 namespace fp8lab {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 #include "harness/scenario/scenario.h"
 

@@ -12,6 +12,7 @@
 #include "harness/results/mutations.h"
 #include "harness/results/record_list.h"
 #include "harness/results/reports.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
 #include "support/paths.h"

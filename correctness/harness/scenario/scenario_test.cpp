@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "harness/cell/keys.h"
+#include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
 
 namespace fp8lab {

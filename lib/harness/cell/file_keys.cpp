@@ -44,6 +44,12 @@ constexpr std::array kFileKeys{
             "no claim"},
     FileKey{"skip_if", "cells that are not run, with the reason", "a list of mappings with when and reason",
             "skip_if: [{when: {device: cuda}, reason: not built yet}]", "no cell is skipped by the file"},
+    FileKey{"variants",
+            "further scenarios of the file: VARIANT is the scenario NAME-VARIANT, with these keys in place of the "
+            "file's; a key without a value removes the file's",
+            "a mapping of names to mappings of keys",
+            "variants: {small: {device: cpu, model: {layer: linear, layers: 1, hidden: 64, seq: 16}}}",
+            "one scenario"},
     FileKey{"timeout", "seconds that an arm may take", "a number above 0", "timeout: 60", "600"},
 };
 

@@ -150,6 +150,25 @@ void foresee_inconclusive(std::vector<PlannedCell>& cells, const Vocabulary& voc
   }
 }
 
+using FileByName = std::unordered_map<std::string, std::string>;  ///< by name of the scenario
+
+struct LoadedScenario {
+  Scenario scenario;
+  std::vector<PlannedCell> cells;
+};
+
+/// Throws ScenarioError for mistakes that only all cells together show.
+LoadedScenario checked(Scenario scenario, const FileByName& file_of, const Vocabulary& vocabulary) {
+  if (const auto other = file_of.find(scenario.name); other != file_of.end())
+    throw ScenarioError(scenario.file, scenario.places["name"],
+                        fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
+  std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
+  check_both_arms_are_expected(scenario, cells);
+  check_values_are_computed(scenario, cells, vocabulary);
+  foresee_inconclusive(cells, vocabulary);
+  return {std::move(scenario), std::move(cells)};
+}
+
 }  // namespace
 
 std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths) {
@@ -178,21 +197,18 @@ std::vector<fs::path> find_scenario_files(const std::vector<std::string>& paths)
 
 LoadedScenarios load_scenarios(const std::vector<fs::path>& files, const Vocabulary& vocabulary) {
   LoadedScenarios out;
-  std::unordered_map<std::string, std::string> file_of;  // by name of the scenario
+  FileByName file_of;
   for (const fs::path& file : files) {
     try {
-      Scenario scenario = parse_scenario(contents(file), file.string(), vocabulary);
-      if (const auto other = file_of.find(scenario.name); other != file_of.end())
-        throw ScenarioError(scenario.file, scenario.places["name"],
-                            fmt::format("`name`: {} already names a scenario, in {}", scenario.name, other->second));
-      std::vector<PlannedCell> cells = plan_cells(scenario, vocabulary);
-      check_both_arms_are_expected(scenario, cells);
-      check_values_are_computed(scenario, cells, vocabulary);
-      foresee_inconclusive(cells, vocabulary);
-      std::ranges::move(UnreadKeys(scenario, vocabulary).partly_read(cells), std::back_inserter(out.remarks));
-      std::move(cells.begin(), cells.end(), std::back_inserter(out.cells));
-      file_of.emplace(scenario.name, scenario.file);
-      out.scenarios.push_back(std::move(scenario));
+      std::vector<LoadedScenario> loaded;
+      for (Scenario& scenario : parse_scenarios(contents(file), file.string(), vocabulary))
+        loaded.push_back(checked(std::move(scenario), file_of, vocabulary));
+      for (LoadedScenario& one : loaded) {
+        std::ranges::move(UnreadKeys(one.scenario, vocabulary).partly_read(one.cells), std::back_inserter(out.remarks));
+        std::ranges::move(one.cells, std::back_inserter(out.cells));
+        file_of.emplace(one.scenario.name, one.scenario.file);
+        out.scenarios.push_back(std::move(one.scenario));
+      }
     } catch (const ScenarioError& error) {
       out.errors.push_back(error);
       out.errors.insert(out.errors.end(), error.others().begin(), error.others().end());

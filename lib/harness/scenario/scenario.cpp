@@ -11,6 +11,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/scenario/scenario_reader.h"
+#include "harness/scenario/variants.h"
 
 namespace fp8lab {
 namespace {
@@ -208,9 +209,14 @@ class ScenarioParser {
 
 }  // namespace
 
-Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary) {
+std::vector<Scenario> parse_scenarios(const std::string& text, const std::string& file, const Vocabulary& vocabulary) {
   const YamlNode root = parse_yaml(text, file);
-  return ScenarioParser(file, vocabulary).parse(root);
+  Mistakes mistakes;
+  std::vector<Scenario> out;
+  for (const YamlNode& one : scenarios_of_file(NodeReader(file, vocabulary), root, mistakes))
+    mistakes.collect([&] { out.push_back(ScenarioParser(file, vocabulary).parse(one)); });
+  mistakes.throw_all();
+  return out;
 }
 
 }  // namespace fp8lab

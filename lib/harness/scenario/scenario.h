@@ -119,8 +119,9 @@ struct PlannedCell {
 /// names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
-/// Throws ScenarioError with all mistakes of the file, except those that follow from others.
-Scenario parse_scenario(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
+/// The scenario of a file, and then those of its `variants`. Throws ScenarioError with all mistakes of the file, except
+/// those that follow from others.
+std::vector<Scenario> parse_scenarios(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
 /// The cells of a scenario in matrix order. Throws ScenarioError with every rule of layer, recipe, ranks or
 /// training that cells break.

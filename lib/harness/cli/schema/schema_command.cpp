@@ -213,6 +213,17 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
                        {"timeout?", timeout, "seconds that one arm may take"}}));
   for (const auto& [name, schema] : sections.items())
     if (!out["properties"].contains(name)) out["properties"][name] = schema;
+  Json variant{{"type", "object"},
+               {"minProperties", 1},
+               {"properties", out["properties"]},
+               {"additionalProperties", false},
+               {"description", "keys in place of the file's; null removes the file's"}};
+  for (const char* key : {"version", "name"}) variant["properties"].erase(key);
+  out["properties"]["variants"] = {{"type", "object"},
+                                   {"minProperties", 1},
+                                   {"patternProperties", {{"^[a-z0-9_-]+$", std::move(variant)}}},
+                                   {"additionalProperties", false},
+                                   {"description", "further scenarios of this file: NAME-VARIANT"}};
   out["patternProperties"] = {{"^x-", {{"description", "a place for anchors"}}}};
   out["$defs"] = definitions(vocabulary);
   return out.dump(2);
