@@ -110,13 +110,26 @@ class Readme(unittest.TestCase):
 
         self.assertIn("has 618135565, and 618135564 is predicted", self.refused(results=self.changed(grow)))
 
-    def test_a_fix_without_a_section_is_named(self):
-        text = self.text()
-        self.assertIn("### `release_attention_tensors`", text)
-        fixes = {"release_attention_tensors": [], "other": []}
-        with self.assertRaisesRegex(README.ReadmeError, "no block with sections has a row of other"):
-            README.check_every_fix(fixes, {"a": {"sections": True, "rows": [{"cell": "c"}]}, "b": {"rows": [{"cell": "d"}]}},
-                                   {"c": {"fix": "release_attention_tensors"}, "d": {"fix": "other"}})
+    def test_a_fix_without_a_row_has_the_figure_that_differs_most(self):
+        def cell(name, verdict, effect):
+            arms = {arm: {"status": "ok", "metrics": {"memory.peak_bytes": {"value": value, "predicted": value, "unit": "B"}}}
+                    for arm, value in (("before", 3 << 30), ("after", 1 << 30))}
+            return {"id": name, "fix": "other", "title": "What stays", "verdict": verdict, "arms": arms, "effect": effect}
+
+        def effect(size):
+            return {"metric": "memory.peak_bytes", "size": size}
+
+        cells = {one["id"]: one for one in (cell("small", "confirmed", effect(1)), cell("large", "confirmed", effect(9)),
+                                            cell("bad", "fail", effect(99)), cell("none", "unaffected", None))}
+        row = README.row_of_effect("other", cells)
+        self.assertEqual("large", row["cell"])
+        fix = {"name": "other", "release": "", "counterfactual": False, "upstream": ["A#1"], "commit": "",
+               "symptom": "it stays", "decision": "it goes"}
+        text = README.sections_of({"others": True}, cells, [fix], {}, shown=set())
+        self.assertIn("| What stays: `memory.peak_bytes` | 3.00 GiB | 1.00 GiB | equal |", text)
+        self.assertEqual("", README.sections_of({"others": True}, cells, [fix], {}, shown={"other"}))
+        with self.assertRaisesRegex(README.ReadmeError, "no block shows third, and no cell of the results shows an effect"):
+            README.row_of_effect("third", cells)
 
     def test_a_key_of_scenarios_that_is_missing_makes_it_stale(self):
         done = self.checked("| `training.steps` |", "| `training.step` |", name="scenarios/keys.md")
