@@ -289,7 +289,9 @@ class CommandLine {
     plan.add_option("--as", plan_.as,
                     "predict the memory of this library's release: torch@2.15, transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
-    plan.add_option("--model", plan_.model, "plan a known model instead of scenario files")->type_name("MODEL");
+    plan.add_option("--model", plan_.model,
+                    "plan a known model, or the model of a Hugging Face config.json, instead of scenario files")
+        ->type_name("MODEL|FILE");
     plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a table each")
         ->delimiter(',')
         ->allow_extra_args(false)

@@ -10,6 +10,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/plan/model_file.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/scenario/rules.h"
@@ -136,10 +137,12 @@ Capacity capacity_of(const PlanRequest& request) {
 }
 
 ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const Vocabulary& vocabulary) {
-  const KnownModel& known = find_model(request.model);
-  ModelPlan out;
+  const PlannedModel known = is_model_file(request.model)
+                                 ? read_model_file(request.model)
+                                 : PlannedModel{.cell = find_model(request.model).cell(), .notes = {}};
+  ModelPlan out{.cells = {}, .ranks = {}, .heading = {}, .notes = known.notes};
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
-  CellConfig base = known.cell();
+  CellConfig base = known.cell;
   base.arch = capacity.arch;
   std::optional<bool> quantized_weights;  // set if --set chooses rows by it
   std::vector<const Key*> set;
@@ -168,7 +171,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         const std::vector<std::optional<Unread>> unread = drop_unread(set, cell.config, vocabulary);
         for (std::size_t i = 0; i < set.size(); ++i) (unread[i] ? why : read)[set[i]] = unread[i];
         cell.config.id =
-            fmt::format("{}/ranks={},recipe={},quantized_weights={}", known.name, ranks, recipe, quantized);
+            fmt::format("{}/ranks={},recipe={},quantized_weights={}", base.scenario, ranks, recipe, quantized);
         cell.title = recipe + (quantized ? ", FP8 weights" : "");
         if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty())
           fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
@@ -180,7 +183,8 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
     if (!read.contains(set[i]))
       fail(fmt::format("plan: --set {}: no row reads it: {}; leave it out, or {}", request.settings[i],
                        why[set[i]]->reason, why[set[i]]->remedy));
-  out.heading = heading_of(std::string(known.name), base, capacity, out.cells);
+  out.heading = heading_of(base.scenario, base, capacity, out.cells);
+  for (const std::string& note : out.notes) out.heading += note + "\n";
   return out;
 }
 

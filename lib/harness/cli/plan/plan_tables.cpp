@@ -128,6 +128,7 @@ std::string plan_help() {
       "  fp8lab plan scenarios -d meta -f 405b\n"
       "  fp8lab plan my.yaml --capacity 80GiB\n"
       "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64\n"
+      "  fp8lab plan --model Llama-3.1-8B/config.json --gpu h100 --set seq=4096\n"
       "  fp8lab plan --as torch@2.15 --model llama3-8b --gpu h100 --ranks 8\n"
       "  fp8lab plan --model llama3-405b --gpu h200 --ranks 64,1024,16384 --set training.checkpoint=full\n\n"
       "GPUs: {}.\nModels: {}.\n\n"
