@@ -410,8 +410,7 @@ TEST(Program, Resume_RunsOnlyTheCellsThatAreLeft) {
   EXPECT_EQ(Json::parse(scenarios.results())["cells"].size(), 2u);
 
   // As a run leaves it that was killed while it wrote its last line.
-  std::string lines;
-  for (const Json& cell : Json::parse(scenarios.results())["cells"]) lines += cell.dump() + "\n";
+  const std::string lines = scenarios.cell_lines();
   sample::write(scenarios.file("out/results.jsonl"), lines.substr(0, lines.size() - 20));
   std::filesystem::remove(scenarios.file("out/results.json"));
   const Ended truncated = run(scenarios.run_arguments({"--resume"}));

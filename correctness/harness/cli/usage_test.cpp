@@ -176,8 +176,7 @@ TEST(Usage, EveryKeySaysWhatItsAbsenceMeans) {
 TEST(Usage, UnreadableFilesAreReportedWithTheReason) {
   const Scenarios scenarios({"one"});
   ASSERT_EQ(run(scenarios.run_arguments()).code, 0);
-  const std::string cell = Json::parse(scenarios.results())["cells"][0].dump();
-  sample::write(scenarios.file("out/results.jsonl"), cell + "\ngarbage\n");
+  sample::write(scenarios.file("out/results.jsonl"), scenarios.cell_lines() + "garbage\n");
   const Ended resumed = run(scenarios.run_arguments({"--resume"}));
   EXPECT_EQ(resumed.code, 2);
   EXPECT_TRUE(contains(resumed.errors, "results.jsonl:2: not a line of an earlier run")) << resumed.errors;
@@ -223,9 +222,7 @@ TEST(Limits, FileThatCouldNotBeWrittenIsNotMentioned) {
   ASSERT_EQ(shell(command + " > /dev/null"), 0);
   // Blocks enough for the lines of all cells, but not for environment.json too. The seconds may have a digit or two
   // more.
-  std::size_t lines = 0;
-  for (const Json& cell : Json::parse(scenarios.results())["cells"]) lines += cell.dump().size() + 1;
-  const std::size_t blocks = (lines + 100) / 512 + 1;
+  const std::size_t blocks = (scenarios.cell_lines().size() + 100) / 512 + 1;
   ASSERT_LT(blocks * 512, scenarios.read("results.json").size());
   EXPECT_EQ(shell("ulimit -f " + std::to_string(blocks) + "; " + command + " > " + output + " 2>&1"), 2);
   const std::string text = sample::read(output);

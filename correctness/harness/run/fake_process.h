@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -129,6 +130,14 @@ class Scenarios {
   std::filesystem::path file(const std::string& name) const { return directory_ / name; }
   std::string read(const std::string& name) const { return sample::read(directory_ / "out" / name); }
   std::string results() const { return read("results.json"); }
+  /// The cells of results.json as lines of results.jsonl.
+  std::string cell_lines() const {
+    std::string out;
+    std::istringstream text(results());
+    for (std::string line; std::getline(text, line);)
+      if (line.starts_with("{\"id\":")) out += line.substr(0, line.size() - (line.ends_with(',') ? 1 : 0)) + "\n";
+    return out;
+  }
   /// The places where results.json breaks its schema.
   std::vector<std::string> violations() const { return schema_violations(results_schema(), read("results.json")); }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ void add(Scenarios& scenarios, const std::string& name, const std::string& more 
 
 std::vector<Json> cells_of(const Scenarios& scenarios) {
   std::vector<Json> cells;
-  for (const Json& cell : Json::parse(scenarios.results())["cells"]) cells.push_back(cell);
+  std::istringstream lines(scenarios.cell_lines());
+  for (std::string line; std::getline(lines, line);) cells.push_back(Json::parse(line));
   return cells;
 }
 

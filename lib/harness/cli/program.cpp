@@ -291,7 +291,7 @@ class CommandLine {
         ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model,
                     "plan a known model, or the model of a Hugging Face config.json, instead of scenario files")
-        ->type_name("MODEL|FILE");
+        ->type_name("MODEL");
     plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a table each")
         ->delimiter(',')
         ->allow_extra_args(false)
