@@ -86,6 +86,7 @@ std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm ar
     out.push_back(fmt::format("training.loss: the profile has no {}", loss));
   CellConfig as_run = cell;  // in its arm
   as_run.training.quantized_weights = has_quantized_weights(cell, arm);
+  if (arm == Arm::kBf16) as_run.training.recipe = "bf16";
   for (const ProfileGap& gap : gaps_) {
     if (!is_within(release_, gap.first, gap.last)) continue;
     if (std::ranges::all_of(
