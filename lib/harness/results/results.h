@@ -85,7 +85,7 @@ class ResultSet {
   /// Removes the lines of results.jsonl, because results.json has every cell. Call it last: no record can be read
   /// afterwards.
   void empty_lines();
-  /// True if all cells, those of an earlier run too, are among `ids`.
+  /// True if `ids` are all cells, also of earlier runs.
   bool has_only(const std::vector<std::string>& ids) const { return cells_.size() == ids.size(); }
 
   /// Writes comparison.json or run_exit_code.

@@ -99,7 +99,7 @@ std::string_view as_predicted(const RecordList& records, const Cells& confirmed,
   return all && effect.as_predicted ? ", as predicted" : "";
 }
 
-/// What measured the cells: "meta", "meta and cpu". That of `first` comes first.
+/// What measured the cells: "meta", "meta and cpu", beginning with the cell `first`.
 std::string measured_on(const RecordList& records, const Cells& cells, std::size_t first) {
   std::vector<std::string> out{records.heads[first].measured_on};
   for (const std::size_t i : cells)

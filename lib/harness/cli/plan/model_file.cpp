@@ -26,7 +26,7 @@ constexpr std::int64_t kMostSize = std::int64_t{1} << 24;
 struct ModelType {
   std::string_view name, form;
   std::string_view layers, hidden, heads, kv_heads, ffn, seq, activation;
-  std::string_view activation_is;  ///< the one that this program's layers have
+  std::string_view activation_is;  ///< what this program's layers compute
   std::int64_t ffn_over_hidden;    ///< `ffn` by default, as a multiple of `hidden`; 0: the file must have it
   bool is_tied;                    ///< by default
   bool has_qkv_bias;               ///< Q, K and V have biases, the other products none
