@@ -465,8 +465,8 @@ double unsplit_bytes(const CellConfig& cell, std::string_view name) {
   return 1048576.0 * weights * blocks;
 }
 
-/// Compares the figures of an arm with what was measured; `output` bytes of the measurement are the worker's own, and its
-/// peak is not compared then.
+/// Compares the figures of an arm with what was measured; `output` bytes of the measurement are the worker's own, and
+/// its peak is not compared then.
 void add_distances(const CellRecord& record, const ArmResult& result, const std::map<std::string, double>& figures,
                    Distances& distances, double output = 0.0) {
   ++distances.rows;

@@ -14,7 +14,7 @@ from .versions import checked, version_of
 RULES = json.loads((pathlib.Path(__file__).parent / "abilities.json").read_text())["rules"]
 
 # The oldest releases that are known to have what the worker calls.
-OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 11)}
+OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 9)}
 
 
 def text(value):

@@ -25,12 +25,12 @@ SUMS = {"sums(hidden)": ("hidden", 1), "sums(qkv)": ("qkv", 1), "sums(ffn)": ("f
 GRAIN = 512
 SMALL = 16384  # bytes: such blocks are counted in bytes
 NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 132 multiprocessors
-# What FusedAdam's step needs next to its state, in bytes an element of all weights, of a layer's largest and its last.
-# Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and its
-# conversion (4 bytes), and only the last is made with all other state there: measured by
-# transformer-engine-memory-fsdp2.yaml. By recipe for FP8 weights: measured by transformer-engine-memory-8b.yaml in both
-# forms. In form llama the largest weight is twice the last one, so only form gpt tells them apart. The run for profiles
-# has no optimizer.
+# What FusedAdam's step needs next to its state, in bytes an element of all weights, of a layer's largest and its
+# last. Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and
+# its conversion (4 bytes), and only the last is made with all other state there: measured by
+# transformer-engine-memory-fsdp2.yaml. By recipe for FP8 weights: measured by transformer-engine-memory-8b.yaml and
+# -gpt.yaml. In form llama the largest weight is twice the last one; form gpt shows that the last one counts. The run
+# for profiles has no optimizer.
 ADAM_OF_16_BITS = {"all": 0, "largest": 0, "last": 6}
 ADAM_OF_8_BITS = {
     "delayed": {"all": 0, "largest": 0, "last": 8},

@@ -1,6 +1,6 @@
 """Subject `transformer_engine`: NVIDIA Transformer Engine's layers, by its public API, on a GPU.
 
-Written for releases 2.11 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
+Written for releases 2.9 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
 """
 
 import os
