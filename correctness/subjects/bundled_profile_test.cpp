@@ -1,0 +1,194 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/check.h"
+#include "harness/cell/sharding_keys.h"
+#include "harness/results/compare/compare.h"
+#include "harness/subjects/memory_profile.h"
+#include "support/paths.h"
+
+// The bundled profiles of libraries' memory, compared with what was measured on a GPU.
+namespace fp8lab {
+namespace {
+
+/// How far figures are from what was measured.
+struct Distances {
+  int rows = 0;
+  double worst_end_of_forward = 0, worst_peak = 0;
+};
+
+/// What PyTorch's allocator may hold beyond the tensors of a cell: it leaves up to a MiB behind a large block unsplit.
+/// Only the runs that made the profile have sizes that leave such rests. A weight has one block, or two of FP8, and one
+/// for its gradient.
+double unsplit_bytes(const CellConfig& cell, std::string_view name) {
+  if (!cell.scenario.starts_with("transformer-engine-profile")) return 0.0;
+  const int weights = cell.model.layers * (cell.model.layer == "linear"          ? 1
+                                           : cell.model.layer == "layernorm_mlp" ? 2
+                                                                                 : 4);
+  const int blocks = (cell.training.quantized_weights ? 2 : 1) + (name == "memory.end_of_step_bytes" ? 0 : 1);
+  return 1048576.0 * weights * blocks;
+}
+
+/// Compares the figures of an arm with what was measured; `output` bytes of the measurement are the worker's own, and
+/// its peak is not compared then.
+void add_distances(const CellRecord& record, const ArmResult& result, const std::map<std::string, double>& figures,
+                   Distances& distances, double output = 0.0) {
+  ++distances.rows;
+  std::vector<const char*> names{"memory.end_of_forward_bytes", "memory.end_of_backward_bytes",
+                                 "memory.end_of_step_bytes"};
+  if (figures.contains("memory.optimizer_peak_bytes") && (output == 0.0 || is_sharded(record.config)))
+    names.push_back("memory.optimizer_peak_bytes");
+  if (output == 0.0) names.push_back("memory.peak_bytes");
+  for (const char* name : names) {
+    const double expected = result.metrics.at(name).value.value() - output;
+    const double off = std::abs(figures.at(name) - expected) / expected;
+    EXPECT_LT(std::abs(figures.at(name) - expected), 0.01 * expected + unsplit_bytes(record.config, name))
+        << record.config.id << " " << name << ": " << figures.at(name) << " for " << expected;
+    if (std::string_view(name) == "memory.end_of_forward_bytes")
+      distances.worst_end_of_forward = std::max(distances.worst_end_of_forward, off);
+    if (std::string_view(name) == "memory.peak_bytes") distances.worst_peak = std::max(distances.worst_peak, off);
+  }
+}
+
+void print(const std::map<std::string, Distances>& seen) {
+  for (const auto& [scenario, distances] : seen) {
+    testing::Test::RecordProperty(scenario, distances.rows);
+    std::printf("%s: %d rows, end of forward off by at most %.3f %%, peak %.3f %%\n", scenario.c_str(), distances.rows,
+                100 * distances.worst_end_of_forward, 100 * distances.worst_peak);
+  }
+}
+
+/// Compares runs on GPUs, among them sharded ones, whose sizes differ from the runs that made the profile. Older
+/// runs were measured by a worker that kept the output, two bytes a token and column, and made an FP64 copy of it: the
+/// output is subtracted, and their peaks are not compared, since the copy may be part of them.
+TEST(BundledProfile, PredictsWhatWasMeasuredWithinOnePercent) {
+  const std::set<std::string> now{"transformer-engine-memory", "transformer-engine-memory-8b",
+                                  "transformer-engine-memory-micro-batches", "transformer-engine-profile",
+                                  "transformer-engine-profile-losses"};
+  const std::set<std::string> before{"transformer-engine-memory-releases", "transformer-engine-fsdp2-copies",
+                                     "transformer-engine-memory-fsdp2"};
+  std::map<std::string, Distances> seen;
+  for (const char* set : {"x1-te-h100", "x2-te-h100", "x2-te-fsdp2-h100"})
+    for (const CellRecord& record : load_run(std::string(paths::kMeasured) + "/" + set).cells) {
+      const bool held_output = before.count(record.config.scenario) > 0;
+      if (now.count(record.config.scenario) + before.count(record.config.scenario) == 0) continue;
+      const double output = held_output
+                                ? 2.0 * static_cast<double>(record.config.model.seq * record.config.model.batch *
+                                                            record.config.model.hidden)
+                                : 0.0;
+      for (const auto& [arm, result] : record.arms) {
+        const auto profile = MemoryProfile::find(paths::kProfiles, record.config, arm);
+        ASSERT_TRUE(profile) << record.config.id;
+        add_distances(record, result, profile->estimate(record.config, arm).figures, seen[record.config.scenario],
+                      output);
+      }
+    }
+  print(seen);
+  EXPECT_EQ(seen["transformer-engine-memory"].rows, 52);
+  EXPECT_EQ(seen["transformer-engine-memory-8b"].rows, 26);
+  EXPECT_EQ(seen["transformer-engine-memory-micro-batches"].rows, 24);
+  EXPECT_EQ(seen["transformer-engine-memory-fsdp2"].rows, 20);
+}
+
+/// The newest release on two H200, with GPT transformer layers, whose rows are its own. A BF16 layer in form gpt is
+/// refused under recomputation.
+TEST(BundledProfile, PredictsTheNewestReleaseWithinOnePercent) {
+  std::map<std::string, Distances> seen;
+  int refused = 0;
+  for (const CellRecord& record : load_run(std::string(paths::kMeasured) + "/x2-te-h200").cells) {
+    if (!record.config.scenario.starts_with("transformer-engine-memory") &&
+        record.config.scenario != "transformer-engine-profile")
+      continue;
+    for (const auto& [arm, result] : record.arms) {
+      const auto profile = MemoryProfile::find(paths::kProfiles, record.config, arm);
+      ASSERT_TRUE(profile) << record.config.id;
+      const auto figures = profile->figures_if_covered(record.config, arm);
+      if (figures.empty()) {
+        EXPECT_TRUE(record.config.training.checkpoint == Recompute::kFull &&
+                    (arm == Arm::kBf16 || record.config.training.recipe == "bf16"))
+            << record.config.id;
+        ++refused;
+        continue;
+      }
+      add_distances(record, result, figures, seen[record.config.scenario]);
+    }
+  }
+  print(seen);
+  EXPECT_EQ(refused, 7);
+  EXPECT_EQ(seen["transformer-engine-memory"].rows, 21);
+  EXPECT_EQ(seen["transformer-engine-memory-8b"].rows, 19);
+  EXPECT_EQ(seen["transformer-engine-memory-micro-batches"].rows, 12);
+  EXPECT_EQ(seen["transformer-engine-memory-fsdp2"].rows, 4);
+  EXPECT_EQ(seen["transformer-engine-profile"].rows, 13);
+}
+
+/// Six Llama-3 8B layers of 2 x 4096 tokens over two ranks, trained by a loop of another program, MiB of rank 0.
+TEST(BundledProfile, PredictsTheLoopOfAnotherProgramWithinOnePercent) {
+  CellConfig cell;
+  cell.model = {.layer = "transformer_layer", .form = "llama"};
+  cell.model.layers = 6;
+  cell.model.hidden = 4096;
+  cell.model.heads = 32;
+  cell.model.kv_heads = 8;
+  cell.model.ffn = 14336;
+  cell.model.seq = 4096;
+  cell.model.batch = 2;
+  cell.ranks = 2;
+  cell.gather_ahead = true;
+  cell.training.recipe = "delayed";
+  cell.training.steps = 3;
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.master_weights = Master::kF32;
+  struct Row {
+    const char* release;
+    Arm arm;
+    double end_of_forward, peak;
+  };
+  for (const Row& row : {Row{"2.15.0", Arm::kBf16, 15302.7, 16758.7}, Row{"2.16.1", Arm::kBf16, 15302.7, 16758.7},
+                         Row{"2.15.0", Arm::kAfter, 17126.8, 19146.4}, Row{"2.16.1", Arm::kAfter, 14630.8, 16706.4}}) {
+    const auto figures = MemoryProfile::find(paths::kProfiles, std::string("transformer_engine@") + row.release)
+                             .estimate(cell, row.arm)
+                             .figures;
+    EXPECT_NEAR(figures.at("memory.end_of_forward_bytes") / 1048576, row.end_of_forward, 0.01 * row.end_of_forward);
+    EXPECT_NEAR(figures.at("memory.peak_bytes") / 1048576, row.peak, 0.01 * row.peak) << row.release;
+    std::printf("%s: %.1f for %.1f, peak %.1f for %.1f MiB\n", row.release,
+                figures.at("memory.end_of_forward_bytes") / 1048576, row.end_of_forward,
+                figures.at("memory.peak_bytes") / 1048576, row.peak);
+  }
+}
+
+TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {
+  CellConfig cell;
+  cell.model.layer = "transformer_layer";
+  cell.training.recipe = "current";
+  const auto refusal = [&](const std::string& release) -> std::string {
+    try {
+      MemoryProfile::find(paths::kProfiles, "transformer_engine@" + release).estimate(cell, Arm::kAfter);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const char* form : {"llama", "gpt"})
+    for (int minor = 13; minor <= 20; ++minor) {
+      cell.model.form = form;
+      EXPECT_EQ(refusal("2." + std::to_string(minor)), "") << form << " " << minor;
+    }
+  cell.model.form = "llama";
+  cell.training.optimizer = Optimizer::kAdam;
+  cell.training.quantized_weights = true;
+  const std::string error = refusal("2.13.0");
+  EXPECT_NE(error.find("training.optimizer: transformer_engine 2.13.0: its FusedAdam fails"), std::string::npos) << error;
+  EXPECT_EQ(refusal("2.14.1"), "");
+}
+
+}  // namespace
+}  // namespace fp8lab
