@@ -13,6 +13,12 @@ constexpr std::array kFileKeys{
     FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward", kRequired},
     FileKey{"upstream", "issues and pull requests that it is about", "a list of text",
             "upstream: [TransformerEngine#1935]", "the upstream of `fix`"},
+    FileKey{
+        "arguments",
+        "arguments of the program of `subject: script`; `{batch}` stands for the value of the key `batch`, `{{` for a "
+        "brace",
+        "a list of text, or a mapping of before and after, each with a list",
+        "arguments: {before: [--leak, \"{variant}\"], after: []}", "the program has none"},
     FileKey{"matrix", "axes: a cell for each combination of their values; an axis overrides the key of its name",
             "keys, each with a list of values", "matrix: {device: [cpu, meta], recipe: [bf16, mxfp8]}", "one cell"},
     FileKey{"include",

@@ -24,6 +24,7 @@
 #include "harness/cli/validators.h"
 #include "harness/results/json_codec.h"
 #include "harness/subjects/scored_values.h"
+#include "harness/subjects/watched/script_arm.h"
 
 namespace fp8lab {
 namespace {
@@ -415,6 +416,10 @@ int run_program(int argc, char** argv, const Program& program) {
     select_instruction_set();
     // Comes first, because a child process must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
+    if (argc == 2 && std::string(argv[1]) == kScriptCommand)
+      return run_arms_in_child([subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {
+        return run_script_arm(cell, arm, subjects);
+      });
     if (argc == 3 && std::string(argv[1]) == kScoreCommand) {
       std::fputs(arm_to_json(score_values(argv[2])).c_str(), stdout);
       return 0;

@@ -204,6 +204,10 @@ CellConfig config_from(const JsonReader& json) {
   cell.axes = axes_from(json.at("axes"));
   cell.measure = texts_from(json.at("measure"));
   read_settings(json.at("config"), cell);
+  if (const auto arguments = json.find("arguments")) {
+    cell.script.arguments = texts_from(arguments->at("after"));
+    if (const auto before = arguments->find("before")) cell.script.before_arguments = texts_from(*before);
+  }
   return cell;
 }
 

@@ -248,6 +248,9 @@ ArmResult ArmProcess::result() const {
     try {
       out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
       check_units(out.metrics);
+      // The last line of a program of the user's is the cause of its failure.
+      if (const std::string line = last_line(tail_); out.status == "crashed" && !line.empty())
+        if (out.reason.find(line) == std::string::npos) out.reason += ": " + line;
     } catch (const Error& error) {
       out = crashed(fmt::format("exited with a result that cannot be read: {}", error.what()));
     }

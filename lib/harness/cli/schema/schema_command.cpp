@@ -193,6 +193,8 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
   Json skips = filled_list_of(object(
       {{"when", reference("when"), "the cells to skip"}, {"reason", text, "why they cannot run, as results give it"}}));
   const Json sections = properties_of("");
+  const Json words{{"type", "array"}, {"items", {{"type", {"string", "number", "boolean"}}}}};
+  const Json by_arm = object({{"before?", words, "in the before arm"}, {"after?", words, "in the after arm"}});
   const auto section = [&](const char* name) { return sections.at(name); };
   Json out =
       document("fp8lab.scenario/1", "fp8lab scenario",
@@ -201,7 +203,9 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
                        {"title", text, "what it shows, in one line"},
                        {"upstream?", filled_list_of({{"type", "string"}}), "reports and fixes that this is about"},
                        {"versions?", section("versions"), "releases or folders of the subject, by arm"},
-                       {"model", section("model"), "what is trained"},
+                       {"patch?", section("patch"), "diffs for copies of the arms' folders, of subject script"},
+                       {"arguments?", {{"anyOf", {words, by_arm}}}, "arguments of the program of subject script"},
+                       {"model?", section("model"), "what is trained; subject script needs none"},
                        {"training?", section("training"), "how it is trained"},
                        {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
                        {"include?", reference("points"), "further points of the matrix"},

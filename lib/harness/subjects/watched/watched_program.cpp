@@ -1,4 +1,4 @@
-#include "harness/cli/watch/watched_program.h"
+#include "harness/subjects/watched/watched_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,8 +22,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// torchrun sends SIGTERM to its ranks, and SIGKILL half a minute later.
-constexpr std::chrono::seconds kGrace{35};
 constexpr std::chrono::milliseconds kLongestWait{500};
 
 pid_t start(const WatchedProgram& program) {
@@ -36,7 +34,8 @@ pid_t start(const WatchedProgram& program) {
                                    .environment = environment.data(),
                                    .input_fd = input,
                                    .output_fd = program.output_to_errors ? STDERR_FILENO : STDOUT_FILENO,
-                                   .errors_fd = STDERR_FILENO});
+                                   .errors_fd = STDERR_FILENO,
+                                   .folder = program.folder.empty() ? nullptr : program.folder.c_str()});
   const int error = errno;
   if (is_terminal) ::close(input);
   if (child < 0) fail(fmt::format("watch: no process: {}", with_limits(std::strerror(error))));
@@ -64,11 +63,12 @@ WatchedEnd run_watched(const WatchedProgram& program) {
       out.interrupted_by = signals.first_stop_signal();
       ::kill(-child, stops == 0 ? out.interrupted_by : SIGKILL);  // the second request does not wait
       stops = signals.stop_requests();
+      if (program.kills_after_stop && !killing) killing = Clock::now() + program.grace;
     }
     const Clock::time_point now = Clock::now();
     if (deadline && now >= *deadline && !out.late) {
       out.late = true;
-      killing = now + kGrace;
+      killing = now + program.grace;
       ::kill(-child, SIGTERM);
     }
     if (killing && now >= *killing) ::kill(-child, SIGKILL);
