@@ -181,8 +181,7 @@ TEST_F(Script, KeysOfAModel_AreRefusedWithTheLineAndTheArgumentThatWouldUseThem)
 TEST_F(Script, MistakesOfItsOwnKeys_AreRefused) {
   EXPECT_TRUE(contains(refusal(std::string("arguments: [\"{batchh}\"]\n") + kGrowth), "`{batchh}` names no key"));
   EXPECT_TRUE(contains(refusal(std::string("arguments: {later: [a]}\n") + kGrowth), "`arguments.later`: no such key"));
-  EXPECT_TRUE(
-      contains(refusal(std::string("patch: {after: absent.diff}\n") + kGrowth), "`patch.after`: there is no file"));
+  EXPECT_TRUE(contains(refusal(std::string("patch: {after: absent.diff}\n") + kGrowth), "`patch`: there is no file"));
   EXPECT_TRUE(contains(refusal(std::string("variant: x\n") + kGrowth), "no argument of the script has its value"));
   EXPECT_TRUE(contains(refusal(std::string("matrix: {device: [meta]}\n") + kGrowth), "a script cannot run on meta"));
   EXPECT_TRUE(contains(refusal(std::string("control: planted\n") + kGrowth), "nothing can be planted in a script"));

@@ -20,8 +20,6 @@ constexpr std::array kAbsentKeys{
     Row{"script", "required for `subject: script`"},
     Row{"launcher", "torchrun for several ranks, else python"},
     Row{"variant", "no text"},
-    Row{"patch.before", "the folder as it is"},
-    Row{"patch.after", "the folder as it is"},
     Row{"model.hidden", kRequired},
     Row{"model.seq", kRequired},
     Row{"model.heads", "required for layers with attention"},

@@ -207,9 +207,6 @@ std::vector<Key> make_keys() {
              kScript<&S::launcher>),
       key("variant", KeyType::kText, "any text, as an axis of the program's own: `arguments` has it as {variant}",
           kScript<&S::variant>),
-      file_key("patch.before", "a diff for a copy of the before arm's folder: of `versions`, else the program's",
-               kScript<&S::patch_before>),
-      file_key("patch.after", "a diff for a copy of the after arm's folder", kScript<&S::patch_after>),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),

@@ -14,8 +14,8 @@ namespace fp8lab {
 
 inline constexpr std::array<std::string_view, 1> kOwnKeys{"training.deterministic"};
 inline constexpr std::array<std::string_view, 2> kLibraryKeys{"versions.before", "versions.after"};
-inline constexpr std::array<std::string_view, 7> kScriptKeys{
-    "versions.before", "versions.after", "script", "launcher", "variant", "patch.before", "patch.after"};
+inline constexpr std::array<std::string_view, 5> kScriptKeys{"versions.before", "versions.after", "script", "launcher",
+                                                             "variant"};
 
 /// A value of key `subject`.
 struct SubjectRow {

@@ -51,17 +51,19 @@ Json value_json(const Value& value) {
 /// themselves. How many steps a program trained is known if it was watched without a scenario.
 bool is_foreign(const Key& key, const CellConfig& cell) {
   const bool is_own = std::ranges::find(kScriptKeys, key.path) != kScriptKeys.end();
-  if (!is_script(cell)) return is_own && key.section() != "versions";
+  if (!is_script(cell)) return is_own && key.section() != "versions" && key.get(cell) == key.get(CellConfig{});
   if (key.path == "training.steps") return !cell.script.path.empty();
   return !is_own && !key.section().empty();
 }
 
-/// The arguments of a script by arm, or null.
-Json arguments_json(const CellConfig& cell) {
-  if (!is_script(cell) || cell.script.path.empty()) return nullptr;
-  Json out{{"after", cell.script.arguments}};
-  if (cell.script.before_arguments) out["before"] = *cell.script.before_arguments;
-  return out;
+/// Adds what the table of keys lacks of a script.
+void add_script(const CellConfig& cell, Json& out) {
+  const ScriptConfig& script = cell.script;
+  if (!is_script(cell) || script.path.empty()) return;
+  out["arguments"] = {{"after", script.arguments}};
+  if (script.before_arguments) out["arguments"]["before"] = *script.before_arguments;
+  if (!script.patch_before.empty()) out["patch"]["before"] = script.patch_before;
+  if (!script.patch_after.empty()) out["patch"]["after"] = script.patch_after;
 }
 
 /// All keys that are set, by path.
@@ -204,7 +206,7 @@ std::string cell_to_json(const CellConfig& cell) {
   Json out{{"scenario", cell.scenario},    {"id", cell.id},
            {"axes", axes_json(cell.axes)}, {"measure", cell.measure},
            {"timeout_s", cell.timeout_s},  {"config", settings_json(cell)}};
-  if (Json arguments = arguments_json(cell); !arguments.is_null()) out["arguments"] = std::move(arguments);
+  add_script(cell, out);
   return dumped(out);
 }
 
@@ -236,7 +238,7 @@ std::string record_to_json(const CellRecord& record) {
            {"measure", record.config.measure},
            {"config", settings_json(record.config)},
            {"hash", record.hash}};
-  if (Json arguments = arguments_json(record.config); !arguments.is_null()) out["arguments"] = std::move(arguments);
+  add_script(record.config, out);
   if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
   if (undecided) out["undecided"] = true;
   if (record.counterfactual) out["counterfactual"] = true;

@@ -219,11 +219,14 @@ std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const 
 
 /// Records what only scripts have, and what they do not have.
 void check_script_entries(const Scenario& scenario, bool any_script, Mistakes& mistakes) {
-  if (!any_script && scenario.places.contains("arguments"))
-    mistakes.collect([&] {
-      throw ScenarioError(scenario.file, scenario.places.at("arguments"),
-                          "`arguments` has no effect: no cell has `subject: script`; remove it, or write the subject");
-    });
+  for (const char* key : {"arguments", "patch"})
+    if (!any_script && scenario.places.contains(key))
+      mistakes.collect([&] {
+        throw ScenarioError(scenario.file, scenario.places.at(key),
+                            fmt::format("`{}` has no effect: no cell has `subject: script`; remove it, or write the "
+                                        "subject",
+                                        key));
+      });
   if (scenario.base.subject != "script") return;
   for (const Expectation& e : scenario.expect)
     if (e.side == Side::kBf16 || e.of == Arm::kBf16)

@@ -210,8 +210,8 @@ Rules broken_script_rules(const CellConfig& cell) {
   };
   if (cell.script.path.empty()) out.push_back({"script", "missing; name the program, as in `script: train.py`"});
   add(broken_file_rule("script", cell.script.path));
-  add(broken_file_rule("patch.before", cell.script.patch_before));
-  add(broken_file_rule("patch.after", cell.script.patch_after));
+  add(broken_file_rule("patch", cell.script.patch_before));
+  add(broken_file_rule("patch", cell.script.patch_after));
   add(broken_subject_rule(cell));
   add(broken_version_rule("versions.before", cell.versions.before));
   add(broken_version_rule("versions.after", cell.versions.after));

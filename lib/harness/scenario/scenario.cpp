@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kVersion = 1;
 
 /// Sections with keys of the table of keys.h; a section comes after the section that contains it.
-const std::vector<std::string> kSections{"versions", "patch", "model", "training", "training.recipe_options"};
+const std::vector<std::string> kSections{"versions", "model", "training", "training.recipe_options"};
 
 class ScenarioParser {
  public:
@@ -40,6 +40,10 @@ class ScenarioParser {
       if (const YamlEntry* entry = root.find("arguments")) {
         out_.places["arguments"] = entry->place;
         understood_ &= read([&] { read_arguments(reader_, *entry, out_.base.script); });
+      }
+      if (const YamlEntry* entry = root.find("patch")) {
+        out_.places["patch"] = entry->place;
+        understood_ &= read([&] { read_patch(reader_, *entry, out_.base.script); });
       }
       const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
       const bool measures = read([&] { read_measure(root); });
@@ -181,7 +185,7 @@ class ScenarioParser {
     const std::vector<std::string> axes = out_.matrix.axis_names();
     const bool before_axis = std::any_of(axes.begin(), axes.end(), [](const auto& axis) {
       return find_key(axis) == find_key("fix") || find_key(axis) == find_key("versions.before") ||
-             find_key(axis) == find_key("patch.before") || find_key(axis) == find_key("control");
+             find_key(axis) == find_key("control");
     });
     if (before_axis || has_before(out_.base) || root.find("fix")) return true;
     return has_axes && understood_ ? std::optional(false) : std::nullopt;

@@ -73,6 +73,18 @@ void read_arguments(const NodeReader& reader, const YamlEntry& entry, ScriptConf
   }
 }
 
+void read_patch(const NodeReader& reader, const YamlEntry& entry, ScriptConfig& script) {
+  if (!entry.value.is_map()) {
+    script.patch_after = reader.text(entry.value, "patch");
+    return;
+  }
+  for (const YamlEntry& arm : entry.value.entries) {
+    if (arm.key != "before" && arm.key != "after")
+      reader.refuse(arm.place, fmt::format("`patch.{}`: no such key; there are before and after", quotable(arm.key)));
+    (arm.key == "before" ? script.patch_before : script.patch_after) = reader.text(arm.value, "patch." + arm.key);
+  }
+}
+
 void fill_arguments(CellConfig& cell) {
   const CellConfig values = cell;
   const auto value = [&](std::string_view field) { return to_text(find_key(field)->get(values)); };

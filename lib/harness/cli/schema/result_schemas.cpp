@@ -121,6 +121,8 @@ Json cell_schema() {
            {"arguments?",
             object({{"after", list_of(kText), "in the after arm"}, {"before?", list_of(kText), "in the before arm"}}),
             "arguments of the program, of subject script"},
+           {"patch?", object({{"before?", kText, "the before arm's"}, {"after?", kText, "the after arm's"}}),
+            "files of the diffs for copies of the arms' folders, of subject script"},
            {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
            {"timelines?", map_of(kText),
             "by arm, the file with its memory over time; a run with more than 32 MiB of them keeps those that a "

@@ -1,5 +1,6 @@
 #include "harness/subjects/watched/script_arm.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "core/check.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/run/child_process.h"
 #include "harness/subjects/watched/patched_copy.h"
 #include "harness/subjects/watched/script_python.h"
 #include "harness/subjects/watched/watch_session.h"
@@ -79,13 +81,15 @@ ArmResult run_script_arm(const CellConfig& cell, Arm arm, const Subjects& subjec
                                    .folder = script.parent_path().string(),
                                    .timeout_s = {},
                                    .grace = kScriptGrace,
-                                   .kills_after_stop = true},
+                                   .kills_after_stop = true,
+                                   .reads_input = false},
                        .instruments = subjects.package_folder(),
                        .folders = {},
                        .measure = cell.measure,
                        .steps = {}};
   if (!checkout.empty()) session.folders.push_back(checkout);
   if (cell.device == "cpu") session.program.environment["CUDA_VISIBLE_DEVICES"] = "";
+  ::fcntl(kExchangeFd, F_SETFD, FD_CLOEXEC);  // the program must not write into this arm's result
   const Watched watched = watch(session);
   ArmResult result;
   if (watched.worst != nullptr) {

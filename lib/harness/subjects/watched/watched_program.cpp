@@ -28,8 +28,8 @@ pid_t start(const WatchedProgram& program) {
   std::vector<std::string> words = program.words, variables = environment_with(program.environment);
   const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
   // The program is in a process group of its own: reading from the terminal would stop it.
-  const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
-  const int input = is_terminal ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+  const bool is_empty = !program.reads_input || ::isatty(STDIN_FILENO) == 1;
+  const int input = is_empty ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
   const pid_t child = start_child({.argv = argv.data(),
                                    .environment = environment.data(),
                                    .input_fd = input,
@@ -37,7 +37,7 @@ pid_t start(const WatchedProgram& program) {
                                    .errors_fd = STDERR_FILENO,
                                    .folder = program.folder.empty() ? nullptr : program.folder.c_str()});
   const int error = errno;
-  if (is_terminal) ::close(input);
+  if (is_empty) ::close(input);
   if (child < 0) fail(fmt::format("watch: no process: {}", with_limits(std::strerror(error))));
   return child;
 }

@@ -16,8 +16,9 @@ struct WatchedProgram {
   std::optional<double> timeout_s;  ///< how long it may run; without a value as long as it likes
   /// Between SIGTERM and SIGKILL. torchrun sends SIGTERM to its ranks, and SIGKILL half a minute later.
   std::chrono::milliseconds grace = std::chrono::seconds(35);
-  bool kills_after_stop = false;    ///< after a signal to stop, too, SIGKILL follows; false: at the second signal
-  bool output_to_errors = false;    ///< its standard output goes to standard error, as this program prints JSON
+  bool kills_after_stop = false;  ///< after a signal to stop, too, SIGKILL follows; false: at the second signal
+  bool reads_input = true;        ///< false: its standard input is empty
+  bool output_to_errors = false;  ///< its standard output goes to standard error, as this program prints JSON
 };
 
 /// How it ended.
