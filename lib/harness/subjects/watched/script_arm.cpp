@@ -58,7 +58,6 @@ void add_notes(const CellConfig& cell, const Watched& watched, ArmResult& result
     result.notes.push_back(fmt::format("the program ran on {} ranks, the cell names {}", worst.world, cell.ranks));
   if (worst.device != cell.device)
     result.notes.push_back(fmt::format("the program trained on {}, the cell names {}", worst.device, cell.device));
-  for (const std::string& guess : worst.guesses) result.notes.push_back("guessed: " + guess);
   for (const WatchFinding& finding : watched.findings)
     result.notes.push_back("found: " + finding.text + ranks_text(finding, watched.processes.size()));
 }
