@@ -97,7 +97,7 @@ std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
     case KeyType::kText:
       return key.section() == "versions" ? "a release (2.14.1) or a folder (./TransformerEngine)" : "text";
-    case KeyType::kFile: return "a file's path (corpora/prose.txt)";
+    case KeyType::kFile: return key.path == "script" ? "a file's path (train.py)" : "a file's path (corpora/prose.txt)";
   }
   return "";
 }
