@@ -94,6 +94,10 @@ enum class Fp8Sums { kF32, kTensorCore };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Fp8Sums>{"f32", "tensor_core"};
 
+enum class Launcher { kPython, kTorchrun };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<Launcher>{"python", "torchrun"};
+
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
   std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
@@ -180,6 +184,17 @@ struct VersionsConfig {
   std::string after;   ///< runs in the bf16 arm too
 };
 
+/// Keys of `subject: script`: a training program of the user's, which `fp8lab run` watches.
+struct ScriptConfig {
+  std::string path;                        ///< the Python program; key `script`
+  std::optional<Word<Launcher>> launcher;  ///< left out: torchrun for several ranks
+  std::string variant;                     ///< any text, for an axis of the program's own; key `variant`
+  std::string patch_before, patch_after;   ///< diffs that are applied to a copy of the arm's folder; empty: none
+  /// Arguments of the program. Planned cells have values in place of `{key}`.
+  std::vector<std::string> arguments;
+  std::optional<std::vector<std::string>> before_arguments;  ///< for the before arm; left out: `arguments`
+};
+
 /// One point of a scenario's matrix with every axis applied.
 struct CellConfig {
   std::string scenario;
@@ -199,6 +214,7 @@ struct CellConfig {
   Word<Control> control = Control::kNone;  ///< what the before arm has more, without a fix: nothing, or planted changes
   std::string fix;                         ///< a row of the fix table, or empty for a plain cell
   VersionsConfig versions;                 ///< versions of a library
+  ScriptConfig script;                     ///< what `subject: script` runs
   ModelConfig model;
   TrainingConfig training;
   std::vector<std::string> measure;  ///< metric groups: memory, parity, reference, host, time, traffic
@@ -220,9 +236,11 @@ inline constexpr std::size_t kMostLosses = 1024;
 /// True if the cell trains a language model: tokens in, logits out.
 inline bool is_language_model(const CellConfig& cell) { return cell.model.vocabulary > 0; }
 
-/// True if the cell has a before arm: of a fix, of a library's version, or as a control of the measurement.
+/// True if the cell has a before arm: of a fix, of a library's version, of a script's arguments or patch, or as a
+/// control of the measurement.
 inline bool has_before(const CellConfig& cell) {
-  return !cell.fix.empty() || !cell.versions.before.empty() || cell.control != Control::kNone;
+  return !cell.fix.empty() || !cell.versions.before.empty() || cell.control != Control::kNone ||
+         cell.script.before_arguments.has_value() || !cell.script.patch_before.empty();
 }
 
 /// The sides a cell is run on, each in a child process.

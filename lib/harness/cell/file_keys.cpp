@@ -13,6 +13,16 @@ constexpr std::array kFileKeys{
     FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward", kRequired},
     FileKey{"upstream", "issues and pull requests that it is about", "a list of text",
             "upstream: [TransformerEngine#1935]", "the upstream of `fix`"},
+    FileKey{
+        "arguments",
+        "arguments of the program of `subject: script`; `{batch}` stands for the value of the key `batch`, `{{` for a "
+        "brace",
+        "a list of text, or a mapping of before and after, each with a list",
+        "arguments: {before: [--leak, \"{variant}\"], after: []}", "the program has none"},
+    FileKey{"patch",
+            "diffs, as `git diff` writes them, for copies of the folders that the arms of `subject: script` run",
+            "the file of the after arm's diff, or a mapping of before and after", "patch: {before: leak.diff}",
+            "the folders as they are"},
     FileKey{"matrix", "axes: a cell for each combination of their values; an axis overrides the key of its name",
             "keys, each with a list of values", "matrix: {device: [cpu, meta], recipe: [bf16, mxfp8]}", "one cell"},
     FileKey{"include",

@@ -95,8 +95,9 @@ std::string expected_of(const Key& key, const Vocabulary& vocabulary) {
     case KeyType::kNumber: return fmt::format("a number from {} to {}", shortest(key.low), shortest(key.high));
     case KeyType::kWord: return "one of " + listed(key.words(vocabulary));
     case KeyType::kMesh: return "shards (4) or replicas x shards (2x4)";
-    case KeyType::kText: return "a release (2.14.1) or a folder (./TransformerEngine)";
-    case KeyType::kFile: return "a file's path (corpora/prose.txt)";
+    case KeyType::kText:
+      return key.section() == "versions" ? "a release (2.14.1) or a folder (./TransformerEngine)" : "text";
+    case KeyType::kFile: return key.path == "script" ? "a file's path (train.py)" : "a file's path (corpora/prose.txt)";
   }
   return "";
 }

@@ -143,12 +143,15 @@ using C = CellConfig;
 using M = ModelConfig;
 using T = TrainingConfig;
 using R = RecipeOptions;
+using S = ScriptConfig;
 using V = Vocabulary;
 
 template <auto Member>
 constexpr At<&C::model, Member> kModel{};
 template <auto Member>
 constexpr At<&C::training, Member> kTraining{};
+template <auto Member>
+constexpr At<&C::script, Member> kScript{};
 template <auto Member>
 constexpr At<&C::training, &T::recipe_options, Member> kOptions{};
 
@@ -166,7 +169,8 @@ std::vector<Key> make_keys() {
            "and MXFP8 is emulated; blackwell: any orientation, MXFP8 too; device cuda skips cells with another arch "
            "than the GPU's",
            At<&C::arch>{}),
-      word("subject", subject_names(), "what trains: this program's runtime, or a library that a worker process drives",
+      word("subject", subject_names(),
+           "what trains: this program's runtime, a library that a worker process drives, or a program of yours",
            At<&C::subject>{}),
       integer_key("ranks", {1, kMostRanks}, "processes or threads that train together", At<&C::ranks>{}),
       integer_key("context_parallel", {1, kMostRanks},
@@ -193,6 +197,16 @@ std::vector<Key> make_keys() {
           At<&C::versions, &VersionsConfig::before>{}),
       key("versions.after", KeyType::kText, "version that the after and bf16 arms run; default: the installed one",
           At<&C::versions, &VersionsConfig::after>{}),
+      file_key("script",
+               "the Python program that the cell runs, relative to the scenario's folder; `arguments` has its "
+               "arguments",
+               kScript<&S::path>),
+      choice("launcher",
+             "what starts the program: python, or torchrun with a process for each rank; default: torchrun "
+             "for several ranks",
+             kScript<&S::launcher>),
+      key("variant", KeyType::kText, "any text, as an axis of the program's own: `arguments` has it as {variant}",
+          kScript<&S::variant>),
 
       word("model.layer", rows_of<&V::layers>, "layer that the model repeats", kModel<&M::layer>),
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),

@@ -196,9 +196,24 @@ std::optional<Unread> unread_by(const Table& table, const Key& key, const CellCo
                             others.front(), chosen, table.kind, names_of_keys(own->keys))};
 }
 
+/// Keys that a training program of the user's reads without an argument that names them.
+constexpr std::array<std::string_view, 4> kKeysOfScripts{"device", "subject", "ranks", "control"};
+
+/// A program of the user's builds its own model, so a key has an effect only if the program gets its value.
+std::optional<Unread> unread_by_script(const Key& key, const CellConfig& cell) {
+  if (key.path == "variant" && !names_key(cell, "variant"))
+    return Unread{"subject", "no argument of the script has its value",
+                  "give the script its value (`arguments: [\"--mode={variant}\"]`)"};
+  if (lists(kKeysOfScripts, key.path) || lists(kScriptKeys, key.path) || names_key(cell, key.last()))
+    return std::nullopt;
+  return Unread{"subject", "the script builds its own model and training",
+                fmt::format("give the script its value (`arguments: [\"--{0}={{{0}}}\"]`)", key.last())};
+}
+
 }  // namespace
 
 std::optional<Unread> why_unread(const Key& key, const CellConfig& cell, const Vocabulary& vocabulary) {
+  if (is_script(cell)) return unread_by_script(key, cell);
   const bool of_language = is_language_model(cell) && lists(kLanguageKeys, key.path);
   for (const Table& table : kTables) {
     if (of_language && table.kind == "layer") continue;

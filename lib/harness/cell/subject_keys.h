@@ -14,6 +14,8 @@ namespace fp8lab {
 
 inline constexpr std::array<std::string_view, 1> kOwnKeys{"training.deterministic"};
 inline constexpr std::array<std::string_view, 2> kLibraryKeys{"versions.before", "versions.after"};
+inline constexpr std::array<std::string_view, 5> kScriptKeys{"versions.before", "versions.after", "script", "launcher",
+                                                             "variant"};
 
 /// A value of key `subject`.
 struct SubjectRow {
@@ -33,6 +35,7 @@ inline constexpr std::array kSubjects{
     SubjectRow{
         "transformer_engine", "NVIDIA Transformer Engine for PyTorch", kLibraryKeys, true,
         "PyTorch's 3 GB of disk or more and ten minutes, then its extension is compiled with nvcc: up to an hour"},
+    SubjectRow{"script", "a PyTorch training program of yours, watched from outside", kScriptKeys, false},
     SubjectRow{"double", "replaces a library in tests: a version names its defect", kLibraryKeys, false},
 };
 
@@ -40,6 +43,19 @@ std::vector<std::string> subject_names();
 
 /// True if a worker process trains the cell with a library.
 bool is_library(const CellConfig& cell);
+
+/// True if the cell runs a training program of the user's.
+bool is_script(const CellConfig& cell);
+
+/// The arguments of the program of an arm, and the diff of the arm or "". Both arms of a control run the after arm's.
+const std::vector<std::string>& arguments_of(const CellConfig& cell, Arm arm);
+const std::string& patch_of(const CellConfig& cell, Arm arm);
+
+/// True if the program of the cell gets the value of the key: an argument contains `{name}`.
+bool names_key(const CellConfig& cell, std::string_view name);
+
+/// True if torchrun starts the program.
+bool uses_torchrun(const CellConfig& cell);
 
 /// The version of the library that an arm runs; empty: the installed one. The bf16 arm runs the after arm's version.
 const std::string& version_of(const CellConfig& cell, Arm arm);

@@ -52,8 +52,8 @@ std::string example_value(const Key& key, const Vocabulary& vocabulary) {
       return usual.empty() ? low : usual;
     }
     case KeyType::kMesh: return "2x4";
-    case KeyType::kText: return "2.14.1";
-    case KeyType::kFile: return "corpora/prose.txt";
+    case KeyType::kText: return key.section() == "versions" ? "2.14.1" : "eager";
+    case KeyType::kFile: return key.path == "script" ? "train.py" : "corpora/prose.txt";
     case KeyType::kWord: break;
   }
   for (const std::string& word : key.words(vocabulary))

@@ -14,6 +14,7 @@ inline constexpr const char* kExamples =
     "  fp8lab run scenarios -d meta,cpu -o out     every bundled scenario that needs no GPU\n"
     "  fp8lab init memory                          a scenario to start from\n"
     "  fp8lab watch -- python train.py             what a training program of yours holds and moves\n"
+    "  fp8lab bisect leak.yaml --good A --bad B    the first release or commit that leaks\n"
     "  fp8lab plan scenarios -f 405b               what cells would need, without running them\n"
     "  fp8lab plan --model llama3-70b --gpu h100 --ranks 64     whether it fits, and what would help\n"
     "  fp8lab compare before out                   what got better and worse between two runs\n"
@@ -73,6 +74,23 @@ inline constexpr const char* kWatchHelp =
     "not\n"
     "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, 124 timeout,\n"
     "128+N stopped by signal N.\n";
+
+inline constexpr const char* kBisectHelp =
+    "The cell's after arm runs on each version. It is bad if a gate of the scenario fails, or if --metric is beyond\n"
+    "its limit. Each end runs twice first: a search whose ends do not repeat stops. Then the list of versions is\n"
+    "bisected, and the last good and the first bad version run a second time. A version that is not installed, does\n"
+    "not build, does not import PyTorch or whose program fails is skipped; if the bad end's program fails, a failure "
+    "is\n"
+    "bad. Commits follow first parents. They are built in a clone in the folder for temporary files; the checkout is\n"
+    "only read. The state is DIR/bisect.json; the same command resumes after it was stopped or killed.\n\n"
+    "Examples:\n"
+    "  fp8lab bisect leak.yaml --good 2.9.0 --bad 2.16.1 --install --releases 2.9.0,2.11.0,2.13.0,2.16.1\n"
+    "  fp8lab bisect leak.yaml --good v1.0 --bad main --checkout . --build 'pip install -e .'\n"
+    "  fp8lab bisect leak.yaml --good a1b2c3 --bad HEAD --checkout . --metric memory.peak_bytes --above 1e9\n\n"
+    "Exit codes: 0 the first bad version is found, 1 skipped versions leave several, 2 bad usage or a file that "
+    "cannot\n"
+    "be read or written, 3 an end is not as stated, or a version has different results in two runs, 5 an end cannot\n"
+    "run, 128+N stopped by signal N.\n";
 
 inline constexpr const char* kSnapshotHelp =
     "A holder is the innermost function of the program or of a library in the stack that asked for the memory, and "

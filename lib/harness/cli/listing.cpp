@@ -94,10 +94,18 @@ std::string listing(const std::vector<PlannedCell>& cells, const Vocabulary& voc
 
 std::string code_notes(const std::vector<PlannedCell>& cells) {
   std::set<std::pair<std::string, std::string>> folders;  // by file
-  for (const PlannedCell& cell : cells)
+  std::set<std::pair<std::string, std::string>> scripts;
+  for (const PlannedCell& cell : cells) {
     for (const std::string& version : {cell.config.versions.before, cell.config.versions.after})
       if (is_library(cell.config) && is_folder(version)) folders.emplace(cell.file, version);
+    if (is_script(cell.config)) scripts.emplace(cell.file, cell.config.script.path);
+  }
   std::string out;
+  for (const auto& [file, script] : scripts)
+    out += fmt::format(
+        "fp8lab: {}: `script` names the program {}, which running its cells runs; run this scenario only if you trust "
+        "it like code\n",
+        for_terminal(file), for_terminal(script));
   for (const auto& [file, folder] : folders)
     out += fmt::format(
         "fp8lab: {}: `versions` names the folder {}; running its cells runs the Python code there, so run this "

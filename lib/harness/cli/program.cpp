@@ -24,6 +24,7 @@
 #include "harness/cli/validators.h"
 #include "harness/results/json_codec.h"
 #include "harness/subjects/scored_values.h"
+#include "harness/subjects/watched/script_arm.h"
 
 namespace fp8lab {
 namespace {
@@ -38,6 +39,7 @@ class CommandLine {
     app_.failure_message([this](const CLI::App*, const CLI::Error& error) { return explained(error); });
     add_run();
     add_watch();
+    add_bisect();
     add_snapshot();
     add_plan();
     add_compare();
@@ -244,6 +246,49 @@ class CommandLine {
     watch.footer(kWatchHelp);
   }
 
+  void add_bisect() {
+    CLI::App& bisect = add("bisect", "find the first release or commit on which a scenario's cell is bad", [this] {
+      bisect_.json = json_;
+      return bisect_command(bisect_, program_);
+    });
+    bisect.add_option("SCENARIO", bisect_.scenario, "a scenario of a library or of subject script")->required();
+    bisect.add_option("--good", bisect_.good, "a release or commit that is good")->required()->type_name("VERSION");
+    bisect.add_option("--bad", bisect_.bad, "a later version, which is bad")->required()->type_name("VERSION");
+    bisect.add_option("--releases", bisect_.releases, "releases to search; default: the installed ones")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->type_name("RELEASE,...");
+    bisect.add_flag("--install", bisect_.install, "install the releases that are missing, each when it is needed");
+    bisect.add_option("--checkout", bisect_.checkout, "search the commits of this git checkout, which is only read")
+        ->type_name("DIR");
+    bisect.add_option("--build", bisect_.build, "with --checkout: a shell command that builds a commit, in its folder")
+        ->type_name("COMMAND");
+    bisect.add_option("--build-timeout", bisect_.build_timeout_s, "seconds that a build may take")
+        ->capture_default_str()
+        ->check(number_within(0.001, kMostTimeoutSeconds))
+        ->type_name("S");
+    bisect.add_option("-f,--filter", bisect_.filters, "the cell, if the scenario has several: its id matches")
+        ->allow_extra_args(false)
+        ->type_name("REGEX");
+    bisect.add_option("--metric", bisect_.metric, "the figure that decides, instead of the scenario's gates")
+        ->type_name("METRIC");
+    CLI::Option* above = bisect.add_option("--above", bisect_.above, "with --metric: a figure above it is bad")
+                             ->check(number_within(-1e300, 1e300))
+                             ->type_name("X");
+    bisect.add_option("--below", bisect_.below, "with --metric: a figure below it is bad")
+        ->check(number_within(-1e300, 1e300))
+        ->excludes(above)
+        ->type_name("X");
+    bisect.add_option("--timeout", bisect_.timeout_s, "seconds that one run may take")
+        ->check(number_within(0.001, kMostTimeoutSeconds))
+        ->type_name("S");
+    bisect.add_option("-o,--out", bisect_.out, "directory of the state from which the same command resumes")
+        ->capture_default_str()
+        ->type_name("DIR");
+    add_json(bisect, "print the result as JSON; lines for people go to standard error");
+    bisect.footer(kBisectHelp);
+  }
+
   void add_snapshot() {
     CLI::App& snapshot = add("snapshot", "tell who holds the memory of a snapshot of PyTorch's allocator", [this] {
       snapshot_.json = json_;
@@ -381,6 +426,7 @@ class CommandLine {
   InitRequest init_;
   RunRequest request_;
   WatchRequest watch_;
+  BisectRequest bisect_;
   SnapshotRequest snapshot_;
   PlanRequest plan_;
   CompareRequest comparison_;
@@ -417,6 +463,10 @@ int run_program(int argc, char** argv, const Program& program) {
     select_instruction_set();
     // Comes first, because a child process must start fast.
     if (argc == 2 && std::string(argv[1]) == ArmCommand{}.arguments.front()) return run_arms_in_child(program.measure);
+    if (argc == 2 && std::string(argv[1]) == kScriptCommand)
+      return run_arms_in_child([subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {
+        return run_script_arm(cell, arm, subjects);
+      });
     if (argc == 3 && std::string(argv[1]) == kScoreCommand) {
       std::fputs(arm_to_json(score_values(argv[2])).c_str(), stdout);
       return 0;

@@ -105,6 +105,23 @@ struct WatchRequest {
   bool json = false;
 };
 
+/// The arguments of `fp8lab bisect`.
+struct BisectRequest {
+  std::string scenario;
+  std::vector<std::string> filters;   ///< as RunRequest::filters; one cell must be left
+  std::string good, bad;              ///< releases, also with their library ("torch==2.9.0"), or commits
+  std::vector<std::string> releases;  ///< those to search; empty: the installed ones
+  bool install = false;               ///< install releases that are missing
+  std::string checkout;               ///< a git checkout, whose commits are searched; empty: releases are
+  std::string build;                  ///< a shell command that builds a commit; empty: none
+  double build_timeout_s = 3600;
+  std::string metric;                  ///< judged by `above` or `below`; empty: the scenario's gates judge
+  std::optional<double> above, below;  ///< a figure beyond it is bad, in the metric's unit
+  std::optional<double> timeout_s;     ///< seconds that a run may take
+  std::string out = "bisect";          ///< the folder of the state from which a search resumes
+  bool json = false;
+};
+
 /// The arguments of `fp8lab snapshot`.
 struct SnapshotRequest {
   std::string first, second;  ///< files that PyTorch's allocator wrote; `second` may be empty
@@ -132,6 +149,9 @@ int run_command(RunRequest request, const Program& program);
 /// Runs a training program with instruments. Returns 0 if nothing was found that a training program should not do, 1 if
 /// something was, 4 if the program failed, 5 if nothing was measured, 124 if it took too long, 128 + signal if stopped.
 int watch_command(const WatchRequest& request, const Program& program);
+/// Searches for the first bad version. Returns 0 if it is found, 1 if skipped versions leave several, 3 if an end is
+/// not as stated or a version has different results in two runs, 5 if an end cannot run, 128 + signal if stopped.
+int bisect_command(const BisectRequest& request, const Program& program);
 /// Prints who holds the memory of one snapshot of PyTorch's allocator, or what a second one holds more. Runs no code of
 /// the files. Throws Error for a file that is no snapshot.
 int snapshot_command(const SnapshotRequest& request, const Program& program);

@@ -204,6 +204,14 @@ CellConfig config_from(const JsonReader& json) {
   cell.axes = axes_from(json.at("axes"));
   cell.measure = texts_from(json.at("measure"));
   read_settings(json.at("config"), cell);
+  if (const auto arguments = json.find("arguments")) {
+    cell.script.arguments = texts_from(arguments->at("after"));
+    if (const auto before = arguments->find("before")) cell.script.before_arguments = texts_from(*before);
+  }
+  if (const auto patch = json.find("patch")) {
+    cell.script.patch_before = patch->text_or_empty("before");
+    cell.script.patch_after = patch->text_or_empty("after");
+  }
   return cell;
 }
 

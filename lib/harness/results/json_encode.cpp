@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/fnv1a.h"
 #include "harness/cell/keys.h"
+#include "harness/cell/subject_keys.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_text.h"
 
@@ -45,9 +47,23 @@ Json value_json(const Value& value) {
       value);
 }
 
-/// True for keys that say nothing of a watched program, which builds its own model.
+/// True for keys that only programs of the user's have, and in their cells for keys of models, which they build
+/// themselves. How many steps a program trained is known if it was watched without a scenario.
 bool is_foreign(const Key& key, const CellConfig& cell) {
-  return cell.subject == "script" && !key.section().empty() && key.path != "training.steps";
+  const bool is_own = std::ranges::find(kScriptKeys, key.path) != kScriptKeys.end();
+  if (!is_script(cell)) return is_own && key.section() != "versions" && key.get(cell) == key.get(CellConfig{});
+  if (key.path == "training.steps") return !cell.script.path.empty();
+  return !is_own && !key.section().empty();
+}
+
+/// Adds what the table of keys lacks of a script.
+void add_script(const CellConfig& cell, Json& out) {
+  const ScriptConfig& script = cell.script;
+  if (!is_script(cell) || script.path.empty()) return;
+  out["arguments"] = {{"after", script.arguments}};
+  if (script.before_arguments) out["arguments"]["before"] = *script.before_arguments;
+  if (!script.patch_before.empty()) out["patch"]["before"] = script.patch_before;
+  if (!script.patch_after.empty()) out["patch"]["after"] = script.patch_after;
 }
 
 /// All keys that are set, by path.
@@ -187,12 +203,11 @@ std::string dumped(const Json& json) {
 Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
 std::string cell_to_json(const CellConfig& cell) {
-  return dumped({{"scenario", cell.scenario},
-                 {"id", cell.id},
-                 {"axes", axes_json(cell.axes)},
-                 {"measure", cell.measure},
-                 {"timeout_s", cell.timeout_s},
-                 {"config", settings_json(cell)}});
+  Json out{{"scenario", cell.scenario},    {"id", cell.id},
+           {"axes", axes_json(cell.axes)}, {"measure", cell.measure},
+           {"timeout_s", cell.timeout_s},  {"config", settings_json(cell)}};
+  add_script(cell, out);
+  return dumped(out);
 }
 
 std::string arm_to_json(const ArmResult& result) {
@@ -223,6 +238,7 @@ std::string record_to_json(const CellRecord& record) {
            {"measure", record.config.measure},
            {"config", settings_json(record.config)},
            {"hash", record.hash}};
+  add_script(record.config, out);
   if (!record.text_checksum.empty()) out["text_checksum"] = record.text_checksum;
   if (undecided) out["undecided"] = true;
   if (record.counterfactual) out["counterfactual"] = true;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -248,6 +249,10 @@ ArmResult ArmProcess::result() const {
     try {
       out = text.empty() ? crashed("exited without a result") : arm_from_json(text);
       check_units(out.metrics);
+      // The last line of a program of the user's is the cause of its failure, unless it is a ruler.
+      const std::string line = last_line(tail_);
+      const bool is_text = std::ranges::any_of(line, [](unsigned char c) { return std::isalnum(c) != 0; });
+      if (out.status == "crashed" && is_text && out.reason.find(line) == std::string::npos) out.reason += ": " + line;
     } catch (const Error& error) {
       out = crashed(fmt::format("exited with a result that cannot be read: {}", error.what()));
     }

@@ -35,7 +35,7 @@ class SignalsHeldBack {
 /// Resets signal handlers to their defaults; ignored signals stay ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action{};
+    struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action = {};
     ::sigaction(signal, &action, nullptr);
@@ -63,7 +63,8 @@ void write_text(int fd, const char* text) { (void)!::write(fd, text, std::strlen
   const int input = above(setup.input_fd), output = above(setup.output_fd), errors = above(setup.errors_fd);
   const int exchange = above(setup.exchange_fd);
   if (::dup2(input, STDIN_FILENO) >= 0 && ::dup2(output, STDOUT_FILENO) >= 0 && ::dup2(errors, STDERR_FILENO) >= 0 &&
-      (setup.exchange_fd < 0 || ::dup2(exchange, kExchangeFd) >= 0))
+      (setup.exchange_fd < 0 || ::dup2(exchange, kExchangeFd) >= 0) &&
+      (setup.folder == nullptr || ::chdir(setup.folder) == 0))
     ::execvpe(setup.argv[0], setup.argv, setup.environment);
   const char* reason = ::strerrordesc_np(errno);
   const int descriptor = errors >= 0 ? errors : setup.errors_fd;

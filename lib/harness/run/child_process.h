@@ -13,7 +13,8 @@ struct ChildSetup {
   char* const* argv;         ///< argv[0]: a path, or a program of PATH
   char* const* environment;  ///< "NAME=value"; ends with a null pointer, as argv does
   int input_fd, output_fd, errors_fd;
-  int exchange_fd = -1;  ///< becomes descriptor kExchangeFd; -1: there is none
+  int exchange_fd = -1;          ///< becomes descriptor kExchangeFd; -1: there is none
+  const char* folder = nullptr;  ///< its working directory; null: this process's
 };
 
 /// The descriptor of the request and of the result, in the process that runs an arm.

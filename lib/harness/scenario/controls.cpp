@@ -54,7 +54,8 @@ std::vector<Expectation> expectations(const CellConfig& cell, bool gates_time) {
     out.push_back(difference_equals(kCollectives, same ? 0 : 1));
     if (same) out.push_back(difference_equals(kGathered, 0));
   }
-  if (measures(cell, kLossGap) && same && cell.device != "meta") out.push_back(difference_equals(kLossGap, 0));
+  if (measures(cell, kLossGap) && same && !is_script(cell) && cell.device != "meta")
+    out.push_back(difference_equals(kLossGap, 0));
   if (gates_time && measures(cell, kStep) && cell.training.steps > 1)
     out.push_back(same ? step_compared(Side::kAfter, Comparison::kAtMost, Arm::kBefore, kSameAllows)
                        : step_compared(Side::kBefore, Comparison::kAtLeast, Arm::kAfter, kPlantedShows));
@@ -69,6 +70,8 @@ PlannedCell control_of(const PlannedCell& cell, Control control, bool gates_time
   PlannedCell out = cell;
   out.config.fix.clear();
   out.config.versions.before.clear();  // both arms run the after arm's version
+  out.config.script.before_arguments.reset();
+  out.config.script.patch_before.clear();
   out.config.control = control;
   out.config.id = cell.config.scenario + std::string(control == Control::kSame ? kSame : kPlantedEnd);
   out.config.axes = {{"control", std::string(out.config.control.text())}};
@@ -93,7 +96,9 @@ std::vector<PlannedCell> control_cells(const std::vector<PlannedCell>& cells, bo
     if (!cell.skip_reason.empty() || may_crash(cell) || cell.config.control != Control::kNone) continue;
     if (!scenarios.insert(cell.config.scenario).second) continue;
     for (const Control control : {Control::kSame, Control::kPlanted})
-      if (PlannedCell made = control_of(cell, control, gates_time); !made.expect.empty())
+      if (is_script(cell.config) && control == Control::kPlanted)
+        continue;
+      else if (PlannedCell made = control_of(cell, control, gates_time); !made.expect.empty())
         out.push_back(std::move(made));
   }
   return out;

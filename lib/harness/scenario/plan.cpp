@@ -12,6 +12,7 @@
 #include "harness/scenario/rules.h"
 #include "harness/scenario/scenario.h"
 #include "harness/scenario/scenario_reader.h"
+#include "harness/scenario/script_arguments.h"
 #include "harness/scenario/unread_keys.h"
 
 namespace fp8lab {
@@ -65,7 +66,8 @@ class BrokenCells {
  private:
   /// True if the cell's layer has attention, and the file does not give its heads.
   bool lacks_heads(const CellConfig& cell) const {
-    return vocabulary_.attends && vocabulary_.attends(cell.model.layer) && !scenario_.places.contains("model.heads");
+    return !is_script(cell) && vocabulary_.attends && vocabulary_.attends(cell.model.layer) &&
+           !scenario_.places.contains("model.heads");
   }
 
   static std::string missing_heads(const CellConfig& cell) {
@@ -94,7 +96,8 @@ std::string device_reason(const CellConfig& cell, const Vocabulary& vocabulary) 
 void resolve_paths(const std::string& scenario, CellConfig& cell) {
   const std::filesystem::path folder = std::filesystem::path(scenario).parent_path();
   std::string& corpus = cell.training.corpus;
-  if (!corpus.empty()) corpus = (folder / corpus).string();
+  for (std::string* file : {&corpus, &cell.script.path, &cell.script.patch_before, &cell.script.patch_after})
+    if (!file->empty()) *file = (folder / *file).string();
   for (std::string* version : {&cell.versions.before, &cell.versions.after})
     if (is_folder(*version) && !folder.empty()) {
       const std::string path = (folder / *version).lexically_normal().string();
@@ -120,8 +123,7 @@ class Copies {
 
   /// Copies each entry into the cells that it matches. `cells` are in the order of the points.
   template <class Entry>
-  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::* list,
-            std::vector<PlannedCell>& cells) {
+  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::*list, std::vector<PlannedCell>& cells) {
     std::vector<std::vector<std::size_t>> matching;
     for (const Entry& entry : entries) {
       matching.push_back(points_.matching(entry.when.terms));
@@ -198,6 +200,7 @@ bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
 /// closed forms and no twin, but their recipes have the same floors; and one rank has no traffic.
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
+  if (is_script(cell.config)) return out;  // what a program of the user's must not do, its scenario states
   for (const Arm arm : arms_of(cell, vocabulary)) {
     if (arm == Arm::kBefore && cell.config.control == Control::kPlanted) continue;  // its figures are wrong on purpose
     const Side side = side_of(arm);
@@ -214,6 +217,25 @@ std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const 
   return out;
 }
 
+/// Records what only scripts have, and what they do not have.
+void check_script_entries(const Scenario& scenario, bool any_script, Mistakes& mistakes) {
+  for (const char* key : {"arguments", "patch"})
+    if (!any_script && scenario.places.contains(key))
+      mistakes.collect([&] {
+        throw ScenarioError(scenario.file, scenario.places.at(key),
+                            fmt::format("`{}` has no effect: no cell has `subject: script`; remove it, or write the "
+                                        "subject",
+                                        key));
+      });
+  if (scenario.base.subject != "script") return;
+  for (const Expectation& e : scenario.expect)
+    if (e.side == Side::kBf16 || e.of == Arm::kBf16)
+      mistakes.collect([&] {
+        throw ScenarioError(scenario.file, {e.line, 1},
+                            "`expect`: a script has no bf16 arm; name before or after, and run BF16 by an argument");
+      });
+}
+
 }  // namespace
 
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) {
@@ -221,6 +243,7 @@ std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary) 
   if (has_before(cell.config)) arms.push_back(Arm::kBefore);
   arms.push_back(Arm::kAfter);
   const auto names_bf16 = [](const auto& entry) { return entry.side == Side::kBf16; };
+  if (is_script(cell.config)) return arms;
   if ((any_group(cell.config.measure, &MetricGroup::compared_with_bf16) &&
        vocabulary.quantizes(cell.config.training.recipe)) ||
       std::any_of(cell.expect.begin(), cell.expect.end(), names_bf16) ||
@@ -239,6 +262,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   BrokenCells broken(scenario, vocabulary, mistakes);
   UnreadKeys unread(scenario, vocabulary);
   const int line = place_of(scenario, "name").line;
+  bool any_script = false;
   for (const Axes& axes : points.points()) {
     PlannedCell cell;
     cell.config = scenario.base;
@@ -253,6 +277,11 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
                           fmt::format("`include` makes the cell {} a second time", cell.config.id));
     resolve_paths(scenario.file, cell.config);
     unread.drop(cell);
+    any_script |= is_script(cell.config);
+    if (is_script(cell.config))
+      fill_arguments(cell.config);
+    else
+      cell.config.script = {};
     broken.check(cell.config);
     cell.file = scenario.file;
     cell.line = line;
@@ -267,6 +296,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     cells.push_back(std::move(cell));
   }
   broken.check_measure(cells);
+  check_script_entries(scenario, any_script, mistakes);
   unread.report(mistakes);
   mistakes.throw_all();
   copies.give(scenario.expect, &PlannedCell::expect, cells);

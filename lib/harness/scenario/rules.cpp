@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
@@ -183,9 +185,51 @@ Broken broken_resume_rule(const TrainingConfig& t) {
   return std::nullopt;
 }
 
+Broken broken_file_rule(std::string_view key, const std::string& path) {
+  std::error_code ignored;
+  if (path.empty() || std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
+  return BrokenRule{std::string(key), fmt::format("there is no file {}; a path is relative to the scenario's folder",
+                                                  std::filesystem::absolute(path).lexically_normal().string())};
+}
+
+Broken broken_version_rule(std::string_view key, const std::string& version) {
+  const std::size_t split = version.find("==");
+  if (version.empty() || is_folder(version) || (split != std::string::npos && split > 0 && split + 2 < version.size()))
+    return std::nullopt;
+  return BrokenRule{std::string(key), fmt::format("{} is no version for a script; write a release with its library "
+                                                  "(torch==2.10.0), an environment or a checkout (./TransformerEngine)",
+                                                  version)};
+}
+
+/// Rules of cells that run a program of the user's, whose model and training are its own.
+Rules broken_script_rules(const CellConfig& cell) {
+  constexpr std::array<std::string_view, 4> kMeasured{"memory", "traffic", "host", "parity"};
+  Rules out;
+  const auto add = [&](Broken broken) {
+    if (broken) out.push_back(std::move(*broken));
+  };
+  if (cell.script.path.empty()) out.push_back({"script", "missing; name the program, as in `script: train.py`"});
+  add(broken_file_rule("script", cell.script.path));
+  add(broken_file_rule("patch", cell.script.patch_before));
+  add(broken_file_rule("patch", cell.script.patch_after));
+  add(broken_subject_rule(cell));
+  add(broken_version_rule("versions.before", cell.versions.before));
+  add(broken_version_rule("versions.after", cell.versions.after));
+  if (cell.device != "cpu" && cell.device != "cuda")
+    out.push_back({"device", fmt::format("a script cannot run on {}; write cpu or cuda", cell.device)});
+  if (cell.control == Control::kPlanted)
+    out.push_back({"control", "nothing can be planted in a script; write `control: same`, whose arms are equal"});
+  for (const std::string& group : cell.measure)
+    if (std::ranges::find(kMeasured, group) == kMeasured.end())
+      out.push_back({"measure",
+                     fmt::format("{} is not measured in a script; there are memory, traffic, host and parity", group)});
+  return out;
+}
+
 }  // namespace
 
 std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& vocabulary) {
+  if (is_script(cell)) return broken_script_rules(cell);
   Rules out;
   const auto add = [&](Broken broken) {
     if (broken) out.push_back(std::move(*broken));

@@ -11,6 +11,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/scenario/scenario_reader.h"
+#include "harness/scenario/script_arguments.h"
 #include "harness/scenario/variants.h"
 
 namespace fp8lab {
@@ -37,6 +38,14 @@ class ScenarioParser {
       read([&] { read_upstream(root); });
       read_keys(root, "");
       for (const std::string& section : kSections) read([&] { read_section(root, section); });
+      if (const YamlEntry* entry = root.find("arguments")) {
+        out_.places["arguments"] = entry->place;
+        understood_ &= read([&] { read_arguments(reader_, *entry, out_.base.script); });
+      }
+      if (const YamlEntry* entry = root.find("patch")) {
+        out_.places["patch"] = entry->place;
+        understood_ &= read([&] { read_patch(reader_, *entry, out_.base.script); });
+      }
       const bool has_axes = read([&] { out_.matrix = read_matrix(reader_, root, out_.places); });
       const bool measures = read([&] { read_measure(root); });
       // `expect`, `claims` and `skip_if` refer to axes, to the fix and to metrics, so those must be read first.

@@ -14,6 +14,8 @@
 #include "harness/subjects/captured_process.h"
 #include "harness/subjects/installation.h"
 #include "harness/subjects/python_path.h"
+#include "harness/subjects/watched/script_arm.h"
+#include "harness/subjects/watched/script_python.h"
 
 namespace fp8lab {
 namespace {
@@ -34,7 +36,7 @@ std::string default_folder() {
 }
 
 bool is_release(const std::string& subject, const std::string& version) {
-  return subject != "double" && !version.empty() && !is_folder(version);
+  return subject != "double" && subject != "script" && !version.empty() && !is_folder(version);
 }
 
 std::string last_line(const std::string& text) {
@@ -68,6 +70,7 @@ Subjects::Subjects(const std::string& package_folder)
 }
 
 std::string Subjects::python_of(const std::string& subject, const std::string& version) const {
+  if (subject == "script") return script_python(version, folder_).python;
   if (is_release(subject, version)) return fmt::format("{}/{}-{}/bin/python", folder_, subject, version);
   const std::string named = variable("FP8LAB_SUBJECT_PYTHON");
   return named.empty() ? "python3" : named;
@@ -76,7 +79,10 @@ std::string Subjects::python_of(const std::string& subject, const std::string& v
 /// `env` finds Python in PATH and sets its variables.
 std::vector<std::string> Subjects::worker(const std::string& subject, const std::string& version) const {
   std::string path = package_folder_;
-  if (is_folder(version)) path = fs::absolute(version).string() + ":" + path;
+  if (subject == "script") {
+    if (const std::string folder = script_python(version, folder_).folder; !folder.empty()) path = folder + ":" + path;
+  } else if (is_folder(version))
+    path = fs::absolute(version).string() + ":" + path;
   if (const std::string others = python_path(); !others.empty()) path += ":" + others;
   std::error_code ignored;  // without its path, the program is looked for in PATH
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
@@ -90,6 +96,11 @@ std::vector<std::string> Subjects::worker(const std::string& subject, const std:
 }
 
 ArmCommand Subjects::command(const CellConfig& cell, Arm arm) const {
+  if (is_script(cell)) {
+    ArmCommand own;
+    own.arguments = {kScriptCommand};
+    return own;
+  }
   std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
   return {words.front(), {words.begin() + 1, words.end()}};
 }
@@ -102,6 +113,7 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
         "'{}' does not hold the worker (fp8lab_subjects); name the checkout's folder lib/subjects in "
         "FP8LAB_WORKER",
         package_folder_);
+  if (is_script(cell)) return why_no_script_python(version, folder_);
   std::error_code ignored;
   if (is_folder(version) && !fs::is_directory(version, ignored))
     return fmt::format("there is no folder {} for the {} arm; a folder in `versions` is relative to the scenario's",
@@ -120,7 +132,8 @@ std::string Subjects::missing(const CellConfig& cell, Arm arm) const {
 std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
   if (cell.device != "cuda") return "";
   std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
-  words.insert(words.end(), {"--machine", cell.subject});
+  const std::string library = is_script(cell) ? "torch" : cell.subject;
+  words.insert(words.end(), {"--machine", library});
   const auto [machine, is_new] = machines_.try_emplace(fmt::format("{}", fmt::join(words, " ")));
   Machine& found = machine->second;
   if (is_new) {
@@ -131,7 +144,7 @@ std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
       found.reason = one_line(document.root().text_or_empty("skip"));
       if (found.reason.empty()) found.gpus = document.root().at("gpus").integer(0, kMostRanks);
     } catch (const Error& error) {
-      found.reason = one_line(fmt::format("{} cannot be imported: {}", cell.subject, error.what()));
+      found.reason = one_line(fmt::format("{} cannot be imported: {}", library, error.what()));
     }
   }
   if (found.reason.empty() && found.gpus < cell.ranks)
@@ -139,8 +152,26 @@ std::string Subjects::without_gpus(const CellConfig& cell, Arm arm) {
   return found.reason;
 }
 
+/// Why the Python of a script's arm has no PyTorch, or "".
+std::string Subjects::without_pytorch(const CellConfig& cell, Arm arm) {
+  std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
+  words.insert(words.end(), {"--describe", "torch"});
+  const auto [answer, is_new] = answers_.try_emplace(fmt::format("{}", fmt::join(words, " ")));
+  if (!is_new) return answer->second;
+  const Captured run = captured(words, "", kAnswerSeconds);
+  try {
+    if (run.status != 0) fail(failure(run));
+    const JsonDocument document(last_line(run.output));
+    if (!document.root().at("available").flag()) answer->second = one_line(document.root().text_or_empty("reason"));
+  } catch (const Error& error) {
+    answer->second = one_line(fmt::format("the script's Python cannot be asked: {}", error.what()));
+  }
+  return answer->second;
+}
+
 /// The worker's reason why it cannot run the arm, or "".
 std::string Subjects::asked(const CellConfig& cell, Arm arm) {
+  if (is_script(cell)) return without_pytorch(cell, arm);
   std::vector<std::string> words = worker(cell.subject, version_of(cell, arm));
   words.emplace_back("--check");
   const std::string library = fmt::format("{}\n{}", cell.subject, fmt::join(words, " "));
@@ -239,7 +270,7 @@ std::vector<SubjectState> Subjects::states() const {
   std::vector<SubjectState> out;
   for (const SubjectRow& row : kSubjects) {
     const std::string subject(row.name);
-    if (subject == CellConfig{}.subject) continue;
+    if (subject == CellConfig{}.subject || subject == "script") continue;  // neither is a library
     out.push_back(state_of(subject, ""));
     std::vector<std::string> releases;
     std::error_code ignored;

@@ -30,7 +30,7 @@ class Subjects {
   /// FP8LAB_SUBJECTS, by default of fp8lab/subjects in the user's data folder.
   explicit Subjects(const std::string& package_folder);
 
-  /// The command line of the worker for an arm.
+  /// The command line of the worker for an arm; of this program for an arm of a script.
   ArmCommand command(const CellConfig& cell, Arm arm) const;
 
   /// Gives each cell whose library cannot run it on any machine, and that is not skipped yet, the reason. Runs no code
@@ -50,12 +50,15 @@ class Subjects {
 
   /// The folder of virtual environments.
   const std::string& folder() const { return folder_; }
+  /// The folder with the package fp8lab_subjects.
+  const std::string& package_folder() const { return package_folder_; }
 
  private:
   std::string python_of(const std::string& subject, const std::string& version) const;
   std::vector<std::string> worker(const std::string& subject, const std::string& version) const;
   std::string missing(const CellConfig& cell, Arm arm) const;
   std::string asked(const CellConfig& cell, Arm arm);
+  std::string without_pytorch(const CellConfig& cell, Arm arm);
   std::string without_gpus(const CellConfig& cell, Arm arm);
   SubjectState state_of(const std::string& subject, const std::string& version) const;
 

@@ -193,24 +193,29 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
   Json skips = filled_list_of(object(
       {{"when", reference("when"), "the cells to skip"}, {"reason", text, "why they cannot run, as results give it"}}));
   const Json sections = properties_of("");
+  const Json words{{"type", "array"}, {"items", {{"type", {"string", "number", "boolean"}}}}};
+  const Json patches = object({{"before?", text, "for the before arm"}, {"after?", text, "for the after arm"}});
+  const Json by_arm = object({{"before?", words, "in the before arm"}, {"after?", words, "in the after arm"}});
   const auto section = [&](const char* name) { return sections.at(name); };
-  Json out =
-      document("fp8lab.scenario/1", "fp8lab scenario",
-               object({{"version", {{"const", 1}}, "version of the file format"},
-                       {"name", file_name, "the scenario's name, in ids of cells and names of files"},
-                       {"title", text, "what it shows, in one line"},
-                       {"upstream?", filled_list_of({{"type", "string"}}), "reports and fixes that this is about"},
-                       {"versions?", section("versions"), "releases or folders of the subject, by arm"},
-                       {"model", section("model"), "what is trained"},
-                       {"training?", section("training"), "how it is trained"},
-                       {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
-                       {"include?", reference("points"), "further points of the matrix"},
-                       {"exclude?", reference("points"), "points that the matrix leaves out"},
-                       {"measure", set_of({{"enum", groups}}), "groups of metrics"},
-                       {"expect?", filled_list_of(reference("expectation")), "what must hold"},
-                       {"claims?", filled_list_of(reference("claim")), "figures that sources state, to be compared"},
-                       {"skip_if?", skips, "cells that cannot run, with reasons"},
-                       {"timeout?", timeout, "seconds that one arm may take"}}));
+  Json out = document(
+      "fp8lab.scenario/1", "fp8lab scenario",
+      object({{"version", {{"const", 1}}, "version of the file format"},
+              {"name", file_name, "the scenario's name, in ids of cells and names of files"},
+              {"title", text, "what it shows, in one line"},
+              {"upstream?", filled_list_of({{"type", "string"}}), "reports and fixes that this is about"},
+              {"versions?", section("versions"), "releases or folders of the subject, by arm"},
+              {"patch?", {{"anyOf", {text, patches}}}, "diffs for copies of the arms' folders, of subject script"},
+              {"arguments?", {{"anyOf", {words, by_arm}}}, "arguments of the program of subject script"},
+              {"model?", section("model"), "what is trained; subject script needs none"},
+              {"training?", section("training"), "how it is trained"},
+              {"matrix?", matrix, "axes, as in GitHub Actions; an axis overrides the key of its name"},
+              {"include?", reference("points"), "further points of the matrix"},
+              {"exclude?", reference("points"), "points that the matrix leaves out"},
+              {"measure", set_of({{"enum", groups}}), "groups of metrics"},
+              {"expect?", filled_list_of(reference("expectation")), "what must hold"},
+              {"claims?", filled_list_of(reference("claim")), "figures that sources state, to be compared"},
+              {"skip_if?", skips, "cells that cannot run, with reasons"},
+              {"timeout?", timeout, "seconds that one arm may take"}}));
   for (const auto& [name, schema] : sections.items())
     if (!out["properties"].contains(name)) out["properties"][name] = schema;
   Json variant{{"type", "object"},

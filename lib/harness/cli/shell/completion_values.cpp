@@ -145,6 +145,7 @@ ValueTable completion_values(const Program& program) {
       {"DIR", [] { return ValueWords{.kind = ValueWords::Kind::kDirectories}; }},
       {"FILE", files},
       {"PATH", files},
+      {"SCENARIO", files},
       {"FIRST", files},
       {"SECOND", files},
       {"COMMAND", files},

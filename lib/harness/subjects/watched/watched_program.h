@@ -1,6 +1,6 @@
 #pragma once
 
-#include <filesystem>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,8 +12,13 @@ namespace fp8lab {
 struct WatchedProgram {
   std::vector<std::string> words;  ///< a program of PATH, and its arguments
   std::map<std::string, std::string> environment;
+  std::string folder;               ///< its working directory; empty: this program's
   std::optional<double> timeout_s;  ///< how long it may run; without a value as long as it likes
-  bool output_to_errors = false;    ///< its standard output goes to standard error, as this program prints JSON
+  /// Between SIGTERM and SIGKILL. torchrun sends SIGTERM to its ranks, and SIGKILL half a minute later.
+  std::chrono::milliseconds grace = std::chrono::seconds(35);
+  bool kills_after_stop = false;  ///< after a signal to stop, too, SIGKILL follows; false: at the second signal
+  bool reads_input = true;        ///< false: its standard input is empty
+  bool output_to_errors = false;  ///< its standard output goes to standard error, as this program prints JSON
 };
 
 /// How it ended.

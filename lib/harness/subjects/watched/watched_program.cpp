@@ -1,4 +1,4 @@
-#include "harness/cli/watch/watched_program.h"
+#include "harness/subjects/watched/watched_program.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,23 +22,22 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// torchrun sends SIGTERM to its ranks, and SIGKILL half a minute later.
-constexpr std::chrono::seconds kGrace{35};
 constexpr std::chrono::milliseconds kLongestWait{500};
 
 pid_t start(const WatchedProgram& program) {
   std::vector<std::string> words = program.words, variables = environment_with(program.environment);
   const std::vector<char*> argv = pointers_to(words), environment = pointers_to(variables);
   // The program is in a process group of its own: reading from the terminal would stop it.
-  const bool is_terminal = ::isatty(STDIN_FILENO) == 1;
-  const int input = is_terminal ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
+  const bool is_empty = !program.reads_input || ::isatty(STDIN_FILENO) == 1;
+  const int input = is_empty ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
   const pid_t child = start_child({.argv = argv.data(),
                                    .environment = environment.data(),
                                    .input_fd = input,
                                    .output_fd = program.output_to_errors ? STDERR_FILENO : STDOUT_FILENO,
-                                   .errors_fd = STDERR_FILENO});
+                                   .errors_fd = STDERR_FILENO,
+                                   .folder = program.folder.empty() ? nullptr : program.folder.c_str()});
   const int error = errno;
-  if (is_terminal) ::close(input);
+  if (is_empty) ::close(input);
   if (child < 0) fail(fmt::format("watch: no process: {}", with_limits(std::strerror(error))));
   return child;
 }
@@ -64,11 +63,12 @@ WatchedEnd run_watched(const WatchedProgram& program) {
       out.interrupted_by = signals.first_stop_signal();
       ::kill(-child, stops == 0 ? out.interrupted_by : SIGKILL);  // the second request does not wait
       stops = signals.stop_requests();
+      if (program.kills_after_stop && !killing) killing = Clock::now() + program.grace;
     }
     const Clock::time_point now = Clock::now();
     if (deadline && now >= *deadline && !out.late) {
       out.late = true;
-      killing = now + kGrace;
+      killing = now + program.grace;
       ::kill(-child, SIGTERM);
     }
     if (killing && now >= *killing) ::kill(-child, SIGKILL);

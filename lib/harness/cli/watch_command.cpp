@@ -3,72 +3,23 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <numeric>
 
 #include "core/check.h"
 #include "harness/cell/escape.h"
-#include "harness/cell/metrics.h"
 #include "harness/cell/spelling.h"
-#include "harness/cell/temporary_folder.h"
 #include "harness/cli/program.h"
-#include "harness/cli/watch/watch_documents.h"
-#include "harness/cli/watch/watched_program.h"
+#include "harness/subjects/watched/watch_session.h"
 #include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
-#include "harness/run/arm_process.h"
-#include "harness/subjects/python_path.h"
 
 namespace fp8lab {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPackage = "fp8lab_subjects";
 constexpr int kNoFindings = 0, kFindings = 1, kProgramFailed = 4, kNothingMeasured = 5, kTimedOut = 124;
-
-/// A folder that is removed at the end.
-class SpoolFolder {
- public:
-  SpoolFolder() : path_(make_temporary_folder("fp8lab-watch-")) {
-    check(!path_.empty(), "watch: no temporary folder can be made; name another place in TMPDIR");
-  }
-  ~SpoolFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  SpoolFolder(const SpoolFolder&) = delete;
-  SpoolFolder& operator=(const SpoolFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-std::string folder_of_instruments(const std::string& built_in) {
-  const char* named = std::getenv("FP8LAB_WORKER");
-  const std::string folder = named && *named ? named : built_in;
-  check(
-      fs::is_directory(fs::path(folder) / kPackage / "watching" / "attach"),
-      fmt::format("watch: '{}' does not hold the instruments ({}/watching); name the checkout's folder lib/subjects in "
-                  "FP8LAB_WORKER",
-                  folder, kPackage));
-  return fs::absolute(folder).string();
-}
-
-WatchedProgram program_of(const WatchRequest& request, const std::string& worker, const fs::path& spool) {
-  std::string path = fmt::format("{0}/{1}/watching/attach:{0}", worker, kPackage);
-  if (const std::string others = python_path(); !others.empty()) path += ":" + others;
-  return {.words = request.command,
-          .environment = {{"PYTHONPATH", path},
-                          {"FP8LAB_WATCH_FOLDER", spool.string()},
-                          {"FP8LAB_WATCH_MEASURE", fmt::format("{}", fmt::join(request.measure, ","))},
-                          {"FP8LAB_WATCH_STEPS", request.steps}},
-          .timeout_s = request.timeout_s,
-          .output_to_errors = request.json};
-}
 
 /// The name of the cell: the program's, without its folder and ending. "train" of `torchrun --nproc-per-node 2
 /// a/train.py`.
@@ -80,13 +31,6 @@ std::string name_of(const WatchRequest& request) {
   if (script != request.command.end()) return fs::path(*script).stem().string();
   if (module != request.command.end() && module + 1 != request.command.end()) return *(module + 1);
   return fs::path(request.command.front()).stem().string();
-}
-
-std::string ranks_text(const WatchFinding& finding, std::size_t of) {
-  if (of == 1) return "";
-  if (finding.ranks.size() == of) return " (every rank)";
-  return fmt::format(" ({} {} of {})", finding.ranks.size() == 1 ? "rank" : "ranks", fmt::join(finding.ranks, ", "),
-                     of);
 }
 
 /// A gate for each thing that a training program should not do.
@@ -123,40 +67,6 @@ std::vector<Gate> gates_of(const ArmResult& result, const std::vector<WatchFindi
   return out;
 }
 
-/// The figures of `worst`; figures of weights are the worst of all ranks.
-ArmResult merged(const std::vector<WatchedProcess>& processes, const WatchedProcess& worst) {
-  ArmResult out = worst.result;
-  for (const WatchedProcess& process : processes)
-    for (const char* name : {"parity.weights_moved", "parity.gradients_not_finite", "memory.growth_bytes"}) {
-      const auto other = process.result.metrics.find(name);
-      if (other == process.result.metrics.end() || !other->second.value) continue;
-      MetricValue& mine = out.metrics[name];
-      const bool less_is_worse = find_metric(name)->better == Better::kMore;
-      if (!mine.value || (less_is_worse ? *other->second.value < *mine.value : *other->second.value > *mine.value))
-        mine = other->second;
-    }
-  return out;
-}
-
-/// What the program did, from its start to its end.
-struct Watched {
-  WatchedEnd end;
-  std::string failure;  ///< how the program failed; empty: it ended with status 0
-  std::vector<WatchedProcess> processes;
-  const WatchedProcess* worst = nullptr;  ///< null: no process measured anything
-  std::vector<WatchFinding> findings;
-  double seconds = 0;
-};
-
-/// The sentence for a program that left no figures.
-std::string why_nothing(const Watched& watched) {
-  if (watched.processes.empty())
-    return "no process of the program imported PyTorch under the instruments: they attach through PYTHONPATH, which "
-           "Python ignores when it is started with -I or -E, and containers may not inherit";
-  return "no step ended: a step ends with the step of a torch.optim.Optimizer; "
-         "`import fp8lab_subjects; fp8lab_subjects.watch(model, optimizer)` in the program names the optimizer";
-}
-
 CellRecord record_of(const WatchRequest& request, const Watched& watched) {
   CellRecord out;
   out.config.scenario = out.config.id = name_of(request);
@@ -170,7 +80,7 @@ CellRecord record_of(const WatchRequest& request, const Watched& watched) {
     out.config.device = watched.worst->device;
     out.config.ranks = watched.worst->world;
     out.config.training.steps = watched.worst->steps;
-    arm = merged(watched.processes, *watched.worst);
+    arm = figures_of(watched);
     out.gates = gates_of(arm, watched.findings, watched.processes.size());
   }
   const bool fails =
@@ -225,34 +135,6 @@ std::string headline(const WatchRequest& request, const Watched& watched) {
   return out;
 }
 
-/// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without
-/// them.
-std::string how_ranks_ended(const Watched& watched) {
-  std::string killed, failed;
-  for (const WatchedProcess& process : watched.processes) {
-    if (!process.error.empty()) failed += fmt::format("; rank {}: {}", process.rank, process.error);
-    if (process.state == "running" && !watched.end.late)
-      killed += fmt::format("; rank {}: killed after step {}", process.rank, process.steps);
-  }
-  return killed + failed;
-}
-
-Watched watch(const WatchRequest& request, const Program& program) {
-  const SpoolFolder spool;
-  const WatchedProgram started = program_of(request, folder_of_instruments(program.worker_directory), spool.path());
-  const Clock::time_point begin = Clock::now();
-  Watched out;
-  out.end = run_watched(started);
-  out.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  out.processes = read_watched(spool.path());
-  if (out.end.late || out.end.status != 0) out.failure = words_of(out.end, started) + how_ranks_ended(out);
-  const bool any =
-      std::any_of(out.processes.begin(), out.processes.end(), [](const WatchedProcess& p) { return p.steps > 0; });
-  if (any) out.worst = &worst_of(out.processes);
-  out.findings = findings_of(out.processes);
-  return out;
-}
-
 int code_of(const Watched& watched) {
   if (watched.end.interrupted_by != 0) return 128 + watched.end.interrupted_by;
   if (watched.end.late) return kTimedOut;
@@ -268,7 +150,15 @@ int watch_command(const WatchRequest& request, const Program& program) {
   const std::string environment = environment_json(program.build, program.vocabulary().devices);
   results.write_environment(environment);
   std::FILE* text = request.json ? stderr : stdout;
-  const Watched watched = watch(request, program);
+  const Watched watched = watch({.program = {.words = request.command,
+                                             .environment = {},
+                                             .folder = {},
+                                             .timeout_s = request.timeout_s,
+                                             .output_to_errors = request.json},
+                                 .instruments = program.worker_directory,
+                                 .folders = {},
+                                 .measure = request.measure,
+                                 .steps = request.steps});
   const CellRecord record = record_of(request, watched);
   results.append(record);
   const RecordList records = results.records({record.config.id});

@@ -1,4 +1,4 @@
-#include "harness/cli/watch/watch_documents.h"
+#include "harness/subjects/watched/watch_documents.h"
 
 #include <fmt/format.h>
 
