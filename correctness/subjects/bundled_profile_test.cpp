@@ -186,7 +186,8 @@ TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {
   cell.training.optimizer = Optimizer::kAdam;
   cell.training.quantized_weights = true;
   const std::string error = refusal("2.13.0");
-  EXPECT_NE(error.find("training.optimizer: transformer_engine 2.13.0: its FusedAdam fails"), std::string::npos) << error;
+  EXPECT_NE(error.find("training.optimizer: transformer_engine 2.13.0: its FusedAdam fails"), std::string::npos)
+      << error;
   EXPECT_EQ(refusal("2.14.1"), "");
 }
 

@@ -36,7 +36,7 @@ PlannedModel read(const std::string& text) {
   return read_model_file(file.string());
 }
 
-std::string error_of(const std::string& text) {
+std::string file_error(const std::string& text) {
   try {
     read(text);
   } catch (const Error& error) {
@@ -75,7 +75,7 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
 
 TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
   const auto refused = [](const std::string& text, const std::string& why) {
-    const std::string error = error_of(text);
+    const std::string error = file_error(text);
     EXPECT_NE(error.find("Some-Model/config.json: "), std::string::npos) << error;
     EXPECT_NE(error.find(why), std::string::npos) << error;
   };

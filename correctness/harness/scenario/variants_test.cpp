@@ -11,9 +11,9 @@
 namespace fp8lab {
 namespace {
 
-const Vocabulary kVocabulary = sample::vocabulary();
+const Vocabulary kWords = sample::vocabulary();
 
-const std::string kFile = R"(version: 1
+const std::string kWithVariants = R"(version: 1
 name: leak
 title: Full
 upstream: [a report]
@@ -25,12 +25,14 @@ expect: [{metric: memory.retained_bytes, equals: 0}]
 claims: [{source: a report, words: much, metric: memory.peak_bytes, arm: after, value: 9, unit: GB}]
 )";
 
-std::vector<Scenario> parse(const std::string& more) { return parse_scenarios(kFile + more, "f.yaml", kVocabulary); }
+std::vector<Scenario> variants_of(const std::string& more) {
+  return parse_scenarios(kWithVariants + more, "f.yaml", kWords);
+}
 
 /// All messages of the file, one in each line.
-std::string errors_of(const std::string& text) {
+std::string variant_errors(const std::string& text) {
   try {
-    parse_scenarios(text, "f.yaml", kVocabulary);
+    parse_scenarios(text, "f.yaml", kWords);
   } catch (const ScenarioError& error) {
     std::string out = error.what();
     for (const ScenarioError& other : error.others()) out += std::string("\n") + other.what();
@@ -40,7 +42,7 @@ std::string errors_of(const std::string& text) {
 }
 
 TEST(Variants, AreScenariosWithTheirKeysInPlaceOfTheFile) {
-  const std::vector<Scenario> all = parse(R"(variants:
+  const std::vector<Scenario> all = variants_of(R"(variants:
   small:
     title: Small
     device: cpu
@@ -65,13 +67,13 @@ TEST(Variants, AreScenariosWithTheirKeysInPlaceOfTheFile) {
   EXPECT_EQ(all[2].name, "leak-8b");
   EXPECT_EQ(all[2].base.training.recipe, "bf16");
   EXPECT_EQ(all[2].claims.size(), 1u);
-  EXPECT_EQ(plan_cells(small, kVocabulary).at(0).line, 12) << "the line at which the variant begins";
-  EXPECT_EQ(plan_cells(all[0], kVocabulary).at(0).line, 2);
+  EXPECT_EQ(plan_cells(small, kWords).at(0).line, 12) << "the line at which the variant begins";
+  EXPECT_EQ(plan_cells(all[0], kWords).at(0).line, 2);
 }
 
 TEST(Variants, MistakesAreNamedAtTheirPlace_AndOnlyOnce) {
   const auto has = [](const std::string& more, const std::string& message) {
-    const std::string errors = errors_of(kFile + more);
+    const std::string errors = variant_errors(kWithVariants + more);
     EXPECT_NE(errors.find(message), std::string::npos) << errors;
     return errors;
   };
@@ -80,13 +82,15 @@ TEST(Variants, MistakesAreNamedAtTheirPlace_AndOnlyOnce) {
   has("variants: {small: {}}\n", "f.yaml:11:12: `variants.small` is empty");
   has("variants: {small: 3}\n", "f.yaml:11:12: `variants.small` must be a mapping");
   has("variants: {small: {name: other}}\n", "`variants.small.name`: `name` belongs to the file");
-  has("variants: {small: {variants: {x: {device: cpu}}}}\n", "`variants.small.variants`: `variants` belongs to the file");
+  has("variants: {small: {variants: {x: {device: cpu}}}}\n",
+      "`variants.small.variants`: `variants` belongs to the file");
   has("variants: {small: {skip_if: }}\n", "`variants.small.skip_if` has no value, and the file has no `skip_if`");
   has("variants: {small: {devise: cpu}}\n", "f.yaml:11:20: `devise`: no such key. Did you mean `device`?");
   has("variants: {Small: {device: cpu}}\n", "`name` becomes part of ids");
   has("variants: {small: {measure: }}\n", "`measure` is missing");
   // A mistake of the file's own keys is not repeated for each variant; the variant's own is found too.
-  const std::string both = errors_of(kFile + "timeout: never\nvariants: {small: {device: cqu}, other: {device: cpu}}\n");
+  const std::string both =
+      variant_errors(kWithVariants + "timeout: never\nvariants: {small: {device: cqu}, other: {device: cpu}}\n");
   EXPECT_EQ(std::ranges::count(both, '\n'), 1) << both;
   EXPECT_NE(both.find("`timeout` must be a number"), std::string::npos) << both;
   EXPECT_NE(both.find("`cqu` is not known"), std::string::npos) << both;

@@ -58,8 +58,7 @@ constexpr std::array kFileKeys{
             "further scenarios of the file: VARIANT is the scenario NAME-VARIANT, with these keys in place of the "
             "file's; a key without a value removes the file's",
             "a mapping of names to mappings of keys",
-            "variants: {small: {device: cpu, model: {layer: linear, layers: 1, hidden: 64, seq: 16}}}",
-            "one scenario"},
+            "variants: {small: {device: cpu, model: {layer: linear, layers: 1, hidden: 64, seq: 16}}}", "one scenario"},
     FileKey{"timeout", "seconds that an arm may take", "a number above 0", "timeout: 60", "600"},
 };
 

@@ -63,12 +63,12 @@ struct RunRequest {
 
 /// The arguments of `fp8lab plan`.
 struct PlanRequest {
-  RunRequest selection;               ///< its paths, devices, filter and sample
-  std::string capacity;               ///< "80GiB"; empty: the GPU's, or the cells' own
-  std::string gpu;                    ///< a name of plan_tables.h, or empty
-  std::string model;                  ///< a name of plan_tables.h, or a config.json; empty: the scenarios of `selection`
-  std::vector<int> ranks;             ///< ranks of `model`; empty: several
-  std::vector<std::string> recipes;   ///< recipes of `model`; empty: all that the GPU has
+  RunRequest selection;              ///< its paths, devices, filter and sample
+  std::string capacity;              ///< "80GiB"; empty: the GPU's, or the cells' own
+  std::string gpu;                   ///< a name of plan_tables.h, or empty
+  std::string model;                 ///< a name of plan_tables.h, or a config.json; empty: the scenarios of `selection`
+  std::vector<int> ranks;            ///< ranks of `model`; empty: several
+  std::vector<std::string> recipes;  ///< recipes of `model`; empty: all that the GPU has
   std::vector<std::string> settings;  ///< keys of `model`: "model.seq=4096"
   std::string as;                     ///< a library's release, "transformer_engine@2.16"; empty: the own runtime
   bool json = false;

@@ -9,10 +9,10 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cli/program.h"
-#include "harness/subjects/watched/watch_session.h"
 #include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
+#include "harness/subjects/watched/watch_session.h"
 
 namespace fp8lab {
 namespace {

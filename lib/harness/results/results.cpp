@@ -329,8 +329,7 @@ void ResultSet::finish(const std::vector<std::string>& ids, const std::string& e
   timelines_.clear();
   const RecordList list = records(ids);
   remove_undrawn_timelines(list);
-  write_atomically(kResults, Sync::kYes,
-                   [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
+  write_atomically(kResults, Sync::kYes, [&](const TextSink& out) { write_json(ids, environment_json, run, out); });
   write_atomically(kJunit, Sync::kYes, [&](const TextSink& out) { write_junit_xml(list, run, out); });
   write_atomically("summary.md", Sync::kYes, [&](const TextSink& out) { write_summary_markdown(list, run, out); });
   if (run.comparison != nullptr) write_document("comparison.json", comparison_json(*run.comparison));

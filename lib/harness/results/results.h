@@ -44,7 +44,8 @@ class ResultSet {
   };
 
   /// Creates `directory` and locks it against other runs. With `resume` reads the cells of an earlier run from
-  /// results.jsonl, and from results.json those that are not there; otherwise removes them. Throws Error if the directory has files of these names that no run has written.
+  /// results.jsonl, and from results.json those that are not there; otherwise removes them. Throws Error if the
+  /// directory has files of these names that no run has written.
   ResultSet(std::filesystem::path directory, bool resume);
   ResultSet(const ResultSet&) = delete;
   ResultSet& operator=(const ResultSet&) = delete;

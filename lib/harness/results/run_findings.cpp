@@ -121,10 +121,10 @@ void set_effect(const RecordList& records, const Group& group, const Cells& conf
   out.shown = true;
   out.kind = head.effect ? name(head.effect->kind) : name(EffectKind::kValues);
   out.size = head.effect ? head.effect->size : 0;
-  out.text =
-      fmt::format("{}: {}{} ({} of {}, {}{})", group.label, head.effect ? head.effect->text : "before and after differ",
-                  head.effect ? as_predicted(records, confirmed, *head.effect) : "", out.cells, counted(out.of, "cell"),
-                  measured_on(records, confirmed, largest), undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
+  out.text = fmt::format(
+      "{}: {}{} ({} of {}, {}{})", group.label, head.effect ? head.effect->text : "before and after differ",
+      head.effect ? as_predicted(records, confirmed, *head.effect) : "", out.cells, counted(out.of, "cell"),
+      measured_on(records, confirmed, largest), undecided > 0 ? fmt::format("; {} inconclusive", undecided) : "");
 }
 
 void set_unseen(const RecordList& records, const Group& group, const Cells& ran, RunFinding& out) {

@@ -35,7 +35,7 @@ class SignalsHeldBack {
 /// Resets signal handlers to their defaults; ignored signals stay ignored.
 void drop_handlers() {
   for (int signal = 1; signal < NSIG; ++signal) {
-    struct sigaction action {};
+    struct sigaction action{};
     if (::sigaction(signal, nullptr, &action) != 0 || action.sa_handler == SIG_IGN) continue;
     action = {};
     ::sigaction(signal, &action, nullptr);

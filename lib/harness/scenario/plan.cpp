@@ -123,7 +123,8 @@ class Copies {
 
   /// Copies each entry into the cells that it matches. `cells` are in the order of the points.
   template <class Entry>
-  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::*list, std::vector<PlannedCell>& cells) {
+  void give(const std::vector<Entry>& entries, std::vector<Entry> PlannedCell::* list,
+            std::vector<PlannedCell>& cells) {
     std::vector<std::vector<std::size_t>> matching;
     for (const Entry& entry : entries) {
       matching.push_back(points_.matching(entry.when.terms));

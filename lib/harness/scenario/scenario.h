@@ -119,8 +119,8 @@ struct PlannedCell {
 /// names it.
 std::vector<Arm> arms_of(const PlannedCell& cell, const Vocabulary& vocabulary);
 
-/// The scenario of a file, and then its `variants`. Throws ScenarioError with all mistakes of the file that do not follow
-/// from others.
+/// The scenario of a file, and then its `variants`. Throws ScenarioError with all mistakes of the file that do not
+/// follow from others.
 std::vector<Scenario> parse_scenarios(const std::string& text, const std::string& file, const Vocabulary& vocabulary);
 
 /// The cells of a scenario in matrix order. Throws ScenarioError with every rule of layer, recipe, ranks or

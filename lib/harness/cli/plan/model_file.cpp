@@ -59,9 +59,11 @@ constexpr std::array kTypes{
 /// Keys for the number of experts; a model with more than one has layers that this program does not have.
 constexpr std::array<std::string_view, 3> kExperts{"num_local_experts", "num_experts", "n_routed_experts"};
 
-std::int64_t size_of(const JsonReader& config, std::string_view key) { return config.at(key).integer(1, kMostSize); }
+std::int64_t config_size(const JsonReader& config, std::string_view key) {
+  return config.at(key).integer(1, kMostSize);
+}
 
-std::int64_t size_or(const JsonReader& config, std::string_view key, std::int64_t absent) {
+std::int64_t config_size_or(const JsonReader& config, std::string_view key, std::int64_t absent) {
   const auto found = key.empty() ? std::nullopt : config.find(key);
   return found ? found->integer(1, kMostSize) : absent;
 }
@@ -71,7 +73,7 @@ bool flag_or(const JsonReader& config, std::string_view key, bool absent) {
   return found ? found->flag() : absent;
 }
 
-const ModelType& type_of(const JsonReader& config) {
+const ModelType& model_type_of(const JsonReader& config) {
   const JsonReader type = config.at("model_type");
   const auto row = std::ranges::find(kTypes, type.text(), &ModelType::name);
   if (row != kTypes.end()) return *row;
@@ -87,7 +89,7 @@ void check_layers(const JsonReader& config, const ModelType& type) {
       experts->refuse_for("is above 1, and this program has no mixture of experts");
   if (const auto activation = config.find(type.activation); activation && !activation->is_text(type.activation_is))
     activation->refuse(fmt::format("{}, the activation of this program's {} layers", type.activation_is, type.form));
-  const std::int64_t hidden = size_of(config, type.hidden), heads = size_of(config, type.heads);
+  const std::int64_t hidden = config_size(config, type.hidden), heads = config_size(config, type.heads);
   if (const auto dim = config.find("head_dim"); dim && dim->integer(1, kMostSize) * heads != hidden)
     dim->refuse_for(fmt::format("is not {} / {}, as the heads of this program's layers are", type.hidden, type.heads));
   for (const char* key : {"attention_bias", "mlp_bias"})
@@ -109,27 +111,27 @@ std::vector<std::string> notes_of(const JsonReader& config, const ModelType& typ
 }
 
 PlannedModel model_of(const JsonReader& config, const std::string& name) {
-  const ModelType& type = type_of(config);
+  const ModelType& type = model_type_of(config);
   check_layers(config, type);
   KnownModel sizes{.name = name,
-                   .layers = size_of(config, type.layers),
-                   .hidden = size_of(config, type.hidden),
-                   .heads = size_of(config, type.heads),
-                   .kv_heads = size_or(config, type.kv_heads, size_of(config, type.heads)),
+                   .layers = config_size(config, type.layers),
+                   .hidden = config_size(config, type.hidden),
+                   .heads = config_size(config, type.heads),
+                   .kv_heads = config_size_or(config, type.kv_heads, config_size(config, type.heads)),
                    .ffn = 0,
-                   .vocabulary = size_of(config, "vocab_size"),
-                   .seq = std::min(size_of(config, type.seq), kLongestSequence),
+                   .vocabulary = config_size(config, "vocab_size"),
+                   .seq = std::min(config_size(config, type.seq), kLongestSequence),
                    .form = type.form,
                    .is_tied = flag_or(config, "tie_word_embeddings", type.is_tied)};
-  sizes.ffn = type.ffn_over_hidden == 0 ? size_of(config, type.ffn)
-                                        : size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
+  sizes.ffn = type.ffn_over_hidden == 0 ? config_size(config, type.ffn)
+                                        : config_size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
   PlannedModel out{.cell = sizes.cell(), .notes = {}};
   out.notes = notes_of(config, type, out.cell);
   return out;
 }
 
 /// "Llama-3-8B" of "models/Llama-3-8B/config.json": the file's own name if it is not config.json.
-std::string name_of(const std::filesystem::path& file) {
+std::string model_name_of(const std::filesystem::path& file) {
   const std::string folder = std::filesystem::absolute(file).parent_path().filename().string();
   return file.filename() == "config.json" && !folder.empty() ? folder : file.stem().string();
 }
@@ -144,7 +146,7 @@ PlannedModel read_model_file(const std::string& path) {
   const std::string text = read_regular_file(path, kLargestFile);
   try {
     const JsonDocument document(text);
-    return model_of(document.root(), name_of(path));
+    return model_of(document.root(), model_name_of(path));
   } catch (const Error& error) {
     fail(fmt::format("{}: {}; --model reads the config.json of a Hugging Face model", path, error.what()));
   }
