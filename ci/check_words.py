@@ -72,7 +72,7 @@ HABITS = (
           r"(?<!\bplace )(?<!\bplaces )(?<!\bline )(?<!\bfolder )(?<!\bpoint )(?<!\bsee )(?<!\bshows )(?<!\bshow )"
           r"(?<!\bsays )(?<!\bsay )(?<!\bis )(?<!\bare )(?<!\bfrom )(?<!\bto )(?<!\bwhat, )(?<!\| )\bwhere\b(?!:)",
           "if, when"),
-    Habit("bare_of", 57, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
+    Habit("bare_of", 56, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
     Habit("code_that_speaks", 30, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
           "returns, contains, requires, prints, names"),
     Habit("that_of", 5, r"\b(that|those) of\b", "repeat the noun"),

@@ -86,7 +86,7 @@ inline constexpr const char* kBisectHelp =
     "Examples:\n"
     "  fp8lab bisect leak.yaml --good 2.9.0 --bad 2.16.1 --install --releases 2.9.0,2.11.0,2.13.0,2.16.1\n"
     "  fp8lab bisect leak.yaml --good v1.0 --bad main --checkout . --build 'pip install -e .'\n"
-    "  fp8lab bisect leak.yaml --good a1b2c3 --bad HEAD --checkout . --metric memory.peak_bytes --above 1e9\n\n"
+    "  fp8lab bisect leak.yaml --good a1b --bad HEAD --checkout . --metric memory.peak_bytes --above 1e9\n\n"
     "Exit codes: 0 the first bad version is found, 1 skipped versions leave several, 2 bad usage or a file that "
     "cannot\n"
     "be read or written, 3 an end is not as stated, or a version has different results in two runs, 5 an end cannot\n"
