@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "fsdp/row_split.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/train/options.h"
@@ -137,6 +140,20 @@ void TrainedModel::add_amaxes(const std::vector<RoleScales*>& scales,
     const DelayedScales& delayed = of->delayed().value();
     amaxes[device.ledger().holder(delayed.history().holder()).owner] = device.read(delayed.amaxes());
   }
+}
+
+std::map<std::string, std::vector<float>> TrainedModel::scales() const {
+  Device& device = runtime_.device;
+  std::map<std::string, std::vector<float>> out;
+  const Registry& registry = model_->registry();
+  for (const std::vector<RoleScales*>& scales : {registry.forward_scales, registry.backward_scales})
+    for (const RoleScales* of : scales) {
+      const DelayedScales& delayed = of->delayed().value();
+      std::vector<float>& values = out[device.ledger().holder(delayed.history().holder()).owner];
+      for (const Tensor& tensor : {delayed.history(), delayed.scales()})
+        std::ranges::copy(device.read(tensor), std::back_inserter(values));
+    }
+  return out;
 }
 
 std::vector<std::vector<float>> TrainedModel::gradients() const {
