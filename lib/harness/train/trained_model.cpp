@@ -149,9 +149,11 @@ std::map<std::string, std::vector<float>> TrainedModel::scales() const {
   for (const std::vector<RoleScales*>& scales : {registry.forward_scales, registry.backward_scales})
     for (const RoleScales* of : scales) {
       const DelayedScales& delayed = of->delayed().value();
-      std::vector<float>& values = out[device.ledger().holder(delayed.history().holder()).owner];
-      for (const Tensor& tensor : {delayed.history(), delayed.scales()})
-        std::ranges::copy(device.read(tensor), std::back_inserter(values));
+      // Without the live row: there the optimizer has recorded the amaxes of the shards that it cast.
+      std::vector<float> values = device.read(delayed.history());
+      values.erase(values.begin(), values.begin() + delayed.tensors());
+      std::ranges::copy(device.read(delayed.scales()), std::back_inserter(values));
+      out[device.ledger().holder(delayed.history().holder()).owner] = std::move(values);
     }
   return out;
 }
