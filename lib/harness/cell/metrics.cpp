@@ -156,6 +156,7 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.collectives", .predicted = true}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
+    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true},
     {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true},
     {.metric = "parity.grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true},
     {.metric = "parity.same_weights_grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};

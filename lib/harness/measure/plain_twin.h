@@ -53,7 +53,7 @@ class StepRecorder : public StepWatch {
   void end_passes(TrainedModel& model, Device& device) override;
 
   const std::vector<RecordedStep>& steps() const { return steps_; }
-  /// Changes the sign of an output and of a gradient of the first step, as plants_on() says.
+  /// Changes the sign of an output and of a gradient of the first step; for plants_on().
   void plant();
 
  protected:

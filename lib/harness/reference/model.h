@@ -23,10 +23,10 @@ struct SeenLayer {
   Matrix input, output, gradient;
 };
 
-/// What the masks of dropout follow from, besides the seed and names of places.
+/// Choose the masks of dropout, together with the seed and the name of the place.
 struct Draws {
   std::int64_t step = 0;
-  std::int64_t first_row = 0;  ///< of the micro-batch, in the rows of all ranks and micro-batches of the step
+  std::int64_t first_row = 0;  ///< the micro-batch's first row among the rows of all ranks and micro-batches
 };
 
 struct Step {
@@ -54,7 +54,7 @@ class Model {
            const std::vector<SeenLayer>& seen = {}, double share = 1.0);
   /// The mean cross-entropy of these logits.
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
-  /// Of the runs that follow.
+  /// Chooses the masks of the next runs.
   void set_draws(const Draws& draws) { draws_ = draws; }
   /// As Casts::set_group().
   void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
