@@ -316,6 +316,17 @@ TEST(FixCellOfTimes, IsConfirmedWhereTheRatioIsNotOne) {
   EXPECT_EQ(verdict(0.5), Verdict::kConfirmed);
 }
 
+TEST(FixCellOfValues, NoiseThatOnlyOneArmHas_IsADifference) {
+  ArmResult before, after;
+  before.metrics["parity.grad_sqnr_db"].value = 10;
+  after.metrics["parity.grad_sqnr_db"].reason = "equal to BF16 bit for bit: no noise";
+  Expectation gate = expect(Side::kBefore, Comparison::kAtLeast, 5);
+  gate.metric = "parity.grad_sqnr_db";
+  EXPECT_EQ(judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, {gate}).verdict, Verdict::kConfirmed);
+  after.metrics["parity.grad_sqnr_db"].reason = "not measured";
+  EXPECT_EQ(judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, {gate}).verdict, Verdict::kUnaffected);
+}
+
 TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
   ArmResult before, after;
   before.metrics["time.step_ms"].value = 1;
