@@ -164,11 +164,11 @@ void plant(ComparedRun& run) {
       if (!buffer.empty()) buffer.front() ^= std::byte{1};
 }
 
-/// Puts the rows of a rank back to where they began.
-void plant_in_shards(Lists& weights, const Lists& began_with, const std::vector<ElementRange>& shards) {
+/// Puts the rows of the last rank, of which it has `gradients`, back to where they began: the last rows.
+void plant_in_shards(Lists& weights, const Lists& began_with, const Lists& gradients) {
   for (std::size_t i = 0; i < weights.size(); ++i)
-    std::copy(began_with[i].begin() + shards[i].begin, began_with[i].begin() + shards[i].end,
-              weights[i].begin() + shards[i].begin);
+    std::copy(began_with[i].end() - std::ssize(gradients[i]), began_with[i].end(),
+              weights[i].end() - std::ssize(gradients[i]));
 }
 
 /// Compares the parameters that a rank gathers before the first step with the parameters of a model that was never
@@ -367,7 +367,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
     Lists shards = weights;
-    if (planted) plant_in_shards(shards, began_with, run.own_elements());
+    if (planted) plant_in_shards(shards, began_with, values.gradients);
     put_moved(world, "parity.shards_moved", shards_moved(names, began_with, shards, run.own_elements()), metrics);
     put_ranks_equal(world, weights, hash_of(mine->stored), metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, planted, metrics);
