@@ -114,8 +114,8 @@ TEST(CastCounts, KnowWhetherACastWasMissed) {
 TEST(UnbalancedBytes, AreZeroUntilAFigureContradictsTheEvents) {
   Ledger ledger;
   ledger.record_timeline(true);
-  const HolderId weight = ledger.holder(HolderKind::kParameter, "w"), local = ledger.holder(HolderKind::kWorkspace, "w"),
-                 saved = ledger.holder(HolderKind::kSavedSlot, "w");
+  const HolderId weight = ledger.holder(HolderKind::kParameter, "w"),
+                 local = ledger.holder(HolderKind::kWorkspace, "w"), saved = ledger.holder(HolderKind::kSavedSlot, "w");
   ledger.on_allocate(100, weight);
   for (int step = 0; step < 3; ++step) {
     ledger.record_timeline(step != 1);  // a pause

@@ -190,8 +190,7 @@ bool belongs(std::string_view name, std::string_view row) {
 bool Metric::is_predicted() const {
   if (group() != "memory" && group() != "traffic") return false;
   return exact && !is_family() && name != "memory.reserved_peak_bytes" && name != "memory.unexplained_bytes" &&
-         name != "memory.unbalanced_bytes" &&
-         name != "memory.growth_bytes";
+         name != "memory.unbalanced_bytes" && name != "memory.growth_bytes";
 }
 
 std::span<const Metric> metrics() { return kMetrics; }

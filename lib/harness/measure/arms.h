@@ -17,8 +17,9 @@ Behaviors behaviors_of(const CellConfig& cell, Arm arm);
 /// The recipe of an arm: the cell's, or `bf16` for the arm of that name.
 Recipe recipe_of(const CellConfig& cell, Arm arm);
 
-/// True on the last rank, which is in the last replica, if the arm has planted faults: a control cell's before arm. What
-/// this rank reports of its values is changed there, so that figures over ranks show it. `world`: null for one rank.
+/// True on the last rank, which is in the last replica, if the arm has planted faults: a control cell's before arm.
+/// What this rank reports of its values is changed there, so that figures over ranks show it. `world`: null for one
+/// rank.
 bool plants_on(const CellConfig& cell, Arm arm, const ProcessGroup* world);
 
 /// The cell without what its BF16 arm ignores: names, the fix, and quantization. Cells that differ only in these have

@@ -301,9 +301,8 @@ void put_norm_ratio(ProcessGroup* world, const std::string& metric, double bf16,
 std::string why_no_common_scales(const CellConfig& cell, Arm arm) {
   if (!is_sharded(cell)) return "nothing is sharded";
   const Recipe recipe = recipe_of(cell, arm);
-  const bool in_attention =
-      recipe.attention && cell.training.fp8_attention &&
-      (cell.model.layer == "multihead_attention" || cell.model.layer == "transformer_layer");
+  const bool in_attention = recipe.attention && cell.training.fp8_attention &&
+                            (cell.model.layer == "multihead_attention" || cell.model.layer == "transformer_layer");
   const bool in_products = recipe.quantized && recipe.activation.amax_source == AmaxSource::kHistory;
   return in_products || in_attention ? "" : "no scale follows from a history";
 }

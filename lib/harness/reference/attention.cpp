@@ -143,7 +143,8 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
                   double dot = 0.0;
                   for (std::int64_t d = 0; d < dim; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
                   for (std::int64_t j = 0; j <= i; ++j)
-                    grad_s.row(first + i)[j] = p_read.row(first + i)[j] * (mask.row(first + i)[j] * grad_p.row(i)[j] - dot);
+                    grad_s.row(first + i)[j] =
+                        p_read.row(first + i)[j] * (mask.row(first + i)[j] * grad_p.row(i)[j] - dot);
                 }
                 add_head(product(transposed(rows_of(p_multiplied, first, seq)), grad_o), batch, b, value_of(h), out);
               }
