@@ -12,6 +12,7 @@
 #include "harness/measure/compared_run.h"
 #include "harness/measure/measure.h"
 #include "harness/measure/scores.h"
+#include "harness/measure/timeline.h"
 #include "ops/prepared_cast.h"
 #include "support/cells.h"
 #include "support/quantize.h"
@@ -110,6 +111,34 @@ TEST(CastCounts, KnowWhetherACastWasMissed) {
 
 // Current scaling stores what it casts, so the casts of the run itself are counted. With measure `time`, under which
 // nothing may disturb the run, the casts of a further run are counted.
+TEST(UnbalancedBytes, AreZeroUntilAFigureContradictsTheEvents) {
+  Ledger ledger;
+  ledger.record_timeline(true);
+  const HolderId weight = ledger.holder(HolderKind::kParameter, "w"),
+                 local = ledger.holder(HolderKind::kWorkspace, "w"), saved = ledger.holder(HolderKind::kSavedSlot, "w");
+  ledger.on_allocate(100, weight);
+  for (int step = 0; step < 3; ++step) {
+    ledger.record_timeline(step != 1);  // a pause
+    ledger.set_phase(PhaseKind::kForward, step);
+    ledger.on_allocate(50, local);
+    ledger.on_transfer(50, local, saved);
+    ledger.mark("end_of_forward");
+    ledger.set_phase(PhaseKind::kOptimizer, step);
+    if (step != 1) ledger.on_free(50, saved);
+  }
+  ledger.on_free(50, saved);
+  EXPECT_EQ(unbalanced_bytes(ledger), 0);
+
+  Ledger recorded;
+  recorded.record_timeline(true);
+  const HolderId held = recorded.holder(HolderKind::kWorkspace, "w");
+  recorded.on_allocate(70, held);
+  recorded.on_free(30, held);
+  EXPECT_EQ(unbalanced_bytes(recorded), 0);
+  recorded.reset_peak();
+  EXPECT_EQ(unbalanced_bytes(recorded), 30) << "a peak of 40, and the events had 70";
+}
+
 TEST(Parity, CastsAreTheSameInTheRunAndInAFurtherOne) {
   for (const char* recipe : {"current", "block", "mxfp8"})
     for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull}) {

@@ -105,6 +105,14 @@ TEST(PlainTwin, NamesTheMicroBatchWhoseOutputIsAnothers) {
   EXPECT_TRUE(names(other, "output, rank 2, micro-batch 2, step 1: "));
 }
 
+TEST(PlainTwin, NamesTheSequenceThatIsReadTwice) {
+  const CellConfig cell = cell_over("bf16", 3, 2);
+  const ArmResult other = measured(cell, 2, [](RecordedStep& step) { step.inputs[1] = step.inputs[0]; });
+  EXPECT_EQ(faults(other), 1.0);
+  EXPECT_TRUE(names(other, "rank 2, micro-batch "));
+  EXPECT_TRUE(names(other, "step 1: it is the input of sequence 0, rank 2"));
+}
+
 TEST(PlainTwin, SeesALossThatLacksAMicroBatch) {
   const ArmResult other = measured(cell_over("bf16", 3, 3), 1, [](RecordedStep&) {}, 2.0 / 3.0);
   EXPECT_EQ(faults(other), 1.0);

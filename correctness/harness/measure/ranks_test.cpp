@@ -113,6 +113,27 @@ TEST_P(Ranks, HaveEqualWeightsThatMove) {
   }
 }
 
+// Figures over ranks are not the figures of rank 0: the last rank in the last replica reports planted values.
+TEST(PlantedFaults, ShowInEveryFigureOverRanks) {
+  for (const char* mesh : {"3", "2x2"}) {
+    CellConfig cell = cell_of("delayed", *mesh == '3' ? 3 : 4, mesh);
+    cell.control = Control::kPlanted;
+    cell.training.checkpoint = Recompute::kFull;
+    const ArmResult before = measure_arm(cell, Arm::kBefore), after = measure_arm(cell, Arm::kAfter);
+    for (const char* metric : {"parity.ranks_equal", "parity.scales_equal", "parity.gathered_equals_unsharded"}) {
+      EXPECT_EQ(value(before, metric), 0.0) << metric << ' ' << mesh;
+      EXPECT_EQ(value(after, metric), 1.0) << metric << ' ' << mesh;
+    }
+    EXPECT_EQ(value(before, "parity.bitwise_equal"), 0.0) << mesh;
+    EXPECT_EQ(value(before, "parity.shards_moved"), 0.0) << mesh;
+    EXPECT_GT(value(before, "parity.grad_norm_ratio"), 1.2 * value(after, "parity.grad_norm_ratio")) << mesh;
+    EXPECT_GE(value(before, "parity.twin_faults"), 2.0) << mesh;
+    EXPECT_EQ(value(after, "parity.twin_faults"), 0.0) << mesh;
+    const std::string differs = before.metrics.at("parity.scales_equal").reason;
+    EXPECT_NE(differs.find(*mesh == '3' ? "rank 2" : "rank 3"), std::string::npos) << differs;
+  }
+}
+
 TEST_P(Ranks, TrainToTheSameBitsEveryTime) {
   const ArmResult once = measure_arm(cell(3), Arm::kAfter), again = measure_arm(cell(3), Arm::kAfter);
   EXPECT_EQ(once.values_hash.size(), 16u);

@@ -91,7 +91,7 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* layer :
        {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
-    for (const char* form : {"gpt", "llama"}) {
+    for (const auto& [form, dropout] : {std::pair("gpt", 0.0), std::pair("llama", 0.0), std::pair("gpt", 0.3)}) {
       CellConfig cell;
       cell.model = {.layer = layer,
                     .form = form,
@@ -102,9 +102,11 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
                     .ffn = 24,
                     .seq = 6,
                     .batch = 2,
+                    .dropout = dropout,
                     .experts = 3,
                     .split = GroupSplit::kUneven};
       reference_step::Model model(cell, "bf16", true);
+      model.set_draws({.step = 3, .first_row = 24});
       const Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
       const NamedMatrices parameters = parameters_of(cell);
       const Step step = model.run(x, target, parameters);
@@ -121,6 +123,31 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         EXPECT_NEAR(slope, expected, 1e-7 * (1.0 + std::abs(expected))) << layer << ' ' << form << ' ' << name;
       }
     }
+}
+
+TEST(ReferenceModel, MasksOfDropoutFollowTheStepAndTheRows) {
+  CellConfig cell;
+  cell.model = {.layer = "transformer_layer",
+                .form = "llama",
+                .layers = 1,
+                .hidden = 16,
+                .heads = 4,
+                .kv_heads = 2,
+                .ffn = 24,
+                .seq = 6,
+                .batch = 2,
+                .dropout = 0.3};
+  reference_step::Model model(cell, "bf16", true);
+  const Matrix x = random_matrix(12, 16, 100);
+  const NamedMatrices parameters = parameters_of(cell);
+  const auto output = [&](const Draws& draws) {
+    model.set_draws(draws);
+    return model.run(x, Matrix(), parameters).output.values;
+  };
+  const std::vector<double> first = output({.step = 1, .first_row = 12});
+  EXPECT_EQ(output({.step = 1, .first_row = 12}), first);
+  EXPECT_NE(output({.step = 2, .first_row = 12}), first);
+  EXPECT_NE(output({.step = 1, .first_row = 24}), first);
 }
 
 TEST(ReferenceCasts, RoundToTheNearestNumberAndTiesToEven) {

@@ -316,6 +316,21 @@ TEST(FixCellOfTimes, IsConfirmedWhereTheRatioIsNotOne) {
   EXPECT_EQ(verdict(0.5), Verdict::kConfirmed);
 }
 
+TEST(FixCellOfValues, NoiseThatOnlyOneArmHas_IsADifference) {
+  ArmResult before, after;
+  before.metrics["parity.grad_sqnr_db"].value = 10;
+  after.metrics["parity.grad_sqnr_db"].reason = "equal to BF16 bit for bit: no noise";
+  for (ArmResult* arm : {&before, &after}) arm->metrics["parity.weights_moved"].value = 1;
+  std::vector<Expectation> gates{expect(Side::kBefore, Comparison::kAtLeast, 5),
+                                 expect(Side::kAfter, Comparison::kAtLeast, 1)};
+  gates[0].metric = "parity.grad_sqnr_db";
+  gates[1].metric = "parity.weights_moved";
+  const auto verdict = [&] { return judge(fix_cell(), {{Arm::kBefore, before}, {Arm::kAfter, after}}, gates).verdict; };
+  EXPECT_EQ(verdict(), Verdict::kConfirmed);
+  after.metrics["parity.grad_sqnr_db"].reason = "not measured";
+  EXPECT_EQ(verdict(), Verdict::kUnaffected);
+}
+
 TEST(Regression, NeedsAnExactMetricThatTheScenarioNamesAndThatGotWorse) {
   ArmResult before, after;
   before.metrics["time.step_ms"].value = 1;

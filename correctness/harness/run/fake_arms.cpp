@@ -46,6 +46,7 @@ ArmResult measured(Arm arm) {
   ArmResult out;
   out.metrics["memory.retained_bytes"] = {retained(arm), std::nullopt, "B", ""};
   out.metrics["memory.unexplained_bytes"] = {0, std::nullopt, "B", ""};
+  out.metrics["memory.unbalanced_bytes"] = {0, std::nullopt, "B", ""};
   out.metrics["memory.peak_bytes"] = {1000 + retained(arm), std::nullopt, "B", ""};
   if (arm == Arm::kBefore)
     out.retained_by_holder = {{"context of attention[0]: q, k, v", 60}, {"context of attention[1]: q, k, v", 40}};

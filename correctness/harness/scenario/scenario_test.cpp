@@ -121,11 +121,13 @@ TEST(Scenario, MeasureImpliesGatesThatAnEntryReplaces) {
     return out;
   };
   EXPECT_EQ(texts(plan(plain).front()), (std::vector<std::string>{"after memory.unexplained_bytes equals 0",
+                                                                  "after memory.unbalanced_bytes equals 0",
                                                                   "after memory.retained_bytes equals 0"}));
   EXPECT_EQ(plan(plain).front().expect.front().line, 5) << "the line of `measure`";
-  EXPECT_EQ(texts(plan(plain + "expect: [{metric: memory.unexplained_bytes, at_most: 512}]\n").front()),
-            (std::vector<std::string>{"after memory.unexplained_bytes is at most 512",
-                                      "after memory.retained_bytes equals 0"}));
+  EXPECT_EQ(
+      texts(plan(plain + "expect: [{metric: memory.unexplained_bytes, at_most: 512}]\n").front()),
+      (std::vector<std::string>{"after memory.unexplained_bytes is at most 512",
+                                "after memory.unbalanced_bytes equals 0", "after memory.retained_bytes equals 0"}));
 }
 
 TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {

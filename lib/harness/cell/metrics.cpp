@@ -28,6 +28,8 @@ constexpr std::array kMetrics{
     Metric{"memory.retained_bytes", "B", kLess, true,
            "bytes after backward that contexts, saved tensors, unsharded parameters or their gradients, results on "
            "their way between operations, or workspaces still hold"},
+    Metric{"memory.unbalanced_bytes", "B", kLess, true,
+           "largest difference between the ledger's figures and the sum of the events that it recorded"},
     Metric{"memory.growth_bytes", "B", kLess, true,
            "bytes by which what is alive after a step grows with each step, of a watched program"},
     Metric{"memory.by_holder.*", "B", kLess, true, "bytes alive after backward, by who holds them"},
@@ -81,6 +83,9 @@ constexpr std::array kMetrics{
     Metric{"parity.gathered_equals_unsharded", "1", kMore, true,
            "1 when initial shards gather to the bytes of the unsharded parameter made at once, else 0", 0, 0,
            /*former_name=*/"parity.gathered_equals_whole"},
+    Metric{"parity.scales_equal", "1", kMore, true,
+           "1 when all ranks have the same amax histories and scales of delayed scaling, else 0; the reason names the "
+           "module"},
     Metric{"parity.bitwise_equal", "1", kMore, true, "1 when both sides hold the same bytes, else 0"},
     Metric{"parity.clip_fraction", "1", kLess, true,
            "fraction of the values cast in the last step's forward and backward that exceed the largest code", 1e-4,
@@ -142,6 +147,7 @@ constexpr Names kTime = {"time.step_ms"};
 
 using Gates = GroupGate[];
 constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
+                                {.metric = "memory.unbalanced_bytes"},
                                 {.metric = "memory.retained_bytes", .of_before = false}};
 constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predicted = true},
                                  {.metric = "traffic.reduce_scatter_bytes", .predicted = true},
@@ -150,6 +156,8 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.collectives", .predicted = true}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
+    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true},
+    {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true},
     {.metric = "parity.grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true},
     {.metric = "parity.same_weights_grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
 
@@ -182,7 +190,7 @@ bool belongs(std::string_view name, std::string_view row) {
 bool Metric::is_predicted() const {
   if (group() != "memory" && group() != "traffic") return false;
   return exact && !is_family() && name != "memory.reserved_peak_bytes" && name != "memory.unexplained_bytes" &&
-         name != "memory.growth_bytes";
+         name != "memory.unbalanced_bytes" && name != "memory.growth_bytes";
 }
 
 std::span<const Metric> metrics() { return kMetrics; }

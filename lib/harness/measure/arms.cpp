@@ -20,6 +20,11 @@ Recipe recipe_of(const CellConfig& cell, Arm arm) {
   return make_recipe(cell.training.recipe, cell.training.recipe_options);
 }
 
+bool plants_on(const CellConfig& cell, Arm arm, const ProcessGroup* world) {
+  const bool last = world == nullptr || world->rank() == world->size() - 1;
+  return last && arm == Arm::kBefore && cell.control == Control::kPlanted;
+}
+
 CellConfig as_bf16(CellConfig cell) {
   cell.scenario.clear();
   cell.id.clear();

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "behavior/behaviors.h"
+#include "comm/process_group.h"
 #include "harness/cell/cell.h"
 #include "recipe/recipe.h"
 
@@ -15,6 +16,11 @@ namespace fp8lab {
 Behaviors behaviors_of(const CellConfig& cell, Arm arm);
 /// The recipe of an arm: the cell's, or `bf16` for the arm of that name.
 Recipe recipe_of(const CellConfig& cell, Arm arm);
+
+/// True on the last rank, which is in the last replica, if the arm has planted faults: a control cell's before arm.
+/// What this rank reports of its values is changed there, so that figures over ranks show it. `world`: null for one
+/// rank.
+bool plants_on(const CellConfig& cell, Arm arm, const ProcessGroup* world);
 
 /// The cell without what its BF16 arm ignores: names, the fix, and quantization. Cells that differ only in these have
 /// the same BF16 arm.

@@ -17,6 +17,7 @@
 #include "harness/data/text_data.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/layer_rules.h"
+#include "harness/measure/parity.h"
 #include "harness/measure/plain_twin.h"
 #include "harness/measure/twin.h"
 #include "harness/reference/support.h"
@@ -122,6 +123,7 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
   if (metric.starts_with("parity.same_weights_"))
     return "only libraries have it; `measure: [reference]` compares the products of this program's runtime";
+  if (metric == "parity.scales_equal") return why_no_common_scales(cell, arm);
   if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
   const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
@@ -149,7 +151,11 @@ double same_weights_floor(const CellConfig& cell, bool from_history) {
 }
 
 std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_view metric) {
+  // A fix that is not about values changes none; a scenario whose fix is about values gates them itself.
+  if (metric == "parity.bitwise_equal")
+    return arm == Arm::kBefore && !is_library(cell) ? std::optional(1.0) : std::nullopt;
   if (arm != Arm::kAfter) return std::nullopt;
+  if (metric == "parity.scales_equal") return is_library(cell) ? std::nullopt : std::optional(1.0);
   const Recipe recipe = recipe_of(cell, arm);
   const bool from_history = recipe.activation.amax_source == AmaxSource::kHistory;
   if (!recipe.quantized || (from_history && cell.training.steps <= kUnscaledSteps)) return std::nullopt;

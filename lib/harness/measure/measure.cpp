@@ -67,6 +67,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.weight_bytes", after_step.by_kind.at(std::string(name(HolderKind::kParameter))));
   put_bytes("memory.host_copies_peak_bytes", run.device().memory().host_copies().peak_bytes());
   put_bytes("memory.retained_bytes", after_backward.retained_bytes);
+  put_bytes("memory.unbalanced_bytes", unbalanced_bytes(ledger));
   const auto put_kinds = [&](const char* family, const std::map<std::string, std::int64_t>& by_kind) {
     for (const auto& [kind, bytes] : by_kind) put_bytes(family + snake_case(kind), bytes);
   };
@@ -235,6 +236,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   CellConfig compared = cell;
   compared.capacity = 0;
   if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (steps && plants_on(cell, arm, world)) steps->plant();
   if (parity)
     measure_parity(compared, arm, run, counts ? &casts : nullptr, steps ? &*steps : nullptr,
                    is_sharded(cell) ? world : nullptr, result);

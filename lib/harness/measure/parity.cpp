@@ -37,6 +37,7 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.shards_moved",
                                          "parity.ranks_equal",
                                          "parity.gathered_equals_unsharded",
+                                         "parity.scales_equal",
                                          "parity.bitwise_equal",
                                          "parity.clip_fraction",
                                          "parity.underflow_fraction",
@@ -124,10 +125,56 @@ void put_ranks_equal(ProcessGroup* world, const Lists& weights, std::uint64_t st
     put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
 }
 
+/// Puts parity.scales_equal, which names the module in which a rank's scales differ from rank 0's; NaN if one is not
+/// finite. `planted`: this rank reports others. Collective.
+void put_scales_equal(ProcessGroup* world, const std::string& absent, std::map<std::string, std::vector<float>> scales,
+                      bool planted, Metrics& metrics) {
+  std::vector<std::uint64_t> mine;
+  std::vector<std::string> names;
+  bool finite = true;
+  for (const auto& [owner, values] : scales) {
+    names.push_back(owner);
+    mine.push_back(fp8lab::hash_of(values) + (planted ? 1 : 0));
+    finite = finite && all_finite(values);
+  }
+  const std::vector<std::uint64_t> all = of_all_ranks(world, mine, "hashes of scales");
+  const bool finite_on_all = on_all_ranks(world, finite, "finite scales");
+  if (!absent.empty()) return put(metrics, "parity.scales_equal", std::nullopt, absent);
+  std::string differs;
+  for (std::size_t i = 0; i < all.size() && differs.empty(); ++i)
+    if (all[i] != all[i % mine.size()])
+      differs = fmt::format("scales of {}, rank {}: they differ from the scales of rank 0", names[i % mine.size()],
+                            i / mine.size());
+  if (finite_on_all)
+    put(metrics, "parity.scales_equal", differs.empty() ? 1.0 : 0.0, differs);
+  else
+    put(metrics, "parity.scales_equal", std::numeric_limits<double>::quiet_NaN(), "a scale is not finite");
+}
+
+/// Changes what this rank reports of its values (plants_on()).
+void plant(ComparedRun& run) {
+  run.losses.back() *= 2.0f;
+  for (float& value : run.values.output) value = -value;
+  for (std::vector<float>& gradient : run.values.gradients)
+    for (float& value : gradient) value *= 3.0f;
+  for (std::vector<float>& weight : run.weights)
+    for (float& value : weight) value += 1.0f;
+  for (Stored& parameter : run.stored)
+    for (std::vector<std::byte>& buffer : parameter)
+      if (!buffer.empty()) buffer.front() ^= std::byte{1};
+}
+
+/// Puts the rows of the last rank, of which it has `gradients`, back to where they began: the last rows.
+void plant_in_shards(Lists& weights, const Lists& began_with, const Lists& gradients) {
+  for (std::size_t i = 0; i < weights.size(); ++i)
+    std::copy(began_with[i].end() - std::ssize(gradients[i]), began_with[i].end(),
+              weights[i].end() - std::ssize(gradients[i]));
+}
+
 /// Compares the parameters that a rank gathers before the first step with the parameters of a model that was never
 /// sharded.
 void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, const Recipe& recipe,
-                                   ProcessGroup* world, Metrics& metrics) {
+                                   ProcessGroup* world, bool planted, Metrics& metrics) {
   CellConfig alone = cell;
   alone.ranks = 1;
   alone.context_parallel = 1;
@@ -138,7 +185,11 @@ void put_gathered_equals_unsharded(const CellConfig& cell, TrainingRun& fresh, c
   alone.gather_ahead = false;
   alone.reduce_dtype.reset();
   TrainingRun unsharded(alone, Behaviors{}, recipe, {.world = world});
-  const std::vector<Stored> expected = stored_parameters(unsharded), seen = stored_parameters(fresh);
+  const std::vector<Stored> expected = stored_parameters(unsharded);
+  std::vector<Stored> seen = stored_parameters(fresh);
+  if (planted)
+    for (std::vector<std::byte>& buffer : seen.front())
+      if (!buffer.empty()) buffer.front() ^= std::byte{1};
   std::size_t compared = 0;
   bool equal = true;
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -205,11 +256,16 @@ void put_cast_counts(const CellConfig& cell, Arm arm, const Recipe& recipe, cons
                      ProcessGroup* world, ArmResult& result) {
   Metrics& metrics = result.metrics;
   CastCounts sum;
+  const bool planted = plants_on(cell, arm, world);
   if (recipe.quantized) {
     const bool complete = on_all_ranks(world, counted != nullptr && !counted->missed(), "casts are counted");
     CastCounter further;
     if (!complete) further = count_in_further_run(cell, arm, recipe, world);
-    for (const TensorCasts& tensor : over_ranks(world, (complete ? *counted : further).tensors())) {
+    std::vector<TensorCasts> mine = (complete ? *counted : further).tensors();
+    for (TensorCasts& tensor : mine)
+      for (auto& [step, counts] : tensor.by_step)
+        if (planted) counts.clipped = counts.underflowed = counts.values;
+    for (const TensorCasts& tensor : over_ranks(world, std::move(mine))) {
       result.casts.push_back(series_of(tensor));
       if (const auto last = tensor.by_step.find(cell.training.steps - 1); last != tensor.by_step.end())
         sum += last->second;
@@ -242,6 +298,15 @@ void put_norm_ratio(ProcessGroup* world, const std::string& metric, double bf16,
 
 }  // namespace
 
+std::string why_no_common_scales(const CellConfig& cell, Arm arm) {
+  if (!is_sharded(cell)) return "nothing is sharded";
+  const Recipe recipe = recipe_of(cell, arm);
+  const bool in_attention = recipe.attention && cell.training.fp8_attention &&
+                            (cell.model.layer == "multihead_attention" || cell.model.layer == "transformer_layer");
+  const bool in_products = recipe.quantized && recipe.activation.amax_source == AmaxSource::kHistory;
+  return in_products || in_attention ? "" : "no scale follows from a history";
+}
+
 void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
                     const StepRecorder* steps, ProcessGroup* world, ArmResult& result) {
   Metrics& metrics = result.metrics;
@@ -251,7 +316,10 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
     return;
   }
   const Recipe recipe = recipe_of(cell, arm);
-  const auto mine = std::make_shared<const ComparedRun>(run, true);
+  const auto finished = std::make_shared<ComparedRun>(run, true);
+  const bool planted = plants_on(cell, arm, world);
+  if (planted) plant(*finished);
+  const std::shared_ptr<const ComparedRun> mine = finished;
   const TrainingRun::Values& values = mine->values;
   const Lists& weights = mine->weights;
   // The arm bf16 is its own baseline, if a second run has the same bits.
@@ -261,7 +329,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   else
     bf16 = compared_run(cell, Arm::kBf16, world);
   if (arm != Arm::kBefore) keep_run(cell, arm, mine, world);
-  result.losses = mean_losses(world, run.losses());
+  result.losses = mean_losses(world, mine->losses);
   const std::vector<double> reference = mean_losses(world, bf16->losses);
   const LossGap gap(result.losses.back(), reference.back());
   put(metrics, "parity.loss_gap", gap.value, gap.reason);
@@ -297,11 +365,15 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
   if (world != nullptr) {
-    put_moved(world, "parity.shards_moved", shards_moved(names, began_with, weights, run.own_elements()), metrics);
+    Lists shards = weights;
+    if (planted) plant_in_shards(shards, began_with, values.gradients);
+    put_moved(world, "parity.shards_moved", shards_moved(names, began_with, shards, run.own_elements()), metrics);
     put_ranks_equal(world, weights, hash_of(mine->stored), metrics);
-    put_gathered_equals_unsharded(cell, fresh, recipe, world, metrics);
+    put_gathered_equals_unsharded(cell, fresh, recipe, world, planted, metrics);
+    put_scales_equal(world, why_no_common_scales(cell, arm), run.scales(), planted, metrics);
   } else {
-    for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
+    for (const char* name :
+         {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded", "parity.scales_equal"})
       put(metrics, name, std::nullopt, "nothing is sharded");
   }
 

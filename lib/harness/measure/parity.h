@@ -1,11 +1,16 @@
 #pragma once
 
+#include <string>
+
 #include "harness/measure/cast_counts.h"
 #include "harness/measure/measure.h"
 #include "harness/measure/plain_twin.h"
 #include "harness/train/training_run.h"
 
 namespace fp8lab {
+
+/// Why the ranks of an arm have no scales of delayed scaling in common, or "". Known before anything runs.
+std::string why_no_common_scales(const CellConfig& cell, Arm arm);
 
 /// Measures the parity metrics of a finished run that kept its values. Runs the BF16 model, and for `before` the fixed
 /// one, on devices of their own, over the same ranks. `counted` are the casts that the run reported, kMostCastSteps

@@ -3,7 +3,11 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 
+#include "core/fnv1a.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/twin.h"
@@ -100,7 +104,7 @@ std::int64_t steps_of(const CellConfig& cell) {
 }  // namespace
 
 std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
-  if (arm == Arm::kBefore) return "arms with a fix in place have a plain twin";
+  if (arm == Arm::kBefore && cell.control != Control::kPlanted) return "arms with a fix in place have a plain twin";
   if (cell.device != "cpu") return "plain twins train on the host";
   const CellConfig here = as_run(cell, arm);
   const Recipe recipe = recipe_of(cell, arm);
@@ -144,9 +148,32 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm) {
   return out;
 }
 
+void StepRecorder::plant() {
+  if (steps_.empty()) return;
+  RecordedStep& first = steps_.front();
+  for (float& value : first.outputs.back()) value = -value;
+  const auto own = std::ranges::find_if(first.gradients, [](const auto& gradient) { return !gradient.empty(); });
+  if (own != first.gradients.end())
+    for (float& value : *own) value = -value;
+}
+
 void StepRecorder::begin_step(TrainedModel&, Device&, std::int64_t step) {
   recording_ = step < most_;
   if (recording_) steps_.emplace_back();
+}
+
+void StepRecorder::saw_input(Device& device, const Tensor& x, std::int64_t sequences) {
+  if (!recording_) return;
+  // Row p * sequences + s is position p of sequence s.
+  const std::vector<float> values = device.read(x);
+  const auto tokens = static_cast<std::size_t>(x.shape()[0]), width = values.size() / tokens;
+  for (std::size_t sequence = 0; sequence < static_cast<std::size_t>(sequences); ++sequence) {
+    std::uint64_t hash = kFnv1aBasis;
+    for (std::size_t row = sequence; row < tokens; row += static_cast<std::size_t>(sequences))
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i)
+        hash = fnv1a_word(std::bit_cast<std::uint32_t>(values[i]), hash);
+    present().inputs.push_back(hash);
+  }
 }
 
 void StepRecorder::saw_output(Device& device, const Tensor& output) {

@@ -36,9 +36,10 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm);
 
 /// What a rank computed in one step, on the host.
 struct RecordedStep {
-  Lists outputs;    ///< outputs of each micro-batch
-  Lists gradients;  ///< before the optimizer; of a sharded parameter this rank's rows
-  Lists weights;    ///< before the step, unsharded; if asked for
+  std::vector<std::uint64_t> inputs;  ///< a hash of each sequence of each micro-batch
+  Lists outputs;                      ///< outputs of each micro-batch
+  Lists gradients;                    ///< before the optimizer; of a sharded parameter this rank's rows
+  Lists weights;                      ///< before the step, unsharded; if asked for
 };
 
 /// Records the first steps of a run.
@@ -47,10 +48,13 @@ class StepRecorder : public StepWatch {
   explicit StepRecorder(std::int64_t steps) : most_(steps) {}
 
   void begin_step(TrainedModel& model, Device& device, std::int64_t step) override;
+  void saw_input(Device& device, const Tensor& x, std::int64_t sequences) override;
   void saw_output(Device& device, const Tensor& output) override;
   void end_passes(TrainedModel& model, Device& device) override;
 
   const std::vector<RecordedStep>& steps() const { return steps_; }
+  /// Changes the sign of an output and of a gradient of the first step; for plants_on().
+  void plant();
 
  protected:
   RecordedStep& present() { return steps_.back(); }

@@ -118,6 +118,9 @@ class Comparison {
                         Matrix(tokens, model.hidden, layer.gradient)});
     const double share =
         cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
+    const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
+    for (reference_step::Model* model_of : {&exact_, &rounded_})
+      model_of->set_draws({.step = step_, .first_row = number * tokens});
     const reference_step::Step exact = exact_.run(x, target, before, layers, share),
                                rounded = rounded_.run(x, target, before, layers, share);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
@@ -465,7 +468,10 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
                    .cast_steps = cell.training.steps,
                    .saw_micro_batch =
                        [&](const StepValues& seen) {
-                         comparison.saw_micro_batch(seen, names, shapes, casts.amaxes());
+                         StepValues judged = seen;
+                         if (plants_on(cell, arm, world))
+                           for (float& value : judged.layers.back().output) value = -value;
+                         comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
                          casts.end_micro_batch();
                        },
                    .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});

@@ -1,8 +1,12 @@
 #include "harness/measure/timeline.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
+#include <map>
 #include <string>
+#include <vector>
 
 namespace fp8lab {
 namespace {
@@ -40,7 +44,108 @@ class Writer {
 
 std::string_view separator(std::size_t i) { return i == 0 ? "" : ","; }
 
+/// The bytes of every holder, as events change them.
+class Replay {
+ public:
+  explicit Replay(const Ledger& ledger) : ledger_(ledger), bytes_(ledger.holders()) {}
+
+  void add(const LedgerEvent& event) {
+    bytes_[event.holder] += event.delta_bytes == 0 ? event.bytes : event.delta_bytes;
+    if (event.delta_bytes == 0) bytes_[event.from] -= event.bytes;
+    live_ += event.delta_bytes;
+    if (live_ <= peak_) return;
+    peak_ = live_;
+    at_peak_ = by_kind();
+  }
+  std::int64_t live() const { return live_; }
+  std::int64_t peak() const { return peak_; }
+  const std::map<std::string, std::int64_t>& at_peak() const { return at_peak_; }
+  std::map<std::string, std::int64_t> by_kind() const {
+    std::map<std::string, std::int64_t> out;
+    for (HolderId id = 0; id < ledger_.holders(); ++id) out[std::string(name(ledger_.holder(id).kind))] += bytes_[id];
+    return out;
+  }
+  std::int64_t retained() const {
+    std::int64_t sum = 0;
+    for (HolderId id = 0; id < ledger_.holders(); ++id)
+      if (!outlives_backward(ledger_.holder(id).kind)) sum += bytes_[id];
+    return sum;
+  }
+
+ private:
+  const Ledger& ledger_;
+  std::vector<std::int64_t> bytes_;
+  std::int64_t live_ = 0, peak_ = 0;
+  std::map<std::string, std::int64_t> at_peak_;
+};
+
+/// The largest difference of figures.
+class Differences {
+ public:
+  void add(std::int64_t a, std::int64_t b) { largest_ = std::max(largest_, std::abs(a - b)); }
+  void add(const std::map<std::string, std::int64_t>& a, const std::map<std::string, std::int64_t>& b) {
+    for (const auto& [kind, bytes] : a) add(bytes, b.contains(kind) ? b.at(kind) : 0);
+    for (const auto& [kind, bytes] : b) add(bytes, a.contains(kind) ? a.at(kind) : 0);
+  }
+  std::int64_t largest() const { return largest_; }
+
+ private:
+  std::int64_t largest_ = 0;
+};
+
+std::int64_t sum_of(const std::map<std::string, std::int64_t>& by_kind) {
+  std::int64_t sum = 0;
+  for (const auto& [kind, bytes] : by_kind) sum += bytes;
+  return sum;
+}
+
+std::int64_t sum_of(const HolderBytes& by_holder) {
+  std::int64_t sum = 0;
+  for (const auto& [holder, bytes] : by_holder) sum += bytes;
+  return sum;
+}
+
 }  // namespace
+
+std::int64_t unbalanced_bytes(const Ledger& ledger) {
+  Differences out;
+  Replay replay(ledger);
+  std::map<PhaseKind, std::int64_t> peaks;
+  auto mark = ledger.marks().begin();
+  const LedgerEvent* before = nullptr;
+  const auto judge_marks = [&](std::size_t event) {
+    for (; mark != ledger.marks().end() && mark->event <= event; ++mark) {
+      out.add(mark->live_bytes, sum_of(mark->by_kind));
+      out.add(mark->retained_bytes, sum_of(mark->retained_by_holder));
+      if (!mark->recorded) continue;
+      out.add(mark->live_bytes, replay.live());
+      out.add(mark->retained_bytes, replay.retained());
+      out.add(mark->by_kind, replay.by_kind());
+    }
+  };
+  for (std::size_t i = 0; i < ledger.timeline().size(); ++i) {
+    judge_marks(i);
+    const LedgerEvent& event = ledger.timeline()[i];
+    const bool begins = before == nullptr || before->phase.kind != event.phase.kind;
+    std::int64_t& peak = peaks[event.phase.kind];
+    if (begins) peak = std::max(peak, replay.live());
+    replay.add(event);
+    peak = std::max(peak, replay.live());
+    out.add(event.live_bytes, replay.live());
+    before = &event;
+  }
+  judge_marks(ledger.timeline().size());
+  out.add(ledger.live_bytes(), replay.live());
+  out.add(ledger.by_kind(), replay.by_kind());
+  out.add(ledger.peak_bytes(), sum_of(ledger.peak_by_kind()));
+  out.add(ledger.peak_bytes(), sum_of(ledger.peak_by_holder()));
+  if (ledger.timeline().size() != ledger.events_seen()) return out.largest();
+  out.add(ledger.peak_bytes(), replay.peak());
+  out.add(ledger.peak_by_kind(), replay.at_peak());
+  for (const auto& [kind, peak] : peaks)
+    if (kind != PhaseKind::kIdle) out.add(ledger.peak_bytes(kind), peak);
+  return out.largest();
+}
 
 std::string timeline_json(const Ledger& ledger) {
   // Upper bounds of the bytes of one holder and of one event; pages that are never written cost nothing.

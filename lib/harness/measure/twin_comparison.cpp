@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <unordered_map>
 #include <utility>
 
 #include "fsdp/row_split.h"
@@ -347,6 +348,34 @@ void compare_undropped_validation(const CellConfig& plain, const Recipe& recipe,
         fmt::format("validation loss, before the first step: {:.7g}, but {:.7g} without dropout", loss, expected));
 }
 
+/// True if two sequences are equal only by mistake. A corpus of the user's may be short, and repeat.
+bool draws_each_sequence_once(const CellConfig& cell) {
+  constexpr double kFewBits = 64.0;
+  if (!is_language_model(cell)) return true;
+  if (cell.training.data == Data::kText) return cell.training.corpus.empty();
+  return static_cast<double>(seq_of_rank(cell)) * std::log2(static_cast<double>(cell.model.vocabulary)) >= kFewBits;
+}
+
+/// Every sequence is read once: ranks, micro-batches and steps have sequences of their own. Collective.
+void compare_inputs(const CellConfig& cell, const std::vector<RecordedStep>& steps, ProcessGroup* world,
+                    Findings& out) {
+  std::vector<std::uint64_t> mine;
+  for (const RecordedStep& step : steps) mine.insert(mine.end(), step.inputs.begin(), step.inputs.end());
+  const std::vector<std::uint64_t> all = of_all_ranks(world, mine, "twin inputs");
+  if (!draws_each_sequence_once(cell) || (world != nullptr && world->rank() != 0)) return;
+  const auto batch = static_cast<std::size_t>(cell.model.batch);
+  const auto of_step = batch * static_cast<std::size_t>(cell.training.micro_batches);
+  const auto place = [&](std::size_t i) {
+    const std::size_t own = i % mine.size();
+    return fmt::format("sequence {}, rank {}, micro-batch {}, step {}", own % batch, i / mine.size(),
+                       own % of_step / batch, own / of_step);
+  };
+  std::unordered_map<std::uint64_t, std::size_t> first;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (const auto [known, is_new] = first.emplace(all[i], i); !is_new)
+      out.add_fault(fmt::format("input, {}: it is the input of {} again", place(i), place(known->second)));
+}
+
 /// What all ranks computed.
 struct Seen {
   std::vector<AllRanks> steps;        ///< on rank 0, elsewhere empty
@@ -433,6 +462,7 @@ void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const
   const std::vector<std::string> names = run.parameter_names();
   const std::vector<Shape> shapes = shapes_of(run);
   Findings found;
+  compare_inputs(cell, recorder.steps(), world, found);
   if (twin.same_split) compare_same_split(twin, recipe, recorder, run.losses(), names, world, found);
   Seen seen{.steps = {}, .losses = result.losses, .validations = result.validation_losses, .weights = weights};
   for (const RecordedStep& step : recorder.steps()) {

@@ -108,7 +108,13 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
     return p;
   };
   const Matrix p = all_probabilities(qkv);
-  const Matrix p_cast = casts ? casts_.cast_in_kernel(name + " p", Role::kInput, p) : p;
+  // P as products read it; dS follows from P before its mask, and dP is masked like P.
+  const Matrix mask = attention_mask(name);
+  const auto masked = [mask](Matrix of) {
+    for (std::size_t i = 0; i < of.values.size(); ++i) of.values[i] *= mask.values[i];
+    return of;
+  };
+  const Matrix p_cast = casts ? casts_.cast_in_kernel(name + " p", Role::kInput, masked(p)) : masked(p);
   Matrix o(packed.rows, heads * dim);
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h)
@@ -123,7 +129,7 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
   const Matrix read = casts && !casts_back ? packed : qkv, o_read = casts_back ? o : y;
   return {std::move(y), [=, this](const Matrix& grad_y) {
             const Matrix p_read = casts && !casts_back ? all_probabilities(read) : p;
-            const Matrix& p_multiplied = casts_back ? p_cast : p_read;
+            const Matrix p_multiplied = casts_back ? p_cast : masked(p_read);
             const Matrix grad =
                 casts_back && !exchanges ? casts_.cast(name + " grad o", Role::kGradient, grad_y).by_rows : grad_y;
             Matrix grad_s(p_read.rows, p_read.cols), out(qkv.rows, qkv.cols);
@@ -137,7 +143,8 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
                   double dot = 0.0;
                   for (std::int64_t d = 0; d < dim; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
                   for (std::int64_t j = 0; j <= i; ++j)
-                    grad_s.row(first + i)[j] = p_read.row(first + i)[j] * (grad_p.row(i)[j] - dot);
+                    grad_s.row(first + i)[j] =
+                        p_read.row(first + i)[j] * (mask.row(first + i)[j] * grad_p.row(i)[j] - dot);
                 }
                 add_head(product(transposed(rows_of(p_multiplied, first, seq)), grad_o), batch, b, value_of(h), out);
               }

@@ -30,7 +30,9 @@ Value Model::embedding(const Matrix& tokens) {
   for (std::int64_t i = 0; i < y.rows; ++i)
     for (std::int64_t j = 0; j < y.cols; ++j)
       y.row(i)[j] = table.row(token_at(tokens, i))[j] + (positioned ? positions->second.row(i / batch)[j] : 0.0);
-  return {casts_.stored(std::move(y)), [=, this, rows = table.rows](const Matrix& grad) {
+  Value kept = dropout("embedding.dropout", casts_.stored(std::move(y)));
+  return {kept.value, [=, this, rows = table.rows, dropped = kept.backward](const Matrix& grad_kept) {
+            const Matrix grad = dropped(grad_kept);
             Matrix of_table = sums_by_entry(grad, rows, [&](std::int64_t i) { return token_at(tokens, i); });
             // A tied head's gradient is there already.
             if (const auto head = gradients_.find("embedding.weight"); head != gradients_.end())

@@ -213,8 +213,12 @@ Value Model::multihead_attention(const std::string& name, const Matrix& x) {
 
 Value Model::transformer_layer(const std::string& name, const Matrix& x) {
   Value attended = multihead_attention(name, x);
+  Value first = dropout(name + ".residual1", attended.value);
+  attended = chained({std::move(attended), std::move(first)});
   const Matrix between = casts_.stored(sum(attended.value, x));
   Value mlp = layernorm_mlp(name + ".mlp", between);
+  Value second = dropout(name + ".residual2", mlp.value);
+  mlp = chained({std::move(mlp), std::move(second)});
   Matrix y = casts_.stored(sum(mlp.value, between));
   return {std::move(y), [this, attended, mlp](const Matrix& grad) {
             const Matrix middle = casts_.stored(sum(mlp.backward(grad), grad));

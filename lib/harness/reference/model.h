@@ -23,6 +23,12 @@ struct SeenLayer {
   Matrix input, output, gradient;
 };
 
+/// Choose the masks of dropout, together with the seed and the name of the place.
+struct Draws {
+  std::int64_t step = 0;
+  std::int64_t first_row = 0;  ///< the micro-batch's first row among the rows of all ranks and micro-batches
+};
+
 struct Step {
   double loss = 0.0;
   Matrix output;
@@ -48,6 +54,8 @@ class Model {
            const std::vector<SeenLayer>& seen = {}, double share = 1.0);
   /// The mean cross-entropy of these logits.
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
+  /// Chooses the masks of the next runs.
+  void set_draws(const Draws& draws) { draws_ = draws; }
   /// As Casts::set_group().
   void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
   /// As Casts::set_seen_amaxes().
@@ -73,6 +81,10 @@ class Model {
   Value grouped_linear(const std::string& name, const Matrix& x);
   Value norm(const std::string& name, const Matrix& x);
   Value activation(const Matrix& x);
+  /// `x` without the elements that the cell's dropout drops at `place`.
+  Value dropout(const std::string& place, const Matrix& x) const;
+  /// What multiplies P, as attention() has it: heads one below the other.
+  Matrix attention_mask(const std::string& place) const;
   Value layernorm_linear(const std::string& name, const Matrix& x) { return layernorm_linear(name, x, Exchanged{}); }
   Value layernorm_linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value layernorm_mlp(const std::string& name, const Matrix& x);
@@ -98,6 +110,7 @@ class Model {
   const CellConfig& cell_;
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
+  Draws draws_;
   NamedMatrices gradients_;
   std::map<std::string, double> largest_terms_;
 };

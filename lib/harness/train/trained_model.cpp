@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "fsdp/row_split.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/train/options.h"
@@ -137,6 +140,22 @@ void TrainedModel::add_amaxes(const std::vector<RoleScales*>& scales,
     const DelayedScales& delayed = of->delayed().value();
     amaxes[device.ledger().holder(delayed.history().holder()).owner] = device.read(delayed.amaxes());
   }
+}
+
+std::map<std::string, std::vector<float>> TrainedModel::scales() const {
+  Device& device = runtime_.device;
+  std::map<std::string, std::vector<float>> out;
+  const Registry& registry = model_->registry();
+  for (const std::vector<RoleScales*>& scales : {registry.forward_scales, registry.backward_scales})
+    for (const RoleScales* of : scales) {
+      const DelayedScales& delayed = of->delayed().value();
+      // Without the live row: there the optimizer has recorded the amaxes of the shards that it cast.
+      std::vector<float> values = device.read(delayed.history());
+      values.erase(values.begin(), values.begin() + delayed.tensors());
+      std::ranges::copy(device.read(delayed.scales()), std::back_inserter(values));
+      out[device.ledger().holder(delayed.history().holder()).owner] = std::move(values);
+    }
+  return out;
 }
 
 std::vector<std::vector<float>> TrainedModel::gradients() const {

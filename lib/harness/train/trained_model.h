@@ -55,6 +55,9 @@ class TrainedModel {
   std::vector<std::vector<float>> gradients() const;
   /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
   void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
+  /// The amaxes of earlier passes and the scales of delayed scaling, by owner: "layers[0].fc1 forward". Equal on all
+  /// ranks of a run.
+  std::map<std::string, std::vector<float>> scales() const;
 
  private:
   void build();

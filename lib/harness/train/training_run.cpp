@@ -191,6 +191,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   ledger.set_phase(PhaseKind::kIdle, number);
   batch_ = {};
   batch_ = batches_.training(index);
+  if (watch_ != nullptr) watch_->saw_input(*device_, batch_.x, cell_.model.batch);
   device_->synchronize();
   Stopwatch watch;
 

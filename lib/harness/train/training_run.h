@@ -40,6 +40,8 @@ class StepWatch {
   virtual ~StepWatch() = default;
   /// Before the first forward of a step.
   virtual void begin_step(TrainedModel&, Device&, std::int64_t /*step*/) {}
+  /// Before the forward of a micro-batch: its input, of that many sequences.
+  virtual void saw_input(Device&, const Tensor& /*x*/, std::int64_t /*sequences*/) {}
   /// After the forward of a micro-batch.
   virtual void saw_output(Device&, const Tensor& /*output*/) {}
   /// After the last backward of a step. The optimizer reads the gradients that this leaves in the model.
@@ -118,6 +120,9 @@ class TrainingRun {
   /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
   /// Collective.
   std::vector<std::vector<float>> weights() { return trained_.weights(); }
+
+  /// As TrainedModel::scales().
+  std::map<std::string, std::vector<float>> scales() const { return trained_.scales(); }
 
   /// Values on the host, if keep_values() asked for them: the output of the last micro-batch; the gradients of the last
   /// step, by parameter (of a sharded parameter this rank's rows); and the weights that run() adds.
