@@ -2,7 +2,7 @@
 
     python -m fp8lab_subjects.profile RUN RELEASES GPU [RUN2 FIRST2 LAST2] > lib/subjects/profiles/SUBJECT.json
 
-RUN is the folder of `fp8lab run scenarios/subjects/transformer-engine-profile{,-losses}.yaml`, with its timelines;
+RUN is the folder of `fp8lab run scenarios/subjects/transformer_engine/transformer-engine-profile{,-losses}.yaml`, with its timelines;
 RELEASES is the file that lists the releases for which the profile is used (profiles/SUBJECT.releases); GPU is its name.
 Rows of a second run that differ from RUN's belong only to its releases. Every block's size is a product of the model's
 sizes, which the scenario's own sizes tell apart. Needs no PyTorch. What the profile means:

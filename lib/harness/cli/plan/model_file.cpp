@@ -19,7 +19,7 @@ namespace fp8lab {
 namespace {
 
 constexpr std::size_t kLargestFile = 1 << 20;
-constexpr std::int64_t kLongestSequence = 8192;  ///< of a model's file; most training has shorter sequences
+constexpr std::int64_t kLongestSequence = 8192;  ///< tokens; the models allow more, and few train with more
 constexpr std::int64_t kMostSize = std::int64_t{1} << 24;
 
 /// What a value of `model_type` means: the names of its sizes, and what its layers are.
