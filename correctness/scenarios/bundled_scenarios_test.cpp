@@ -114,8 +114,7 @@ TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
 
 // The same scenarios fail in a tree without the fixes, so `confirmed` depends on them.
 TEST(BundledScenarios, MissingFixesAreNotFixed) {
-  for (const char* file :
-       {"attention", "attention-ring", "fuser", "grouped", "modules"}) {
+  for (const char* file : {"attention", "attention-ring", "fuser", "grouped", "modules"}) {
     const Outcome outcome = run(paths::kUnfixedProgram, std::string(paths::kScenarios) + "/saved_tensors/" + file +
                                                             ".yaml -d meta -f '^[a-z-]+-small/'");
     EXPECT_EQ(outcome.code, 1) << file;
