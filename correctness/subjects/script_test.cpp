@@ -140,6 +140,16 @@ TEST_F(Script, APatchWithoutACheckout_ChangesACopyOfTheScript) {
   ::unsetenv("PYTHONPATH");
 }
 
+TEST_F(Script, Resume_RunsAnEditedScriptAgain) {
+  const std::string keys = std::string("arguments: [\"0\"]\n") + kGrowth;
+  EXPECT_EQ(run(keys), 0) << text_;
+  EXPECT_EQ(run(keys, {"--resume"}), 0) << text_;
+  EXPECT_TRUE(contains(text_, "1 of 1 cells are finished already")) << text_;
+  training_.add("train.py", sample::read(training_.path("train.py")) + "# edited\n");
+  EXPECT_EQ(run(keys, {"--resume"}), 0) << text_;
+  EXPECT_FALSE(contains(text_, "finished already")) << text_;
+}
+
 TEST_F(Script, WithoutPyTorch_ItsCellsAreSkippedWithTheReason) {
   training_.add("empty/readme", "");
   ::setenv("FP8LAB_SUBJECT_PYTHON", "/nowhere/python", 1);

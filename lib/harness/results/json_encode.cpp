@@ -257,7 +257,7 @@ std::string hash_of(const PlannedCell& cell) {
   CellConfig config = cell.config;
   // The same text is the same cell, wherever the file is; another text in the same file is another cell.
   if (!cell.text_checksum.empty()) config.training.corpus = cell.text_checksum;
-  std::string text = cell_to_json(config);
+  std::string text = cell_to_json(config) + cell.files_checksum;
   for (const Expectation& e : cell.expect) text += "\n" + text_of(e);
   for (const Claim& c : cell.claims) text += "\n" + dumped(claim_json({c, {}, {}}));
   text += fmt::format("\n{}", cell.timeout_s.value_or(0));

@@ -38,7 +38,7 @@ struct CellRecord {
   std::map<Arm, std::string> timelines;  ///< paths below the run's directory
   std::optional<Effect> effect;          ///< what a confirmed cell shows; absent in records of earlier versions
   std::string text_checksum;             ///< PlannedCell::text_checksum
-  std::string hash;                      ///< over everything on which the verdict depends, except the program
+  std::string hash;  ///< over everything on which the verdict depends, except the program; with a script's own text
 };
 
 /// The line of the first gate that does not hold, or else of the scenario, as when an arm's end is the failure; 0:

@@ -308,6 +308,7 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
     std::ranges::move(implied_gates(cell, measure, vocabulary), std::back_inserter(cell.expect));
   for (PlannedCell& cell : cells) {
     if (!cell.skip_reason.empty()) continue;
+    if (is_script(cell.config)) cell.files_checksum = checksum_of_files(cell.config.script);
     if (vocabulary.text_checksum) cell.text_checksum = vocabulary.text_checksum(cell.config);
     cell.skip_reason = device_reason(cell.config, vocabulary);
     if (cell.skip_reason.empty() && vocabulary.lacks) cell.skip_reason = vocabulary.lacks(cell.config);

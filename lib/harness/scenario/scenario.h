@@ -108,8 +108,9 @@ struct PlannedCell {
   std::string skip_reason;          ///< empty: the cell is run
   bool skipped_here = false;        ///< the reason is what this machine lacks: another one may run the cell
   std::optional<double> timeout_s;
-  std::string text_checksum;  ///< checksum of the text that the cell trains on; empty: it reads none
-  std::string inconclusive;   ///< why the verdict can only be inconclusive, known before the cell runs; or ""
+  std::string text_checksum;   ///< checksum of the text that the cell trains on; empty: it reads none
+  std::string files_checksum;  ///< checksum of the cell's script and patches; empty: it has none that can be read
+  std::string inconclusive;    ///< why the verdict can only be inconclusive, known before the cell runs; or ""
   /// Keys that the file gives and that this cell does not read; `config` has their defaults.
   std::vector<const Key*> unread;
 };

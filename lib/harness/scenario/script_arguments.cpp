@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "core/check.h"
+#include "core/fnv1a.h"
+#include "harness/cell/regular_file.h"
 #include "harness/cell/spelling.h"
 
 namespace fp8lab {
@@ -83,6 +86,18 @@ void read_patch(const NodeReader& reader, const YamlEntry& entry, ScriptConfig& 
       reader.refuse(arm.place, fmt::format("`patch.{}`: no such key; there are before and after", quotable(arm.key)));
     (arm.key == "before" ? script.patch_before : script.patch_after) = reader.text(arm.value, "patch." + arm.key);
   }
+}
+
+std::string checksum_of_files(const ScriptConfig& script) {
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+  std::string contents;
+  try {
+    for (const std::string& file : {script.path, script.patch_before, script.patch_after})
+      contents += file.empty() ? "absent" : fmt::format("{:016x}", fnv1a(read_regular_file(file, kMostBytes)));
+  } catch (const Error&) {  // the run reports what it cannot read
+    return "";
+  }
+  return fmt::format("{:016x}", fnv1a(contents));
 }
 
 void fill_arguments(CellConfig& cell) {

@@ -57,8 +57,7 @@ std::vector<std::string> releases_between(std::vector<std::string> listed, const
                     good, bad));
   listed.insert(listed.end(), {good, bad});
   std::ranges::sort(listed, is_older);
-  const auto repeated = std::ranges::unique(listed);
-  listed.erase(repeated.begin(), repeated.end());
+  listed.erase(std::unique(listed.begin(), listed.end()), listed.end());
   std::erase_if(listed, [&](const std::string& one) { return is_older(one, good) || is_older(bad, one); });
   return listed;
 }
