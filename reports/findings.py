@@ -131,7 +131,7 @@ def _figures(cell: Cell) -> str:
     out = []
     for metric in dict.fromkeys([*gates, *_FIGURES]):
         figure = cell.figure("after", metric)
-        if figure.value is not None and metric != "memory.unexplained_bytes":
+        if figure.value is not None and metric not in ("memory.unexplained_bytes", "memory.unbalanced_bytes"):
             out.append(f"{metric.partition('.')[2].replace('_', ' ')} {shown(metric, figure).text}")
     return "; ".join(out[:MOST_FIGURES])
 
