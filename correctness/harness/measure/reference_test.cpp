@@ -464,7 +464,13 @@ TEST(Reference, IsAbsentWithAReasonWhereItCoversACellNot) {
     EXPECT_FALSE(result.metrics.at("reference.faults").value);
     return result.metrics.at("reference.faults").reason;
   };
-  EXPECT_EQ(reason([](CellConfig& cell) { cell.model.dropout = 0.1; }), "the reference step does not cover dropout");
+  EXPECT_EQ(reason(
+                [](CellConfig& cell) {
+                  cell.model.dropout = 0.1;
+                  cell.training.fp8_attention = true;
+                },
+                "delayed"),
+            "the reference step does not cover dropout in FP8 attention");
   EXPECT_EQ(reason([](CellConfig& cell) {
               cell.training.quantized_weights = true;
               cell.training.master_weights = "f32";

@@ -388,7 +388,7 @@ TEST(GatesOfAScenario, ThatFailSaySoWithTheirLimit) {
   EXPECT_EQ(plan.code, 1);
   EXPECT_TRUE(contains(plan.text, "Predicted figures of the built-in runtime, on rank 0:\n")) << plan.text;
   EXPECT_TRUE(contains(plan.text, "  after less bf16 ")) << plan.text;
-  EXPECT_TRUE(contains(plan.text, "; predictions for the built-in runtime decide 3 of 5 expectations: 1 fail"))
+  EXPECT_TRUE(contains(plan.text, "; predictions for the built-in runtime decide 3 of 7 expectations: 1 fail"))
       << plan.text;
   EXPECT_EQ(
       json_of(of_file(

@@ -53,7 +53,7 @@ TEST(ArmMemory, DoesNotGrowWithTheNumberOfSteps) {
   }
 }
 
-TEST(RunnerMemory, TenThousandCells_TakeLessThan100MB) {
+TEST(RunnerMemory, TenThousandCells_TakeLessThan120MB) {
   if (::access("/dev/shm", W_OK) == 0)
     ::setenv("TMPDIR", "/dev/shm", 1);  // syncing each line takes minutes on a slow disk
   Scenarios scenarios({});
@@ -72,7 +72,7 @@ expect:
                 .c_str(),
             nullptr);
   });
-  EXPECT_LT(peak, 100 << 20);
+  EXPECT_LT(peak, 120 << 20);
   EXPECT_TRUE(contains(scenarios.read("summary.md"), "# fp8lab: 10000 pass\n"));
 }
 

@@ -224,6 +224,8 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
                {"additionalProperties", false},
                {"description", "keys in place of the file's; null removes the file's"}};
   for (const char* key : {"version", "name"}) variant["properties"].erase(key);
+  for (auto& [key, schema] : variant["properties"].items())
+    schema = {{"anyOf", Json::array({schema, {{"type", "null"}}})}};
   out["properties"]["variants"] = {{"type", "object"},
                                    {"minProperties", 1},
                                    {"patternProperties", {{"^[a-z0-9_-]+$", std::move(variant)}}},
