@@ -68,17 +68,17 @@ class Habit:
 
 HABITS = (
     # Not after a noun of place, a verb of showing or a preposition, and not as the head of a column.
-    Habit("where", 67,
+    Habit("where", 30,
           r"(?<!\bplace )(?<!\bplaces )(?<!\bline )(?<!\bfolder )(?<!\bpoint )(?<!\bsee )(?<!\bshows )(?<!\bshow )"
           r"(?<!\bsays )(?<!\bsay )(?<!\bis )(?<!\bare )(?<!\bfrom )(?<!\bto )(?<!\bwhat, )(?<!\| )\bwhere\b(?!:)",
           "if, when"),
-    Habit("bare_of", 56, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
-    Habit("code_that_speaks", 30, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
+    Habit("bare_of", 11, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
+    Habit("code_that_speaks", 10, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
           "returns, contains, requires, prints, names"),
     Habit("that_of", 5, r"\b(that|those) of\b", "repeat the noun"),
-    Habit("alone", 39, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
-    Habit("beside", 3, r"\bbesides?\b", "next to, compared with, in addition to"),
-    Habit("old_words", 14,
+    Habit("alone", 18, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
+    Habit("beside", 2, r"\bbesides?\b", "next to, compared with, in addition to"),
+    Habit("old_words", 11,
           r"\banew\b|\bnobody\b|\bin vain\b|\bheed|\bmend(s|ed|ing)?\b|\bspeaks? of\b|\bstands? in\b|\b(is|are|was|were) of\b",
           "again, no one, without result, use, fix, covers, is in, belongs to"),
     Habit("but_for", 13, r"\bbut for\b|\bin any case\b|\bas many\b|\bone that\b|\bones that\b|\bwhat an? \w+ has\b",
@@ -149,18 +149,21 @@ def joined(pieces):
 
 
 def of_cpp(text):
+    # A string of one word is a part of a sentence that code puts together, and no prose.
     for match in CPP.finditer(text):
         for group in ("rawtext", "string", "line", "block"):
-            if match.group(group):
+            words = match.group(group)
+            if words and (group != "string" or " " in words.strip()):
                 code = text[text.rfind("\n", 0, match.start()) + 1:match.start()]
-                yield from lines_from(match.group(group), text.count("\n", 0, match.start(group)) + 1, bool(code.strip()))
+                words = f"...{words}" if group == "string" and words[0] == " " else words  # continues a sentence
+                yield from lines_from(words, text.count("\n", 0, match.start(group)) + 1, bool(code.strip()))
 
 
 def of_python(text):
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
             yield from lines_from(token.string, token.start[0], bool(token.line[:token.start[1]].strip()))
-        elif token.type == tokenize.STRING and " " in token.string:
+        elif token.type == tokenize.STRING and " " in token.string.strip("'\" "):
             yield from lines_from(re.sub(r"^\w*(\"\"\"|'''|\"|')|(\"\"\"|'''|\"|')$", "", token.string), token.start[0])
 
 

@@ -12,7 +12,7 @@ import check_subjects
 
 GOOD = ("comm: one barrier fewer at the end of a gather", "results, cli: the metric is read by its former name",
         "README: one page", "ci/readme: integers in digits", "comm/nccl: a check after a wait",
-        "harness/results: exit 2 where output is lost", "CMakeLists: g++ 14")
+        "harness/results: exit 2 if output is lost", "CMakeLists: g++ 14")
 BAD = ("fix things", "style everything: reformat", "Comm: a barrier", "nowhere: a change", "comm : a barrier", "comm:a barrier",
        "comm: a barrier.", "comm: " + "x" * 120, "comm,ops: a barrier", "")
 

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         "or .jsonl; a Google Benchmark JSON, of a peer if its name starts with peer_. LABEL=OUT names it",
     )
     made.add_argument("-o", "--out", dest="directory", required=True, metavar="DIR", help="folder of the report")
-    made.add_argument("--title", default="fp8lab report", metavar="TEXT", help="of the report")
+    made.add_argument("--title", default="fp8lab report", metavar="TEXT", help="title of the report")
     made.add_argument("--figures", type=int, default=1, metavar="N", help="cells per fix whose memory is drawn (default: 1)")
     made.add_argument(
         "--snapshots",

@@ -20,7 +20,7 @@ class RatioData:
 
 def ratio_plots(bench: benches.Bench, most: int = 28) -> list[Plot]:
     out = []
-    same, others = "measured in the same run or on the same machine", "of the same set where no other one is named"
+    same, others = "measured in the same run or on the same machine", "measured in the same set if no other one is named"
     for name, title, line, where, ratios in (
         ("bounds", "Share of the physical bound", "the bound", same, benches.to_bounds(bench)),
         ("peers", "Speed against peers", "the peer", others, benches.to_peers(bench)),

@@ -134,7 +134,7 @@ def _named_on_error(path: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """Code that Ctrl-C must not interrupt: blocks SIGINT until the end of the context, where a pending one arrives. Processes that are started inside
+    """Code that Ctrl-C must not interrupt: blocks SIGINT until the end of the context, at which a pending one arrives. Processes that are started inside
     inherit the block and never see an interrupt, so their parent must end them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

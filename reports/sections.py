@@ -82,7 +82,7 @@ SECTIONS = (
         "claims",
         "Claims of the source documents",
         "A line for every figure that a document names: what it claims, what the formulas predict, what was measured and "
-        "where. Predicted figures come from closed formulas that share no code with the runtime.",
+        "on which machine. Predicted figures come from closed formulas that share no code with the runtime.",
         (_of_sets(tables.claims_table),),
         "no scenario of these results carries a claim",
         is_printed=True,

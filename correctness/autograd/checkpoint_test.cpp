@@ -58,7 +58,7 @@ TEST_F(CheckpointTest, RegionKeepsOnlyItsInputUntilItsLastNodeHasRun) {
     loss = sum_loss(runtime_, probe(runtime_, y, watch));
   }
   EXPECT_EQ(forwards, 1);
-  EXPECT_EQ(tape_.bytes(HolderKind::kSavedSlot), 8) << "the input alone, which nobody else holds";
+  EXPECT_EQ(tape_.bytes(HolderKind::kSavedSlot), 8) << "only the input, which no other object holds";
   EXPECT_EQ(tape_.bytes_of("saved slot of checkpoint region: input"), 8);
 
   run_backward(runtime_, loss);

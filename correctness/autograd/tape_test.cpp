@@ -62,7 +62,7 @@ TEST_F(TapeTest, BackwardStartsFromTheGivenGradient) {
   tape_.device->write(gradient, std::vector<float>{3.0f, -0.5f});
   run_backward(runtime_, y, gradient);
   EXPECT_EQ(gradient_of(leaf_), (std::vector<float>{3.0f, -0.5f}));
-  EXPECT_THROW(run_backward(runtime_, y, scratch(3)), Error) << "of another size";
+  EXPECT_THROW(run_backward(runtime_, y, scratch(3)), Error) << "a gradient of another size";
 }
 
 // A recursive destructor would overflow the stack at this depth.
@@ -70,7 +70,7 @@ TEST_F(TapeTest, DeepGraphIsDestroyedWithItsRoot) {
   Variable value = x_;
   for (int i = 0; i < 200000; ++i) value = probe(runtime_, value, nullptr);
   value = {};
-  EXPECT_EQ(leaf_.use_count(), 2) << "held by the fixture and its x alone";
+  EXPECT_EQ(leaf_.use_count(), 2) << "held only by the fixture and its x";
 }
 
 TEST_F(TapeTest, SlotsAreFreedAfterTheirNodeRanAndContextsWithTheNode) {
@@ -96,7 +96,7 @@ TEST_F(TapeTest, SlotsAreFreedAfterTheirNodeRanAndContextsWithTheNode) {
   early.reset();
   run_backward(runtime_, loss);
   EXPECT_EQ(tape_.bytes_of("saved slot of late"), 0);
-  EXPECT_EQ(slots, std::vector<std::int64_t>{40 + 68 + 132}) << "backward of `late` frees the slots of `late` alone";
+  EXPECT_EQ(slots, std::vector<std::int64_t>{40 + 68 + 132}) << "backward of `late` frees only the slots of `late`";
   EXPECT_EQ(contexts, std::vector<std::int64_t>{0});
   EXPECT_EQ(during, 132) << "restored into the shell";
   EXPECT_EQ(tape_.bytes_of("saved slot of early"), 0);

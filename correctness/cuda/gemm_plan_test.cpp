@@ -83,7 +83,7 @@ TEST(GemmPlan, LayoutsThatTheLibraryCannotReadUseTheGeneralKernel) {
   EXPECT_EQ(plan_of(product(plain(DType::kF32, 64, 128), plain(DType::kBF16, 32, 128))),
             "general kernel: operands are of two types");
   EXPECT_EQ(plan_of(product(per_tensor(64, 128), plain(DType::kBF16, 32, 128))),
-            "general kernel: one operand alone is quantized");
+            "general kernel: only one operand is quantized");
 }
 
 TEST(GemmPlan, QuantizedDataUseTheLibraryUnderScalingsThatItSupports) {
@@ -109,7 +109,7 @@ TEST(GemmPlan, QuantizedDataThatTheLibraryRefusesUseTheGeneralKernel) {
   EXPECT_EQ(why(per_tensor(48, 128), by_squares(32, 128)), "one operand is scaled per tensor, the other by blocks");
   EXPECT_EQ(why(by_squares(48, 128), by_squares(32, 128)), "both operands are scaled by 128 x 128");
   EXPECT_EQ(why(by_rows(44, 128), by_squares(32, 128)), "rows scaled by 1 x 128 are not a multiple of 8");
-  EXPECT_EQ(why(microscaled(48, 128), per_tensor(32, 128)), "one operand alone is microscaled");
+  EXPECT_EQ(why(microscaled(48, 128), per_tensor(32, 128)), "only one operand is microscaled");
   OperandView wide = per_tensor(48, 256);
   wide.values.cols = 120;
   OperandView narrow = per_tensor(32, 256);

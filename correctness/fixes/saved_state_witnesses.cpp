@@ -146,7 +146,7 @@ TEST(StateSavedAsOneTensor, IsRestoredOnOneRank) {
 TEST(WeightsSavedDequantized, CannotBeLoadedIntoShardsWithoutAStorage) {
   const Behaviors reverted = fixes_test::without("keep_type_in_moves");
   const std::string message = error_of_loading(one_weight("mxfp8", reverted), 2, 2);
-  EXPECT_NE(message.find("weight: value': sharding asks for the address of its storage"), std::string::npos) << message;
+  EXPECT_NE(message.find("weight: value': sharding needs the address of its storage"), std::string::npos) << message;
   EXPECT_EQ(error_of_loading(one_weight("mxfp8", {}), 2, 2), "");
   // Four shards of 16 rows would split blocks of 32, so they are in high precision.
   EXPECT_EQ(error_of_loading(one_weight("mxfp8", reverted), 4, 4), "");

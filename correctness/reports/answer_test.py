@@ -134,7 +134,7 @@ class Answer(unittest.TestCase):
         (row,) = answer.controls_table([found]).rows
         self.assertEqual([entry.text for entry in row[1:]], ["equal arms", "0", "0 false alarms of 0", "1"])
         older = {key: value for key, value in control.items() if key not in ("good", "undecided")}
-        self.assertTrue(results(older).cells[0].is_bad, "an older fp8lab wrote the verdict alone")
+        self.assertTrue(results(older).cells[0].is_bad, "an older fp8lab wrote only the verdict")
         made = page.make("", [found], bench.Bench(), [], [])
         self.assertEqual(made.line, "2 cells of 1 result set; 1 as expected, 0 not, 1 undecided.")
 

@@ -234,7 +234,7 @@ class Timelines(sample.Case):
         self.assertEqual([cell.timeline(arm) for arm in ("before", "after", "bf16")], [path, None, None])
         self.write("a/y.before.json")
         other.record["timelines"] = {}
-        self.assertIsNone(other.timeline("before"), "the record says that there is none")
+        self.assertIsNone(other.timeline("before"), "the record has no timeline")
         (self.directory / "secret.json").write_text("{}")
         outside.record["timelines"] = {"before": "timelines/../secret.json", "after": "/etc/hostname"}
         self.assertEqual([outside.timeline(arm) for arm in ("before", "after")], [None, None])

@@ -70,11 +70,11 @@ class HoldersAfterBackward(unittest.TestCase):
         found = [
             retaining("leak", {"context of a": 5}),
             retaining("own", {"workspace": 4}, "after", fix=None),
-            retaining("bf16 alone", {"workspace": 3}, "bf16"),
+            retaining("only bf16", {"workspace": 3}, "bf16"),
             retaining("nothing", {}),
         ]
         self.assertEqual(
-            [row[:2] for row in self.rows(*found)], [["leak", "before"], ["own", "after"], ["bf16 alone", "bf16"]]
+            [row[:2] for row in self.rows(*found)], [["leak", "before"], ["own", "after"], ["only bf16", "bf16"]]
         )
 
     def test_many_holders_are_one_for_all_layers_and_the_rest_is_counted(self) -> None:

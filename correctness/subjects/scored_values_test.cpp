@@ -116,7 +116,7 @@ TEST_F(ScoredValues, NormsOfGradientsAndUpdatesAreRelativeToBf16) {
 TEST_F(ScoredValues, ShardsThatStayAndValuesThatAreNotFiniteAreFound) {
   for (const char* name : {"weights-0.f32", "weights-1.f32"}) put("arm", name, {1.5f, 2.0f, 3.0f, 4.0f, 5.5f, 6.5f});
   EXPECT_EQ(metric("parity.weights_moved"), 1.0);
-  EXPECT_EQ(metric("parity.shards_moved"), 0.5) << "of the second rank, the rows of w";
+  EXPECT_EQ(metric("parity.shards_moved"), 0.5) << "only the second rank's rows of w";
   EXPECT_EQ(reason("parity.weights_moved"), "");
   EXPECT_EQ(reason("parity.shards_moved"), "not moved: w");
   const float nan = std::numeric_limits<float>::quiet_NaN();

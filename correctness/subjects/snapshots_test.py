@@ -66,7 +66,7 @@ class Reading(Case):
 
         marker = self.folder / "planted"
         for value in (Planted(), collections.OrderedDict(a=1), [len]):
-            with self.assertRaisesRegex(ValueError, r"a\.pickle: not a snapshot: it asks for "):
+            with self.assertRaisesRegex(ValueError, r"a\.pickle: not a snapshot: it names "):
                 plain_pickle.load(self.kept(value))
         self.assertFalse(marker.exists())
 

@@ -206,11 +206,11 @@ TEST_F(SubjectCells, TheWorkerItselfNamesTheKeyThatALibraryCannotHonour) {
   const auto names = [](const std::string& text, const std::string& key) {
     return text.find(key) != std::string::npos;
   };
-  EXPECT_TRUE(names(reason("subject: torch\ntraining: {recipe: current}\n"), "training.recipe: PyTorch alone"));
+  EXPECT_TRUE(names(reason("subject: torch\ntraining: {recipe: current}\n"), "training.recipe: plain PyTorch"));
   EXPECT_TRUE(names(reason("subject: torch\ntraining: {optimizer: adam}\n"), "training.moments: PyTorch's Adam"));
   EXPECT_TRUE(names(reason("subject: torch\ntraining: {validation_batches: 1}\n"), "training.validation_batches"));
   EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: delayed}\n"), "training.recipe: torchao's"));
-  EXPECT_TRUE(names(reason("subject: transformer_engine\n"), "device: Transformer Engine runs on GPUs alone"));
+  EXPECT_TRUE(names(reason("subject: transformer_engine\n"), "device: Transformer Engine needs a GPU"));
   EXPECT_TRUE(names(reason("subject: torchao\ntraining: {recipe: current, recipe_options: {fp8_format: e4m3}}\n"),
                     "training.recipe_options.fp8_format: the worker builds recipes with the library's defaults"));
   for (const char* subject : {"torch", "torchao"})

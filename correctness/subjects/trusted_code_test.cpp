@@ -118,7 +118,7 @@ TEST_F(TrustedCode, FolderInVersions_RunsWithItsCellsOnlyAndIsNamedBefore) {
     }
   }
   run({"run", file, "-o", (directory_ / "out").string()});
-  EXPECT_TRUE(contains(imported(), "release")) << "what runs cells asks the worker";
+  EXPECT_TRUE(contains(imported(), "release")) << "a command that runs cells calls the worker";
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST_F(WatchedProgramTest, ASoundProgramHasNoFindingAndItsBytesHaveOwners) {
   const int weights = 4 * (2 * (32 * 64 + 64 + 64 * 32 + 32) + 32 * 32 + 32 + 4 * 4 + 4);
   EXPECT_EQ(value("memory.weight_bytes"), weights);
   EXPECT_EQ(value("memory.by_holder.parameter"), weights);
-  EXPECT_EQ(value("memory.by_holder.gradient"), weights - 4 * 20) << "`unused` asks for none";
+  EXPECT_EQ(value("memory.by_holder.gradient"), weights - 4 * 20) << "`unused` needs no gradient";
   EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
   EXPECT_EQ(value("memory.retained_bytes"), 0);
   EXPECT_EQ(value("memory.growth_bytes"), 0);
@@ -121,7 +121,7 @@ TEST_F(WatchedProgramTest, RanksMoveTheirGradientsAndTheWorstRankIsNamed) {
   EXPECT_TRUE(contains(output_, "on 2 ranks, cpu")) << output_;
   EXPECT_TRUE(contains(output_, "figures of rank 1, the worst")) << output_;
   EXPECT_TRUE(contains(output_, "train.py: history[*] (rank 1 of 2)")) << output_;
-  EXPECT_EQ(value("traffic.all_reduce_bytes"), value("memory.by_holder.gradient")) << "of DistributedDataParallel";
+  EXPECT_EQ(value("traffic.all_reduce_bytes"), value("memory.by_holder.gradient")) << "DistributedDataParallel reduces each gradient once";
   EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
 }
 

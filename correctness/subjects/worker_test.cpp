@@ -246,7 +246,7 @@ void expect_close(const Json& own, const Json& own_in_another_order, const Json&
   const std::vector<double> floor = distances(own, own_in_another_order), off = distances(own, torch);
   for (std::size_t step = 0; step < own.size(); ++step)
     ASSERT_LE(off[step], 16.0 * floor[step] + 2.0 * 4.0 * 0x1p-23) << what << " step " << step;
-  EXPECT_LT(floor.back(), 1e-3) << "the bound tells nothing";
+  EXPECT_LT(floor.back(), 1e-3) << "the bound is too wide";
 }
 
 // The same initial weights, batches, schedule, clipping and decay in FP32. Only rounding differs, and training makes

@@ -52,7 +52,7 @@ enum class Init {
   kOnes,
 };
 
-/// Where the values are from which a parameter in eight bits was cast, once the cast is done.
+/// The place of the values from which a parameter in eight bits was cast, once the cast is done.
 enum class InitialValuesIn {
   kSeed,  ///< nowhere: they are computed again
   kHost,  ///< in host memory (Transformer Engine's preserve_high_precision_init_val)

@@ -12,7 +12,7 @@
 // results are rounded to the output's type once.
 namespace fp8lab {
 
-/// Where a kernel runs: a stream and handles on a GPU, nothing on the host.
+/// The place in which a kernel runs: a stream and handles on a GPU, nothing on the host.
 class ExecContext {
  public:
   virtual ~ExecContext() = default;

@@ -4,7 +4,7 @@
 // by one.
 namespace fp8lab {
 
-/// Where the shell of a quantized tensor that an operation saves for its backward goes. The shell's buffers lie in the
+/// The place of the shell of a quantized tensor that an operation saves for its backward. The shell's buffers lie in the
 /// engine's saved slots, which are freed once the node has run. The shell lies in the operation's context, which lives
 /// as long as the node, and a node lives as long as the loss.
 enum class ShellPolicy {

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// Where upstream made a fix.
+/// Upstream's fix: its pull request and releases.
 struct Upstream {
   /// Reports and pull requests, one or more: "TransformerEngine#1935". The rest of the array is empty.
   std::array<std::string_view, 3> references;

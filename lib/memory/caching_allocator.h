@@ -11,7 +11,7 @@
 
 namespace fp8lab {
 
-/// Where an allocator gets its segments from: host memory, device memory, or addresses without memory behind them
+/// The source of an allocator's segments: host memory, device memory, or addresses without memory behind them
 /// (`meta`).
 class SegmentSource {
  public:

@@ -15,7 +15,7 @@ namespace fp8lab {
 
 class AdamHooks;
 
-/// Where the value that Adam updates is stored, if not in the parameter itself.
+/// The place of the value that Adam updates, if it is not the parameter itself.
 enum class MasterWeights {
   kNone,
   kF32,  ///< an f32 copy; the parameter is its rounding

@@ -19,7 +19,7 @@ struct AdamUpdate {
   std::span<Rewrite> rewrites;      ///< rewrites of the quantized parameters
 };
 
-/// Where a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a parameter. An
+/// Points at which a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a parameter. An
 /// Adam has hooks of its own.
 class AdamHooks {
  public:
@@ -47,7 +47,7 @@ class AdamHooks {
 /// The hooks under `behaviors`, of an Adam with `options`.
 std::unique_ptr<AdamHooks> make_adam_hooks(const Behaviors& behaviors, const AdamOptions& options);
 
-/// Where a reverted fix acts on list operations and saved state; the defaults are the fixed behaviour.
+/// Points at which a reverted fix acts on list operations and saved state; the defaults are the fixed behaviour.
 class OptimHooks {
  public:
   virtual ~OptimHooks() = default;

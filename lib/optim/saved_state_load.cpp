@@ -176,7 +176,7 @@ class Loader {
         !unsharded.local->quantizer->format.columnwise_stored_transposed())
       saved_.files().front().refuse(
           item.name,
-          "sharding asks for the address of its storage after a load, and a quantized tensor with 1 "
+          "sharding needs the address of its storage after a load, and a quantized tensor with 1 "
           "x 32 blocks has none; load it into an unsharded model, or into weights in 16 bits");
     dequantized_.emplace_back(item.parameter, std::move(values));
   }

@@ -12,7 +12,7 @@
 // the comments of each recipe's file.
 namespace fp8lab {
 
-/// Where the amax behind a scale comes from.
+/// The source of the amax behind a scale.
 enum class AmaxSource {
   kHistory,  ///< from earlier steps of the same tensor (delayed scaling)
   kTensor,   ///< from the tensor itself, before the cast (current scaling)

@@ -179,7 +179,7 @@ TEST(Inbox, RefusesWhatWouldHaveToBeKept) {
   EXPECT_EQ(refusal(early, frame(kData, kLarge, 0)), "it sent bytes of a collective before they were expected");
   OneRun endless;
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(endless.take_call());
-  EXPECT_EQ(refusal(endless, frame(kCall, sizeof(Call), 0)), "it sent calls without waiting for their answers");
+  EXPECT_EQ(refusal(endless, frame(kCall, sizeof(Call), 0)), "it sent calls without waiting for their replies");
 }
 
 TEST(Inbox, RefusesHeadsThatNoRankSends) {

@@ -213,7 +213,7 @@ TEST(Completion, ValuesComeFromTheTablesAndFilesFromTheShell) {
   EXPECT_TRUE(offered({"subjects", "--install", ""}).contains("torch=="));
   EXPECT_FALSE(offered({"subjects", "--install", ""}).contains("double==")) << "it cannot be installed";
   EXPECT_EQ(offered({"run", "-f", ""}), Words{}) << "an expression has no candidates";
-  EXPECT_EQ(offered({"run", "--", "--"}), Words{":files"}) << "after -- come arguments alone";
+  EXPECT_EQ(offered({"run", "--", "--"}), Words{":files"}) << "after -- come only arguments";
   EXPECT_EQ(offered({"no-such"}), Words{});
 }
 

@@ -291,7 +291,7 @@ TEST(Program, ResumeIgnoresResultsOfAnotherProgramOrMachine) {
   refused_by("/libraries/glibc", "1.0");
   refused_by("/cpu/model", "abacus");
   refused_by("/devices/cpu", "matrix products by hand");
-  other["devices"]["cuda"] = "unavailable: nobody knows";  // it measured nothing
+  other["devices"]["cuda"] = "unavailable: no driver";  // it measured nothing
   other["host"]["name"] = "next door";
   sample::write(scenarios.file("out/environment.json"), other.dump());
   EXPECT_EQ(run(scenarios.run_arguments({"--resume"})).code, 0);

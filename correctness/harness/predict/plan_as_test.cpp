@@ -86,7 +86,7 @@ TEST(PlanOfAModel, HasPyTorchNextToTheBuiltInRuntime_AndNoLineWithoutASubject) {
   EXPECT_NE(text.find("  torch@2.15, PyTorch FSDP2 in BF16, fits 77.6 GiB by live bytes with "), std::string::npos)
       << text;
   for (std::size_t at = text.find("\n  fits"); at != std::string::npos; at = text.find("\n  fits", at + 1))
-    ADD_FAILURE() << "a line says that something fits, and not what: " << text.substr(at, 100);
+    ADD_FAILURE() << "a line has `fits` without its subject: " << text.substr(at, 100);
 }
 
 }  // namespace

@@ -147,7 +147,7 @@ TEST(TableOfAModel, HasDifferencesFromBf16InBytesHeldAndMoved) {
   EXPECT_LT(of_fp8["less_bf16"]["memory.peak_bytes"], 0);
   EXPECT_LT(of_fp8["less_bf16"]["traffic.all_gather_bytes"], 0);
   EXPECT_EQ(of_fp8["less_bf16"]["traffic.reduce_scatter_bytes"], 0);
-  // Of 8 parts of an array a rank receives 7.
+  // A rank receives 7 of 8 parts of an array.
   EXPECT_EQ(of_fp8["moved_by_rank"]["all_gather_received_bytes"].get<double>() * 8,
             of_fp8["predicted"]["traffic.all_gather_bytes"].get<double>() * 7);
 }

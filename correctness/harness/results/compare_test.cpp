@@ -145,7 +145,7 @@ TEST(Compare, VanishedCellsAreRegressionsAndNewOnesAreNot) {
   EXPECT_EQ(compare_runs(two, one).exit_code(), 1);
   EXPECT_EQ(compare_runs(one, two).exit_code(), 0);
   const StoredRun skipped = run_of({cell("a"), cell("b", Verdict::kSkipped)});
-  EXPECT_EQ(compare_runs(two, skipped).exit_code(), 1) << "a skipped cell says nothing";
+  EXPECT_EQ(compare_runs(two, skipped).exit_code(), 1) << "a skipped cell has no result";
   EXPECT_EQ(compare_runs(skipped, two).exit_code(), 0);
   EXPECT_EQ(compare_runs(skipped, one).exit_code(), 0);
   const RunComparison new_failure = compare_runs(one, run_of({cell("a"), cell("b", Verdict::kFail)}));

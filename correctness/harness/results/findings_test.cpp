@@ -59,7 +59,7 @@ TEST(Findings, PlantedLeakIsTheFirstLineWithItsHolder) {
       first_line(out),
       "a: after memory.retained_bytes +200 B: 0 B -> 200 B, after backward, held by context of layers[*].attention: "
       "q, k (+200 B); with it memory.end_of_backward_bytes, memory.peak_bytes")
-      << "of equal changes the cause leads";
+      << "among equal changes the cause comes first";
   ASSERT_EQ(out.findings.size(), 2u) << "one line a cell";
   EXPECT_EQ(out.findings[0].holder_bytes, 200);
   EXPECT_EQ(comparison_text(out).find("by_holder"), std::string::npos) << "the finding names the holder";

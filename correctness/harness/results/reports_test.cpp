@@ -210,7 +210,7 @@ TEST(Spelling, SuggestsTheNearestWord) {
   EXPECT_EQ(nearest("mxpf8", words), "mxfp8");
   EXPECT_EQ(nearest("segv", words), "SIGSEGV");
   EXPECT_EQ(nearest("ms", words), "");
-  for (const char* general : {"fp8", "FP8", "float8"}) EXPECT_EQ(nearest(general, words), "") << "not mxfp8 alone";
+  for (const char* general : {"fp8", "FP8", "float8"}) EXPECT_EQ(nearest(general, words), "") << "not only mxfp8";
   EXPECT_EQ(nearest("something else", words), "");
   EXPECT_EQ(nearest("", words), "");
   EXPECT_EQ(listed(std::vector<std::string>{"a"}), "a");

@@ -106,13 +106,13 @@ TEST(ResultSet, Timeline_OfAnArmMeasuredInAnotherCell_IsCopied) {
   const TemporaryDirectory dir;
   const auto file = [&](const std::string& id) { return dir / ("out/" + timeline_path(id, Arm::kAfter)); };
   ResultSet results(dir / "out", false);
-  results.write_timeline("sample/a=1", Arm::kAfter, "of the first");
+  results.write_timeline("sample/a=1", Arm::kAfter, "from the first");
   CellRecord second = record_named("sample/a=2");
   second.arms[Arm::kAfter].measured_in = "sample/a=1";
   results.append(second);
-  EXPECT_EQ(read_document(file("sample/a=2")), "of the first");
+  EXPECT_EQ(read_document(file("sample/a=2")), "from the first");
   results.write_timeline("sample/a=1", Arm::kAfter, "measured again");
-  EXPECT_EQ(read_document(file("sample/a=2")), "of the first");
+  EXPECT_EQ(read_document(file("sample/a=2")), "from the first");
   EXPECT_EQ(read_document(file("sample/a=1")), "measured again");
 }
 
@@ -145,7 +145,7 @@ TEST(ResultSet, KilledResumedRunLeavesNoOlderDocuments) {
   const TemporaryDirectory dir;
   const std::vector<std::string> documents{"results.json", "junit.xml", "summary.md"};
   sample::write(dir / "out/results.jsonl", "");
-  for (const std::string& name : documents) sample::write(dir / "out" / name, "of an earlier run");
+  for (const std::string& name : documents) sample::write(dir / "out" / name, "from an earlier run");
   sample::write(dir / "out/timelines/x.before.json", "{}");
   ResultSet killed(dir / "out", true);
   killed.write_environment("{}");  // as every run does before its first cell

@@ -197,7 +197,7 @@ TEST(SharedArms, MoreThanTheMostKeptResults_TheOldestIsDropped) {
     shared.finish(std::to_string(i), ArmResult{}, "first");
   }
   EXPECT_FALSE(shared.take("0", 1).has_value());
-  EXPECT_FALSE(shared.underway("0")) << "who asks for it runs it";
+  EXPECT_FALSE(shared.underway("0")) << "the first cell that needs it runs it";
   for (std::size_t i = 1; i < tasks; ++i)
     EXPECT_EQ(shared.take(std::to_string(i), 1).value().measured_in, "first") << i;
 }
@@ -214,7 +214,7 @@ TEST(SharedArms, ResultThatTookLongerThanTheLimitIsNotTaken) {
   shared.begin("after");  // so it runs the arm itself, and ends in time
   shared.finish("after", ArmResult{}, "b");
   EXPECT_EQ(shared.take("after", 1.0).value().measured_in, "b");
-  EXPECT_FALSE(shared.take("after", 1.0).has_value()) << "no further cell asks for it";
+  EXPECT_FALSE(shared.take("after", 1.0).has_value()) << "no further cell needs it";
 }
 
 }  // namespace

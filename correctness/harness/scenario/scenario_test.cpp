@@ -33,7 +33,7 @@ expect:
 claims:
   - {source: "TransformerEngine#1935", words: "1070 MiB", metric: memory.end_of_backward_bytes, arm: after, value: 1070, unit: MiB, note: all of it}
 skip_if:
-  - {when: {keep_loss: false, recipe: bf16}, reason: says nothing}
+  - {when: {keep_loss: false, recipe: bf16}, reason: shows no difference}
 timeout: 12.5
 )");
   EXPECT_EQ(s.name, "sample");
@@ -60,7 +60,7 @@ timeout: 12.5
   };
   EXPECT_EQ(of_file(cells[0]), 4);  // without the expectation for seq 2048
   EXPECT_EQ(of_file(cells[5]), 3);
-  EXPECT_EQ(cells[5].skip_reason, "says nothing");
+  EXPECT_EQ(cells[5].skip_reason, "shows no difference");
   EXPECT_FALSE(cells[5].skipped_here);
   EXPECT_EQ(cells[4].skip_reason, "");
 }

@@ -92,7 +92,7 @@ bool Inbox::begin_small() {
     return refuse(fmt::format("it sent a shutdown message of {} bytes, which has {}", total, sizeof *shutdown_));
   if (tag != kShutdownNumber && total != sizeof(processes::Call))
     return refuse(fmt::format("it sent a call of {} bytes, which has {}", total, sizeof(processes::Call)));
-  if (waiting_.size() >= kMostWaiting) return refuse("it sent calls without waiting for their answers");
+  if (waiting_.size() >= kMostWaiting) return refuse("it sent calls without waiting for their replies");
   incoming_.tag = tag;
   incoming_.bytes = 0;
   return true;

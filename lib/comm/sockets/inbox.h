@@ -47,7 +47,7 @@ class Inbox {
   /// the next run.
   void abandon();
 
-  /// Where the next bytes of the stream belong; never empty.
+  /// The place of the next bytes of the stream; never empty.
   std::span<std::byte> room();
   /// To be called once `bytes` of room() are written. False if no rank sends them: problem() describes it, and no more
   /// may be taken.
@@ -83,7 +83,7 @@ class Inbox {
   std::size_t head_bytes_ = 0;  ///< bytes of its head that have arrived
   std::size_t chunk_left_ = 0;  ///< bytes of its chunk that have not arrived
   FrameHead data_;              ///< head of the data whose chunks arrive, with the next chunk's offset
-  std::byte* to_ = nullptr;     ///< where its next byte belongs; null: it is dropped
+  std::byte* to_ = nullptr;     ///< the place of its next byte; null: it is dropped
   std::array<std::byte, 16 << 10> dropped_;
 
   Small incoming_;

@@ -238,7 +238,7 @@ class CommandLine {
         ->check(range_of_steps())
         ->type_name("A:B");
     watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
-    watch.add_option("--name", watch_.name, "of the cell in results; default: the program's")->type_name("NAME");
+    watch.add_option("--name", watch_.name, "name of the cell in results; default: the program's")->type_name("NAME");
     watch.add_option("--timeout", watch_.timeout_s, "seconds that the program may run")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
@@ -307,7 +307,7 @@ class CommandLine {
         add("report", "make a page and figures of results", [this] { return report_command(report_, program_); });
     report.add_option("OUT", report_.results, "result directories and files, each as LABEL=OUT or OUT")->required();
     report.add_option("-o,--out", report_.out, "directory for the report")->required()->type_name("DIR");
-    report.add_option("--title", report_.title, "of the report")->capture_default_str();
+    report.add_option("--title", report_.title, "title of the report")->capture_default_str();
     report.add_option("--figures", report_.figures, "cells per fix whose memory is drawn")
         ->capture_default_str()
         ->check(integer_within(0, 100))

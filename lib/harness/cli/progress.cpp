@@ -43,7 +43,7 @@ const char* colour_of(Verdict verdict) {
   return is_good(verdict) ? "\033[32m" : "\033[31m";
 }
 
-/// "; time.step_ms: before 3.102 ms, after 3.004 ms": the main figure of each measured group with MetricGroup::alone.
+/// "; time.step_ms: before 3.102 ms, after 3.004 ms": the main figure of each measured group with `MetricGroup::alone`.
 std::string timings_of(const CellRecord& record) {
   std::string out;
   for (const MetricGroup& group : metric_groups()) {

@@ -45,7 +45,7 @@ class Mistakes {
 };
 
 /// Reads typed values out of a YAML tree. Functions throw ScenarioError, which names the file, the place, the key and
-/// what to write instead. `where`: the path of what is read, for messages.
+/// what to write instead. `where` is the path of what is read, for messages.
 class NodeReader {
  public:
   NodeReader(const std::string& file, const Vocabulary& vocabulary) : file_(file), vocabulary_(vocabulary) {}

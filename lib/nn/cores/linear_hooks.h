@@ -7,7 +7,7 @@
 
 namespace fp8lab {
 
-/// Where a reverted fix acts on the weight of a linear product; the defaults are the fixed behaviour.
+/// Points at which a reverted fix acts on the weight of a linear product; the defaults are the fixed behaviour.
 class LinearHooks {
  public:
   virtual ~LinearHooks() = default;

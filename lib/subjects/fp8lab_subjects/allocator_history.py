@@ -12,7 +12,7 @@ import torch
 
 GRAIN = 512  # the allocator rounds sizes up to it
 PICKLE_PROTOCOL = 4  # the newest that PyTorch's viewer of snapshots reads
-FOLDER = "FP8LAB_ALLOCATOR_SNAPSHOTS"  # environment: where snapshots are kept as PyTorch wrote them
+FOLDER = "FP8LAB_ALLOCATOR_SNAPSHOTS"  # environment: the folder of snapshots as PyTorch wrote them
 # Files whose functions ask on behalf of others.
 PASSED_OVER = ("/torch/", "/fp8lab_subjects/", "<frozen", "/contextlib.py")
 

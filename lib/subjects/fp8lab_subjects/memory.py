@@ -54,7 +54,7 @@ class MemoryInstrument(Instrument):
             self.planted = torch.zeros(1, dtype=torch.uint8, device=run.device)
 
     def _mark_layer(self, name, layer):
-        """Marks where a layer's forward begins and ends, and where its backward begins."""
+        """Marks the beginning and end of a layer's forward, and the beginning of its backward."""
 
         def note(what):
             if self.recording is not None:

@@ -11,10 +11,10 @@ class PlainUnpickler(pickle.Unpickler):
     """Refuses every class and function. Without one, a pickle can neither call anything nor make an object."""
 
     def find_class(self, module, name):
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}; a snapshot of PyTorch holds plain values alone")
+        raise pickle.UnpicklingError(f"it names {module}.{name}; a snapshot of PyTorch has only plain values")
 
     def persistent_load(self, pid):
-        raise pickle.UnpicklingError("it refers to objects outside of it; a snapshot holds plain values alone")
+        raise pickle.UnpicklingError("it refers to objects outside of it; a snapshot has only plain values")
 
 
 def load(path):

@@ -1,4 +1,4 @@
-"""Collectives of the last step: kinds, bytes and types, counted where PyTorch dispatches them."""
+"""Collectives of the last step: kinds, bytes and types, counted when PyTorch dispatches them."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -1,4 +1,4 @@
-"""Trains a cell on one rank, and reports to instruments where training is."""
+"""Trains a cell on one rank, and reports its progress to instruments."""
 
 import torch
 import torch.nn.functional as F

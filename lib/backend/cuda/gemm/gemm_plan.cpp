@@ -42,7 +42,7 @@ Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
 /// Chooses the library's scaling mode that reads these scales in place (layouts: tensor/quantized_tensor.h).
 Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
   const ScaleView& scales = operand.scales;
-  if (scales.dtype != DType::kF32) return "one operand alone is microscaled";
+  if (scales.dtype != DType::kF32) return "only one operand is microscaled";
   if (scales.per_tensor()) {
     planned.scaling = OperandScaling::kTensor;
     return {};
@@ -87,7 +87,7 @@ Refusal plan_operands(const GemmArgs& args, LibraryProblem& problem) {
   if (const Refusal refusal = plan_strides(args.a.values, problem.a); !refusal.empty()) return refusal;
   if (const Refusal refusal = plan_strides(args.b.values, problem.b); !refusal.empty()) return refusal;
   const DType a = problem.a.dtype, b = problem.b.dtype;
-  if (args.a.quantized() != args.b.quantized()) return "one operand alone is quantized";
+  if (args.a.quantized() != args.b.quantized()) return "only one operand is quantized";
   if (args.a.quantized() && is_float8(a) && is_float8(b)) return plan_float8(args, problem);
   if (args.a.quantized() || is_float8(a) || is_float8(b)) return "quantized data without scales, or scales of no data";
   if (a != b) return "operands are of two types";

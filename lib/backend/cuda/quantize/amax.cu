@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 4;
 
-/// Where a block's result goes: combined over the launch's blocks and then stored if `fresh`, else raised in place.
+/// The target of a block's result: combined over the launch's blocks and then stored if `fresh`, else raised in place.
 struct Result {
   FreshAmax fresh_amax;
   bool fresh;

@@ -19,7 +19,7 @@ struct RowCast {
   std::int64_t scale_col_stride;
   ScaleRule rule;
   const float* scale;   ///< scale of the entire tensor
-  float* scale_inv[2];  ///< where the inverse of `scale` is stored; null: not wanted
+  float* scale_inv[2];  ///< receives the inverse of `scale`; null: not wanted
   float* amax;
 };
 

@@ -35,7 +35,7 @@ constexpr std::array kModels{
     KnownModel{"llama3-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
     KnownModel{"llama3-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
-    // Of the same layers as llama3, with longer contexts, of which training has a part.
+    // The same layers as llama3, with longer contexts. Training has shorter ones.
     KnownModel{"llama3.1-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
     KnownModel{"llama3.1-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3.1-405b", 126, 16384, 128, 8, 53248, 128256, 8192},

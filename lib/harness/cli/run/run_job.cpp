@@ -41,7 +41,7 @@ std::string kept_baseline(const std::string& baseline, const fs::path& out, std:
   std::error_code error;
   fs::copy_file(file, kept, error);
   if (error) fail(fmt::format("{}: cannot be written: {}", kept.string(), error.message()));
-  std::fprintf(text, "the baseline lies where this run writes; it is kept as %s\n", kept.c_str());
+  std::fprintf(text, "this run would overwrite the baseline; it is kept as %s\n", kept.c_str());
   return kept.string();
 }
 

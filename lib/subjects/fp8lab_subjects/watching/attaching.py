@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 
-FOLDER = "FP8LAB_WATCH_FOLDER"  # where each process leaves what it measured
+FOLDER = "FP8LAB_WATCH_FOLDER"  # each process leaves here what it measured
 MEASURE = "FP8LAB_WATCH_MEASURE"  # "memory,traffic"
 STEPS = "FP8LAB_WATCH_STEPS"  # "3:10", both included
 

@@ -1,4 +1,4 @@
-"""A watched process: which model trains, where its steps end, and which instruments hear of it."""
+"""A watched process: which model trains, when its steps end, and which instruments hear of it."""
 
 import atexit
 import os

@@ -9,7 +9,7 @@
 #include "backend/cuda/device/bulk_copy.cuh"
 #include "backend/cuda/device/wgmma.cuh"
 
-// Data movement of a block of attention's backward: where tiles lie in shared memory, the barriers, and the two roles
+// Data movement of a block of attention's backward: tiles in shared memory, the barriers, and the two roles
 // that move tiles, one thread each: loading tiles of operands, and adding to dQ in order.
 //
 // Every copy into shared memory completes on a barrier for which its readers wait, and starts only after every warp

@@ -13,7 +13,7 @@
 // Adam's update of one element, and the description of a tensor that a block reads.
 namespace fp8lab::cuda {
 
-/// Where the value that the optimizer updates is stored.
+/// The place of the value that the optimizer updates.
 enum class Weight : std::uint8_t {
   kParam,    ///< in the parameter itself
   kMaster,   ///< in an f32 copy, of which the parameter is the rounding
