@@ -84,14 +84,15 @@ void drop_copies(TermsByKind& kinds) {
 }
 
 /// Elements of the weight whose gradient was made last by this moment of a layer's backward, which begins with the last
-/// weight; gradients have 16 bits.
-double weight_in_use(const ProfileRow& row, const TermsByKind& moment, const Sizes& sizes) {
+/// weight; gradients have 16 bits. The last two weights are the MLP's, whose backward is one function: it keeps the
+/// copy of the last one until it has ended.
+double weights_in_use(const ProfileRow& row, const TermsByKind& moment, const Sizes& sizes) {
   const auto gradient = moment.find("gradient");
   double left = gradient == moment.end() ? 0.0 : sizes.of(gradient->second) / 2.0, in_use = 0.0;
   for (auto weight = row.weights.rbegin(); weight != row.weights.rend(); ++weight) {
     const double elements = sizes.of(*weight);
     if (weight != row.weights.rbegin() && elements > left) break;
-    in_use = elements;
+    in_use = elements + (weight == row.weights.rbegin() + 1 ? in_use : 0.0);
     left -= elements;
   }
   return in_use;
@@ -116,7 +117,7 @@ ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
   drop_copies(row.forward);
   for (std::vector<TermsByKind>* moments : {&row.forward_moments, &row.backward_moments, &row.spread_moments})
     for (TermsByKind& moment : *moments) {
-      moment["workspace"]["bytes"] += moments == &row.forward_moments ? largest : weight_in_use(row, moment, sizes);
+      moment["workspace"]["bytes"] += moments == &row.forward_moments ? largest : weights_in_use(row, moment, sizes);
       drop_copies(moment);
     }
   drop_copies(row.backward);
