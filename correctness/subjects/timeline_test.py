@@ -93,6 +93,15 @@ class Timelines(unittest.TestCase):
     def test_the_function_of_a_library_is_found_behind_those_of_pytorch(self):
         self.assertEqual(allocator_history.asked_by(stack("backward", 3)), ("linear.backward", 3))
         self.assertEqual(allocator_history.asked_by(None), ("", 0))
+        start = [{"filename": "<string>", "name": "<module>", "line": 1}]
+        self.assertEqual(allocator_history.asked_by(start), ("", 0))
+        scripted = [{"filename": "<string>", "name": "<forward op>", "line": 4}]
+        self.assertEqual(allocator_history.asked_by(scripted + start), ("<string>.<forward op>", 4))
+
+    def test_code_that_torch_compile_wrote_has_one_name(self):
+        generated = "/tmp/torchinductor_root/u4/cu4hrkc6zgkbqbnkoeocktxbnjvyxzudwt7pzncsgspofl4zrnce.py"
+        frame = {"filename": generated, "name": "call", "line": 80}
+        self.assertEqual(allocator_history.asked_by([frame, *stack("backward")]), (allocator_history.COMPILED, 80))
 
 
 CONFIG = {
@@ -118,6 +127,12 @@ class Profiles(unittest.TestCase):
         self.assertEqual(self.terms(2 * hidden * SIZES["qkv"]), {"hidden*qkv": 2})
         self.assertEqual(self.terms(2 * tokens * SIZES["kv"]), {"tokens*kv": 2})
         self.assertEqual(self.terms(4 * tokens), {"tokens": 4})
+        self.assertEqual(self.terms(4 * ffn), {"ffn": 4})  # within 512 bytes of 11 * hidden too
+
+    def test_sums_of_compiled_code_have_rows_of_columns(self):
+        size = 4 * 28 * SIZES["ffn"]
+        self.assertEqual(self.terms(size, allocator_history.COMPILED), {"ffn": 112})
+        self.assertNotEqual(self.terms(size, "jit.bgrad_dgelu_fused_"), {"ffn": 112})
         self.assertEqual(self.terms(139722752), {"sums(2*ffn)": 1})  # measured: PyTorch's sum over tokens
         self.assertEqual(self.terms(900), {"bytes": 900})
 

@@ -7,14 +7,17 @@ no history, and nothing else changes.
 import os
 import pathlib
 import pickle
+import re
 
 import torch
 
 GRAIN = 512  # the allocator rounds sizes up to it
 PICKLE_PROTOCOL = 4  # the newest that PyTorch's viewer of snapshots reads
 FOLDER = "FP8LAB_ALLOCATOR_SNAPSHOTS"  # environment: the folder of snapshots as PyTorch wrote them
-# Files whose functions ask on behalf of others.
-PASSED_OVER = ("/torch/", "/fp8lab_subjects/", "<frozen", "/contextlib.py")
+# Functions that ask on behalf of others, as FILE:NAME; the last one is the command that starts the worker.
+PASSED_OVER = ("/torch/", "/fp8lab_subjects/", "<frozen", "/contextlib.py", "<string>:<module>")
+COMPILED = "torch.compile"
+INDUCTORS_FILE = re.compile(r"/c[a-z2-7]{51}\.py$")  # named by a hash of the code that torch.compile wrote there
 
 
 def available():
@@ -32,10 +35,13 @@ def pause():
 
 
 def asked_by(frames):
-    """The innermost function of a library in a stack, "layernorm_mlp.forward", and its line; ("", 0) without one."""
+    """The innermost function of a library in a stack, "layernorm_mlp.forward", and its line; ("", 0) without one.
+    Code that torch.compile wrote is COMPILED."""
     for frame in frames or ():
         path = frame["filename"]
-        if not any(part in path for part in PASSED_OVER):
+        if INDUCTORS_FILE.search(path):
+            return COMPILED, frame["line"]
+        if not any(part in f"{path}:{frame['name']}" for part in PASSED_OVER):
             return f"{pathlib.PurePath(path).stem}.{frame['name']}", frame["line"]
     return "", 0
 

@@ -24,6 +24,7 @@ PRODUCTS = (
 SUMS = {"sums(hidden)": ("hidden", 1), "sums(qkv)": ("qkv", 1), "sums(ffn)": ("ffn", 1), "sums(2*ffn)": ("ffn", 2)}
 GRAIN = 512
 SMALL = 16384  # bytes: such blocks are counted in bytes
+COMPILED = "torch.compile"  # the owner of blocks that compiled code requests
 NORM_ROWS = 528  # bytes a column of partial sums, one FP32 number for each of 132 multiprocessors
 # What FusedAdam's step needs next to its state, in bytes an element of all weights, of a layer's largest and its
 # last. Masters of weights in 16 bits are made one after the other in the first step, each from a copy (2 bytes) and
@@ -85,15 +86,20 @@ def terms_of(size, owner, sizes, unknown):
     columns = size / (sizes["hidden"] * NORM_ROWS)
     if columns == round(columns) and columns <= 64 and ("orm" in owner or "backward op" in owner):
         return {"hidden": NORM_ROWS * round(columns)}
+    if COMPILED in owner:  # sums over tokens have FP32 rows, whose number Inductor chooses
+        for term in ("ffn", "qkv", "hidden"):
+            rows = size / (4 * sizes[term])
+            if rows == round(rows) and rows <= 128:
+                return {term: 4 * round(rows)}
     if "FusedAttn" in owner and size <= 4 * value("tokens*heads", sizes) + GRAIN:
         return {"tokens*heads": size / value("tokens*heads", sizes)}
+    for term in ("hidden", "ffn", "qkv"):  # the allocator rounds a vector up
+        times = size // sizes[term]
+        if times <= 64 and size - times * sizes[term] < GRAIN:
+            return {term: times}
     for term in PRODUCTS:
         times = multiple(size, value(term, sizes)) if term != "tokens*heads" else None
         if times and (term != "tokens" or times == 4):
-            return {term: times}
-    for term in ("hidden", "ffn", "qkv"):
-        times = round(size / sizes[term])
-        if times <= 64 and abs(times * sizes[term] - size) < GRAIN:
             return {term: times}
     unknown.add((size, owner))
     return {"bytes": size}
