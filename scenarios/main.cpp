@@ -6,6 +6,7 @@
 #include "harness/predict/predict.h"
 #include "harness/run/shared_arms.h"
 #include "harness/subjects/memory_profile.h"
+#include "harness/values/own_recording.h"
 
 namespace {
 
@@ -28,7 +29,7 @@ int main(int argc, char** argv) {
                               .reports_directory = data_folder("reports", fp8lab::bundled_reports()),
                               .worker_directory = worker,
                               .vocabulary = fp8lab::bundled_vocabulary,
-                              .measure = fp8lab::measure_arm,
+                              .measure = fp8lab::with_recording(fp8lab::measure_arm),
                               .measure_over = fp8lab::measure_arm_over,
                               .predict = fp8lab::with_profiles(fp8lab::predict, worker + "/profiles"),
                               .estimate = fp8lab::estimate,

@@ -4,9 +4,9 @@
 // by one.
 namespace fp8lab {
 
-/// The place of the shell of a quantized tensor that an operation saves for its backward. The shell's buffers lie in the
-/// engine's saved slots, which are freed once the node has run. The shell lies in the operation's context, which lives
-/// as long as the node, and a node lives as long as the loss.
+/// The place of the shell of a quantized tensor that an operation saves for its backward. The shell's buffers lie in
+/// the engine's saved slots, which are freed once the node has run. The shell lies in the operation's context, which
+/// lives as long as the node, and a node lives as long as the loss.
 enum class ShellPolicy {
   /// Restored buffers leave the context together with their shell, so nothing outlives the node's backward.
   kMoveOut,

@@ -11,8 +11,9 @@
 
 namespace fp8lab {
 
-/// Points at which a reverted fix acts on a sharded parameter; the defaults are the fixed behaviour. Every ShardedParameter has
-/// hooks of its own. `unsharded` is its unsharded parameter, whose shard is `unsharded.local` once it is made.
+/// Points at which a reverted fix acts on a sharded parameter; the defaults are the fixed behaviour. Every
+/// ShardedParameter has hooks of its own. `unsharded` is its unsharded parameter, whose shard is `unsharded.local` once
+/// it is made.
 class ShardingHooks {
  public:
   virtual ~ShardingHooks() = default;

@@ -19,8 +19,8 @@ struct AdamUpdate {
   std::span<Rewrite> rewrites;      ///< rewrites of the quantized parameters
 };
 
-/// Points at which a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a parameter. An
-/// Adam has hooks of its own.
+/// Points at which a reverted fix acts on Adam; the defaults are the fixed behaviour. Called once for a step or a
+/// parameter. An Adam has hooks of its own.
 class AdamHooks {
  public:
   virtual ~AdamHooks() = default;

@@ -150,9 +150,9 @@ TEST(Usage, UnreadableFolderDoesNotHideMistakesBesideIt) {
 }
 
 TEST(Usage, HelpOfEveryCommandFitsAHundredColumnsAndGivesExitCodes) {
-  for (const std::string command :
-       {"run",     "watch",   "bisect", "snapshot", "plan",     "compare", "report", "validate",   "init", "fixes",
-        "recipes", "devices", "keys",   "metrics",  "subjects", "schema",  "env",    "completion", "man",  ""}) {
+  for (const std::string command : {"run",     "watch",    "bisect", "divergence", "snapshot",   "plan",    "compare",
+                                    "report",  "validate", "init",   "fixes",      "recipes",    "devices", "keys",
+                                    "metrics", "subjects", "schema", "env",        "completion", "man",     ""}) {
     const std::string help =
         run(command.empty() ? std::vector<std::string>{"--help"} : std::vector<std::string>{command, "--help"}).output;
     EXPECT_TRUE(contains(help, "Exit codes: 0 ")) << command << ":\n" << help;

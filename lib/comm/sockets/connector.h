@@ -15,8 +15,8 @@ namespace fp8lab::sockets {
 /// Throws Error unless it is a folder of this user that other users cannot enter.
 std::string user_folder(std::string path = {});
 
-/// The name under which a rank listens, and the name of the socket by which it connects to a lower one. That name holds all that two
-/// ranks must agree on: the job, their ranks, their number and the build of fp8lab.
+/// The name under which a rank listens, and the name of the socket by which it connects to a lower one. That name holds
+/// all that two ranks must agree on: the job, their ranks, their number and the build of fp8lab.
 std::string path_of_listener(const Rendezvous& rank);
 std::string path_of_link(const Rendezvous& rank, int lower);
 

@@ -92,6 +92,28 @@ inline constexpr const char* kBisectHelp =
     "be read or written, 3 an end is not as stated, or a version has different results in two runs, 5 an end cannot\n"
     "run, 128+N stopped by signal N.\n";
 
+inline constexpr const char* kDivergenceHelp =
+    "With a scenario, both arms of one cell run twice: versions of a library, a program with and\n"
+    "without a patch, the own runtime with and without a fix. Each rank records a sketch of every\n"
+    "tensor in the order of execution: inputs, outputs and gradients of modules, operands of matrix\n"
+    "products, gradients and updated weights. Two runs of an arm show the noise. A tensor diverges if\n"
+    "its difference, relative to its norm, is more than 8 times the noise of this tensor and of the\n"
+    "tensor before it. `rise` is the tensor whose difference exceeds every difference before it in its\n"
+    "phase by the largest factor, 10 or more: two recipes or two libraries may differ in every tensor,\n"
+    "and an error then shows as a rise.\n"
+    "With two folders, recordings are compared that `fp8lab watch --values DIR` made, also on other\n"
+    "machines.\n"
+    "\n"
+    "Examples:\n"
+    "  fp8lab divergence my-training.yaml -f variant=eager\n"
+    "  fp8lab divergence scenarios/parity/recipes.yaml -f recipe=current --arms bf16,after\n"
+    "  fp8lab watch --values a -- python train.py\n"
+    "  fp8lab watch --values b -- python train.py --compile\n"
+    "  fp8lab divergence a b\n"
+    "\n"
+    "Exit codes: 0 no tensor diverges, 1 a tensor diverges, 2 bad usage, an arm that fails, or a file\n"
+    "that cannot be read or written, 128+N stopped by signal N.\n";
+
 inline constexpr const char* kSnapshotHelp =
     "A holder is the innermost function of the program or of a library in the stack that asked for the memory, and "
     "the\n"

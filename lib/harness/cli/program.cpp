@@ -40,6 +40,7 @@ class CommandLine {
     add_run();
     add_watch();
     add_bisect();
+    add_divergence();
     add_snapshot();
     add_plan();
     add_compare();
@@ -237,6 +238,8 @@ class CommandLine {
     watch.add_option("--steps", watch_.steps, "measure these steps only, the first is 1: 3:10, 5: or :20")
         ->check(range_of_steps())
         ->type_name("A:B");
+    watch.add_option("--values", watch_.values, "record the tensors of each step in this folder, for `divergence`")
+        ->type_name("DIR");
     watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
     watch.add_option("--name", watch_.name, "name of the cell in results; default: the program's")->type_name("NAME");
     watch.add_option("--timeout", watch_.timeout_s, "seconds that the program may run")
@@ -287,6 +290,47 @@ class CommandLine {
         ->type_name("DIR");
     add_json(bisect, "print the result as JSON; lines for people go to standard error");
     bisect.footer(kBisectHelp);
+  }
+
+  void add_divergence() {
+    CLI::App& divergence = add("divergence", "find the first tensor in which two runs differ", [this] {
+      divergence_.json = json_;
+      return divergence_command(divergence_, program_);
+    });
+    divergence
+        .add_option("INPUT", divergence_.inputs, "a scenario, whose arms run twice; or two folders of recordings")
+        ->required()
+        ->expected(1, 2);
+    divergence.add_option("-f,--filter", divergence_.filters, "the cell, if the scenario has several: its id matches")
+        ->allow_extra_args(false)
+        ->type_name("REGEX");
+    divergence.add_option("--arms", divergence_.arms, "the two arms of the cell")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->check(CLI::IsMember({"before", "after", "bf16"}))
+        ->capture_default_str()
+        ->type_name("ARM,ARM");
+    divergence.add_option("--steps", divergence_.steps, "record these steps of the arms, the first is 1")
+        ->capture_default_str()
+        ->check(range_of_steps())
+        ->type_name("A:B");
+    divergence
+        .add_option("--noise", divergence_.noise, "with two folders: a second run of the first, and one of the second")
+        ->delimiter(',')
+        ->allow_extra_args(false)
+        ->type_name("DIR,...");
+    divergence.add_option("--tolerance", divergence_.tolerance, "a relative difference up to it is none")
+        ->capture_default_str()
+        ->check(number_within(0, 1))
+        ->type_name("X");
+    divergence.add_option("--timeout", divergence_.timeout_s, "seconds that an arm may take")
+        ->check(number_within(0.001, kMostTimeoutSeconds))
+        ->type_name("S");
+    divergence.add_option("-o,--out", divergence_.out, "directory for the recordings of a scenario's arms")
+        ->capture_default_str()
+        ->type_name("DIR");
+    add_json(divergence, "print the result as JSON; lines for people go to standard error");
+    divergence.footer(kDivergenceHelp);
   }
 
   void add_snapshot() {
@@ -427,6 +471,7 @@ class CommandLine {
   RunRequest request_;
   WatchRequest watch_;
   BisectRequest bisect_;
+  DivergenceRequest divergence_;
   SnapshotRequest snapshot_;
   PlanRequest plan_;
   CompareRequest comparison_;

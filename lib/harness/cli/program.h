@@ -100,6 +100,7 @@ struct WatchRequest {
   std::vector<std::string> measure{"memory", "traffic", "host", "parity"};  ///< groups of metrics
   std::string steps;  ///< "3:10": those that are measured, the first is 1; empty: all
   std::string out = "out";
+  std::string values;               ///< the folder of a recording of tensors (harness/values); empty: none
   std::string name;                 ///< the cell's name; empty: the program's
   std::optional<double> timeout_s;  ///< how long the program may run
   bool json = false;
@@ -119,6 +120,19 @@ struct BisectRequest {
   std::optional<double> above, below;  ///< a figure beyond it is bad, in the metric's unit
   std::optional<double> timeout_s;     ///< seconds that a run may take
   std::string out = "bisect";          ///< the folder of the state from which a search resumes
+  bool json = false;
+};
+
+/// The arguments of `fp8lab divergence`.
+struct DivergenceRequest {
+  std::vector<std::string> inputs;   ///< a scenario, or two folders of recordings
+  std::vector<std::string> filters;  ///< as RunRequest::filters; one cell must be left
+  std::vector<std::string> arms{"before", "after"};
+  std::vector<std::string> noise;   ///< folders: a second run of the first recording, and one of the second
+  std::string steps = "1:3";        ///< the steps that are recorded, the first is 1
+  double tolerance = 0;             ///< a relative difference up to it is none
+  std::optional<double> timeout_s;  ///< seconds that an arm may take
+  std::string out = "divergence";   ///< the folder of the recordings of a scenario's arms
   bool json = false;
 };
 
@@ -152,6 +166,9 @@ int watch_command(const WatchRequest& request, const Program& program);
 /// Searches for the first bad version. Returns 0 if it is found, 1 if skipped versions leave several, 3 if an end is
 /// not as stated or a version has different results in two runs, 5 if an end cannot run, 128 + signal if stopped.
 int bisect_command(const BisectRequest& request, const Program& program);
+/// Finds the first tensor in which two runs differ by more than equal runs do. Returns 0 if there is none, 1 if there
+/// is one, 128 + signal if stopped. Throws Error for recordings that cannot be read and for an arm that fails.
+int divergence_command(const DivergenceRequest& request, const Program& program);
 /// Prints who holds the memory of one snapshot of PyTorch's allocator, or what a second one holds more. Runs no code of
 /// the files. Throws Error for a file that is no snapshot.
 int snapshot_command(const SnapshotRequest& request, const Program& program);

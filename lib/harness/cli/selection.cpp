@@ -89,6 +89,27 @@ void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, co
   if (request.sample > 0) keep_sample(cells, static_cast<std::size_t>(request.sample));
 }
 
+PlannedCell only_cell(const std::string& path, const std::vector<std::string>& filters, const Program& program,
+                      std::string_view command) {
+  const Vocabulary& vocabulary = program.vocabulary();
+  RunRequest selection;
+  selection.paths = {path};
+  selection.filters = filters;
+  find_bundled_scenarios(selection.paths, program);
+  LoadedScenarios loaded = load_scenarios(find_scenario_files(selection.paths), vocabulary);
+  std::string errors;
+  for (const ScenarioError& error : loaded.errors)
+    errors += fmt::format("{}{}", errors.empty() ? "" : "\n", error.what());
+  check(errors.empty(), errors);
+  select_cells(loaded.cells, selection, vocabulary);
+  if (loaded.cells.size() == 1) return loaded.cells.front();
+  std::vector<std::string> ids;
+  for (const PlannedCell& cell : loaded.cells) ids.push_back(cell.config.id);
+  fail(ids.empty() ? fmt::format("{}: no cell matches --filter", command)
+                   : fmt::format("{}: it runs one cell, and the scenario has {}; name one with --filter: {}", command,
+                                 ids.size(), listed(ids)));
+}
+
 std::vector<std::string> devices_of(const std::vector<PlannedCell>& cells) {
   std::set<std::string> devices;
   for (const PlannedCell& cell : cells) devices.insert(cell.config.device);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/cli/program.h"
@@ -22,6 +23,11 @@ void check_devices(const std::vector<std::string>& devices, const Vocabulary& vo
 /// Keeps the cells on the request's devices whose ids match its filters, and of those a sample. The sample depends on
 /// ids only, so that it changes little when a scenario grows. Throws Error for an unknown device or an invalid filter.
 void select_cells(std::vector<PlannedCell>& cells, const RunRequest& request, const Vocabulary& vocabulary);
+
+/// The only cell of the scenario at `path` whose id matches the filters. Throws Error, which begins with `command`, for
+/// a scenario with mistakes, for no cell and for several.
+PlannedCell only_cell(const std::string& path, const std::vector<std::string>& filters, const Program& program,
+                      std::string_view command);
 
 /// The devices of the cells, each once.
 std::vector<std::string> devices_of(const std::vector<PlannedCell>& cells);

@@ -13,6 +13,7 @@
 #include "harness/results/json_codec.h"
 #include "harness/results/results.h"
 #include "harness/subjects/watched/watch_session.h"
+#include "harness/values/recording.h"
 
 namespace fp8lab {
 namespace {
@@ -150,14 +151,21 @@ int watch_command(const WatchRequest& request, const Program& program) {
   const std::string environment = environment_json(program.build, program.vocabulary().devices);
   results.write_environment(environment);
   std::FILE* text = request.json ? stderr : stdout;
+  std::vector<std::string> measure = request.measure;
+  std::map<std::string, std::string> environment_of_program;
+  if (!request.values.empty()) {
+    measure.emplace_back("values");
+    environment_of_program[kValuesVariable] = fs::absolute(request.values).string();
+    environment_of_program[kValuesStepsVariable] = request.steps;
+  }
   const Watched watched = watch({.program = {.words = request.command,
-                                             .environment = {},
+                                             .environment = environment_of_program,
                                              .folder = {},
                                              .timeout_s = request.timeout_s,
                                              .output_to_errors = request.json},
                                  .instruments = program.worker_directory,
                                  .folders = {},
-                                 .measure = request.measure,
+                                 .measure = measure,
                                  .steps = request.steps});
   const CellRecord record = record_of(request, watched);
   results.append(record);

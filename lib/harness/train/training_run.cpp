@@ -87,9 +87,10 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       cast_steps_(options.cast_steps),
       saw_micro_batch_(options.saw_micro_batch),
       saw_step_(options.saw_step),
+      saw_layer_(options.saw_layer),
       watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted) {
-  if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
+  if (saw_step_) tap_layers(trained_.model(), step_values_.layers, saw_layer_);
   if (planted_)
     planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},
                                       device_->holder(HolderKind::kRecipeState, "control", "planted byte"));
@@ -144,7 +145,7 @@ void TrainingRun::resume() {
   trained_.save(folder.path());
   output_ = loss_ = {};
   trained_.restore(folder.path());
-  if (saw_step_) tap_layers(trained_.model(), step_values_.layers);
+  if (saw_step_) tap_layers(trained_.model(), step_values_.layers, saw_layer_);
   if (host_world_ != nullptr) host_world_->barrier("training state loaded");  // rank 0 removes the folder next
 }
 

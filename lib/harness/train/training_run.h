@@ -61,6 +61,7 @@ struct TrainingRunOptions {
   /// read. Ranks call them together.
   std::function<void(const StepValues&)> saw_micro_batch = {};
   std::function<void(const StepValues&)> saw_step = {};
+  SawLayer saw_layer = {};     ///< with `saw_step` only: gets the values of layers in the order of execution
   StepWatch* watch = nullptr;  ///< must outlive the run
   std::int64_t joined = 1;     ///< see Batches
 };
@@ -170,6 +171,7 @@ class TrainingRun {
   CastWatch* casts_;
   std::int64_t cast_steps_;
   std::function<void(const StepValues&)> saw_micro_batch_, saw_step_;
+  SawLayer saw_layer_;
   StepWatch* watch_;        ///< null: no one watches
   StepValues step_values_;  ///< the present step's, if saw_step_ uses them
   bool planted_;

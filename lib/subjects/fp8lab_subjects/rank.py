@@ -5,6 +5,9 @@ import os
 from . import subjects
 
 
+VALUES = "FP8LAB_VALUES"  # the folder in which each arm records its tensors, as watching/values.py
+
+
 def make_instruments(group, device, folder):
     from . import clock, memory, traffic
     from .scored import values
@@ -16,7 +19,7 @@ def make_instruments(group, device, folder):
         "time": clock.TimeInstrument,
         "parity": lambda: values.ValuesInstrument(folder),
     }
-    return [makers[group]()]
+    return [makers[group]()] if group != "values" else []
 
 
 def start_group(cell, rank, folder):
@@ -52,6 +55,15 @@ def _trained(cell, group, rank, device, values_folder):
         "samples": samples,
         "notes": subject.notes() + run.notes,
     }
+
+
+def record(cell, rank, folder):
+    """Trains as a watched program, which records the tensors of this rank."""
+    os.environ[VALUES] = os.path.join(os.environ[VALUES], cell.arm)
+    from .watching.session import Session
+
+    Session(folder, "values", "").start()
+    return train(cell, "values", rank, folder)
 
 
 def train(cell, group, rank, folder, values_folder=None):

@@ -14,34 +14,9 @@
 #include "harness/subjects/subjects.h"
 
 namespace fp8lab {
-namespace {
-
-PlannedCell only_cell(const BisectRequest& request, const Program& program) {
-  const Vocabulary& vocabulary = program.vocabulary();
-  RunRequest selection;
-  selection.paths = {request.scenario};
-  selection.filters = request.filters;
-  find_bundled_scenarios(selection.paths, program);
-  LoadedScenarios loaded = load_scenarios(find_scenario_files(selection.paths), vocabulary);
-  if (!loaded.errors.empty()) {
-    std::string text;
-    for (const ScenarioError& error : loaded.errors)
-      text += fmt::format("{}{}", text.empty() ? "" : "\n", error.what());
-    fail(text);
-  }
-  select_cells(loaded.cells, selection, vocabulary);
-  if (loaded.cells.size() == 1) return loaded.cells.front();
-  std::vector<std::string> ids;
-  for (const PlannedCell& cell : loaded.cells) ids.push_back(cell.config.id);
-  fail(ids.empty() ? "bisect: no cell matches --filter"
-                   : fmt::format("bisect: it runs one cell, and the scenario has {}; name one with --filter: {}",
-                                 ids.size(), listed(ids)));
-}
-
-}  // namespace
 
 BisectOracle::BisectOracle(const BisectRequest& request, const Program& program)
-    : request_(request), program_(program), cell_(only_cell(request, program)) {
+    : request_(request), program_(program), cell_(only_cell(request.scenario, request.filters, program, "bisect")) {
   CellConfig& config = cell_.config;
   if (!is_library(config))
     fail(

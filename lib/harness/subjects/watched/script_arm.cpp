@@ -12,6 +12,7 @@
 #include "harness/subjects/watched/patched_copy.h"
 #include "harness/subjects/watched/script_python.h"
 #include "harness/subjects/watched/watch_session.h"
+#include "harness/values/recording.h"
 
 namespace fp8lab {
 namespace {
@@ -86,6 +87,10 @@ ArmResult run_script_arm(const CellConfig& cell, Arm arm, const Subjects& subjec
                        .folders = {},
                        .measure = cell.measure,
                        .steps = {}};
+  if (const std::optional<fs::path> recording = recording_folder(arm)) {
+    session.measure = {"values"};
+    session.program.environment[kValuesVariable] = recording->string();
+  }
   if (!checkout.empty()) session.folders.push_back(checkout);
   if (cell.device == "cpu") session.program.environment["CUDA_VISIBLE_DEVICES"] = "";
   ::fcntl(kExchangeFd, F_SETFD, FD_CLOEXEC);  // the program must not write into this arm's result

@@ -18,13 +18,17 @@ from .host import Host
 from .memory import Memory
 from .owners import WRAPPED, folded
 from .storages import Storages, seconds_of_crossing
+from .values import Values
 from .weights import Weights
 from .wire import Wire
 
-INSTRUMENTS = {one.name: one for one in (Memory, Wire, Host, Weights)}
+DEFAULT = (Memory, Wire, Host, Weights)
+INSTRUMENTS = {one.name: one for one in (*DEFAULT, Values)}
+
+
 class Session:
     def __init__(self, folder, measure, steps):
-        self.names = [name for name in (measure or ",".join(INSTRUMENTS)).split(",") if name]
+        self.names = [name for name in (measure or ",".join(one.name for one in DEFAULT)).split(",") if name]
         self.first, self.last = steps_of(steps)
         self.phase, self.collective = "setup", ""
         self.device = "cpu"
@@ -101,7 +105,7 @@ class Session:
 
     def start(self):
         self.crossing = 0.0
-        if any(name in self.names for name in ("memory", "traffic")):
+        if any(hasattr(INSTRUMENTS[name], "observe") for name in self.names):
             self.crossing = seconds_of_crossing()
             self.storages.__enter__()
             self.storages.off = False
@@ -163,7 +167,7 @@ class Session:
     def _is_measured(self):
         return self.step >= self.first and (self.last is None or self.step <= self.last)
 
-    def _tell(self, event, *arguments):
+    def tell(self, event, *arguments):
         """Calls the instruments; none of their operations is counted, and their errors do not reach the program."""
         if self.busy:
             return
@@ -187,22 +191,26 @@ class Session:
         if phase != self.phase:
             self.phase, self.phase_since = phase, time.monotonic()
 
-    def _enter(self, module, _):
+    def _enter(self, module, inputs):
         if self.thread is None:
             self.thread = threading.get_ident()
         if self.busy or threading.get_ident() != self.thread:
             return
-        if not self.stack and self.phase != "backward":
+        outermost = not self.stack and self.phase != "backward"
+        if outermost:
             self._outermost(module)
         self.stack.append((module, folded(self.name_of(module))))
         if self._is_measured():
-            self._tell("enter", module)
+            self.tell("enter", module)
+            if outermost:
+                self.tell("called", module, inputs)
 
-    def _leave(self, module, *_):
+    def _leave(self, module, _, output):
         if self.busy or threading.get_ident() != self.thread:
             return
         if self._is_measured():
-            self._tell("leave", module)
+            self.tell("leave", module)
+            self.tell("returned", module, output)
         while self.stack:  # a module that raised an error may not have left
             if self.stack.pop()[0] is module:
                 break
@@ -226,7 +234,7 @@ class Session:
         self._name_all()
         devices = {parameter.device.type for parameter in model.parameters()}
         self.device = "cuda" if "cuda" in devices else self.device
-        self._tell("model_found")
+        self.tell("model_found")
 
     def _name_all(self):
         for prefix, model in self.models():
@@ -241,14 +249,14 @@ class Session:
             return  # recomputation of a checkpoint, inside backward
         self._set_phase("backward")
         if self._is_measured():
-            self._tell("backward_begins", roots)
+            self.tell("backward_begins", roots)
 
     def _backward_ends(self, roots):
         self.backward_depth -= 1
         if self.backward_depth > 0:
             return
         if self._is_measured():
-            self._tell("backward_ends", roots)
+            self.tell("backward_ends", roots)
         self._set_phase(words.BETWEEN)
 
     def _before_update(self, optimizer, *_):
@@ -260,7 +268,7 @@ class Session:
             self._optimizer_names.append(type(optimizer).__name__)
             self._name_all()
         if self._is_measured():
-            self._tell("before_update", optimizer)
+            self.tell("before_update", optimizer)
 
     def _after_update(self, optimizer, *_):
         if not self._optimizers or self._optimizers[0]() is not optimizer:
@@ -268,7 +276,7 @@ class Session:
         now = time.perf_counter()
         self.stack.clear()
         if self._is_measured():
-            self._tell("step_ends")
+            self.tell("step_ends")
             self.steps_ended += 1
             self.step_seconds.append(now - self.begun)
             self.model_text = report.model(self)

@@ -10,8 +10,8 @@
 // An amax that one launch computes and stores, whatever was stored there before.
 namespace fp8lab::cuda {
 
-/// The place in which the blocks of such a launch combine their amaxes. All zero between launches; the stream runs one such launch
-/// at a time.
+/// The place in which the blocks of such a launch combine their amaxes. All zero between launches; the stream runs one
+/// such launch at a time.
 struct Arrivals {
   std::uint32_t largest;
   std::uint32_t arrived;

@@ -1,0 +1,142 @@
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "harness/run/fake_process.h"
+#include "support/paths.h"
+
+// `fp8lab divergence` with programs that PyTorch runs (watched/planted.py). Skipped if $FP8LAB_SUBJECT_PYTHON
+// (python3) has no PyTorch.
+namespace fp8lab {
+namespace {
+
+using sample::contains;
+
+struct Plant {
+  const char* defect;
+  int block, step;
+  const char* place;  ///< of the first tensor that differs
+};
+
+constexpr Plant kPlants[] = {
+    {"output", 0, 1, "step 1, forward, 0: output"},
+    {"output", 1, 1, "step 1, forward, 1: output"},
+    {"output", 2, 2, "step 2, forward, 2: output"},
+    {"output", 3, 3, "step 3, forward, 3: output"},
+    {"output", 4, 1, "step 1, forward, 4: output"},
+    {"gradient", 0, 1, "step 1, backward, 0.down: gradient of output"},
+    {"gradient", 1, 2, "step 2, backward, 1.down: gradient of output"},
+    {"gradient", 2, 3, "step 3, backward, 2.down: gradient of output"},
+    {"gradient", 3, 1, "step 1, backward, 3.down: gradient of output"},
+    {"gradient", 4, 2, "step 2, backward, 4.down: gradient of output"},
+    {"parameter", 0, 1, "step 1, backward, 0.up.weight: gradient"},
+    {"parameter", 1, 2, "step 2, backward, 1.up.weight: gradient"},
+    {"parameter", 2, 3, "step 3, backward, 2.up.weight: gradient"},
+    {"parameter", 3, 1, "step 1, backward, 3.up.weight: gradient"},
+    {"parameter", 4, 2, "step 2, backward, 4.up.weight: gradient"},
+    {"weight", 0, 1, "step 2, forward, 0.down: operand 3 of addmm"},
+    {"weight", 1, 2, "step 3, forward, 1.down: operand 3 of addmm"},
+    {"weight", 2, 1, "step 2, forward, 2.down: operand 3 of addmm"},
+    {"weight", 3, 2, "step 3, forward, 3.down: operand 3 of addmm"},
+    {"weight", 4, 1, "step 2, forward, 4.down: operand 3 of addmm"},
+};
+
+class DivergenceOfProgramsTest : public ::testing::Test {
+ protected:
+  DivergenceOfProgramsTest() {
+    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
+    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
+    ::setenv("OMP_NUM_THREADS", "1", 1);
+    const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
+    python_ = named ? named : "python3";
+  }
+  void SetUp() override {
+    const std::string probe = python_ + " -c 'import torch' 2> /dev/null";
+    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python_ << " has no PyTorch";
+  }
+
+  /// Records the program under `name`.
+  void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1) {
+    std::vector<std::string> words{
+        "watch", "--measure", "parity", "--values", (directory_ / name).string(), "-o", (directory_ / "out").string(),
+        "--",    python_};
+    if (ranks > 1)
+      words.insert(words.end(),
+                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
+    words.insert(words.end(),
+                 {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block), std::to_string(step)});
+    sample::Process process(words, directory_.string());
+    EXPECT_EQ(process.finish(), 0) << process.output;
+  }
+
+  /// The exit code of the comparison; `output_` has its lines.
+  int compare(const std::string& a, const std::string& b) {
+    sample::Process process({"divergence", (directory_ / a).string(), (directory_ / b).string(), "--noise",
+                             (directory_ / "again").string()},
+                            directory_.string());
+    const int code = process.finish();
+    output_ = process.output;
+    return code;
+  }
+
+  sample::TemporaryDirectory directory_;
+  std::string python_, output_;
+};
+
+TEST_F(DivergenceOfProgramsTest, PlantedTensor_IsNamed_InEveryPlant) {
+  record("healthy", "none", 0, 0);
+  record("again", "none", 0, 0);
+  for (const Plant& plant : kPlants) {
+    record("planted", plant.defect, plant.block, plant.step);
+    EXPECT_EQ(compare("healthy", "planted"), 1) << plant.place;
+    EXPECT_TRUE(contains(output_, std::string("first  ") + plant.place)) << plant.place << "\n" << output_;
+  }
+}
+
+TEST_F(DivergenceOfProgramsTest, EqualRuns_HaveNone) {
+  record("healthy", "none", 0, 0);
+  record("again", "none", 0, 0);
+  record("other", "none", 0, 0);
+  EXPECT_EQ(compare("healthy", "other"), 0) << output_;
+  EXPECT_TRUE(contains(output_, "no tensor differs by more than noise")) << output_;
+}
+
+TEST_F(DivergenceOfProgramsTest, ShardedProgram_IsComparedOnEachRank) {
+  record("healthy", "none", 0, 0, 2);
+  record("again", "none", 0, 0, 2);
+  record("planted", "output", 3, 2, 2);
+  EXPECT_EQ(compare("healthy", "planted"), 1);
+  EXPECT_TRUE(contains(output_, "first  step 2, forward, 3: output differs by")) << output_;
+}
+
+TEST_F(DivergenceOfProgramsTest, ScenarioOfAScript_RunsBothArmsTwice) {
+  sample::write(directory_ / "planted.yaml",
+                "version: 1\nname: planted\ntitle: t\nsubject: script\nscript: " + std::string(paths::kWatched) +
+                    "/planted.py\narguments: {before: [none, '0', '0'], after: [gradient, '2', '2']}\n"
+                    "matrix: {device: [cpu]}\nmeasure: [parity]\n"
+                    "expect: [{metric: parity.weights_moved, equals: 1}]\n");
+  sample::Process process({"divergence", (directory_ / "planted.yaml").string(), "-o", (directory_ / "out").string()},
+                          directory_.string());
+  EXPECT_EQ(process.finish(), 1) << process.output;
+  EXPECT_TRUE(contains(process.output, "noise  none: two runs of an arm have equal bits")) << process.output;
+  EXPECT_TRUE(contains(process.output, "first  step 2, backward, 2.down: gradient of output")) << process.output;
+}
+
+TEST_F(DivergenceOfProgramsTest, LibraryCell_IsRecordedByItsWorker) {
+  sample::write(
+      directory_ / "stale.yaml",
+      "version: 1\nname: stale\ntitle: t\nsubject: torch\nmodel: {layer: layernorm_mlp, form: llama, layers: 2, "
+      "hidden: 64, heads: 2, ffn: 128, seq: 16}\ntraining: {steps: 2, optimizer: adam, moments: f32}\n"
+      "matrix: {device: [cpu]}\ncontrol: same\nmeasure: [parity]\n"
+      "expect: [{metric: parity.weights_moved, equals: 1}]\n");
+  sample::Process process({"divergence", (directory_ / "stale.yaml").string(), "-o", (directory_ / "out").string()},
+                          directory_.string());
+  EXPECT_EQ(process.finish(), 0) << process.output;
+  EXPECT_TRUE(contains(process.output, "no tensor differs by more than noise")) << process.output;
+}
+
+}  // namespace
+}  // namespace fp8lab

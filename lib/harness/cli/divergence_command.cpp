@@ -1,0 +1,198 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/check.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/spelling.h"
+#include "harness/cell/subject_keys.h"
+#include "harness/cli/program.h"
+#include "harness/cli/selection.h"
+#include "harness/run/runner.h"
+#include "harness/run/signal_watch.h"
+#include "harness/subjects/subjects.h"
+#include "harness/values/divergence.h"
+
+namespace fp8lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kNone = 0, kDiverges = 1;
+constexpr const char* kRuns[] = {"run-1", "run-2"};
+
+struct Found {
+  std::string of;  ///< "cell leak/device=cpu: before and after"
+  Divergence divergence;
+  bool has_noise = false;
+};
+
+Found of_folders(const DivergenceRequest& request) {
+  const Recording a = read_recording(request.inputs[0]), b = read_recording(request.inputs[1]);
+  std::vector<Recording> again;
+  for (const std::string& folder : request.noise) again.push_back(read_recording(folder));
+  check(again.size() <= 2, "divergence: --noise names at most two folders: a second run of A, and one of B");
+  std::vector<Repeat> repeats;
+  for (std::size_t i = 0; i < again.size(); ++i) repeats.push_back({i == 0 ? &a : &b, &again[i]});
+  return {.of = fmt::format("{} and {}", request.inputs[0], request.inputs[1]),
+          .divergence = compare_recordings(a, b, repeats, request.tolerance),
+          .has_noise = !repeats.empty()};
+}
+
+/// Sets a variable of the environment for the arms that are started meanwhile.
+class ScopedVariable {
+ public:
+  ScopedVariable(const char* name, const std::string& value) : name_(name) { ::setenv(name, value.c_str(), 1); }
+  ~ScopedVariable() { ::unsetenv(name_); }
+  ScopedVariable(const ScopedVariable&) = delete;
+  ScopedVariable& operator=(const ScopedVariable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+std::vector<Arm> arms_of(const DivergenceRequest& request) {
+  std::vector<Arm> out;
+  for (const std::string& text : request.arms)
+    for (const Arm arm : kArms)
+      if (name(arm) == text) out.push_back(arm);
+  check(out.size() == 2 && out[0] != out[1], "divergence: --arms names two of before, after, bf16: before,after");
+  return out;
+}
+
+/// Runs the arms of a cell once, which leave their tensors in `folder`. Returns the signal that stopped it, or 0.
+int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs::path& folder,
+                const DivergenceRequest& request, const Program& program) {
+  fs::remove_all(folder);
+  fs::create_directories(folder);
+  const ScopedVariable values(kValuesVariable, fs::absolute(folder).string());
+  const ScopedVariable steps(kValuesStepsVariable, request.steps);
+  const Vocabulary& vocabulary = program.vocabulary();
+  Subjects subjects(program.worker_directory);
+  std::vector<PlannedCell> cells{cell};
+  subjects.skip_impossible(cells, vocabulary);
+  check(cells.front().skip_reason.empty(),
+        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, cells.front().skip_reason));
+  RunnerOptions options;
+  options.timeout_s = request.timeout_s;
+  options.predict = program.predict;
+  options.worker_command = [&](const CellConfig& config, Arm arm) { return subjects.command(config, arm); };
+  CellRecord record;
+  RunnerEvents events;
+  events.finished = [&](CellRecord&& finished) { record = std::move(finished); };
+  if (const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit()))
+    return stopped_by;
+  for (const Arm arm : arms) {
+    const auto found = record.arms.find(arm);
+    check(found != record.arms.end(),
+          fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
+                      name(arm)));
+    check(found->second.status == "ok", fmt::format("divergence: the {} arm of cell {} ended with {}: {}", name(arm),
+                                                    cell.config.id, found->second.status, found->second.reason));
+  }
+  return 0;
+}
+
+/// Runs both arms of the cell twice. `stopped_by`: as record_cell() returns it.
+Found of_cell(const DivergenceRequest& request, const Program& program, int& stopped_by) {
+  const std::vector<Arm> arms = arms_of(request);
+  PlannedCell cell = only_cell(request.inputs[0], request.filters, program, "divergence");
+  check(cell.skip_reason.empty() || cell.skipped_here,
+        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, cell.skip_reason));
+  cell.skip_reason.clear();
+  cell.claims.clear();
+  cell.expect.clear();
+  const bool reads_bf16 = arms[0] == Arm::kBf16 || arms[1] == Arm::kBf16;
+  cell.config.measure = {reads_bf16 ? "parity" : "memory"};
+  std::vector<std::vector<Recording>> runs;
+  for (const char* run : kRuns) {
+    const fs::path folder = fs::path(request.out) / run;
+    stopped_by = record_cell(cell, arms, folder, request, program);
+    if (stopped_by != 0) return {};
+    runs.emplace_back();
+    for (const Arm arm : arms) runs.back().push_back(read_recording(folder / name(arm)));
+  }
+  const std::vector<Repeat> repeats{{&runs[0][0], &runs[1][0]}, {&runs[0][1], &runs[1][1]}};
+  return {.of = fmt::format("cell {}: {} and {}", cell.config.id, name(arms[0]), name(arms[1])),
+          .divergence = compare_recordings(runs[0][0], runs[0][1], repeats, request.tolerance),
+          .has_noise = true};
+}
+
+std::string size_text(double size) { return std::isfinite(size) ? fmt::format("{:.2g}", size) : "all of it"; }
+
+std::string text_of(const Difference& one) {
+  return fmt::format("step {}, {} differs by {}{}{}", one.step, one.place, size_text(one.size),
+                     one.why.empty() ? "" : fmt::format(" ({})", one.why),
+                     one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
+}
+
+void print(std::FILE* out, const Found& found) {
+  const Divergence& seen = found.divergence;
+  const auto row = [&](const char* topic, const std::string& text) {
+    std::fprintf(out, "%s\n", fmt::format("  {:<6} {}", topic, for_terminal(text)).c_str());
+  };
+  std::fprintf(out, "%s\n",
+               for_terminal(fmt::format("{}: {} compared", found.of, counted(seen.tensors, "tensor"))).c_str());
+  if (!found.has_noise)
+    row("noise", "not measured: --noise names second runs");
+  else if (seen.noisiest.empty())
+    row("noise", "none: two runs of an arm have equal bits");
+  else
+    row("noise",
+        fmt::format("two runs of an arm differ by up to {}: {}", size_text(seen.largest_noise), seen.noisiest));
+  if (seen.only_in_one > 0)
+    row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
+  if (!seen.first) {
+    row("first", "no tensor differs by more than noise");
+    return;
+  }
+  row("first", text_of(*seen.first));
+  if (seen.rise)
+    row("rise",
+        fmt::format("{}, {:.0f} times as much as any before it in this phase", text_of(*seen.rise), seen.rise_factor));
+  row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
+}
+
+nlohmann::json json_of(const Difference& one) {
+  nlohmann::json out{{"rank", one.rank}, {"step", one.step}, {"tensor", one.place}, {"noise", one.noise}};
+  out["relative_difference"] = std::isfinite(one.size) ? nlohmann::json(one.size) : nlohmann::json("inf");
+  if (!one.why.empty()) out["reason"] = one.why;
+  return out;
+}
+
+std::string json_of(const Found& found) {
+  const Divergence& seen = found.divergence;
+  nlohmann::json out{{"schema", "fp8lab.divergence/1"},
+                     {"compared", found.of},
+                     {"tensors", seen.tensors},
+                     {"different", seen.different},
+                     {"only_in_one", seen.only_in_one},
+                     {"first", nullptr},
+                     {"rise", nullptr},
+                     {"noise", nullptr}};
+  if (found.has_noise) out["noise"] = std::isfinite(seen.largest_noise) ? nlohmann::json(seen.largest_noise) : "inf";
+  if (seen.first) out["first"] = json_of(*seen.first);
+  if (seen.rise) out["rise"] = json_of(*seen.rise);
+  return out.dump(1) + "\n";
+}
+
+}  // namespace
+
+int divergence_command(const DivergenceRequest& request, const Program& program) {
+  check(request.inputs.size() <= 2, "divergence: name one scenario, or two folders of recordings");
+  int stopped_by = 0;
+  const Found found = request.inputs.size() == 2 ? of_folders(request) : of_cell(request, program, stopped_by);
+  if (stopped_by != 0) return 128 + stopped_by;
+  const std::string json = json_of(found);
+  if (request.json) std::fputs(json.c_str(), stdout);
+  print(request.json ? stderr : stdout, found);
+  return found.divergence.first ? kDiverges : kNone;
+}
+
+}  // namespace fp8lab

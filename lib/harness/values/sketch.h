@@ -1,0 +1,28 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace fp8lab {
+
+inline constexpr std::size_t kSketchSums = 64;
+
+/// A summary of an array, from which the distance of two arrays is estimated: 64 sums of its elements under fixed
+/// signs. `lib/subjects/fp8lab_subjects/watching/values.py` makes the same numbers.
+struct Sketch {
+  double norm = 0.0;                       ///< square root of the sum of squares; NaN if an element is not finite
+  std::uint64_t bits = 0;                  ///< checksum of the elements' bits; comparable within one kind of recorder
+  std::array<double, kSketchSums> sums{};  ///< meaningless if `norm` is NaN
+};
+
+Sketch sketch_of(std::span<const float> values);
+
+/// The norm of the difference of two arrays of the same shape, relative to the larger one of their norms. 0 if their
+/// bits are equal, or if both are zero. It is an estimate otherwise, with a standard deviation of 9 %: each sum of
+/// signed elements has the sum of squares as its expected square, and there are 64. Infinity if an array has an element
+/// that is not finite.
+double relative_difference(const Sketch& a, const Sketch& b);
+
+}  // namespace fp8lab

@@ -1,0 +1,159 @@
+"""Sketches of the tensors of a program, in the order of its execution: a file of each rank, for `fp8lab divergence`.
+
+A sketch is 64 sums of an array's elements under fixed signs. The sum of squares of the difference of two sketches
+estimates the sum of squares of the difference of the arrays, within about 18 %. lib/harness/values/sketch.cpp makes
+the same numbers.
+"""
+
+import math
+import os
+
+import torch
+from torch.utils._pytree import tree_iter
+
+from ..ledger import inner_tensors
+from .attaching import steps_of
+from .owners import WRAPPED
+from .weights import checksum
+
+FOLDER = "FP8LAB_VALUES"  # the folder of the files
+STEPS = "FP8LAB_VALUES_STEPS"  # "1:3", both included
+SCHEMA = "fp8lab.values/1"
+SUMS, ROWS = 64, 1 << 14
+MASK = (1 << 64) - 1
+# Operations whose operands are recorded: matrix products and attention.
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_scaled_grouped_mm", "_grouped_mm", "convolution")
+ATTENTION = "scaled_dot_product"
+
+
+def sign(index):
+    """1 or -1 by a hash of `index` (splitmix64)."""
+    value = (index + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return -1.0 if ((value ^ (value >> 31)) & 1) else 1.0
+
+
+class Sketches:
+    """Makes sketches; keeps the signs on each device."""
+
+    def __init__(self):
+        self.signs = {}
+
+    def _signs_on(self, device):
+        if device not in self.signs:
+            self.signs[device] = torch.tensor([sign(row) for row in range(ROWS)], dtype=torch.float64, device=device)
+        return self.signs[device]
+
+    def of(self, flat):
+        """(norm, 64 sums) of a flat tensor."""
+        sums = torch.zeros(SUMS, dtype=torch.float64, device=flat.device)
+        squares = torch.zeros((), dtype=torch.float64, device=flat.device)
+        for index, part in enumerate(flat.split(SUMS * ROWS)):
+            part = (part.float() if part.is_floating_point() else part).double()
+            squares += part.square().sum()
+            if part.numel() % SUMS:
+                part = torch.nn.functional.pad(part, (0, SUMS - part.numel() % SUMS))
+            rows = part.view(-1, SUMS)
+            sums += sign((1 << 32) + index) * (self._signs_on(flat.device)[: len(rows)] @ rows)
+        return math.sqrt(squares.item()), sums.tolist()
+
+
+def columns_of(tensor, sketches):
+    """The columns of a tensor in a file: type, shape, norm, checksum of its bits, sums."""
+    shape = "x".join(str(size) for size in tensor.shape) or "1"
+    norm, sums = sketches.of(tensor.reshape(-1))
+    if not math.isfinite(norm):
+        norm, sums = math.nan, []
+    bits = checksum(tensor) or 0
+    return [str(tensor.dtype).removeprefix("torch."), shape, f"{norm:.9g}", f"{bits:x}", ",".join(f"{one:.9g}" for one in sums)]
+
+
+class Values:
+    name = "values"
+
+    def __init__(self, session):
+        self.session = session
+        self.first, self.last = steps_of(os.environ.get(STEPS, ""))
+        self.sketches, self.lines, self.file, self.tensors = Sketches(), [], None, 0
+        self.weights_recorded = False
+
+    def _record(self, phase, module, name, tensor):
+        if self.last is not None and self.session.step > self.last or self.session.step < self.first:
+            return
+        for index, inner in enumerate(inner_tensors(tensor.detach())):
+            if inner.device.type == "meta" or inner.numel() == 0 or inner.is_complex():
+                continue
+            called = name if index == 0 else f"{name}, part {index + 1}"
+            place = [str(self.session.step), phase, module, called]
+            columns = columns_of(inner, self.sketches)
+            self.lines.append("\t".join(" ".join(one.split()) for one in place) + "\t" + "\t".join(columns))
+            self.tensors += 1
+
+    def _record_tree(self, phase, module, name, tree):
+        tensors = [one for one in tree_iter(tree) if isinstance(one, torch.Tensor)]
+        for index, tensor in enumerate(tensors):
+            self._record(phase, module, name if len(tensors) == 1 else f"{name}[{index}]", tensor)
+        return tensors
+
+    def _named(self, module):
+        return WRAPPED.sub("", self.session.name_of(module))
+
+    def called(self, module, inputs):
+        """The outermost module is called."""
+        if not self.weights_recorded:
+            self.weights_recorded = True
+            for prefix, model in self.session.models():
+                for name, parameter in model.named_parameters():
+                    self._record("setup", prefix + WRAPPED.sub("", name), "weight", parameter)
+        self._record_tree("forward", self._named(module), "input", inputs)
+
+    def returned(self, module, output):
+        name = self._named(module)
+        for index, tensor in enumerate(self._record_tree(self.session.phase, name, "output", output)):
+            if tensor.requires_grad and not tensor.is_leaf:
+                label = "gradient of output" + (f"[{index}]" if index else "")
+                tensor.register_hook(lambda grad, label=label: self.session.tell("saw_gradient", name, label, grad))
+
+    def saw_gradient(self, module, label, gradient):
+        if gradient is not None:
+            self._record("backward", module, label, gradient)
+
+    def observe(self, function, args, kwargs, out, seconds):
+        name = getattr(function, "__name__", "").partition(".")[0]
+        if name not in PRODUCTS and ATTENTION not in name:
+            return
+        stack, phase = self.session.stack, self.session.phase
+        module = self._named(stack[-1][0]) if stack else ""
+        operands = [one for one in tree_iter((args, kwargs)) if isinstance(one, torch.Tensor)]
+        for index, tensor in enumerate(operands):
+            self._record(phase, module, f"operand {index + 1} of {name}", tensor)
+
+    def before_update(self, optimizer):
+        for name, parameter, _ in self.session.parameters_of(optimizer):
+            if parameter.grad is not None:
+                self._record("backward", name, "gradient", parameter.grad)
+
+    def step_ends(self):
+        for optimizer in self.session.optimizers():
+            for name, parameter, _ in self.session.parameters_of(optimizer):
+                self._record("optimizer", name, "updated weight", parameter)
+        self._write()
+
+    def _write(self):
+        """Adds the lines of the step to the file of this rank."""
+        if self.file is None:
+            os.makedirs(os.environ[FOLDER], exist_ok=True)
+            path = os.path.join(os.environ[FOLDER], f"rank-{self.session.rank()}.tsv")
+            self.file = open(path, "w", encoding="utf-8")
+            self.file.write(f"{SCHEMA}\n")
+        self.file.write("".join(line + "\n" for line in self.lines))
+        self.file.flush()
+        self.lines = []
+
+    def close(self):
+        if self.file is not None:
+            self.file.close()
+
+    def result(self):
+        return {}, {}, [f"{self.tensors} tensors recorded"]
