@@ -60,14 +60,13 @@ class DivergenceOfProgramsTest : public ::testing::Test {
 
   /// Records the program under `name`.
   void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1) {
-    std::vector<std::string> words{
-        "watch", "--measure", "parity", "--values", (directory_ / name).string(), "-o", (directory_ / "out").string(),
-        "--",    python_};
+    std::vector<std::string> words{"watch",    "--measure", "parity", "--values", (directory_ / name).string(), "-o",
+                                   (directory_ / "out").string(), "--", python_};
     if (ranks > 1)
       words.insert(words.end(),
                    {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
-    words.insert(words.end(),
-                 {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block), std::to_string(step)});
+    words.insert(words.end(), {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block),
+                               std::to_string(step)});
     sample::Process process(words, directory_.string());
     EXPECT_EQ(process.finish(), 0) << process.output;
   }
@@ -117,7 +116,7 @@ TEST_F(DivergenceOfProgramsTest, ScenarioOfAScript_RunsBothArmsTwice) {
                 "version: 1\nname: planted\ntitle: t\nsubject: script\nscript: " + std::string(paths::kWatched) +
                     "/planted.py\narguments: {before: [none, '0', '0'], after: [gradient, '2', '2']}\n"
                     "matrix: {device: [cpu]}\nmeasure: [parity]\n"
-                    "expect: [{metric: parity.weights_moved, equals: 1}]\n");
+                    "expect: [{metric: parity.weights_moved, arm: [before, after], equals: 1}]\n");
   sample::Process process({"divergence", (directory_ / "planted.yaml").string(), "-o", (directory_ / "out").string()},
                           directory_.string());
   EXPECT_EQ(process.finish(), 1) << process.output;
@@ -126,16 +125,17 @@ TEST_F(DivergenceOfProgramsTest, ScenarioOfAScript_RunsBothArmsTwice) {
 }
 
 TEST_F(DivergenceOfProgramsTest, LibraryCell_IsRecordedByItsWorker) {
-  sample::write(
-      directory_ / "stale.yaml",
-      "version: 1\nname: stale\ntitle: t\nsubject: torch\nmodel: {layer: layernorm_mlp, form: llama, layers: 2, "
-      "hidden: 64, heads: 2, ffn: 128, seq: 16}\ntraining: {steps: 2, optimizer: adam, moments: f32}\n"
-      "matrix: {device: [cpu]}\ncontrol: same\nmeasure: [parity]\n"
-      "expect: [{metric: parity.weights_moved, equals: 1}]\n");
+  sample::write(directory_ / "stale.yaml",
+                "version: 1\nname: stale\ntitle: t\nsubject: double\nversions: {before: stale_transpose}\n"
+                "model: {layer: layernorm_mlp, form: llama, layers: 2, hidden: 64, ffn: 128, seq: 16}\n"
+                "training: {steps: 2, optimizer: adam, moments: bf16, learning_rate: 1e-2}\n"
+                "matrix: {device: [cpu]}\nmeasure: [parity]\n"
+                "expect: [{metric: parity.weights_moved, arm: [before, after], equals: 1}]\n");
   sample::Process process({"divergence", (directory_ / "stale.yaml").string(), "-o", (directory_ / "out").string()},
                           directory_.string());
-  EXPECT_EQ(process.finish(), 0) << process.output;
-  EXPECT_TRUE(contains(process.output, "no tensor differs by more than noise")) << process.output;
+  EXPECT_EQ(process.finish(), 1) << process.output;
+  EXPECT_TRUE(contains(process.output, "noise  none: two runs of an arm have equal bits")) << process.output;
+  EXPECT_TRUE(contains(process.output, "first  step 1, backward: operand 1 of mm: shape")) << process.output;
 }
 
 }  // namespace
