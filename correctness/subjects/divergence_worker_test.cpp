@@ -60,13 +60,14 @@ class DivergenceOfProgramsTest : public ::testing::Test {
 
   /// Records the program under `name`.
   void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1) {
-    std::vector<std::string> words{"watch",    "--measure", "parity", "--values", (directory_ / name).string(), "-o",
-                                   (directory_ / "out").string(), "--", python_};
+    std::vector<std::string> words{
+        "watch", "--measure", "parity", "--values", (directory_ / name).string(), "-o", (directory_ / "out").string(),
+        "--",    python_};
     if (ranks > 1)
       words.insert(words.end(),
                    {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
-    words.insert(words.end(), {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block),
-                               std::to_string(step)});
+    words.insert(words.end(),
+                 {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block), std::to_string(step)});
     sample::Process process(words, directory_.string());
     EXPECT_EQ(process.finish(), 0) << process.output;
   }

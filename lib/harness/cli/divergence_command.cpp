@@ -86,15 +86,15 @@ int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs:
   CellRecord record;
   RunnerEvents events;
   events.finished = [&](CellRecord&& finished) { record = std::move(finished); };
-  if (const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit())) return stopped_by;
+  if (const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit()))
+    return stopped_by;
   for (const Arm arm : arms) {
     const auto found = record.arms.find(arm);
     check(found != record.arms.end(),
           fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
                       name(arm)));
-    check(found->second.status == "ok",
-          fmt::format("divergence: the {} arm of cell {} ended with {}: {}", name(arm), cell.config.id,
-                      found->second.status, found->second.reason));
+    check(found->second.status == "ok", fmt::format("divergence: the {} arm of cell {} ended with {}: {}", name(arm),
+                                                    cell.config.id, found->second.status, found->second.reason));
   }
   return 0;
 }
@@ -127,9 +127,10 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
 std::string size_text(double size) { return std::isfinite(size) ? fmt::format("{:.2g}", size) : "all of it"; }
 
 std::string text_of(const Difference& one) {
-  return fmt::format("step {}, {}{}{}", one.step, one.place,
-                     one.why.empty() ? fmt::format(" differs by {}", size_text(one.size)) : fmt::format(": {}", one.why),
-                     one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
+  return fmt::format(
+      "step {}, {}{}{}", one.step, one.place,
+      one.why.empty() ? fmt::format(" differs by {}", size_text(one.size)) : fmt::format(": {}", one.why),
+      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -144,7 +145,8 @@ void print(std::FILE* out, const Found& found) {
   else if (seen.noisiest.empty())
     row("noise", "none: two runs of an arm have equal bits");
   else
-    row("noise", fmt::format("two runs of an arm differ by up to {}: {}", size_text(seen.largest_noise), seen.noisiest));
+    row("noise",
+        fmt::format("two runs of an arm differ by up to {}: {}", size_text(seen.largest_noise), seen.noisiest));
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
@@ -153,7 +155,8 @@ void print(std::FILE* out, const Found& found) {
   }
   row("first", text_of(*seen.first));
   if (seen.rise)
-    row("rise", fmt::format("{}, {:.0f} times as much as any before it in this phase", text_of(*seen.rise), seen.rise_factor));
+    row("rise",
+        fmt::format("{}, {:.0f} times as much as any before it in this phase", text_of(*seen.rise), seen.rise_factor));
   row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
 }
 
