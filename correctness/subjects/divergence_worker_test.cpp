@@ -18,7 +18,7 @@ using sample::contains;
 struct Plant {
   const char* defect;
   int block, step;
-  const char* place;  ///< of the first tensor that differs
+  const char* place;  ///< the first tensor that differs
 };
 
 constexpr Plant kPlants[] = {

@@ -136,10 +136,10 @@ class RankComparison {
   const std::vector<RecordedTensor>& a_;
   ByKey b_;
   Divergence& out_;
-  std::vector<std::string> keys_;  ///< of `a_`
+  std::vector<std::string> keys_;  ///< the keys of `a_`
   std::unordered_map<std::string, double> noise_;
   std::unordered_map<std::string, double> largest_in_;  ///< largest difference so far, by phase
-  double largest_ = 0.0;                                ///< of all phases
+  double largest_ = 0.0;                                ///< the largest of all phases
 };
 
 }  // namespace
