@@ -100,6 +100,7 @@ EXTERNALS = (
      ("lib/harness", "lib/comm/sockets", "scenarios", "bench", "correctness")),
     (r"re2/re2\.h", ("lib/harness/scenario/id_matcher.cpp",)),
     (r"toml\+\+/.*", ("lib/harness/scenario/toml_file.h",)),
+    (r"valijson/.*", ("correctness/harness",)),
     (r"zlib\.h", ("lib/harness/results",)),
 )
 # Heavy or versioned headers that stay out of headers of ours, except headers that only sources of their own folder include.

@@ -14,7 +14,7 @@ from typing import Any
 import files
 from documents import one_line, printable
 
-PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2"}
+PACKAGES = {"matplotlib": "python3-matplotlib", "jinja2": "python3-jinja2", "fastjsonschema": "python3-fastjsonschema"}
 # matplotlib warns if it cannot keep its cache of fonts, which it then makes again each time.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 EXIT_BAD_INPUT, EXIT_NOTHING, EXIT_INTERRUPTED = 2, 5, 128 + signal.SIGINT

@@ -8,22 +8,9 @@ import statistics
 import zlib
 from typing import Any
 
-from documents import (
-    FLAG,
-    LIST,
-    NOT_NEGATIVE,
-    NUMBER,
-    PLAIN,
-    TEXT,
-    Malformed,
-    misfit,
-    one_of,
-    parsed,
-    printable,
-    read_text,
-    short,
-)
+from documents import Malformed, parsed, printable, read_text, short
 from load import Problem
+from shape import FLAG, LIST, OBJECT, TEXT, Shape, is_number, members, plain_fault
 
 PEER_PREFIX = "peer_"
 _MEDIAN = "p50_us"
@@ -32,16 +19,21 @@ _TO_NS = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _RUN_LENGTH = re.compile(r"/(iterations|repeats|min_time|min_warmup_time):[^/]+")
 _TIMED = "iteration"  # a run_type
 # The shape of a row that can be shown. All other members of a row that are numbers are counters.
-_ENTRY = {
-    "name": TEXT,
-    "run_name?": TEXT,
-    "run_type?": TEXT,
-    "real_time?": NOT_NEGATIVE,
-    "time_unit?": one_of(*_TO_NS),
-    "error_occurred?": FLAG,
-    "error_message?": TEXT,
-    "skip_message?": TEXT,
-}
+_ENTRY = Shape(
+    members(
+        {"name": TEXT},
+        {
+            "run_name": TEXT,
+            "run_type": TEXT,
+            "real_time": {"type": "number", "minimum": 0},
+            "time_unit": {"enum": [*_TO_NS]},
+            "error_occurred": FLAG,
+            "error_message": TEXT,
+            "skip_message": TEXT,
+        },
+    )
+)
+_DOCUMENT, _CONTEXT = Shape(members({"benchmarks": LIST})), Shape(OBJECT)
 _NOT_COUNTERS = frozenset(
     {
         "real_time",
@@ -123,20 +115,20 @@ def _rows(label: str, path: pathlib.Path, problems: list[Problem], bench: Bench)
     except UnicodeDecodeError as error:
         problem("", f"is not text in UTF-8: {error}")
         return []
-    if fault := misfit(document, {"benchmarks": LIST}):
-        problem("", fault)
+    if wrong := _DOCUMENT.fault(document):
+        problem("", wrong)
         return []
     context = document.get("context", {})
-    if fault := misfit(context, {"*": PLAIN}, "context"):
-        problem("", f"{fault}; its rows are shown without it")
+    if wrong := _CONTEXT.fault(context, "context") or plain_fault(context, "context"):
+        problem("", f"{wrong}; its rows are shown without it")
         context = {}
     bench.contexts.append((_source(label, path), context))
     device = next((str(context[key]) for key in ("gpu", "device", "cuda_device") if key in context), "cpu")
     by_name: dict[str, list[dict[str, Any]]] = {}
     for number, entry in enumerate(document["benchmarks"], 1):
-        if fault := misfit(entry, _ENTRY):
+        if wrong := _ENTRY.fault(entry):
             name = entry.get("name") if isinstance(entry, dict) else None
-            problem(f"benchmark {number}{f' ({short(name)})' if isinstance(name, str) else ''}", fault)
+            problem(f"benchmark {number}{f' ({short(name)})' if isinstance(name, str) else ''}", wrong)
         elif entry.get("run_type", _TIMED) == _TIMED:
             by_name.setdefault(_RUN_LENGTH.sub("", entry.get("run_name") or entry["name"]), []).append(entry)
     return [_row(Row(name, label, path, device, None, {}), entries_of) for name, entries_of in by_name.items()]
@@ -157,8 +149,8 @@ def _row(row: Row, entries: list[dict[str, Any]]) -> Row:
         for entry in good
         if "real_time" in entry
     ]
-    keys = {key for entry in good for key, value in entry.items() if key not in _NOT_COUNTERS and NUMBER.fits(value)}
-    counters = {key: statistics.median(e[key] for e in good if NUMBER.fits(e.get(key))) for key in sorted(keys)}
+    keys = {key for entry in good for key, value in entry.items() if key not in _NOT_COUNTERS and is_number(value)}
+    counters = {key: statistics.median(e[key] for e in good if is_number(e.get(key))) for key in sorted(keys)}
     return dataclasses.replace(row, nanoseconds=statistics.median(times) if times else None, counters=counters)
 
 

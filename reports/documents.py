@@ -1,10 +1,5 @@
-"""Documents from files. They are checked once, when they are read, so that all other code may rely on their types.
+"""Documents from files, and their texts in a terminal and in Markdown."""
 
-A shape describes a value. It is a `Leaf`; a list with the shape of every item; or a mapping with the shapes of keys. A
-key whose name ends in `?` is optional, keys that are not named are allowed, and "*" stands for every key.
-"""
-
-import dataclasses
 import errno
 import gzip
 import json
@@ -12,17 +7,14 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Callable, Iterable
 from typing import Any
 
 MOST_DEPTH = 64
 MOST_BYTES = 512 << 20  # kMostDocumentBytes of lib/harness/cell/regular_file.h
-# Above every real figure, and small enough that sums, squares and the margins of a plot's axis stay finite.
-GREATEST = 1e100
 
 
 class Malformed(ValueError):
-    """The text is no valid document, or not one of the expected shape. `record` names the part that is wrong."""
+    """The text is no valid document. `record` names the part that is wrong."""
 
     def __init__(self, text: str, record: str = "") -> None:
         super().__init__(text)
@@ -31,106 +23,6 @@ class Malformed(ValueError):
     @property
     def located(self) -> str:
         return f"{self.record}: {self}" if self.record else str(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Leaf:
-    words: str
-    fits: Callable[[Any], bool]
-
-
-def _is_number(value: Any) -> bool:
-    kind = type(value)
-    return (kind is float or kind is int) and -GREATEST <= value <= GREATEST
-
-
-def _is_integer(value: Any) -> bool:
-    return type(value) is int and -(2**63) <= value < 2**63
-
-
-def _is_plain(value: Any, depth: int = 8) -> bool:
-    """True for JSON that is not nested too deeply and whose numbers are finite."""
-    if isinstance(value, dict):
-        return depth > 0 and all(_is_plain(inner, depth - 1) for inner in value.values())
-    if isinstance(value, list):
-        return depth > 0 and all(_is_plain(inner, depth - 1) for inner in value)
-    return value is None or type(value) in (str, bool) or _is_number(value)
-
-
-TEXT = Leaf("text", lambda value: type(value) is str)
-TEXT_OR_NULL = Leaf("text or null", lambda value: value is None or type(value) is str)
-FLAG = Leaf("true or false", lambda value: type(value) is bool)
-FLAG_OR_NULL = Leaf("true, false or null", lambda value: value is None or type(value) is bool)
-INTEGER = Leaf("an integer", _is_integer)
-COUNT = Leaf("an integer from 0 on", lambda value: _is_integer(value) and value >= 0)
-NUMBER = Leaf("a finite number", _is_number)
-NUMBER_OR_NULL = Leaf("a finite number or null", lambda value: value is None or _is_number(value))
-NOT_NEGATIVE = Leaf("a number from 0 on", lambda value: _is_number(value) and value >= 0)
-LIST = Leaf("a list", lambda value: type(value) is list)
-SCALAR = Leaf("text, a number, a switch or null", lambda value: _is_plain(value, 0))
-PLAIN = Leaf("text, finite numbers, and lists and objects of few levels", _is_plain)
-
-
-def one_of(*words: str) -> Leaf:
-    return Leaf(f"one of {', '.join(words)}", lambda value: type(value) is str and value in words)
-
-
-class _Misfit(Exception):
-    """A part that does not have its shape. `path` is made on the way out, since nearly all values fit."""
-
-    def __init__(self, message: str, key: str = "") -> None:
-        super().__init__(message)
-        self.path: list[str | int] = [key] if key else []
-
-
-def misfit(value: Any, shape: Any, path: str = "") -> str:
-    """The message about the first part of `value` that does not have the shape, or an empty text."""
-    try:
-        _demand(value, shape)
-    except _Misfit as fault:
-        for key in reversed(fault.path):
-            path = f"{path}[{key}]" if isinstance(key, int) else step(path, key)
-        return f"{f'`{path}`' if path else 'it'} {fault}"
-    return ""
-
-
-def _demand(value: Any, shape: Any) -> None:
-    if isinstance(shape, Leaf):
-        if not shape.fits(value):
-            raise _wrong(shape.words, value)
-    elif isinstance(shape, list):
-        if type(value) is not list:
-            raise _wrong("a list", value)
-        _demand_all(enumerate(value), shape[0])
-    elif type(value) is not dict:
-        raise _wrong("an object", value)
-    elif "*" in shape:
-        _demand_all(value.items(), shape["*"])
-    else:
-        for name, inner in shape.items():
-            key = name.removesuffix("?")
-            if key in value:
-                _demand_all([(key, value[key])], inner)
-            elif name == key:
-                raise _Misfit("is missing", key)
-
-
-def _demand_all(items: Iterable[tuple[str | int, Any]], shape: Any) -> None:
-    for key, value in items:
-        try:
-            _demand(value, shape)
-        except _Misfit as fault:
-            fault.path.append(key)
-            raise
-
-
-def _wrong(expected: str, value: Any) -> _Misfit:
-    return _Misfit(f"must be {expected}, but is {described(value)}")
-
-
-def step(path: str, key: str) -> str:
-    plain = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else f'"{short(key)}"'
-    return f"{path}.{plain}" if path else plain
 
 
 def short(text: str) -> str:
@@ -193,7 +85,7 @@ def read_text(path: pathlib.Path) -> str:
 def parsed(text: str) -> Any:
     """The JSON document in `text`, with all texts printable. Raises Malformed."""
     try:
-        document = json.loads(text, parse_int=integer)
+        document = json.loads(text, parse_int=integer, parse_constant=str)  # NaN is no JSON: text, which fits no figure
     except json.JSONDecodeError as error:
         raise Malformed(f"is not JSON: {error.msg} (column {error.colno})", f"line {error.lineno}") from error
     except RecursionError:
@@ -218,3 +110,30 @@ def cleaned(value: Any, depth: int = 0) -> Any:
     if isinstance(value, dict):
         return {printable(key): cleaned(inner, depth + 1) for key, inner in value.items()}
     return value
+
+
+# --- Markdown, by the same rules as lib/harness/cell/escape.h -------------------------------------------------------------
+
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+# The beginning of a line that Markdown reads as a list, a heading, a quotation or a rule.
+_BLOCK = re.compile(r"(?=[>=#]|[-+](?:[-+ ]|$))|(?<=^)(\d+)(?=[.)](?: |$))")
+
+
+def _plain(text: str) -> str:
+    return printable(text).replace("\n", " ").replace("\t", " ")
+
+
+def markdown(text: str) -> str:
+    """One line of Markdown, for a paragraph or a table, that is rendered as `text`."""
+    plain = _plain(text).strip(" ")
+    out = _MARKUP.sub(lambda found: "\\" + found[0], plain).replace("&", "&amp;").replace("<", "&lt;")
+    block = _BLOCK.match(plain)
+    return f"{block[1] or ''}\\{out[len(block[1] or ''):]}" if block and not out.startswith("\\") else out
+
+
+def markdown_code(text: str) -> str:
+    """One line of Markdown that is rendered as `text` in code style."""
+    plain = _plain(text).replace("|", "\\|")  # Markdown splits a table into cells before it parses code
+    fence = "`" * (1 + max(map(len, re.findall("`+", plain)), default=0))
+    space = " " if not plain or plain.startswith("`") or plain.endswith("`") else ""
+    return f"{fence}{space}{plain}{space}{fence}"

@@ -15,7 +15,7 @@ import markupsafe
 
 import answer as answers
 import bench as benches
-import escape
+import documents
 import findings
 import measure_tables
 import plot as plotting
@@ -263,5 +263,5 @@ def markdown(report: Report) -> str:
 def _markdown(text: Text | str) -> str:
     if isinstance(text, Text):
         words = text.markdown or text.text
-        return escape.markdown_code(words) if text.look == "code" and words else escape.markdown(words)
-    return escape.markdown(text)
+        return documents.markdown_code(words) if text.look == "code" and words else documents.markdown(words)
+    return documents.markdown(text)

@@ -8,7 +8,8 @@ import re
 import zlib
 from typing import Any, NamedTuple
 
-from documents import COUNT, LIST, TEXT, INTEGER, Malformed, described, misfit, parsed, read_text
+from documents import Malformed, described, parsed, read_text
+from shape import COUNT, INTEGER, LIST, TEXT, Shape, members
 
 SCHEMA = "fp8lab.timeline/1"
 # The kinds of holders in the ledger's order; True if the schedule lets their bytes outlive backward
@@ -26,11 +27,9 @@ KINDS = {
     "in flight": False,
     "workspace": False,
 }
-_SHAPE = {
-    "holders": [{"kind": TEXT, "owner": TEXT, "what": TEXT}],
-    "marks": [{"name": TEXT, "live_bytes": INTEGER, "retained_bytes": INTEGER, "event": COUNT}],
-    "events": LIST,
-}
+_HOLDER = members({"kind": TEXT, "owner": TEXT, "what": TEXT})
+_MARK = members({"name": TEXT, "live_bytes": INTEGER, "retained_bytes": INTEGER, "event": COUNT})
+_SHAPE = Shape(members({"holders": {**LIST, "items": _HOLDER}, "marks": {**LIST, "items": _MARK}, "events": LIST}))
 _EVENT = (int, int, int, int, str, int)
 
 
@@ -122,14 +121,14 @@ def read(path: pathlib.Path) -> Timeline:
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise TimelineError(f"its schema is `{schema}`, and this version draws {SCHEMA}")
-    if fault := misfit(document, _SHAPE):
-        raise TimelineError(fault)
+    if wrong := _SHAPE.fault(document):
+        raise TimelineError(wrong)
     return _from(document)
 
 
 def _from(document: dict[str, Any]) -> Timeline:
     holders = [Holder(h["kind"], h["owner"], h["what"]) for h in document["holders"]]
-    marks = [Mark(m["name"], m["live_bytes"], m["retained_bytes"], m["event"]) for m in document["marks"]]
+    marks = [Mark(m["name"], *(int(m[key]) for key in ("live_bytes", "retained_bytes", "event"))) for m in document["marks"]]
     events, live = [], 0
     for number, entry in enumerate(document["events"]):
         if type(entry) is not list or tuple(map(type, entry)) not in (_EVENT, (*_EVENT, int)):

@@ -48,6 +48,6 @@ set(CPACK_DEBIAN_PROGRAM_PACKAGE_NAME fp8lab)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)  # the libraries that the program is linked with
-set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3, python3-matplotlib, python3-jinja2")  # for `fp8lab report`
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3, python3-matplotlib, python3-jinja2, python3-fastjsonschema")  # for `fp8lab report`
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "python3-venv")  # for `fp8lab subjects --install`
 include(CPack)

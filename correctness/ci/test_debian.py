@@ -48,7 +48,7 @@ class Debian(unittest.TestCase):
         self.assertTrue({"libc6", "libstdc++6"} <= depends, depends)
 
     def test_what_only_some_commands_need_is_recommended_or_suggested(self):
-        self.assertEqual(self.field("Recommends"), "python3, python3-matplotlib, python3-jinja2")
+        self.assertEqual(self.field("Recommends"), "python3, python3-matplotlib, python3-jinja2, python3-fastjsonschema")
         self.assertEqual(self.field("Suggests"), "python3-venv")
 
     def test_its_maintainer_has_a_name_and_an_address(self):

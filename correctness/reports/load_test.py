@@ -174,6 +174,7 @@ class Loading(sample.Case):
             record = sample.cell()
             record["arms"]["after"] |= {"losses": [1.0, None], "noise": [{"tensor": "w", "of": "weight", "sqnr_db": 20.0}]}
             record["claims"] = [{"source": "a", "words": "b", "metric": "m", "arm": "after", "value": 1, "unit": "B"}]
+            record["claims"][0] |= {"predicted": None, "measured": 1}
             record["upstream"] = ["TransformerEngine#1"]
             self.assertEqual(records.fault_of(record), "")
             entry, last = record, ""
@@ -201,7 +202,7 @@ class Loading(sample.Case):
         loader = self.loaded()
         self.assertIn(
             'cell 1 (leak/device=meta,recipe=delayed): `arms.after.metrics."host.pre_forward_ns".value` must be a '
-            "finite number or null, but is the number nan; left out: run its scenario again to have it shown",
+            'finite number or null, but is the text "NaN"; left out: run its scenario again to have it shown',
             self.only_problem(loader),
         )
         self.assertEqual(len(loader.sets[0].cells), 3)

@@ -3,7 +3,9 @@
 import copy
 import gzip
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -11,6 +13,10 @@ from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "reports"))
+# As `fp8lab report` sets it.
+os.environ["FP8LAB_RESULTS_SCHEMA"] = subprocess.run(
+    [os.environ["FP8LAB_PROGRAM"], "schema", "results"], capture_output=True, text=True, check=True
+).stdout
 
 MIB = 2**20
 ENVIRONMENT: dict[str, Any] = {

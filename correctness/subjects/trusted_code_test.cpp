@@ -70,18 +70,18 @@ TEST_F(TrustedCode, WorkingDirectory_ItsModulesReplaceNoneOfThePrograms) {
 }
 
 TEST_F(TrustedCode, WorkingDirectory_ItsModulesAreNoPackagesOfAReport) {
-  write_modules("here", {"matplotlib.py", "jinja2.py", "importlib/__init__.py", "load.py"});
+  write_modules("here", {"fastjsonschema.py", "matplotlib.py", "jinja2.py", "importlib/__init__.py", "load.py"});
   const auto python = directory_ / "python";
   sample::write(python, "#!/bin/sh\nexec python3 -S \"$@\"\n");  // without site packages
   std::filesystem::permissions(python, std::filesystem::perms::owner_all);
-  sample::write(directory_ / "reports/__main__.py", "import jinja2, matplotlib\n");
+  sample::write(directory_ / "reports/__main__.py", "import fastjsonschema, jinja2, matplotlib\n");
   ::setenv("FP8LAB_REPORTS", (directory_ / "reports").c_str(), 1);
   ::setenv("FP8LAB_PYTHON", python.c_str(), 1);
   for (const char* path : {"", ":", "/nowhere:"}) {
     ::setenv("PYTHONPATH", path, 1);
     const Ended ended = run({"report", "out", "-o", "report"});
     EXPECT_EQ(ended.code, 2);
-    EXPECT_TRUE(contains(ended.errors, "is no Python 3.11 with matplotlib and Jinja2")) << ended.errors;
+    EXPECT_TRUE(contains(ended.errors, "is no Python 3.11 with matplotlib, Jinja2 and fastjsonschema")) << ended.errors;
     EXPECT_EQ(imported(), "") << path;
   }
 }

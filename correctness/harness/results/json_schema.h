@@ -5,8 +5,7 @@
 
 namespace fp8lab::sample {
 
-/// The places at which a JSON document breaks a JSON Schema, one line each: "/cells/0/id: not of type string". Supports
-/// the keywords that our schemas use and throws for any other, so that no rule is passed over in silence.
+/// What Valijson finds wrong with a JSON document under a JSON Schema, one line each.
 std::vector<std::string> schema_violations(const std::string& schema, const std::string& document);
 
 /// The same for a YAML document with the types that JSON gives its scalars.

@@ -122,11 +122,17 @@ TEST(ResultsSchema, AcceptsResultsThatARunWrites) {
   crashed.arms[Arm::kAfter].output_tail = "tail";
   const std::string document = results_json({good, crashed}, environment_json({}, {}), false);
   for (const std::string& violation : sample::schema_violations(results_schema(), document)) ADD_FAILURE() << violation;
-  Json broken = Json::parse(document);
-  broken["cells"][0].erase("hash");
-  broken["cells"][1]["verdict"] = "fine";
-  broken["extra"] = 1;
-  EXPECT_EQ(sample::schema_violations(results_schema(), broken.dump()).size(), 3u);
+  const auto breaks = [&](const auto& change) {
+    Json broken = Json::parse(document);
+    change(broken);
+    return !sample::schema_violations(results_schema(), broken.dump()).empty();
+  };
+  EXPECT_TRUE(breaks([](Json& results) { results["cells"][0].erase("hash"); }));
+  EXPECT_TRUE(breaks([](Json& results) { results["cells"][0]["id"] = "/etc"; }));
+  EXPECT_TRUE(breaks([](Json& results) { results["cells"][1]["verdict"] = "fine"; }));
+  EXPECT_TRUE(breaks([](Json& results) { results["cells"][1]["config"]["device"] = Json::array(); }));
+  EXPECT_TRUE(breaks([](Json& results) { results["environment"]["program"]["git_commit"] = 5; }));
+  EXPECT_TRUE(breaks([](Json& results) { results["extra"] = 1; }));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "harness/cli/program.h"
+#include "harness/cli/schema/schemas.h"
 #include "harness/subjects/captured_process.h"
 #include "harness/subjects/python_path.h"
 
@@ -17,13 +18,15 @@ namespace {
 
 constexpr const char* kPythonVariable = "FP8LAB_PYTHON";
 constexpr const char* kReportsVariable = "FP8LAB_REPORTS";
+constexpr const char* kSchemaVariable = "FP8LAB_RESULTS_SCHEMA";  // the report's program reads it
 // The probe only finds the packages, which is far quicker than importing them. "" in sys.path is the working directory,
 // whose files are not the report's packages.
 constexpr const char* kProbe =
     "import sys\n"
     "sys.path[:] = [folder for folder in sys.path if folder]\n"
     "from importlib.util import find_spec\n"
-    "sys.exit(sys.version_info < (3, 11) or not (find_spec('matplotlib') and find_spec('jinja2')))\n";
+    "sys.exit(sys.version_info < (3, 11) or not "
+    "all(map(find_spec, ('matplotlib', 'jinja2', 'fastjsonschema'))))\n";
 
 constexpr double kProbeSeconds = 60;
 
@@ -47,11 +50,10 @@ std::string find_python() {
       named.empty() ? std::vector<std::string>{"python3", "/usr/bin/python3"} : std::vector{named};
   for (const std::string& candidate : candidates)
     if (captured({candidate, "-c", kProbe}, "", kProbeSeconds).status == 0) return candidate;
-  fail(
-      fmt::format("report: {} is no Python 3.11 with matplotlib and Jinja2; install the Debian packages python3, "
-                  "python3-matplotlib and python3-jinja2 (apt-get install python3-matplotlib python3-jinja2), or name "
-                  "another Python in {}",
-                  fmt::join(candidates, " or "), kPythonVariable));
+  fail(fmt::format(
+      "report: {} is no Python 3.11 with matplotlib, Jinja2 and fastjsonschema; install them (apt-get install "
+      "python3-matplotlib python3-jinja2 python3-fastjsonschema), or name another Python in {}",
+      fmt::join(candidates, " or "), kPythonVariable));
 }
 
 std::string find_reports(const std::string& built_in) {
@@ -69,6 +71,7 @@ std::string find_reports(const std::string& built_in) {
 int report_command(const ReportRequest& request, const Program& program) {
   const std::string reports = find_reports(program.reports_directory);
   ::setenv("PYTHONPATH", python_path().c_str(), 1);
+  ::setenv(kSchemaVariable, results_schema().c_str(), 1);
   std::vector<std::string> arguments{find_python(), reports};
   arguments.insert(arguments.end(), {"--out=" + request.out, "--title=" + request.title,
                                      "--figures=" + std::to_string(request.figures)});

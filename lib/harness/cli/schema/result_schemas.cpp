@@ -23,9 +23,20 @@ const Json kInteger{{"type", "integer"}};
 const Json kCount{{"type", "integer"}, {"minimum", 0}};
 const Json kPositive{{"type", "integer"}, {"minimum", 1}};
 const Json kSeconds{{"type", "number"}, {"minimum", 0}};
+const Json kFlagOrNull{{"type", {"boolean", "null"}}};
+// An id is part of file names, and an absolute path would leave the folder.
+const Json kId{{"type", "string"}, {"pattern", "^[^/]"}, {"title", "a path below the set's folder"}};
+const Json kScalar{{"type", {"string", "number", "boolean", "null"}}, {"title", "text, a number, a switch or null"}};
+const Json kObject{{"type", "object"}};
 const Json kHash{{"type", "string"}, {"pattern", "^[0-9a-f]{16}$"}};
 
 Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
+/// An object that may have further members.
+Json open_object(std::initializer_list<json_schema::Member> members) {
+  Json out = object(members);
+  out.erase("additionalProperties");
+  return out;
+}
 Json map_of(Json values) { return {{"type", "object"}, {"additionalProperties", std::move(values)}}; }
 
 /// A schema that allows the names of all values in `rows`.
@@ -97,7 +108,7 @@ Json cell_schema() {
   for (const Arm arm : kArms) arms[std::string(name(arm))] = reference("arm");
   return described(
       object(
-          {{"id", kText, "scenario and axes: attention-leak/device=meta,recipe=delayed"},
+          {{"id", kId, "scenario and axes: attention-leak/device=meta,recipe=delayed"},
            {"scenario", kText, "its name"},
            {"file", kText, "the scenario's file, as it was given"},
            {"line?", kCount, "line of the file in which the scenario begins; 0: unknown"},
@@ -123,7 +134,7 @@ Json cell_schema() {
             "arguments of the program, of subject script"},
            {"patch?", object({{"before?", kText, "the before arm's"}, {"after?", kText, "the after arm's"}}),
             "files of the diffs for copies of the arms' folders, of subject script"},
-           {"config", {{"type", "object"}}, "every key of the scenario by path, axes applied"},
+           {"config", map_of(kScalar), "every key of the scenario by path, axes applied"},
            {"timelines?", map_of(kText),
             "by arm, the file with its memory over time; a run with more than 32 MiB of them keeps those that a "
             "report draws"},
@@ -139,8 +150,15 @@ Json cell_schema() {
 }  // namespace
 
 std::string results_schema() {
-  const Json environment{{"type", "object"},
-                         {"required", {"program", "libraries", "host", "cpu", "devices", "variables"}}};
+  const Json program = open_object({{"git_commit?", kTextOrNull, "commit of the sources; null: not built from a clone"},
+                                    {"git_dirty?", kFlagOrNull, "true: the sources differed from the commit"}});
+  const Json environment =
+      open_object({{"program", program, "how it was built"},
+                   {"libraries", kObject, "versions"},
+                   {"host", kObject, "the machine"},
+                   {"cpu", open_object({{"model?", kTextOrNull, "as the system names it"}}), "the processor"},
+                   {"devices", map_of(kScalar), "by name, what it is or why it is unavailable"},
+                   {"variables", kObject, "environment variables that change a run"}});
   Json out =
       document(kResultsSchema, "fp8lab results",
                object({{"schema", {{"const", kResultsSchema}}, "name and version of this schema"},
@@ -168,7 +186,7 @@ std::string results_schema() {
       object({{"text", kText, "the expectation in words"},
               {"arm", one_of(kSides), "whose figure is judged; difference: before minus after"},
               {"metric", kTextOrNull, "null for an expectation of how the arm ends"},
-              {"pass", {{"type", {"boolean", "null"}}}, "null: undecided"},
+              {"pass", kFlagOrNull, "null: undecided"},
               {"observed", kNumberOrNull, "the figure, in the metric's unit"},
               {"limit", kNumberOrNull,
                "what it was held against; of a range, the bound that was missed, or else the lower one"},
