@@ -41,6 +41,17 @@ class Extend(unittest.TestCase):
                 with self.assertRaisesRegex(extend.ExtendError, f"a.h: {lines} lines hold `{gone}`"):
                     extend.Edit("a.h", "", gone, "").apply(pathlib.Path(folder))
 
+    def test_a_local_name_may_change(self):
+        extend = module("extend")
+        edit = extend.Edit("a.cpp", "", 'put("bytes", $mark.live);', '  put("example", $mark.live);\n')
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "a.cpp"
+            for name in ("mark", "after_backward"):
+                file.write_text(f'{{\n  put("bytes", {name}.live);\n}}\n', encoding="utf-8")
+                edit.apply(pathlib.Path(folder))
+                self.assertEqual(f'{{\n  put("example", {name}.live);\n  put("bytes", {name}.live);\n}}\n',
+                                 file.read_text(encoding="utf-8"))
+
 
 if __name__ == "__main__":
     unittest.main()
