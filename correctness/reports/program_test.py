@@ -185,6 +185,17 @@ class Program(sample.Case):
             self.assertEqual("Traceback" in ended.stderr, debug == "1")
             self.assertGreaterEqual(len(ended.stderr.splitlines()), lines)
 
+    def test_the_picture_of_readme_is_drawn_from_its_example(self) -> None:
+        readme = (sample.ROOT / "README.md").read_text(encoding="utf-8")
+        scenario = self.directory / "leak.yaml"
+        scenario.write_text(readme.partition("```yaml\n")[2].partition("```")[0], encoding="utf-8")
+        subprocess.run([PROGRAM, "run", scenario, "-o", self.directory / "out"], capture_output=True, timeout=280, check=True)
+        self.assertEqual(self.report(str(self.directory / "out")).returncode, 0)
+        drawn = next((self.directory / "report/figures").glob("timeline-0-leak-*.svg"))
+        kept = sample.ROOT / "reports/pictures/timeline.svg"
+        stale = f"{kept} is stale: run README's example, draw its report, and copy {drawn.name}"
+        self.assertEqual(drawn.read_bytes(), kept.read_bytes(), stale)
+
     def test_missing_packages_are_named_with_the_command_that_installs_them(self) -> None:
         write_small_set(self.directory / "good")
         bare = self.directory / "python"
