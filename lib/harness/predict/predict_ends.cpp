@@ -11,27 +11,27 @@ constexpr Bytes kToken = 4;
 
 EndsAccount::EndsAccount(const CellNumbers& cell)
     : cell_(cell),
-      present_(cell.vocabulary > 0),
+      present_(cell.shape.vocabulary > 0),
       sharded_(cell.sharding.sharded),
       adds_(!cell.sharding.sharded),
-      tied_(cell.tied_head),
-      dropout_(cell.dropout),
-      stream_(cell.plain(cell.hidden)) {
+      tied_(cell.shape.tied_head),
+      dropout_(cell.shape.dropout),
+      stream_(cell.plain(cell.shape.hidden)) {
   if (!present_) {
     output = stream_;
     return;
   }
-  by_token_ = cell.tokens * kF32;
-  statistics_ = cell.form.norm_statistics * by_token_;
-  logits_ = cell.plain(cell.vocabulary);
-  table_ = cell.vocabulary * cell.hidden * cell.element;
-  positions_ = cell.learned_positions ? cell.seq * cell.hidden * cell.element : 0;
-  norm_gradients_ = cell.form.norm_parameters * cell.hidden * cell.element;
-  parameters.push_back(table_parameter(cell, cell.vocabulary, cell.hidden));
-  if (cell.learned_positions) parameters.push_back(table_parameter(cell, cell.seq, cell.hidden));
-  for (std::int64_t i = 0; i < cell.form.norm_parameters; ++i)
-    parameters.push_back(vector_parameter(cell, cell.hidden));
-  if (!tied_) parameters.push_back(table_parameter(cell, cell.vocabulary, cell.hidden));
+  by_token_ = cell.shape.tokens * kF32;
+  statistics_ = cell.shape.form.norm_statistics * by_token_;
+  logits_ = cell.plain(cell.shape.vocabulary);
+  table_ = cell.shape.vocabulary * cell.shape.hidden * cell.shape.element;
+  positions_ = cell.shape.learned_positions ? cell.shape.seq * cell.shape.hidden * cell.shape.element : 0;
+  norm_gradients_ = cell.shape.form.norm_parameters * cell.shape.hidden * cell.shape.element;
+  parameters.push_back(table_parameter(cell, cell.shape.vocabulary, cell.shape.hidden));
+  if (cell.shape.learned_positions) parameters.push_back(table_parameter(cell, cell.shape.seq, cell.shape.hidden));
+  for (std::int64_t i = 0; i < cell.shape.form.norm_parameters; ++i)
+    parameters.push_back(vector_parameter(cell, cell.shape.hidden));
+  if (!tied_) parameters.push_back(table_parameter(cell, cell.shape.vocabulary, cell.shape.hidden));
   for (const ParameterNumbers& parameter : parameters) {
     kept += parameter.kept;
     gradients += parameter.shard;
@@ -39,7 +39,7 @@ EndsAccount::EndsAccount(const CellNumbers& cell)
     gather += parameter.forward;
   }
   groups = 1;
-  inputs = 2 * kToken * cell.tokens;
+  inputs = 2 * kToken * cell.shape.tokens;
   // The norm's result, and the logits with the logarithms of their sums.
   of_loss_ = cell.in_torch ? log_probabilities(cell) : by_token_;
   held = statistics_ + stream_ + logits_ + of_loss_ + gather.unsharded_parameters;

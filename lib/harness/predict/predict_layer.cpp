@@ -56,7 +56,7 @@ LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
 }
 
 LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
-    : cell_(cell), layers_(layers), stream_(cell.plain(cell.hidden)) {
+    : cell_(cell), layers_(layers), stream_(cell.plain(cell.shape.hidden)) {
   const Layer& layer = layers.first;
   Bytes state = 0;
   for (const Branch& branch : layer.branches) {
@@ -80,7 +80,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     }
   }
   if (layer.residual) saved += stream_;  // between the branches
-  keeps_input = cell.checkpoint || layer.branches.front().front().keeps_input;
+  keeps_input = cell.shape.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
     fp8_weights += parameter.to_be_fp8;
@@ -95,8 +95,8 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     early_transposes_ += parameter.transposes_early ? parameter.transpose : 0;
   }
   left_transposes = cell.decisions.clear_gathered_transposes ? 0 : transposes_;
-  transposes_stay = cell.in_later_steps().finds_transposes;
-  held = (cell.checkpoint ? stash + unemptied : saved) +
+  transposes_stay = cell.in_later_steps().phase.finds_transposes;
+  held = (cell.shape.checkpoint ? stash + unemptied : saved) +
          (cell.decisions.validate_usage_by_pass ? early_transposes_ : transposes_);
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters;
 }
@@ -142,7 +142,8 @@ Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
   const bool finds = transposes_stay && !at.first_of_run;
   const Bytes dropped = at.first_of_run || finds ? 0 : left_transposes;
   return gathered(&LayerAccount::forward_gather, position, dropped, finds) +
-         (cell_.checkpoint ? first_forward(layer, at.first_of_run, false) : full_forward(layer)) + unsharded_released;
+         (cell_.shape.checkpoint ? first_forward(layer, at.first_of_run, false) : full_forward(layer)) +
+         unsharded_released;
 }
 
 /// What is gathered is freed, with all copies of it.
@@ -156,7 +157,7 @@ Schedule LayerAccount::validation(bool first, LayerPosition position) const {
 
 Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   // The first layer of a language model has an embedding before it, and so is like any other.
-  const bool is_first = position.is_last() && cell_.vocabulary == 0;
+  const bool is_first = position.is_last() && cell_.shape.vocabulary == 0;
   const Layer& layer = layers_.of(at);
   if (!cell_.sharding.sharded) return backward_of_nodes(layer, is_first, !is_first) + release(is_first ? stream_ : 0);
   // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
@@ -172,7 +173,7 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
 
 /// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
 Schedule LayerAccount::merged(bool evaluates) const {
-  const Bytes masked = cell_.dropout && !evaluates ? stream_ : 0;
+  const Bytes masked = cell_.shape.dropout && !evaluates ? stream_ : 0;
   return allocate(masked) + allocate(stream_) + release(masked + stream_);
 }
 
@@ -193,12 +194,12 @@ Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run, bool
 /// Ends with the gradient of the input alive. If that is not `wanted`, ends with the first branch's part of it alive.
 Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const {
   const auto through = [&](const Branch& branch, bool beside_residual) {
-    return backward_of(branch, beside_residual, cell_.checkpoint);
+    return backward_of(branch, beside_residual, cell_.shape.checkpoint);
   };
-  const bool dropout = cell_.dropout;
-  const Schedule recompute = cell_.checkpoint ? full_forward(layer) + release(stream_) : Schedule{};
+  const bool dropout = cell_.shape.dropout;
+  const Schedule recompute = cell_.shape.checkpoint ? full_forward(layer) + release(stream_) : Schedule{};
   const Schedule region_released =
-      release(cell_.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
+      release(cell_.shape.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
   if (!layer.residual) return recompute + through(layer.branches[0], false) + region_released;
 
   // With dropout each branch has a gradient of its own. Otherwise the branch shares the gradient that stays alive at

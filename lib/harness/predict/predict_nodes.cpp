@@ -20,7 +20,7 @@ Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out, Exchange
   const Product product(cell, in, out, false, exchanged);
   Node node;
   node.out = product.plain_y;
-  node.keeps_input = !cell.casts;
+  node.keeps_input = !cell.casts.operands;
   node.saved = product.x.kept + product.saved_weight();
   product.add_to(node);
   node.forward = product.begin(Run::kSaving) + product.forward();
@@ -33,7 +33,7 @@ Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out, Exchange
 
 Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged = {}) {
   const Norm norm(cell);
-  const Product product(cell, cell.hidden, out, false, exchanged);
+  const Product product(cell, cell.shape.hidden, out, false, exchanged);
   Node node;
   node.out = exchanged.y ? 0 : product.plain_y;
   node.keeps_input = true;
@@ -51,18 +51,18 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged 
 /// expert has one share for each expert, each later one has one less, but the second one has none.
 std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
   std::int64_t unit = 1;
-  while (cell.uneven_split && unit < 128 && cell.tokens % (2 * unit) == 0) unit *= 2;
+  while (cell.shape.uneven_split && unit < 128 && cell.shape.tokens % (2 * unit) == 0) unit *= 2;
   const auto shares = [&](std::int64_t expert) -> std::int64_t {
-    if (!cell.uneven_split) return 1;
-    return expert == 1 ? 0 : cell.experts - expert;
+    if (!cell.shape.uneven_split) return 1;
+    return expert == 1 ? 0 : cell.shape.experts - expert;
   };
   std::int64_t all = 0;
-  for (std::int64_t i = 0; i < cell.experts; ++i) all += shares(i);
+  for (std::int64_t i = 0; i < cell.shape.experts; ++i) all += shares(i);
   std::vector<std::int64_t> rows;
   std::int64_t so_far = 0, given = 0;
-  for (std::int64_t i = 0; i < cell.experts; ++i) {
+  for (std::int64_t i = 0; i < cell.shape.experts; ++i) {
     so_far += shares(i);
-    rows.push_back(cell.tokens / unit * so_far / all * unit - given);
+    rows.push_back(cell.shape.tokens / unit * so_far / all * unit - given);
     given += rows.back();
   }
   return rows;
@@ -74,17 +74,17 @@ Node grouped_linear(const CellNumbers& cell) {
   std::vector<Product> products;
   for (const std::int64_t rows : group_rows(cell)) {
     CellNumbers group = cell;
-    group.tokens = rows;
-    products.emplace_back(group, cell.hidden, cell.hidden, true);
+    group.shape.tokens = rows;
+    products.emplace_back(group, cell.shape.hidden, cell.shape.hidden, true);
   }
   Node node;
-  node.out = cell.plain(cell.hidden);
-  node.keeps_input = !cell.casts;
+  node.out = cell.plain(cell.shape.hidden);
+  node.keeps_input = !cell.casts.operands;
   Bytes shelled = 0;
   for (const Product& product : products) {
     product.add_to(node);
     node.saved += product.x.kept + product.saved_weight();
-    shelled += product.saved_copy + (cell.recipe.per_tensor ? kF32 : 0);
+    shelled += product.saved_copy + (cell.casts.recipe.per_tensor ? kF32 : 0);
   }
   const auto forward = [&](Run run) {
     Schedule begun, inputs, weights, dropped;
@@ -111,7 +111,7 @@ Node grouped_linear(const CellNumbers& cell) {
       casts_released += release(product.grad_y.both);
     }
     const Schedule products_made = allocate(node.out) + cleared + gradients;
-    if (!cell.casts) return casts + products_made + gradient_released;
+    if (!cell.casts.operands) return casts + products_made + gradient_released;
     return casts + gradient_released + products_made + casts_released;
   };
   node.forward = forward(Run::kSaving);
@@ -124,8 +124,8 @@ Node grouped_linear(const CellNumbers& cell) {
 struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
-        fc1(cell, cell.hidden, cell.activated, keeps_copies),
-        fc2(cell, cell.ffn, cell.hidden, keeps_copies),
+        fc1(cell, cell.shape.hidden, cell.shape.activated, keeps_copies),
+        fc2(cell, cell.shape.ffn, cell.shape.hidden, keeps_copies),
         early(cell.in_torch ? fc2.saved_x() : 0),
         silu(keeps_copies ? 0 : saved_by_silu(cell)) {}
 
@@ -192,47 +192,47 @@ Node fused_mlp(const CellNumbers& cell) {
   return node;
 }
 
-Node mlp(const CellNumbers& cell) { return cell.fused_mlp ? fused_mlp(cell) : norm_mlp(cell); }
+Node mlp(const CellNumbers& cell) { return cell.shape.fused_mlp ? fused_mlp(cell) : norm_mlp(cell); }
 
 Node rotary(const CellNumbers& cell) {
   Node node;
-  node.out = cell.plain(cell.packed);
+  node.out = cell.plain(cell.shape.packed);
   node.forward = node.recorded = node.recorded_again = allocate(node.out);
   node.backward = allocate(node.out) + release(node.out);
   return node;
 }
 
 Node plain_attention(const CellNumbers& cell) {
-  const Bytes lse = cell.tokens * cell.heads * kF32;
+  const Bytes lse = cell.shape.tokens * cell.shape.heads * kF32;
   Node node;
-  node.out = cell.plain(cell.hidden);
+  node.out = cell.plain(cell.shape.hidden);
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
   node.forward = allocate(node.out + lse);
   node.recorded = node.recorded_again = node.forward + release(lse);
-  node.backward = allocate(cell.plain(cell.packed)) + release(node.out);
+  node.backward = allocate(cell.plain(cell.shape.packed)) + release(node.out);
   return node;
 }
 
 Node cast_attention(const CellNumbers& cell) {
-  const AttentionNumbers& numbers = cell.recipe.attention;
-  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.built_history_rows : numbers.history_rows;
-  const Cast qkv = cell.cast_rowwise(cell.packed);
-  const Cast grad_o = cell.cast_rowwise(cell.hidden);
-  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.hidden) : Cast{};
+  const AttentionNumbers& numbers = cell.casts.recipe.attention;
+  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.casts.built_history_rows : numbers.history_rows;
+  const Cast qkv = cell.cast_rowwise(cell.shape.packed);
+  const Cast grad_o = cell.cast_rowwise(cell.shape.hidden);
+  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.hidden) : Cast{};
   const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
-  const Bytes plain_o = cell.plain(cell.hidden), plain_qkv = cell.plain(cell.packed);
-  const Bytes lse = cell.tokens * cell.heads * kF32;
+  const Bytes plain_o = cell.plain(cell.shape.hidden), plain_qkv = cell.plain(cell.shape.packed);
+  const Bytes lse = cell.shape.tokens * cell.shape.heads * kF32;
   const Bytes s_scale = kF32;
   // The tensor is cast to eight bits and back: the copy in high precision is freed and made again, unless the next node
   // reads the eight bits.
-  const bool exchanges = cell.exchanges_eight_bits, comes_cast = exchanges && !cell.form.rotary;
+  const bool exchanges = cell.casts.exchanges_eight_bits, comes_cast = exchanges && !cell.shape.form.rotary;
   const auto rounded = [&](Bytes plain, bool goes_cast) {
     return numbers.casts_output ? release(plain) + allocate(goes_cast ? 0 : plain) : Schedule{};
   };
 
   // With a backward in 16 bits all that forward cast is freed, and the node saves the same as a node without casts.
-  const bool back = cell.casts_attention_backward;
+  const bool back = cell.casts.attention_backward;
   Node node;
   node.out = exchanges ? 0 : plain_o;
   node.keeps_input = !back;
@@ -241,13 +241,13 @@ Node cast_attention(const CellNumbers& cell) {
   node.recipe_state = (back ? 2 : 1) * numbers.histories * kF32 * (1 + history_rows);
   node.forward_amaxes = numbers.histories;
   node.backward_amaxes = back ? numbers.histories : 0;
-  node.stash = cell.evaluates ? 0 : numbers.histories * kF32;
+  node.stash = cell.phase.evaluates ? 0 : numbers.histories * kF32;
   const Schedule histories = cell.resized_histories(numbers.histories, false);
   const Schedule resized = back ? histories + histories : histories;
   node.resized = resized.net;
   // A checkpointed region resizes when it runs for the first time, not when it is recomputed.
-  const Schedule begun = cell.resizes ? resized : Schedule{};
-  const Schedule begun_saving = cell.checkpoint ? Schedule{} : begun;
+  const Schedule begun = cell.phase.resizes ? resized : Schedule{};
+  const Schedule begun_saving = cell.shape.checkpoint ? Schedule{} : begun;
   const Schedule kernel = (comes_cast ? Schedule{} : qkv.schedule()) + allocate(plain_o + lse);
   if (!back) {
     const Schedule forward = kernel + o.schedule() + rounded(plain_o, false) + release(qkv.both + o.both);
@@ -271,16 +271,17 @@ Node cast_attention(const CellNumbers& cell) {
 }
 
 Node attention_itself(const CellNumbers& cell) {
-  if (cell.context_ranks > 1) return cell.casts_attention ? cast_ring_attention(cell) : plain_ring_attention(cell);
-  return cell.casts_attention ? cast_attention(cell) : plain_attention(cell);
+  if (cell.shape.context_ranks > 1)
+    return cell.casts.attention ? cast_ring_attention(cell) : plain_ring_attention(cell);
+  return cell.casts.attention ? cast_attention(cell) : plain_attention(cell);
 }
 
 std::vector<Node> attention(const CellNumbers& cell) {
-  const bool exchanges = cell.exchanges_eight_bits, qkv_too = exchanges && !cell.form.rotary;
-  std::vector<Node> nodes{norm_linear(cell, cell.packed, {.y = qkv_too, .grad_y = qkv_too})};
-  if (cell.form.rotary) nodes.push_back(rotary(cell));
+  const bool exchanges = cell.casts.exchanges_eight_bits, qkv_too = exchanges && !cell.shape.form.rotary;
+  std::vector<Node> nodes{norm_linear(cell, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
+  if (cell.shape.form.rotary) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
-  nodes.push_back(linear(cell, cell.hidden, cell.hidden, {.x = exchanges, .grad_x = exchanges}));
+  nodes.push_back(linear(cell, cell.shape.hidden, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 
@@ -289,9 +290,9 @@ struct LayerNumbers {
   Layer (*make)(const CellNumbers&);
 };
 constexpr LayerNumbers kLayers[] = {
-    {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.hidden, cell.hidden)}}}; }},
+    {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.shape.hidden, cell.shape.hidden)}}}; }},
     {"grouped_linear", [](const CellNumbers& cell) { return Layer{{{grouped_linear(cell)}}}; }},
-    {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.hidden)}}}; }},
+    {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.shape.hidden)}}}; }},
     {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
     {"transformer_layer", [](const CellNumbers& cell) { return Layer{{attention(cell), {mlp(cell)}}, true}; }},

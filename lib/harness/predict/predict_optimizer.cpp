@@ -60,9 +60,9 @@ class OptimizerSchedule {
     const MasterNumbers& masters = row_of(training_.master_weights, kMasters, &MasterNumbers::master);
     const auto state_of = [&](const ParameterNumbers& parameter) {
       const std::int64_t elems =
-          cell_.decisions.shard_optimizer_state ? parameter.shard_elems : parameter.unsharded / cell_.element;
+          cell_.decisions.shard_optimizer_state ? parameter.shard_elems : parameter.unsharded / cell_.shape.element;
       const Schedule made = allocate(2 * (elems * moments.bytes + moments.scale));
-      const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.element == 2 ? masters.of_bf16 : 0;
+      const Bytes each = parameter.eight_bits ? masters.of_eight_bits : cell_.shape.element == 2 ? masters.of_bf16 : 0;
       // Masters of an eight-bit parameter are made from its initial values, which it no longer holds; a copy of them
       // lives until the masters are made. Eight bits are dequantized into the masters themselves.
       const bool copies = parameter.eight_bits && training_.masters_from != MastersFrom::kEightBits;
@@ -80,7 +80,7 @@ class OptimizerSchedule {
       return state_of_all(layer.parameters);
     }) + allocate(clips ? 3 * kF32 : 0);
     const bool casts = (!cell_.sharding.sharded || cell_.decisions.unwrap_shards_in_adam) &&
-                       (cell_.recipe.per_tensor || cell_.decisions.cast_blocks_in_adam);
+                       (cell_.casts.recipe.per_tensor || cell_.decisions.cast_blocks_in_adam);
     const Bytes widened =
         training_.moments == Moments::kBF16 && !cell_.decisions.fuse_moment_casts ? 2 * kF32 * elems_ : 0;
     const Schedule step = allocate(widened) + (casts ? cast_masters() : Schedule{}) + release(widened);
@@ -125,7 +125,7 @@ class OptimizerSchedule {
   /// nominal type; with block scales a temporary holds the rounded masters of one parameter at a time.
   Schedule cast_masters() const {
     Bytes rounded = 0;
-    if (cell_.element != kF32 && !cell_.recipe.per_tensor)
+    if (cell_.shape.element != kF32 && !cell_.casts.recipe.per_tensor)
       layers_.visit([&](std::int64_t, const LayerAccount& layer) {
         for (const ParameterNumbers& parameter : layer.parameters)
           if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
@@ -136,7 +136,7 @@ class OptimizerSchedule {
   }
 
   /// The number of weights whose amax is measured before they are cast.
-  std::int64_t measured() const { return cell_.recipe.measures_first ? eight_bit_weights_ : 0; }
+  std::int64_t measured() const { return cell_.casts.recipe.measures_first ? eight_bit_weights_ : 0; }
   std::int64_t reductions(std::int64_t casts) const {
     return cell_.decisions.share_amax_over_shards && measured() > 0 ? casts : 0;
   }
@@ -170,7 +170,7 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   });
   // A master weight cannot be copied into a state of another shape: the first step ends in an error. Remainders are not
   // copied.
-  const bool copies = t.master_weights == Master::kF32 || eight_bits || cell.element != 2;
+  const bool copies = t.master_weights == Master::kF32 || eight_bits || cell.shape.element != 2;
   if (cell.sharding.sharded && !cell.decisions.shard_optimizer_state && t.master_weights != Master::kNone && copies)
     return false;
   return t.master_weights != Master::kNone || !eight_bits;

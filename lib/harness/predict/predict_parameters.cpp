@@ -27,7 +27,7 @@ Gather gathered_orientation(const CellNumbers& cell, const ScaleRows& scales, st
 
 /// The gather of column-wise blocks. They travel as a copy without padding, in the order of rows.
 Gather gathered_untransposed(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {
-  const std::int64_t block = cell.recipe.weight_block;
+  const std::int64_t block = cell.casts.recipe.weight_block;
   const auto scales = [&](std::int64_t of) { return kF32 * ceil_div(of, block) * ceil_div(cols, block); };
   const std::int64_t own = rows_of_shard(cell, rows);
   const Bytes data = cell.sharding.shards * own * cols, of_blocks = cell.sharding.shards * scales(own);
@@ -38,7 +38,7 @@ Gather gathered_untransposed(const CellNumbers& cell, std::int64_t rows, std::in
 }
 
 void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, ParameterNumbers& weight) {
-  const RecipeNumbers& recipe = cell.recipe;
+  const RecipeNumbers& recipe = cell.casts.recipe;
   const Gather rowwise = gathered_orientation(cell, recipe.gathered_rowwise, rows, cols);
   weight.forward = weight.backward = rowwise;
   if (recipe.orientations_differ) {
@@ -49,8 +49,8 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
     // Forward would need column-wise data, which was not gathered and cannot be made from row-wise data.
     if (!both && !cell.decisions.validate_usage_by_pass) weight.stops = true;
     // A forward that is recomputed in backward reads row-wise data again.
-    if (both || cell.checkpoint) weight.backward += rowwise;
-  } else if (!recipe.per_tensor || !cell.any_orientation) {
+    if (both || cell.shape.checkpoint) weight.backward += rowwise;
+  } else if (!recipe.per_tensor || !cell.casts.any_orientation) {
     weight.transpose = rows * cols + (recipe.per_tensor ? 0 : recipe.weight_scales(cols, rows));
     const bool travels = !recipe.per_tensor && !cell.decisions.gather_blocks_row_wise;
     // A gather makes what its pass reads; forward's if backward does not gather. A reshard does not free it.
@@ -73,7 +73,7 @@ void gather_data(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
 Schedule cut_eight_bits(const CellNumbers& cell, const OrientationBytes& unsharded, const OrientationBytes& own,
                         ParameterNumbers& shard) {
   const Decisions& decisions = cell.decisions;
-  if (cell.recipe.orientations_differ) {
+  if (cell.casts.recipe.orientations_differ) {
     // The cut part is copied into zeros of its size; then a slice of those is taken.
     const Bytes values = decisions.copy_bytes_between_shards ? 0 : 4 * shard.shard_elems;
     const Bytes slice = decisions.view_aligned_slices ? 0 : shard.shard;
@@ -115,7 +115,7 @@ void initialize_eight_bits(const CellNumbers& cell, std::int64_t rows, std::int6
       weight.average = 4 * weight.shard_elems;
     }
   }
-  const bool has_copy = weight.eight_bits && sharding.sharded && !cell.recipe.per_tensor;
+  const bool has_copy = weight.eight_bits && sharding.sharded && !cell.casts.recipe.per_tensor;
   const Bytes copy = has_copy && !cell.decisions.flatten_without_copy ? weight.shard : 0;
   weight.kept += copy;
   weight.initialized += allocate(copy);
@@ -158,17 +158,18 @@ void set_gathers(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
 
 ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, bool in_product) {
   const ShardingNumbers& sharding = cell.sharding;
-  const bool eight_bits = in_product && cell.casts_weights;
-  const bool splits_blocks = sharding.shards > 1 && ceil_div(rows, sharding.shards) % cell.recipe.weight_block != 0;
-  const bool loses_eight_bits =
-      sharding.sharded && (sharding.deferred ? !cell.decisions.keep_fp8_init_metadata
-                                             : cell.recipe.orientations_differ && !cell.decisions.split_in_eight_bits);
+  const bool eight_bits = in_product && cell.casts.weights;
+  const bool splits_blocks =
+      sharding.shards > 1 && ceil_div(rows, sharding.shards) % cell.casts.recipe.weight_block != 0;
+  const bool loses_eight_bits = sharding.sharded && (sharding.deferred ? !cell.decisions.keep_fp8_init_metadata
+                                                                       : cell.casts.recipe.orientations_differ &&
+                                                                             !cell.decisions.split_in_eight_bits);
   const bool refused = eight_bits && (splits_blocks || loses_eight_bits);
   ParameterNumbers result;
-  result.unsharded = rows * cols * cell.element;
-  result.padded = rows_of_shards(cell, rows) * cols * cell.element;
+  result.unsharded = rows * cols * cell.shape.element;
+  result.padded = rows_of_shards(cell, rows) * cols * cell.shape.element;
   result.shard_elems = rows_of_shard(cell, rows) * cols;
-  result.shard = result.shard_elems * cell.element;
+  result.shard = result.shard_elems * cell.shape.element;
   result.to_be_fp8 = eight_bits;
   result.eight_bits = eight_bits && !refused;
   if (result.eight_bits)
@@ -176,7 +177,7 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   else
     initialize_plain(cell, rows, cols, refused, result);
   set_gathers(cell, rows, cols, result);
-  if (cell.keeps_initial_on_host) {
+  if (cell.casts.keeps_initial_on_host) {
     if (eight_bits && (!sharding.sharded || !sharding.deferred)) result.host_made = result.unsharded;
     if (result.eight_bits && sharding.sharded) result.host_kept = result.shard;
   }

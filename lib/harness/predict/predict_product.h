@@ -20,9 +20,9 @@ struct Exchanged {
 struct Product {
   /// `keeps_copy`: backward reads forward's copy of the weight, sharded or not.
   Product(const CellNumbers& cell, std::int64_t in, std::int64_t out, bool keeps_copy = false, Exchanged exchanged = {})
-      : casts(cell.casts),
-        casts_unstored(cell.casts_unstored),
-        measured_early(cell.measured_early),
+      : casts(cell.casts.operands),
+        casts_unstored(cell.casts_unstored()),
+        measured_early(cell.casts.measured_early),
         x(exchanged.x ? Cast{} : cell.cast_activation(in)),
         grad_y(exchanged.grad_y ? cell.cast_rowwise(out) : cell.cast_activation(out)),
         grad_y_comes_cast(exchanged.grad_y),
@@ -31,32 +31,34 @@ struct Product {
         exchanged_x(exchanged.x ? cell.cast_rowwise(in).both : 0),
         y(made(cell, exchanged.y, out)),
         grad_x(made(cell, exchanged.grad_x, in)),
-        completed(cell.any_orientation ? 0 : cell.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
+        completed(cell.casts.any_orientation
+                      ? 0
+                      : cell.shape.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
         weight(weight_parameter(cell, out, in)),
-        quantizes_again(cell.casts && cell.sharding.sharded && cell.decisions.requantize_in_backward &&
+        quantizes_again(cell.casts.operands && cell.sharding.sharded && cell.decisions.requantize_in_backward &&
                         !weight.computes_as_kept && !keeps_copy),
         copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
         rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
-        cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.cached),
-        checkpoint(cell.checkpoint),
+        cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.phase.cached),
+        checkpoint(cell.shape.checkpoint),
         saved_copy(quantizes_again || cached != Cached::kNever ? 0 : copy.both),
-        saved_scale(quantizes_again && cell.recipe.histories ? kF32 : 0),
-        bias(cell.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
-        has_bias(cell.form.bias),
-        added_weight(cell.adds_gradients ? weight.unsharded : 0),
-        added_bias(cell.adds_gradients ? bias.unsharded : 0),
-        forward_amaxes(cell.recipe.histories ? 2 + exchanged.y : 0),
-        backward_amaxes(cell.recipe.histories ? 1 + exchanged.grad_x : 0),
-        stash(cell.evaluates ? 0 : forward_amaxes * kF32) {
+        saved_scale(quantizes_again && cell.casts.recipe.histories ? kF32 : 0),
+        bias(cell.shape.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
+        has_bias(cell.shape.form.bias),
+        added_weight(cell.phase.adds_gradients ? weight.unsharded : 0),
+        added_bias(cell.phase.adds_gradients ? bias.unsharded : 0),
+        forward_amaxes(cell.casts.recipe.histories ? 2 + exchanged.y : 0),
+        backward_amaxes(cell.casts.recipe.histories ? 1 + exchanged.grad_x : 0),
+        stash(cell.phase.evaluates ? 0 : forward_amaxes * kF32) {
     if (cached == Cached::kWidened) widen(cell, out, in);
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
-    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.built_history_rows);
+    weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.casts.built_history_rows);
     resized = cell.resized_histories(backward_amaxes, false) +
               cell.resized_histories(forward_amaxes, weight.eight_bits && !cell.decisions.rebind_amax_on_resize);
-    if (cell.resizes) begun = resized;
+    if (cell.phase.resizes) begun = resized;
     // On architectures that need it, the transpose of a gathered weight lives until the gradient of x is computed. The
     // gather makes it, or forward, which then finds it when it is recomputed.
-    const bool demanded = !cell.decisions.validate_usage_by_pass && !weight.transposes_early && !cell.evaluates;
+    const bool demanded = !cell.decisions.validate_usage_by_pass && !weight.transposes_early && !cell.phase.evaluates;
     transposed_when_recorded = demanded ? weight.transpose : 0;
     transposed_in_forward = demanded && !checkpoint ? weight.transpose : 0;
     cleared = cell.decisions.clear_gathered_transposes ? weight.transpose : 0;
@@ -131,7 +133,7 @@ struct Product {
   /// A result of `cols` columns: stored, or cast as it is made or from a copy in FP32.
   static Schedule made(const CellNumbers& cell, bool is_cast, std::int64_t cols) {
     if (!is_cast) return allocate(cell.plain(cols));
-    const Bytes copy = cell.casts_unstored ? 0 : cell.tokens * cols * kF32;
+    const Bytes copy = cell.casts_unstored() ? 0 : cell.shape.tokens * cols * kF32;
     return allocate(copy) + allocate(cell.cast_rowwise(cols).both) + release(copy);
   }
   /// An incomplete copy is freed and made again, except for blocks, whose other orientation is made from the first.
@@ -139,9 +141,10 @@ struct Product {
     const Bytes rowwise = cell.cast_weight_rowwise(out, in).both;
     if (copy.both == rowwise) {
       widened = recast();
-    } else if (cell.recipe.per_tensor || cell.recipe.orientations_differ) {
+    } else if (cell.casts.recipe.per_tensor || cell.casts.recipe.orientations_differ) {
       widened = release(rowwise) + copy.schedule();
-      weight.stops = weight.stops || (cell.recipe.orientations_differ && !cell.decisions.reset_incomplete_workspaces);
+      weight.stops =
+          weight.stops || (cell.casts.recipe.orientations_differ && !cell.decisions.reset_incomplete_workspaces);
     } else {
       widened = allocate(copy.both - rowwise);
     }
@@ -180,11 +183,12 @@ struct Product {
 
 struct Norm {
   explicit Norm(const CellNumbers& cell)
-      : y(cell.plain(cell.hidden)),
-        parameters(static_cast<std::size_t>(cell.form.norm_parameters), vector_parameter(cell, cell.hidden)),
-        gradients(cell.form.norm_parameters * cell.hidden * cell.element),
-        added(cell.adds_gradients ? gradients : 0),
-        statistics(cell.form.norm_statistics * cell.tokens * kF32) {}
+      : y(cell.plain(cell.shape.hidden)),
+        parameters(static_cast<std::size_t>(cell.shape.form.norm_parameters),
+                   vector_parameter(cell, cell.shape.hidden)),
+        gradients(cell.shape.form.norm_parameters * cell.shape.hidden * cell.shape.element),
+        added(cell.phase.adds_gradients ? gradients : 0),
+        statistics(cell.shape.form.norm_statistics * cell.shape.tokens * kF32) {}
 
   /// The schedule without the output.
   Schedule forward() const { return allocate(statistics); }

@@ -9,14 +9,14 @@ namespace {
 /// or value as it travels; `scale`: of the scale that travels with them.
 struct Ring {
   Ring(const CellNumbers& cell, Bytes element, Bytes scale)
-      : ranks(cell.context_ranks),
-        lse(cell.tokens * cell.heads * kF32),
-        o(cell.tokens * cell.hidden * kF32),
-        kv_columns(cell.packed - cell.hidden),
-        kv_data(cell.tokens * kv_columns * element),
+      : ranks(cell.shape.context_ranks),
+        lse(cell.shape.tokens * cell.shape.heads * kF32),
+        o(cell.shape.tokens * cell.shape.hidden * kF32),
+        kv_columns(cell.shape.packed - cell.shape.hidden),
+        kv_data(cell.shape.tokens * kv_columns * element),
         kv(kv_data + scale),
         grad_q(o),
-        grad_kv(cell.tokens * kv_columns * kF32),
+        grad_kv(cell.shape.tokens * kv_columns * kF32),
         scale_bytes(scale) {}
 
   /// From this rank's keys and values alive to O, its lse and the keys and values of another rank alive, all in FP32
@@ -57,28 +57,29 @@ struct Ring {
 }  // namespace
 
 Node plain_ring_attention(const CellNumbers& cell) {
-  const Ring ring(cell, cell.element, 0);
+  const Ring ring(cell, cell.shape.element, 0);
   Node node;
-  node.out = cell.plain(cell.hidden);
+  node.out = cell.plain(cell.shape.hidden);
   node.keeps_input = node.keeps_output = true;
   node.saved = ring.lse + ring.kv;
   node.forward = allocate(ring.kv) + ring.forward(ring.kv) + allocate(node.out) + release(ring.o);
   node.recorded = node.recorded_again = node.forward + release(node.saved);
-  node.backward = ring.backward() + allocate(cell.plain(cell.packed)) + release(ring.grad_q + ring.grad_kv + node.out);
+  node.backward =
+      ring.backward() + allocate(cell.plain(cell.shape.packed)) + release(ring.grad_q + ring.grad_kv + node.out);
   node.forward_ring = ring.forward_exchanges();
   node.backward_ring = ring.backward_exchanges();
   return node;
 }
 
 Node cast_ring_attention(const CellNumbers& cell) {
-  const AttentionNumbers& numbers = cell.recipe.attention;
-  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.built_history_rows : numbers.history_rows;
+  const AttentionNumbers& numbers = cell.casts.recipe.attention;
+  const std::int64_t history_rows = numbers.history_rows == 0 ? cell.casts.built_history_rows : numbers.history_rows;
   const Ring ring(cell, 1, kF32);
-  const Cast qkv = cell.cast_rowwise(cell.packed);
-  const Cast grad_o = cell.cast_rowwise(cell.hidden);
-  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.hidden) : Cast{};
+  const Cast qkv = cell.cast_rowwise(cell.shape.packed);
+  const Cast grad_o = cell.cast_rowwise(cell.shape.hidden);
+  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.hidden) : Cast{};
   const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
-  const Bytes plain_o = cell.plain(cell.hidden), plain_qkv = cell.plain(cell.packed);
+  const Bytes plain_o = cell.plain(cell.shape.hidden), plain_qkv = cell.plain(cell.shape.packed);
   const Bytes s_scale = kF32;
   const auto rounded = [&](Bytes plain) {
     return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};
@@ -86,7 +87,7 @@ Node cast_ring_attention(const CellNumbers& cell) {
   // Q and its scale stay when this rank's keys and values, which share that scale, are sent away.
   const Bytes q = qkv.both - ring.kv_data, shelled = q + ring.kv;
 
-  const bool back = cell.casts_attention_backward;
+  const bool back = cell.casts.attention_backward;
   Node node;
   node.out = plain_o;
   node.keeps_input = !back;
@@ -94,18 +95,18 @@ Node cast_ring_attention(const CellNumbers& cell) {
   node.recipe_state = (back ? 2 : 1) * numbers.histories * kF32 * (1 + history_rows);
   node.forward_amaxes = numbers.histories;
   node.backward_amaxes = back ? numbers.histories : 0;
-  node.stash = cell.evaluates ? 0 : numbers.histories * kF32;
+  node.stash = cell.phase.evaluates ? 0 : numbers.histories * kF32;
   const Schedule histories = cell.resized_histories(numbers.histories, false);
   const Schedule resized = back ? histories + histories : histories;
   node.resized = resized.net;
-  const Schedule begun = cell.resizes ? resized : Schedule{};
-  const Schedule begun_saving = cell.checkpoint ? Schedule{} : begun;
+  const Schedule begun = cell.phase.resizes ? resized : Schedule{};
+  const Schedule begun_saving = cell.shape.checkpoint ? Schedule{} : begun;
   const Schedule made = qkv.schedule() + ring.forward(ring.kv_data) + allocate(plain_o) + release(ring.o) +
                         o.schedule() + rounded(plain_o);
   node.forward_ring = ring.forward_exchanges();
   if (!back) {
     // Forward's keys are dequantized for a backward in 16 bits.
-    const Ring plain(cell, cell.element, 0);
+    const Ring plain(cell, cell.shape.element, 0);
     const Schedule forward = made + allocate(plain.kv) + release(o.both + shelled);
     node.saved = ring.lse + plain.kv;
     node.forward = begun_saving + forward;

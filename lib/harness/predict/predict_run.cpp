@@ -46,7 +46,7 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       validates_after_steps_(config.training.validate_every > 0),
       keep_loss_(config.training.keep_loss),
       language_model_(is_language_model(config)),
-      stream_(cell.plain(cell.hidden)),
+      stream_(cell.plain(cell.shape.hidden)),
       kept_(layers.sum(&LayerAccount::kept) + ends.kept),
       standing_(kept_ + layers.sum(&LayerAccount::recipe_state) + layers.sum(&LayerAccount::cached) +
                 optimizer.average),

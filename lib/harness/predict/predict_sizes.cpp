@@ -146,10 +146,8 @@ Bytes ScaleRows::filled(std::int64_t rows, std::int64_t cols) const {
   return row ? ceil_div(rows, block) * row(cols) : 0;
 }
 
-CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
-    : in_torch(runtime == Runtime::kTorch),
-      form(form_numbers(config.model)),
-      recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
+ShapeNumbers::ShapeNumbers(const CellConfig& config)
+    : form(form_numbers(config.model)),
       element(config.training.param_dtype == ParamDType::kF32 ? 4 : 2),
       reduced(!config.reduce_dtype                        ? element
               : *config.reduce_dtype == ReduceDType::kF32 ? 4
@@ -168,29 +166,34 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
       activated(form.activation_inputs * ffn),
       experts(config.model.experts),
       uneven_split(config.model.split == GroupSplit::kUneven),
+      fused_mlp(config.model.op_fuser == OpFuser::kMlp),
+      dropout(static_cast<float>(config.model.dropout) > 0.0f),
+      checkpoint(config.training.checkpoint == Recompute::kFull) {}
+
+CastNumbers::CastNumbers(const CellConfig& config, Arm arm)
+    : recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
       history_rows(config.training.recipe_options.amax_history_length.value_or(kHistoryRows)),
       built_history_rows(recipe.histories && config.training.initial_history_length > 0
                              ? config.training.initial_history_length
                              : history_rows),
-      resizes(built_history_rows != history_rows && config.training.validation_batches == 0),
       any_orientation(row_called(config.arch, kArchs, "arch").any_orientation),
-      casts(recipe.activation_scales != nullptr),
-      casts_attention(recipe.attention.casts && config.training.fp8_attention),
-      casts_attention_backward(casts_attention && config.training.fp8_attention_backward),
-      exchanges_eight_bits(casts_attention_backward && config.training.fp8_mha && recipe.attention.casts_output),
+      operands(recipe.activation_scales != nullptr),
+      attention(recipe.attention.casts && config.training.fp8_attention),
+      attention_backward(attention && config.training.fp8_attention_backward),
+      exchanges_eight_bits(attention_backward && config.training.fp8_mha && recipe.attention.casts_output),
       // A norm or activation can write eight bits only with a scale that is known beforehand, as in delayed scaling.
       // Block scaling has its scales in time, but needs the other orientation too.
-      casts_unstored(recipe.histories && config.training.fused_quantize),
+      unstored(recipe.histories && config.training.fused_quantize),
+      rows_unstored(operands && !recipe.measures_first && config.training.fused_quantize),
       measured_early(recipe.measures_first && config.training.fused_quantize),
-      casts_weights(casts && config.training.quantized_weights),
-      keeps_initial_on_host(casts_weights && config.training.masters_from == MastersFrom::kHostCopy),
-      fused_mlp(config.model.op_fuser == OpFuser::kMlp),
-      dropout(static_cast<float>(config.model.dropout) > 0.0f),
-      checkpoint(config.training.checkpoint == Recompute::kFull),
-      sharding(sharding_numbers(config)),
-      casts_rows_unstored(casts && !recipe.measures_first && config.training.fused_quantize) {
-  if (config.training.cache_weights && casts && !casts_weights && !sharding.sharded)
-    cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
+      weights(operands && config.training.quantized_weights),
+      keeps_initial_on_host(weights && config.training.masters_from == MastersFrom::kHostCopy) {}
+
+CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
+    : in_torch(runtime == Runtime::kTorch), shape(config), casts(config, arm), sharding(sharding_numbers(config)) {
+  phase.resizes = casts.built_history_rows != casts.history_rows && config.training.validation_batches == 0;
+  if (config.training.cache_weights && casts.operands && !casts.weights && !sharding.sharded)
+    phase.cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
   if (in_torch && sharding.sharded) sharding.ahead = sharding.ahead || sharding.shards > 1;
   if (arm != Arm::kBefore) return;
   for (const FixNumbers& fix : kFixes)
@@ -199,10 +202,9 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
 
 CellNumbers CellNumbers::in_validation(bool first) const {
   CellNumbers validation = *this;
-  validation.evaluates = true;
-  validation.resizes = first && built_history_rows != history_rows;
-  validation.casts_unstored = casts_rows_unstored;
-  if (cached != Cached::kNever) validation.cached = first ? Cached::kMade : Cached::kAgain;
+  validation.phase.evaluates = true;
+  validation.phase.resizes = first && casts.built_history_rows != casts.history_rows;
+  if (phase.cached != Cached::kNever) validation.phase.cached = first ? Cached::kMade : Cached::kAgain;
   // There are no shells if nothing is saved.
   Decisions& decided = validation.decisions;
   decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
@@ -211,31 +213,31 @@ CellNumbers CellNumbers::in_validation(bool first) const {
 
 CellNumbers CellNumbers::in_later_steps() const {
   CellNumbers later = *this;
-  later.resizes = false;
-  if (cached != Cached::kNever) later.cached = Cached::kAgain;
+  later.phase.resizes = false;
+  if (phase.cached != Cached::kNever) later.phase.cached = Cached::kAgain;
   // If forward gathers for both passes, nothing drops the transposes of tensors under one scale.
-  later.finds_transposes = !decisions.clear_gathered_transposes && recipe.per_tensor && !sharding.reshards;
+  later.phase.finds_transposes = !decisions.clear_gathered_transposes && casts.recipe.per_tensor && !sharding.reshards;
   return later;
 }
 
 CellNumbers CellNumbers::in_later_micro_batches() const {
   CellNumbers later = in_later_steps();
-  later.adds_gradients = !sharding.sharded;
-  if (cached != Cached::kNever) later.cached = Cached::kRead;
+  later.phase.adds_gradients = !sharding.sharded;
+  if (phase.cached != Cached::kNever) later.phase.cached = Cached::kRead;
   return later;
 }
 
 Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) const {
-  if (built_history_rows == history_rows) return {};
-  return allocate(kF32 * tensors * history_rows, Owner::kScales) +
-         release(keeps_old ? 0 : kF32 * tensors * built_history_rows, Owner::kScales);
+  if (casts.built_history_rows == casts.history_rows) return {};
+  return allocate(kF32 * tensors * casts.history_rows, Owner::kScales) +
+         release(keeps_old ? 0 : kF32 * tensors * casts.built_history_rows, Owner::kScales);
 }
 
 Schedule CellNumbers::reduction(const GradientBytes& of) const {
   if (in_torch) return torch_reduction(*this, of);
   const auto made = [](Bytes bytes) { return allocate(bytes, Owner::kGradients); };
   const auto freed = [](Bytes bytes) { return release(bytes, Owner::kGradients); };
-  if (reduced == element)
+  if (shape.reduced == shape.element)
     return made(of.padded) + freed(of.short_of_rows) + made(of.shards) +
            freed(of.padded + of.unsharded - of.short_of_rows);
   const Bytes copies = in_reduction(of.moved), sums = in_reduction(of.shards);
@@ -244,16 +246,16 @@ Schedule CellNumbers::reduction(const GradientBytes& of) const {
 
 OrientationBytes CellNumbers::orientations(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   const Bytes data = rows * cols;
-  if (recipe.per_tensor)
-    return {.rowwise = data, .columnwise = any_orientation ? 0 : data, .scale = scales(rows, cols)};
+  if (casts.recipe.per_tensor)
+    return {.rowwise = data, .columnwise = casts.any_orientation ? 0 : data, .scale = scales(rows, cols)};
   return {.rowwise = data + scales(rows, cols), .columnwise = data + scales(cols, rows)};
 }
 
 Cast CellNumbers::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) const {
   if (!scales) return {};
   const OrientationBytes made = orientations(scales, rows, cols);
-  const Bytes rowwise = made.rowwise + made.scale, scratch = recipe.measures_first ? kF32 : 0;
-  if (evaluates) return {.both = rowwise, .kept = rowwise, .scratch = scratch};
+  const Bytes rowwise = made.rowwise + made.scale, scratch = casts.recipe.measures_first ? kF32 : 0;
+  if (phase.evaluates) return {.both = rowwise, .kept = rowwise, .scratch = scratch};
   return {.both = made.both(),
           .kept = (made.columnwise > 0 ? made.columnwise : made.rowwise) + made.scale,
           .scratch = scratch};
@@ -265,10 +267,10 @@ Cast CellNumbers::cast_rowwise(std::int64_t cols) const {
 }
 
 Cast CellNumbers::cast_weight_rowwise(std::int64_t out, std::int64_t in) const {
-  if (!recipe.weight_scales) return {};
+  if (!casts.recipe.weight_scales) return {};
   const OrientationBytes made = weight_orientations(out, in);
   const Bytes rows = made.rowwise + made.scale;
-  return {.both = rows, .kept = rows, .scratch = recipe.measures_first ? kF32 : 0};
+  return {.both = rows, .kept = rows, .scratch = casts.recipe.measures_first ? kF32 : 0};
 }
 
 }  // namespace fp8lab::closed_form

@@ -170,14 +170,11 @@ enum class Cached {
   kRead,
 };
 
-/// The numbers of one arm of a cell.
-struct CellNumbers {
-  CellNumbers(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
-
-  bool in_torch;  ///< eager PyTorch trains the cell, see predict_torch.h
+/// The model, its batch and what a step keeps of it.
+struct ShapeNumbers {
+  explicit ShapeNumbers(const CellConfig& config);
 
   FormNumbers form;
-  const RecipeNumbers& recipe;
   Bytes element;               ///< bytes of an element of parameters, activations and gradients
   Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
@@ -190,30 +187,49 @@ struct CellNumbers {
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t experts;
   bool uneven_split;  ///< groups of experts differ in size, and one is empty
-  std::int64_t history_rows;
-  std::int64_t built_history_rows;  ///< until the first forward
-  bool resizes;                     ///< this forward is the first, in which histories of another length are resized
-  bool any_orientation;  ///< FP8 GEMMs read a per-tensor matrix in either orientation, so one orientation is enough
-  bool casts;            ///< operands of matrix products are cast
-  bool casts_attention;
-  bool casts_attention_backward;
-  bool exchanges_eight_bits;  ///< linear layers and attention exchange tensors in eight bits
-  bool casts_unstored;        ///< norms and activations write products' inputs in eight bits, never in high precision
-  bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
-  bool casts_weights;   ///< weights live in eight bits
-  bool keeps_initial_on_host;  ///< and the values that they were cast from, in host memory
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
+};
+
+/// What the recipe casts, and how.
+struct CastNumbers {
+  CastNumbers(const CellConfig& config, Arm arm);
+
+  const RecipeNumbers& recipe;
+  std::int64_t history_rows;
+  std::int64_t built_history_rows;  ///< until the first forward
+  bool any_orientation;  ///< FP8 GEMMs read a per-tensor matrix in either orientation, so one orientation is enough
+  bool operands;         ///< operands of matrix products are cast
+  bool attention;
+  bool attention_backward;
+  bool exchanges_eight_bits;  ///< linear layers and attention exchange tensors in eight bits
+  bool unstored;              ///< norms and activations write products' inputs in eight bits, never in high precision
+  bool rows_unstored;         ///< the same for casts that make row-wise data only
+  bool measured_early;  ///< norms and activations measure the amax of what they write; so does activations' backward
+  bool weights;         ///< weights live in eight bits
+  bool keeps_initial_on_host;  ///< and the values that they were cast from, in host memory
+};
+
+/// The part of a training that is described: the first micro-batch of the first step, or another.
+struct Phase {
+  bool resizes = false;           ///< this forward is the first, in which histories of another length are resized
+  bool finds_transposes = false;  ///< backward finds the transposes of gathered weights that the backward before made
+  bool adds_gradients = false;    ///< backward adds the gradients of unsharded parameters to an earlier micro-batch's
+  bool evaluates = false;         ///< forward without backward: casts make row-wise data only
+  Cached cached = Cached::kNever;
+};
+
+/// The numbers of one arm of a cell.
+struct CellNumbers {
+  CellNumbers(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
+
+  bool in_torch;  ///< eager PyTorch trains the cell, see predict_torch.h
+  ShapeNumbers shape;
+  CastNumbers casts;
   ShardingNumbers sharding;
   Decisions decisions;
-  /// Backward finds the transposes of gathered weights that the backward before it made.
-  bool finds_transposes = false;
-  /// Backward adds the gradients of unsharded parameters to those that an earlier micro-batch of the step left.
-  bool adds_gradients = false;
-  bool evaluates = false;  ///< forward without backward: casts make row-wise data only
-  Cached cached = Cached::kNever;
-  bool casts_rows_unstored;  ///< as casts_unstored, for casts that make row-wise data only
+  Phase phase;
 
   /// These numbers in a validation batch.
   CellNumbers in_validation(bool first) const;
@@ -221,17 +237,19 @@ struct CellNumbers {
   CellNumbers in_later_steps() const;
   /// These numbers in the micro-batches of any step after its first.
   CellNumbers in_later_micro_batches() const;
+  /// Norms and activations write products' inputs in eight bits, never in high precision.
+  bool casts_unstored() const { return phase.evaluates ? casts.rows_unstored : casts.unstored; }
   /// The bytes in a reduction of gradients that have `bytes` before and after it.
-  Bytes in_reduction(Bytes bytes) const { return bytes / element * reduced; }
+  Bytes in_reduction(Bytes bytes) const { return bytes / shape.element * shape.reduced; }
   /// The reduction of a group's gradients: from unsharded ones alive to the shards that a rank keeps.
   Schedule reduction(const GradientBytes& of) const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
-  Bytes plain(std::int64_t cols) const { return tokens * cols * element; }
-  Cast cast_activation(std::int64_t cols) const { return cast(recipe.activation_scales, tokens, cols); }
-  Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(recipe.weight_scales, out, in); }
+  Bytes plain(std::int64_t cols) const { return shape.tokens * cols * shape.element; }
+  Cast cast_activation(std::int64_t cols) const { return cast(casts.recipe.activation_scales, shape.tokens, cols); }
+  Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(casts.recipe.weight_scales, out, in); }
   /// The bytes of an FP8 weight; only for a recipe that casts.
   OrientationBytes weight_orientations(std::int64_t out, std::int64_t in) const {
-    return orientations(recipe.weight_scales, out, in);
+    return orientations(casts.recipe.weight_scales, out, in);
   }
   /// The first forward's change of `tensors` histories that are held together; `keeps_old`: something holds the old
   /// ones.

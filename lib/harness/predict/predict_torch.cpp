@@ -3,24 +3,24 @@
 namespace fp8lab::closed_form {
 namespace {
 
-Bytes logits(const CellNumbers& cell) { return cell.plain(cell.vocabulary); }
+Bytes logits(const CellNumbers& cell) { return cell.plain(cell.shape.vocabulary); }
 
 /// Logits in FP32 are not copied.
-Bytes copied_logits(const CellNumbers& cell) { return cell.element == kF32 ? 0 : log_probabilities(cell); }
+Bytes copied_logits(const CellNumbers& cell) { return cell.shape.element == kF32 ? 0 : log_probabilities(cell); }
 
 /// The sums over ranks that live in `reduce_dtype` next to the shards in the gradients' own type.
 Bytes copied_sums(const CellNumbers& cell, const GradientBytes& of) {
-  return cell.reduced == cell.element ? 0 : cell.in_reduction(of.shards);
+  return cell.shape.reduced == cell.shape.element ? 0 : cell.in_reduction(of.shards);
 }
 
 }  // namespace
 
 Bytes saved_by_silu(const CellNumbers& cell) {
-  const bool gated = cell.form.activation_inputs == 2;
-  return cell.in_torch && gated && !cell.casts ? cell.plain(cell.ffn) : 0;
+  const bool gated = cell.shape.form.activation_inputs == 2;
+  return cell.in_torch && gated && !cell.casts.operands ? cell.plain(cell.shape.ffn) : 0;
 }
 
-Bytes log_probabilities(const CellNumbers& cell) { return cell.tokens * cell.vocabulary * kF32; }
+Bytes log_probabilities(const CellNumbers& cell) { return cell.shape.tokens * cell.shape.vocabulary * kF32; }
 
 Schedule torch_cross_entropy(const CellNumbers& cell) {
   const Bytes copy = copied_logits(cell);
