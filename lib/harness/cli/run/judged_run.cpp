@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -41,12 +43,8 @@ class Run {
   int operator()() {
     if (!results_.notice().empty()) std::fprintf(text_, "%s\n", results_.notice().c_str());
     results_.write_environment(environment_);
-    std::vector<PlannedCell> left;
     for (const PlannedCell& cell : cells_) {
-      if (results_.find_finished(cell.config.id, hash_of(cell)) == nullptr) {
-        left.push_back(cell);
-        continue;
-      }
+      if (results_.find_finished(cell.config.id, hash_of(cell)) == nullptr) continue;
       finished_.insert(cell.config.id);
       CellRecord record = results_.read(cell.config.id);
       if (place(record, cell)) results_.update(record);
@@ -55,7 +53,7 @@ class Run {
       std::fprintf(text_, "%zu of %zu cells are finished already\n", finished_.size(), cells_.size());
     std::string write_error;
     try {
-      outcome_.interrupted_by = run(left);
+      outcome_.interrupted_by = finished_.empty() ? run(cells_) : run(unfinished());
     } catch (const RanksLost& error) {
       report(error.what());
       outcome_.ranks_lost = true;
@@ -84,8 +82,15 @@ class Run {
     return moved;
   }
 
-  int run(const std::vector<PlannedCell>& left) {
-    Progress progress(text_, left.size());
+  std::vector<PlannedCell> unfinished() const {
+    std::vector<PlannedCell> left;
+    std::copy_if(cells_.begin(), cells_.end(), std::back_inserter(left),
+                 [&](const PlannedCell& cell) { return !finished_.contains(cell.config.id); });
+    return left;
+  }
+
+  int run(const std::vector<PlannedCell>& cells) {
+    Progress progress(text_, cells.size());
     RunnerEvents events;
     events.arm_ended = [&](const CellConfig& cell, Arm arm, ArmResult& result) {
       results_.write_timeline(cell.id, arm, std::exchange(result.timeline_json, {}));
@@ -97,7 +102,7 @@ class Run {
     };
     events.tick = [&](int running) { progress.tick(running); };
     try {
-      const int signal = run_cells_(left, program_.vocabulary(), options_, events);
+      const int signal = run_cells_(cells, program_.vocabulary(), options_, events);
       progress.close();
       return signal;
     } catch (...) {
