@@ -161,6 +161,16 @@ TEST(Recording, WrittenTensors_AreReadBack) {
   EXPECT_NEAR(read.at(3)[5].sketch.sums[9], tensors[5].sketch.sums[9], 1e-6);
 }
 
+TEST(Recording, ClearedFolder_KeepsForeignFiles) {
+  const sample::TemporaryDirectory directory;
+  for (const char* name : {"rank-0.tsv", "rank-12.tsv", "rank-x.tsv", "notes.txt"})
+    sample::write(directory / name, "x");
+  clear_recording(directory.string());
+  clear_recording(directory / "absent");
+  for (const char* name : {"rank-0.tsv", "rank-12.tsv"}) EXPECT_FALSE(std::filesystem::exists(directory / name));
+  for (const char* name : {"rank-x.tsv", "notes.txt"}) EXPECT_TRUE(std::filesystem::exists(directory / name));
+}
+
 class MalformedRecordingTest : public ::testing::Test {
  protected:
   std::string error(const std::string& text) {

@@ -69,8 +69,7 @@ std::vector<Arm> arms_of(const DivergenceRequest& request) {
 /// Runs the arms of a cell once, which leave their tensors in `folder`. Returns the signal that stopped it, or 0.
 int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs::path& folder,
                 const DivergenceRequest& request, const Program& program) {
-  fs::remove_all(folder);
-  fs::create_directories(folder);
+  for (const Arm arm : arms) clear_recording(folder / name(arm));
   const ScopedVariable values(kValuesVariable, fs::absolute(folder).string());
   const ScopedVariable steps(kValuesStepsVariable, request.steps);
   const Vocabulary& vocabulary = program.vocabulary();

@@ -157,6 +157,14 @@ void RecordingWriter::finish() {
   check(file_.good(), fmt::format("{}: not everything could be written", path_.string()));
 }
 
+void clear_recording(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return;
+  std::vector<fs::path> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
+    if (rank_of(entry.path().filename().string())) files.push_back(entry.path());
+  for (const fs::path& file : files) fs::remove(file);
+}
+
 Recording read_recording(const fs::path& folder) {
   check(fs::is_directory(folder), fmt::format("{}: no folder with a recording; `fp8lab watch --values DIR` or `fp8lab "
                                               "divergence SCENARIO` makes one",

@@ -53,6 +53,9 @@ class RecordingWriter {
   std::ofstream file_;
 };
 
+/// Removes the ranks' files of an earlier recording from a folder, and nothing else. The folder may be absent.
+void clear_recording(const std::filesystem::path& folder);
+
 /// Reads a folder. Throws Error, which names file and line, for a folder without a rank's file and for any other text
 /// than a recording.
 Recording read_recording(const std::filesystem::path& folder);
