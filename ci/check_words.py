@@ -68,15 +68,15 @@ class Habit:
 
 HABITS = (
     # Not after a noun of place, a verb of showing or a preposition, and not as the head of a column.
-    Habit("where", 30,
+    Habit("where", 27,
           r"(?<!\bplace )(?<!\bplaces )(?<!\bline )(?<!\bfolder )(?<!\bpoint )(?<!\bsee )(?<!\bshows )(?<!\bshow )"
           r"(?<!\bsays )(?<!\bsay )(?<!\bis )(?<!\bare )(?<!\bfrom )(?<!\bto )(?<!\bwhat, )(?<!\| )\bwhere\b(?!:)",
           "if, when"),
     Habit("bare_of", 11, r"^(of|Of)\b", "name the noun: `Bytes of ...`"),
-    Habit("code_that_speaks", 10, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
+    Habit("code_that_speaks", 7, r"\b(asks|knows|says|wants|answers|heeds|tells)\b",
           "returns, contains, requires, prints, names"),
     Habit("that_of", 5, r"\b(that|those) of\b", "repeat the noun"),
-    Habit("alone", 18, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
+    Habit("alone", 10, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
     Habit("beside", 2, r"\bbesides?\b", "next to, compared with, in addition to"),
     Habit("old_words", 11,
           r"\banew\b|\bnobody\b|\bin vain\b|\bheed|\bmend(s|ed|ing)?\b|\bspeaks? of\b|\bstands? in\b|\b(is|are|was|were) of\b",
