@@ -101,6 +101,8 @@ def _words(schema: dict[str, Any]) -> str:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "const" in schema:
         return json.dumps(schema["const"])
+    if "type" not in schema:
+        return f"what the schema allows, {json.dumps(schema)}"
     words = []
     for kind in schema["type"] if isinstance(schema["type"], list) else [schema["type"]]:
         if kind in _BOUNDS:

@@ -1,6 +1,6 @@
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -23,6 +23,7 @@ namespace fp8lab {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 
 constexpr int kNone = 0, kDiverges = 1;
 constexpr const char* kRuns[] = {"run-1", "run-2"};
@@ -89,9 +90,7 @@ int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs:
     return stopped_by;
   for (const Arm arm : arms) {
     const auto found = record.arms.find(arm);
-    check(found != record.arms.end(),
-          fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
-                      name(arm)));
+    check(found != record.arms.end(), fmt::format("divergence: cell {}: {}", cell.config.id, record.reason));
     check(found->second.status == "ok", fmt::format("divergence: the {} arm of cell {} ended with {}: {}", name(arm),
                                                     cell.config.id, found->second.status, found->second.reason));
   }
@@ -109,6 +108,11 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
   cell.expect.clear();
   const bool reads_bf16 = arms[0] == Arm::kBf16 || arms[1] == Arm::kBf16;
   cell.config.measure = {reads_bf16 ? "parity" : "memory"};
+  const std::vector<Arm> has = arms_of(cell, program.vocabulary());
+  for (const Arm arm : arms)
+    check(std::find(has.begin(), has.end(), arm) != has.end(),
+          fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
+                      name(arm)));
   std::vector<std::vector<Recording>> runs;
   for (const char* run : kRuns) {
     const fs::path folder = fs::path(request.out) / run;
@@ -123,13 +127,10 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
           .has_noise = true};
 }
 
-std::string size_text(double size) { return std::isfinite(size) ? fmt::format("{:.2g}", size) : "all of it"; }
-
 std::string text_of(const Difference& one) {
-  return fmt::format(
-      "step {}, {}{}{}", one.step, one.place,
-      one.why.empty() ? fmt::format(" differs by {}", size_text(one.size)) : fmt::format(": {}", one.why),
-      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
+  const std::string what = one.why.empty() ? fmt::format(" differs by {:.2g}", one.size) : ": " + one.why;
+  return fmt::format("step {}, {}{}{}{}", one.step, one.place, what, one.types.empty() ? "" : ", " + one.types,
+                     one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -144,55 +145,61 @@ void print(std::FILE* out, const Found& found) {
   else if (seen.noisiest.empty())
     row("noise", "none: two runs of an arm have equal bits");
   else
-    row("noise",
-        fmt::format("two runs of an arm differ by up to {}: {}", size_text(seen.largest_noise), seen.noisiest));
+    row("noise", fmt::format("two runs of an arm differ by up to {}: {}", fmt::format("{:.2g}", seen.largest_noise),
+                             seen.noisiest));
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
-    row("first", "no tensor differs by more than noise");
+    row("first", "no tensor of both runs differs by more than noise");
     return;
   }
   row("first", text_of(*seen.first));
+  const bool has_factor = std::isfinite(seen.rise_factor);
   if (seen.rise)
     row("rise",
-        fmt::format("{}, {:.0f} times as much as any before it in this phase", text_of(*seen.rise), seen.rise_factor));
+        text_of(*seen.rise) +
+            (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : ""));
   row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
 }
 
-nlohmann::json json_of(const Difference& one) {
-  nlohmann::json out{{"rank", one.rank}, {"step", one.step}, {"tensor", one.place}, {"noise", one.noise}};
-  out["relative_difference"] = std::isfinite(one.size) ? nlohmann::json(one.size) : nlohmann::json("inf");
+Json json_of(const Difference& one) {
+  Json out{{"rank", one.rank}, {"step", one.step}, {"tensor", one.place}, {"noise", one.noise}};
+  out["relative_difference"] = std::isfinite(one.size) ? Json(one.size) : Json("inf");
   if (!one.why.empty()) out["reason"] = one.why;
+  if (!one.types.empty()) out["types"] = one.types;
   return out;
 }
 
 std::string json_of(const Found& found) {
   const Divergence& seen = found.divergence;
-  nlohmann::json out{{"schema", "fp8lab.divergence/1"},
-                     {"compared", found.of},
-                     {"tensors", seen.tensors},
-                     {"different", seen.different},
-                     {"only_in_one", seen.only_in_one},
-                     {"first", nullptr},
-                     {"rise", nullptr},
-                     {"noise", nullptr}};
-  if (found.has_noise) out["noise"] = std::isfinite(seen.largest_noise) ? nlohmann::json(seen.largest_noise) : "inf";
+  Json out{{"schema", "fp8lab.divergence/1"},
+           {"compared", found.of},
+           {"tensors", seen.tensors},
+           {"different", seen.different},
+           {"only_in_one", seen.only_in_one},
+           {"first_only_in_one", seen.first_only},
+           {"first", nullptr},
+           {"rise", nullptr},
+           {"noise", nullptr}};
+  if (found.has_noise) out["noise"] = {{"largest", seen.largest_noise}, {"tensor", seen.noisiest}};
   if (seen.first) out["first"] = json_of(*seen.first);
   if (seen.rise) out["rise"] = json_of(*seen.rise);
+  if (seen.rise) out["rise"]["factor"] = std::isfinite(seen.rise_factor) ? Json(seen.rise_factor) : Json("inf");
   return out.dump(1) + "\n";
 }
 
 }  // namespace
 
 int divergence_command(const DivergenceRequest& request, const Program& program) {
-  check(request.inputs.size() <= 2, "divergence: name one scenario, or two folders of recordings");
+  check(request.inputs.size() == 2 || request.noise.empty(),
+        "divergence: --noise belongs to two folders of recordings; a scenario's arms run twice");
   int stopped_by = 0;
   const Found found = request.inputs.size() == 2 ? of_folders(request) : of_cell(request, program, stopped_by);
   if (stopped_by != 0) return 128 + stopped_by;
   const std::string json = json_of(found);
   if (request.json) std::fputs(json.c_str(), stdout);
   print(request.json ? stderr : stdout, found);
-  return found.divergence.first ? kDiverges : kNone;
+  return found.divergence.first || found.divergence.only_in_one > 0 ? kDiverges : kNone;
 }
 
 }  // namespace fp8lab

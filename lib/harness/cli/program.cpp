@@ -238,7 +238,7 @@ class CommandLine {
     watch.add_option("--steps", watch_.steps, "measure these steps only, the first is 1: 3:10, 5: or :20")
         ->check(range_of_steps())
         ->type_name("A:B");
-    watch.add_option("--values", watch_.values, "record the tensors of each step in this folder, for `divergence`")
+    watch.add_option("--values", watch_.values, "record the tensors of steps 1:3, or of --steps, in this folder, for `divergence`")
         ->type_name("DIR");
     watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
     watch.add_option("--name", watch_.name, "name of the cell in results; default: the program's")->type_name("NAME");
@@ -295,6 +295,10 @@ class CommandLine {
   void add_divergence() {
     CLI::App& divergence = add("divergence", "find the first tensor in which two runs differ", [this] {
       divergence_.json = json_;
+      const CLI::App* parsed = app_.get_subcommand("divergence");
+      for (const char* option : {"--filter", "--arms", "--steps", "--timeout", "--out"})
+        check(divergence_.inputs.size() == 1 || parsed->count(option) == 0,
+              fmt::format("divergence: {} belongs to a scenario, and two folders of recordings are named", option));
       return divergence_command(divergence_, program_);
     });
     divergence
@@ -516,7 +520,8 @@ int run_program(int argc, char** argv, const Program& program) {
       std::fputs(arm_to_json(score_values(argv[2])).c_str(), stdout);
       return 0;
     }
-    ::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then returns an error, which is reported
+    ::unsetenv(kValuesVariable);  // only `divergence` and `watch --values` set it, for the arms that they start
+    ::signal(SIGXFSZ, SIG_IGN);   // a write beyond the file-size limit then returns an error, which is reported
     CommandLine line(program);
     if (argc > 1 && std::string(argv[1]) == kCompleteCommand)
       return line.complete(std::vector<std::string>(argv + 2, argv + argc));

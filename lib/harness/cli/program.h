@@ -94,6 +94,9 @@ struct ReportRequest {
   std::string cells;  ///< regular expression on ids of the cells of snapshots and traces; empty: the drawn cells
 };
 
+/// The steps of a recording of tensors, if none are given.
+inline constexpr const char* kRecordedSteps = "1:3";
+
 /// The arguments of `fp8lab watch`.
 struct WatchRequest {
   std::vector<std::string> command;                                         ///< a program of PATH, and its arguments
@@ -129,7 +132,7 @@ struct DivergenceRequest {
   std::vector<std::string> filters;  ///< as RunRequest::filters; one cell must be left
   std::vector<std::string> arms{"before", "after"};
   std::vector<std::string> noise;   ///< folders: a second run of the first recording, and one of the second
-  std::string steps = "1:3";        ///< the steps that are recorded, the first is 1
+  std::string steps = kRecordedSteps;  ///< the steps that are recorded, the first is 1
   double tolerance = 0;             ///< a relative difference up to it is none
   std::optional<double> timeout_s;  ///< seconds that an arm may take
   std::string out = "divergence";   ///< the folder of the recordings of a scenario's arms

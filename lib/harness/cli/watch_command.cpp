@@ -155,8 +155,9 @@ int watch_command(const WatchRequest& request, const Program& program) {
   std::map<std::string, std::string> environment_of_program;
   if (!request.values.empty()) {
     measure.emplace_back("values");
+    clear_recording(request.values);
     environment_of_program[kValuesVariable] = fs::absolute(request.values).string();
-    environment_of_program[kValuesStepsVariable] = request.steps;
+    environment_of_program[kValuesStepsVariable] = request.steps.empty() ? kRecordedSteps : request.steps;
   }
   const Watched watched = watch({.program = {.words = request.command,
                                              .environment = environment_of_program,

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <unordered_map>
 
@@ -42,14 +43,17 @@ const std::vector<RecordedTensor>& rank_in(const Recording& recording, int rank)
   return found->second;
 }
 
-/// The relative difference of two tensors; infinity, with the reason, for another shape or type.
+/// The relative difference of two tensors; infinity, with the reason, for another shape and values that are not finite.
 double difference_of(const RecordedTensor& a, const RecordedTensor& b, std::string& why) {
   if (a.shape != b.shape) {
     why = fmt::format("shape {} instead of {}", b.shape, a.shape);
     return std::numeric_limits<double>::infinity();
   }
   const double size = relative_difference(a.sketch, b.sketch);
-  if (!std::isfinite(size)) why = "a value is not finite";
+  if (!std::isfinite(size))
+    why = fmt::format("a value is not finite in {}", std::isfinite(b.sketch.norm)   ? "the first"
+                                                     : std::isfinite(a.sketch.norm) ? "the second"
+                                                                                    : "both");
   return size;
 }
 
@@ -73,6 +77,7 @@ class RankComparison {
       if (found == others.end()) continue;
       std::string ignored;
       const double size = difference_of(tensor, *found->second, ignored);
+      if (!std::isfinite(size)) continue;
       double& noise = noise_[key];
       noise = std::max(noise, size);
       if (size <= out_.largest_noise) continue;
@@ -95,11 +100,14 @@ class RankComparison {
                       .size = 0,
                       .noise = std::max(own, before),
                       .order = i,
-                      .why = {}};
+                      .why = {},
+                      .types = {}};
       before = own;
       seen.size = difference_of(a_[i], *found->second, seen.why);
       if (!(seen.size > std::max(tolerance, kTimesNoise * seen.noise))) continue;
       ++out_.different;
+      const std::string &type = a_[i].type, &other = found->second->type;
+      if (type != other) seen.types = fmt::format("{} instead of {}", other, type);
       add(std::move(seen), a_[i].phase);
     }
   }
@@ -153,6 +161,10 @@ Divergence compare_recordings(const Recording& a, const Recording& b, const std:
     for (const Repeat& repeat : repeats) comparison.add_noise(rank_in(*repeat.one, rank), rank_in(*repeat.other, rank));
     comparison.compare(tolerance);
   }
+  check(out.tensors > 0,
+        fmt::format("no tensor is in both recordings{}; they may have recorded other steps, or another "
+                    "program",
+                    out.first_only.empty() ? "" : ", such as " + out.first_only));
   return out;
 }
 

@@ -16,10 +16,11 @@ struct Difference {
   int rank = 0;
   std::int64_t step = 0;
   std::string place;      ///< "backward, blocks.3.attn: gradient of output"
-  double size = 0;        ///< relative_difference(); infinity also for another shape or type
+  double size = 0;        ///< relative_difference(); infinity also for another shape
   double noise = 0;       ///< largest difference of this tensor, or of the tensor before it, in two equal runs
   std::size_t order = 0;  ///< position in the order of execution of its rank
   std::string why;        ///< "shape 4x8 instead of 8x8"; "" for other values
+  std::string types;      ///< "bfloat16 instead of float32"; "" for equal types
 };
 
 struct Divergence {
@@ -48,9 +49,10 @@ struct Repeat {
   const Recording* other;
 };
 
-/// Compares `b` with `a`. A difference up to `tolerance` is none. Tensors are paired by step, phase, module and name,
+/// Compares `b` with `a`. A difference up to `tolerance` is none. Another shape, and a value that is not finite in one
+/// of two runs, is a difference, and never noise. Tensors are paired by step, phase, module and name,
 /// and equal ones by their number; the order is the order of `a`. The first difference is the one of the lowest
-/// position over all ranks. Throws Error if the recordings have different ranks.
+/// position over all ranks. Throws Error if the recordings have different ranks, or no tensor in common.
 Divergence compare_recordings(const Recording& a, const Recording& b, const std::vector<Repeat>& repeats,
                               double tolerance);
 

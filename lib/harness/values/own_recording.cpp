@@ -76,7 +76,9 @@ class OwnRecorder final : public CastWatch {
   std::string phase_ = "forward", module_;
 };
 
-void record_rank(const CellConfig& cell, Arm arm, ProcessGroup* world, const std::filesystem::path& folder) {
+void record_rank(const CellConfig& recorded, Arm arm, ProcessGroup* world, const std::filesystem::path& folder) {
+  CellConfig cell = recorded;
+  cell.capacity = 0;  // what recording allocates is no part of the cell
   OwnRecorder recorder(folder, world == nullptr ? 0 : world->rank());
   std::vector<std::string> names;
   TrainingRun run(cell, behaviors_of(cell, arm), recipe_of(cell, arm),

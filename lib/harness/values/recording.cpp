@@ -17,6 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSchema = "fp8lab.values/1";
 constexpr std::size_t kColumns = 9;
+/// The line of a recorder that failed, and why.
+constexpr std::string_view kIncomplete = "the recording is incomplete: ";
 
 std::string_view environment_text(const char* name) {
   const char* text = std::getenv(name);
@@ -91,12 +93,11 @@ std::vector<RecordedTensor> read_rank(const fs::path& path) {
   check(file.good(), fmt::format("{}: cannot be read", path.string()));
   std::vector<RecordedTensor> out;
   std::string line;
-  for (std::size_t number = 1; std::getline(file, line); ++number) {
+  if (!std::getline(file, line) || line != kSchema)
+    LineReader(path, 1).refuse(fmt::format("a recording begins with '{}'", kSchema));
+  for (std::size_t number = 2; std::getline(file, line); ++number) {
     const LineReader reader(path, number);
-    if (number == 1) {
-      if (line != kSchema) reader.refuse(fmt::format("a recording begins with '{}'", kSchema));
-      continue;
-    }
+    if (line.starts_with(kIncomplete)) fail(fmt::format("{}: {}", path.string(), line));
     if (file.eof()) break;  // a program that was killed left a part of a line
     out.push_back(reader.tensor(line));
   }
@@ -112,6 +113,16 @@ std::optional<int> rank_of(const std::string& name) {
   const auto [end, error] = std::from_chars(name.data() + kBegin.size(), last, rank);
   if (error != std::errc() || end != last || rank < 0) return {};
   return rank;
+}
+
+/// The files of the ranks in `folder`.
+std::map<int, fs::path> files_of(const fs::path& folder) {
+  std::map<int, fs::path> out;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (const std::optional<int> rank = rank_of(entry->path().filename().string())) out[*rank] = entry->path();
+  check(!error, fmt::format("{}: cannot be read: {}", folder.string(), error.message()));
+  return out;
 }
 
 }  // namespace
@@ -139,6 +150,7 @@ bool records_step(std::int64_t step) {
 RecordingWriter::RecordingWriter(const fs::path& folder, int rank) : path_(folder / fmt::format("rank-{}.tsv", rank)) {
   std::error_code error;
   fs::create_directories(folder, error);
+  check(!error, fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
   file_.open(path_);
   check(file_.good(), fmt::format("{}: cannot be written", path_.string()));
   file_ << kSchema << '\n';
@@ -147,8 +159,8 @@ RecordingWriter::RecordingWriter(const fs::path& folder, int rank) : path_(folde
 void RecordingWriter::add(const RecordedTensor& tensor) {
   std::string sums;
   if (!std::isnan(tensor.sketch.norm))
-    for (const double sum : tensor.sketch.sums) sums += fmt::format("{}{:.9g}", sums.empty() ? "" : ",", sum);
-  file_ << fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{:.9g}\t{:x}\t{}\n", tensor.step, tensor.phase, tensor.module,
+    for (const double sum : tensor.sketch.sums) sums += fmt::format("{}{:.17g}", sums.empty() ? "" : ",", sum);
+  file_ << fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{:.17g}\t{:x}\t{}\n", tensor.step, tensor.phase, tensor.module,
                        tensor.name, tensor.type, tensor.shape, tensor.sketch.norm, tensor.sketch.bits, sums);
 }
 
@@ -159,10 +171,11 @@ void RecordingWriter::finish() {
 
 void clear_recording(const fs::path& folder) {
   if (!fs::is_directory(folder)) return;
-  std::vector<fs::path> files;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (rank_of(entry.path().filename().string())) files.push_back(entry.path());
-  for (const fs::path& file : files) fs::remove(file);
+  std::error_code error;
+  for (const auto& [rank, file] : files_of(folder)) {
+    fs::remove(file, error);
+    check(!error, fmt::format("{}: cannot be removed: {}", file.string(), error.message()));
+  }
 }
 
 Recording read_recording(const fs::path& folder) {

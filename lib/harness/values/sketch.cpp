@@ -45,10 +45,10 @@ double relative_difference(const Sketch& a, const Sketch& b) {
   if (a.bits == b.bits) return 0.0;
   if (!std::isfinite(a.norm) || !std::isfinite(b.norm)) return std::numeric_limits<double>::infinity();
   const double largest = std::max(a.norm, b.norm);
-  if (largest == 0.0) return 0.0;
+  if (largest == 0.0) return kLeastDifference;  // zeros of another sign, or values that underflow
   double squares = 0.0;
   for (std::size_t i = 0; i < kSketchSums; ++i) squares += (a.sums[i] - b.sums[i]) * (a.sums[i] - b.sums[i]);
-  return std::sqrt(squares) / largest;
+  return std::max(std::sqrt(squares) / largest, kLeastDifference);
 }
 
 }  // namespace fp8lab

@@ -19,8 +19,11 @@ struct Sketch {
 
 Sketch sketch_of(std::span<const float> values);
 
+/// What relative_difference() returns at least if the bits differ. The sums of two sketches can be equal then.
+inline constexpr double kLeastDifference = 1e-12;
+
 /// The norm of the difference of two arrays of the same shape, relative to the larger one of their norms. 0 if their
-/// bits are equal, or if both are zero. It is an estimate otherwise, with a standard deviation of 9 %: each sum of
+/// bits are equal. It is an estimate otherwise, with a standard deviation of 9 %: each sum of
 /// signed elements has the sum of squares as its expected square, and there are 64. Infinity if an array has an element
 /// that is not finite.
 double relative_difference(const Sketch& a, const Sketch& b);

@@ -48,7 +48,26 @@ class Session:
         self.step, self.steps_ended = 1, 0
         self.step_seconds, self.begun = [], None
         self.instruments = [INSTRUMENTS[name](self) for name in self.names]
-        self.storages.observers = [one.observe for one in self.instruments if hasattr(one, "observe")]
+        self.storages.observers = [self._guarded(one) for one in self.instruments if hasattr(one, "observe")]
+
+    def _guarded(self, instrument):
+        """`observe` of an instrument, whose errors do not reach the program."""
+
+        def observe(*arguments):
+            if instrument.name in self.failed:
+                return
+            try:
+                instrument.observe(*arguments)
+            except Exception as error:
+                self._fail(instrument, error, "observe")
+
+        return observe
+
+    def _fail(self, instrument, error, event):
+        why = f"{type(error).__name__}: {error} (step {self.step}, {event})"
+        self.failed[instrument.name] = why
+        if hasattr(instrument, "ends_incomplete"):
+            instrument.ends_incomplete(why)
 
     # What instruments ask.
 
@@ -97,7 +116,7 @@ class Session:
         out = {name: spent / steps for name, spent in self.spent.items()}
         if self.storages.calls:
             mode = self.storages.spent + self.storages.calls * self.crossing
-            owner = "memory" if "memory" in self.names else "traffic"
+            owner = next(name for name in ("memory", "traffic", "values") if name in self.names)
             out[owner] = out.get(owner, 0.0) + mode / steps
         return out
 
@@ -182,7 +201,7 @@ class Session:
                     with torch.no_grad():
                         handler(*arguments)
                 except Exception as error:
-                    self.failed[instrument.name] = f"{type(error).__name__}: {error} (step {self.step}, {event})"
+                    self._fail(instrument, error, event)
                 self.spent[instrument.name] = self.spent.get(instrument.name, 0.0) + time.perf_counter() - begin
         finally:
             self.busy, self.storages.off = False, was_off

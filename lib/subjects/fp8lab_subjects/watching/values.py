@@ -22,7 +22,8 @@ SCHEMA = "fp8lab.values/1"
 SUMS, ROWS = 64, 1 << 14
 MASK = (1 << 64) - 1
 # Operations whose operands are recorded: matrix products and attention.
-PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_scaled_grouped_mm", "_grouped_mm", "convolution")
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_int_mm", "_scaled_mm", "_scaled_grouped_mm", "_grouped_mm",
+            "convolution", "convolution_backward")
 ATTENTION = "scaled_dot_product"
 
 
@@ -50,13 +51,18 @@ class Sketches:
         sums = torch.zeros(SUMS, dtype=torch.float64, device=flat.device)
         squares = torch.zeros((), dtype=torch.float64, device=flat.device)
         for index, part in enumerate(flat.split(SUMS * ROWS)):
-            part = (part.float() if part.is_floating_point() else part).double()
+            part = (part.float() if part.element_size() == 1 else part).double()  # FP8 has no conversion to FP64
             squares += part.square().sum()
             if part.numel() % SUMS:
                 part = torch.nn.functional.pad(part, (0, SUMS - part.numel() % SUMS))
             rows = part.view(-1, SUMS)
             sums += sign((1 << 32) + index) * (self._signs_on(flat.device)[: len(rows)] @ rows)
         return math.sqrt(squares.item()), sums.tolist()
+
+
+def is_capturing():
+    """True while a CUDA graph is captured: nothing may be read back then."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def columns_of(tensor, sketches):
@@ -66,7 +72,7 @@ def columns_of(tensor, sketches):
     if not math.isfinite(norm):
         norm, sums = math.nan, []
     bits = checksum(tensor) or 0
-    return [str(tensor.dtype).removeprefix("torch."), shape, f"{norm:.9g}", f"{bits:x}", ",".join(f"{one:.9g}" for one in sums)]
+    return [str(tensor.dtype).removeprefix("torch."), shape, f"{norm:.17g}", f"{bits:x}", ",".join(f"{one:.17g}" for one in sums)]
 
 
 class Values:
@@ -76,13 +82,16 @@ class Values:
         self.session = session
         self.first, self.last = steps_of(os.environ.get(STEPS, ""))
         self.sketches, self.lines, self.file, self.tensors = Sketches(), [], None, 0
-        self.weights_recorded = False
+        self.known = set()  # models whose initial weights are recorded, by identity
+
+    def _is_wanted(self):
+        return self.session.step >= self.first and (self.last is None or self.session.step <= self.last)
 
     def _record(self, phase, module, name, tensor):
-        if self.last is not None and self.session.step > self.last or self.session.step < self.first:
+        if not self._is_wanted() or is_capturing():
             return
         for index, inner in enumerate(inner_tensors(tensor.detach())):
-            if inner.device.type == "meta" or inner.numel() == 0 or inner.is_complex():
+            if inner.layout != torch.strided or inner.device.type == "meta" or inner.numel() == 0 or inner.is_complex():
                 continue
             called = name if index == 0 else f"{name}, part {index + 1}"
             place = [str(self.session.step), phase, module, called]
@@ -101,11 +110,12 @@ class Values:
 
     def called(self, module, inputs):
         """The outermost module is called."""
-        if not self.weights_recorded:
-            self.weights_recorded = True
-            for prefix, model in self.session.models():
-                for name, parameter in model.named_parameters():
-                    self._record("setup", prefix + WRAPPED.sub("", name), "weight", parameter)
+        for prefix, model in self.session.models():
+            if id(model) in self.known or not self._is_wanted():
+                continue
+            self.known.add(id(model))
+            for name, parameter in model.named_parameters():
+                self._record("setup", prefix + WRAPPED.sub("", name), "weight", parameter)
         self._record_tree("forward", self._named(module), "input", inputs)
 
     def returned(self, module, output):
@@ -139,6 +149,14 @@ class Values:
             for name, parameter, _ in self.session.parameters_of(optimizer):
                 self._record("optimizer", name, "updated weight", parameter)
         self._write()
+
+    def ends_incomplete(self, why):
+        """Nothing more is recorded; the file says so, and is refused by `fp8lab divergence`."""
+        self.lines = [f"the recording is incomplete: {' '.join(why.split())}"]
+        try:
+            self._write()
+        except OSError:
+            pass  # the program's results name the failure
 
     def _write(self):
         """Adds the lines of the step to the file of this rank."""
