@@ -46,4 +46,11 @@ std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm,
 void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const ComparedRun>& run,
               const ProcessGroup* world);
 
+/// Puts parity.same_weights_*: one more step of a finished run, against the same step of BF16 layers that hold
+/// `weights`, the unsharded values that the run stores. Both have the same weights, ranks, micro-batches and tokens, so
+/// nothing drifts, and they differ by the noise of casts only; by more if a product reads other weights than the stored
+/// ones. Collective over `world`, which is null if nothing is sharded.
+void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, const Lists& weights, ProcessGroup* world,
+                          ArmResult& result);
+
 }  // namespace fp8lab

@@ -27,6 +27,7 @@ namespace {
 using Metrics = std::map<std::string, MetricValue>;
 
 constexpr std::string_view kMetrics[] = {"parity.loss_gap",
+                                         "parity.loss_progress",
                                          "parity.validation_loss",
                                          "parity.mean_loss_gap",
                                          "parity.mean_loss_gap_margin",
@@ -42,6 +43,8 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.clip_fraction",
                                          "parity.underflow_fraction",
                                          "parity.values_cast",
+                                         "parity.same_weights_output_sqnr_db",
+                                         "parity.same_weights_grad_sqnr_db",
                                          "parity.grad_norm_ratio",
                                          "parity.update_norm_ratio",
                                          "parity.twin_faults",
@@ -337,6 +340,8 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   put(metrics, "parity.mean_loss_gap", mean_gap.value, mean_gap.reason);
   put(metrics, "parity.mean_loss_gap_margin", mean_gap.margin, mean_gap.reason);
   result.validation_losses = mean_validations(world, run);
+  const LossProgress progress(result.losses, result.validation_losses);
+  put(metrics, "parity.loss_progress", progress.value, progress.reason);
   if (result.validation_losses.empty())
     put(metrics, "parity.validation_loss", std::nullopt, "nothing is validated");
   else
@@ -376,6 +381,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
          {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded", "parity.scales_equal"})
       put(metrics, name, std::nullopt, "nothing is sharded");
   }
+  measure_same_weights(cell, arm, run, weights, world, result);
 
   if (arm != Arm::kBefore) {
     put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");

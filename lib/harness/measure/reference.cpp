@@ -17,10 +17,10 @@
 #include "harness/measure/cast_check.h"
 #include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
-#include "harness/reference/adam.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
+#include "harness/reference/update.h"
 #include "harness/train/training_run.h"
 
 namespace fp8lab {
@@ -87,7 +87,7 @@ class Comparison {
         world_(world),
         exact_(cell, recipe.name, true),
         rounded_(cell, recipe.name, false),
-        adam_(cell.training),
+        update_(cell.training),
         storage_(cell, recipe.name, false),
         quantized_(recipe.quantized),
         has_f32_(cell.training.param_dtype == ParamDType::kF32) {
@@ -276,11 +276,11 @@ class Comparison {
     std::set<std::string> vectors;
     for (std::size_t i = 0; i < names.size(); ++i)
       if (shapes[i].rank() == 1) vectors.insert(names[i]);
-    const NamedMatrices after = adam_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
+    const NamedMatrices after = update_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
     const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
     for (const std::string& name : names)
       judge("update", name, difference(after.at(name), before.at(name)),
-            difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
+            difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
             bounds(reference_step::kNoiseShare,
@@ -399,7 +399,7 @@ class Comparison {
   bool updates_are_covered() const {
     const TrainingConfig& training = cell_.training;
     if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
-    return training.optimizer == Optimizer::kAdam;
+    return training.optimizer != Optimizer::kNone;
   }
 
   /// One number has no noise to be measured by. It follows from the runtime's own logits except for roundings of FP32.
@@ -428,7 +428,7 @@ class Comparison {
   ProcessGroup* world_;
   reference_step::Model exact_;
   reference_step::Model rounded_;
-  reference_step::Adam adam_;
+  reference_step::Update update_;
   reference_step::Casts storage_;
   bool quantized_;
   bool has_f32_;

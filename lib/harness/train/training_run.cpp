@@ -235,6 +235,31 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (saw_micro_batch_) saw_micro_batch_(step_values_);
 }
 
+TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<float>>* weights) {
+  Passes out;
+  runtime_.step = cell_.training.steps;
+  output_ = loss_ = {};
+  if (weights != nullptr) trained_.write_weights(*weights);
+  for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) {
+    batch_ = {};
+    batch_ = batches_.training(index);
+    runtime_.first_micro_batch = index == 0;
+    Variable output = trained_.model().forward(runtime_, {batch_.x, nullptr});
+    const Variable loss = loss_of(output);
+    trained_.model().update_forward_scales(runtime_, world_.get());
+    out.output = device_->read(output.value);
+    if (is_language_model(cell_)) output.value = {};  // backward writes the logits' gradient over them
+    Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
+    fill(*device_, gradient, share_of_micro_batch(cell_.training));
+    run_backward(runtime_, loss, std::move(gradient));
+    trained_.model().update_backward_scales(runtime_, world_.get());
+  }
+  out.gradients = trained_.gradients();
+  trained_.model().zero_grad();
+  batch_ = {};
+  return out;
+}
+
 void TrainingRun::plant_in_step(StepTimes& times) {
   if (world_) world_->barrier("planted by a control cell");
   const double ms = kPlantedShare * (times.forward_ms + times.backward_ms + times.optimizer_ms);

@@ -122,6 +122,14 @@ class TrainingRun {
   /// Collective.
   std::vector<std::vector<float>> weights() { return trained_.weights(); }
 
+  /// The output of the last micro-batch and the gradients of one more step's passes, after which nothing is updated.
+  struct Passes {
+    std::vector<float> output;
+    std::vector<std::vector<float>> gradients;
+  };
+  /// After train(): makes these passes with the present weights, or with `weights`, unsharded values. Collective.
+  Passes pass_once_more(const std::vector<std::vector<float>>* weights = nullptr);
+
   /// As TrainedModel::scales().
   std::map<std::string, std::vector<float>> scales() const { return trained_.scales(); }
 
