@@ -123,6 +123,7 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
   if (is_library(cell)) return {};  // its worker reports what it cannot measure
   if (metric.starts_with("parity.same_weights_")) return arm == Arm::kBf16 ? "the arm is in BF16 itself" : "";
   if (metric == "parity.scales_equal") return why_no_common_scales(cell, arm);
+  if (metric == "parity.validation_keeps_scales") return why_no_scales_in_validations(cell, arm);
   if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
   const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
@@ -148,7 +149,8 @@ std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_
   if (metric == "parity.bitwise_equal")
     return arm == Arm::kBefore && !is_library(cell) ? std::optional(1.0) : std::nullopt;
   if (arm != Arm::kAfter) return std::nullopt;
-  if (metric == "parity.scales_equal") return is_library(cell) ? std::nullopt : std::optional(1.0);
+  if (metric == "parity.scales_equal" || metric == "parity.validation_keeps_scales")
+    return is_library(cell) ? std::nullopt : std::optional(1.0);
   const Recipe recipe = recipe_of(cell, arm);
   const bool from_history = recipe.activation.amax_source == AmaxSource::kHistory;
   // Values over more binades than eight bits have leave more noise than signal.

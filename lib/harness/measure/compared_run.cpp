@@ -148,18 +148,22 @@ void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const Compa
   kept().keep(name_of(as_run_by(cell, arm), arm, world), run);
 }
 
-void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, const Lists& weights, ProcessGroup* world,
-                          ArmResult& result) {
+TrainingRun::Passes passes_with_stored_weights(const CellConfig& cell, Arm arm, TrainingRun& run) {
+  if (arm == Arm::kBf16) return {};
+  // Scales that follow from the passes before clip what an update of the weights enlarged. The second time they follow
+  // from these very tokens.
+  const bool from_history = recipe_of(cell, arm).activation.amax_source == AmaxSource::kHistory;
+  if (from_history || cell.training.fp8_attention) run.pass_once_more();
+  return run.pass_once_more();
+}
+
+void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, TrainingRun::Passes seen,
+                          const Lists& weights, ProcessGroup* world, ArmResult& result) {
   if (arm == Arm::kBf16) {
     for (const char* name : {"parity.same_weights_output_sqnr_db", "parity.same_weights_grad_sqnr_db"})
       put(result.metrics, name, std::nullopt, "the arm is in BF16 itself");
     return;
   }
-  // Scales that follow from the passes before clip what an update of the weights enlarged. The second time they follow
-  // from these very tokens.
-  const bool from_history = recipe_of(cell, arm).activation.amax_source == AmaxSource::kHistory;
-  if (from_history || cell.training.fp8_attention) run.pass_once_more();
-  TrainingRun::Passes seen = run.pass_once_more();
   if (plants_on(cell, arm, world)) {
     for (float& value : seen.output) value = -value;
     for (std::vector<float>& gradient : seen.gradients)

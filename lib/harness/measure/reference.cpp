@@ -150,6 +150,30 @@ class Comparison {
     ++step_;
   }
 
+  /// Of this rank's rows. The first update of an average copies the weights.
+  void saw_averages(const StepValues& seen, const std::vector<std::string>& names,
+                    const std::vector<ElementRange>& own) {
+    constexpr double kNewShare = 0.1, kRoundings = 0x1p-21;
+    for (std::size_t i = 0; i < seen.averages.size(); ++i) {
+      std::size_t wrong = 0;
+      for (std::size_t j = 0; j < seen.averages[i].size(); ++j) {
+        const double weight = seen.updated[i][static_cast<std::size_t>(own[i].begin) + j];
+        const double before = averages_.empty() ? weight : averages_[i][j];
+        const double expected = before + kNewShare * (weight - before);
+        const double distance = std::abs(seen.averages[i][j] - expected);
+        if (!(distance <= kRoundings * (std::abs(before) + std::abs(weight)))) ++wrong;
+      }
+      ++tensors_;
+      if (wrong > 0)
+        faults_.push_back(
+            {std::numeric_limits<double>::infinity(),
+             fmt::format("average {}{}, step {}: {} of {} values are not 0.9 of the average before and 0.1 "
+                         "of the weight",
+                         names[i], of_rank(), step_ - 1, wrong, seen.averages[i].size())});
+    }
+    averages_ = seen.averages;
+  }
+
   /// Adds the casts of the last step.
   void saw_casts(const CastCheck& casts) {
     tensors_ += casts.casts();
@@ -439,6 +463,7 @@ class Comparison {
   std::int64_t tensors_ = 0;
   double noise_ = 0.0;
   double scale_ = 0.0;
+  Lists averages_;  ///< after the step before
   std::vector<Fault> faults_;
 };
 
@@ -474,7 +499,11 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
                          comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
                          casts.end_micro_batch();
                        },
-                   .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});
+                   .saw_step =
+                       [&](const StepValues& seen) {
+                         comparison.saw_step(seen, names, shapes);
+                         comparison.saw_averages(seen, names, run.own_elements());
+                       }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);

@@ -149,6 +149,15 @@ void TrainedModel::write_weights(const std::vector<std::vector<float>>& values) 
   }
 }
 
+std::vector<std::vector<float>> TrainedModel::averages() const {
+  std::vector<std::vector<float>> values;
+  for (std::size_t i = 0; average_ && i < model_->parameters().size(); ++i) {
+    const Tensor& value = average_->value(i);
+    values.push_back(value ? runtime_.device.read(value) : std::vector<float>{});
+  }
+  return values;
+}
+
 void TrainedModel::add_amaxes(const std::vector<RoleScales*>& scales,
                               std::map<std::string, std::vector<float>>& amaxes) const {
   Device& device = runtime_.device;

@@ -55,6 +55,8 @@ class TrainedModel {
   void write_weights(const std::vector<std::vector<float>>& values);
   /// Gradients; for a sharded parameter, the gradients of this rank's rows.
   std::vector<std::vector<float>> gradients() const;
+  /// The averages of the weights, of this rank's rows; empty lists for weights in eight bits, nothing without averages.
+  std::vector<std::vector<float>> averages() const;
   /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
   void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
   /// The amaxes of earlier passes and the scales of delayed scaling, by owner: "layers[0].fc1 forward". Equal on all

@@ -165,6 +165,10 @@ void TrainingRun::validate(std::int64_t steps) {
   const std::int64_t batches = cell_.training.validation_batches;
   runtime_.host.samples = nullptr;  // only steps are measured
   double sum = 0.0;
+  // The first forward gives histories their length.
+  const bool compares = keeps() && batches > 0 && cell_.training.initial_history_length == 0;
+  const std::map<std::string, std::vector<float>> scales =
+      compares ? trained_.scales() : std::map<std::string, std::vector<float>>{};
   for (std::int64_t index = 0; index < batches; ++index) {
     device_->ledger().set_phase(PhaseKind::kIdle, number);
     batch_ = batches_.validation(index);
@@ -178,6 +182,7 @@ void TrainingRun::validate(std::int64_t steps) {
     if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
     batch_ = {};
   }
+  if (compares && trained_.scales() != scales) validations_keep_scales_ = false;
   device_->ledger().set_phase(PhaseKind::kIdle, number);
   if (batches > 0 && device_->computes()) records_.add_validation({steps, sum / static_cast<double>(batches)});
 }
@@ -235,6 +240,11 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (saw_micro_batch_) saw_micro_batch_(step_values_);
 }
 
+std::optional<std::int64_t> TrainingRun::reserved_growth_bytes() const {
+  if (cell_.training.steps < 3) return std::nullopt;
+  return reserved_after_last_ - reserved_after_second_;
+}
+
 TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<float>>* weights) {
   Passes out;
   runtime_.step = cell_.training.steps;
@@ -287,6 +297,7 @@ void TrainingRun::step() {
   if (saw_step_) {
     step_values_.gradients = std::move(gradients);
     step_values_.updated = weights();
+    step_values_.averages = trained_.averages();
     saw_step_(step_values_);
   }
   trained_.model().zero_grad();
@@ -296,6 +307,8 @@ void TrainingRun::step() {
   batch_ = {};
   ledger.set_phase(PhaseKind::kIdle, number);
   ledger.mark("end_of_step");
+  reserved_after_last_ = device_->memory().allocator().reserved_bytes();
+  if (runtime_.step == 1) reserved_after_second_ = reserved_after_last_;
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
   records_.end(runtime_.step, times);
 }
