@@ -150,7 +150,7 @@ class Comparison {
     ++step_;
   }
 
-  /// Of this rank's rows. The first update of an average copies the weights.
+  /// Compares this rank's rows; the first update of an average copies the weights.
   void saw_averages(const StepValues& seen, const std::vector<std::string>& names,
                     const std::vector<ElementRange>& own) {
     constexpr double kNewShare = 0.1, kRoundings = 0x1p-21;
