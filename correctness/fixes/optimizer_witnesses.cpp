@@ -17,7 +17,7 @@
 #include "nn/cores/role_scales.h"
 #include "ops/quantize.h"
 #include "optim/adam.h"
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 
 namespace fp8lab {
 namespace {

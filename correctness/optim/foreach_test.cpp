@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 #include "optim/parameters.h"
 #include "reference/compare.h"
 #include "support/recipe_names.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 #include "optim/parameters.h"
 
 namespace fp8lab {

@@ -8,7 +8,7 @@
 
 #include "fsdp/padded_shards.h"
 #include "optim/adam.h"
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 #include "optim/weight_average.h"
 #include "support/recipe_names.h"
 

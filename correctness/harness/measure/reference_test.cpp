@@ -13,11 +13,11 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/cast_check.h"
 #include "harness/measure/measure.h"
-#include "harness/reference/adam.h"
 #include "harness/reference/casts.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
+#include "harness/reference/update.h"
 #include "harness/train/stress_data.h"
 #include "support/cells.h"
 #include "support/quantize.h"
@@ -185,7 +185,7 @@ TEST(ReferenceCasts, ScaleEachBlockByItsOwnLargestMagnitude) {
 TEST(ReferenceAdam, MovesByTheLearningRateUnderAConstantGradient) {
   TrainingConfig training;
   training.learning_rate = 0.5;
-  reference_step::Adam adam(training);
+  reference_step::Update adam(training);
   NamedMatrices parameters{{"w", Matrix(1, 1)}}, gradients = parameters;
   gradients["w"].values = {1.0};
   for (int step = 1; step <= 5; ++step) {
@@ -194,12 +194,29 @@ TEST(ReferenceAdam, MovesByTheLearningRateUnderAConstantGradient) {
   }
 }
 
+TEST(ReferenceSgd, MovesByTheGradientTimesTheRateOfTheStep) {
+  TrainingConfig training;
+  training.optimizer = Optimizer::kSgd;
+  training.learning_rate = 0.5;
+  training.warmup_steps = 1;
+  training.weight_decay = 0.1;
+  training.decay_only_matrices = true;
+  reference_step::Update sgd(training);
+  const NamedMatrices parameters{{"matrix", Matrix(1, 1, {2.0F})}, {"vector", Matrix(1, 1, {2.0F})}};
+  const NamedMatrices gradients{{"matrix", Matrix(1, 1, {4.0F})}, {"vector", Matrix(1, 1, {4.0F})}};
+  for (const double rate : {0.25, 0.5}) {
+    const NamedMatrices after = sgd.step(parameters, gradients, {"vector"});
+    EXPECT_NEAR(after.at("matrix").values.front(), 2.0 - rate * (4.0 + 0.2), 1e-12);
+    EXPECT_NEAR(after.at("vector").values.front(), 2.0 - rate * 4.0, 1e-12);
+  }
+}
+
 TEST(ReferenceAdam, VectorsDoNotDecayAndMatricesOfOneRowDo) {
   TrainingConfig training;
   training.learning_rate = 0.5;
   training.weight_decay = 0.1;
   training.decay_only_matrices = true;
-  reference_step::Adam adam(training);
+  reference_step::Update adam(training);
   NamedMatrices parameters{{"bias", Matrix(1, 1)}, {"matrix", Matrix(1, 1)}}, gradients = parameters;
   for (auto& [name, parameter] : parameters) parameter.values = {1.0};
   parameters = adam.step(parameters, gradients, {"bias"});

@@ -34,7 +34,7 @@ constexpr Ranks kRanks[] = {{1, ""},    {1, "1"},   {2, ""},     {3, ""}, {4, "4
                             {6, "2x3"}, {3, "3x1"}, {10, "2x5"}, {7, ""}, {8, ""}};
 
 void draw_optimizer(Draw& draw, TrainingConfig& training) {
-  training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam"});
+  training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam", "sgd"});
   if (training.optimizer == "none") training.weight_average = false;
   training.weight_decay = draw.chance() ? 0.0 : 0.1;
   training.decoupled_decay = draw.chance();

@@ -142,6 +142,7 @@ const std::vector<Context>& contexts() {
        }},
       {"no optimizer", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kNone; }},
       {"foreach_adam", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kForeachAdam; }},
+      {"sgd", [](CellConfig& cell) { cell.training.optimizer = Optimizer::kSgd; }},
       {"masters", [](CellConfig& cell) { cell.training.master_weights = Master::kF32; }},
       {"FP8 attention", [](CellConfig& cell) { cell.training.fp8_attention = true; }},
       {"FP8 weights",

@@ -138,7 +138,7 @@ TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
     return metric == "parity.twin_faults" && cell.ranks == 1 ? "the cell itself is plain" : "";
   };
   vocabulary.floor = [](const CellConfig&, Arm arm, std::string_view metric) {
-    return arm == Arm::kAfter && metric == "parity.grad_sqnr_db" ? std::optional(3.0) : std::nullopt;
+    return arm == Arm::kAfter && metric == "parity.same_weights_grad_sqnr_db" ? std::optional(3.0) : std::nullopt;
   };
   const auto texts = [&](const std::string& more) {
     const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [parity]\n" + more;
@@ -148,11 +148,12 @@ TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
     return out;
   };
   using Texts = std::vector<std::string>;
-  EXPECT_EQ(texts("ranks: 1\n"), (Texts{"after parity.grad_sqnr_db is at least 3"}));
-  EXPECT_EQ(texts("ranks: 2\n"), (Texts{"after parity.twin_faults equals 0", "after parity.grad_sqnr_db is at least 3",
-                                        "bf16 parity.twin_faults equals 0"}));
-  EXPECT_EQ(texts("ranks: 1\nexpect: [{metric: parity.grad_sqnr_db, at_least: 9}]\n"),
-            (Texts{"after parity.grad_sqnr_db is at least 9"}));
+  EXPECT_EQ(texts("ranks: 1\n"), (Texts{"after parity.same_weights_grad_sqnr_db is at least 3"}));
+  EXPECT_EQ(texts("ranks: 2\n"),
+            (Texts{"after parity.twin_faults equals 0", "after parity.same_weights_grad_sqnr_db is at least 3",
+                   "bf16 parity.twin_faults equals 0"}));
+  EXPECT_EQ(texts("ranks: 1\nexpect: [{metric: parity.same_weights_grad_sqnr_db, at_least: 9}]\n"),
+            (Texts{"after parity.same_weights_grad_sqnr_db is at least 9"}));
 }
 
 TEST(Scenario, AnExpectationListsArms) {

@@ -34,9 +34,9 @@ enum class Positions { kNone, kLearned };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Positions>{"none", "learned"};
 
-enum class Optimizer { kNone, kAdam, kForeachAdam };
+enum class Optimizer { kNone, kAdam, kForeachAdam, kSgd };
 template <>
-inline constexpr std::array<std::string_view, 3> kWords<Optimizer>{"none", "adam", "foreach_adam"};
+inline constexpr std::array<std::string_view, 4> kWords<Optimizer>{"none", "adam", "foreach_adam", "sgd"};
 
 enum class Master { kNone, kF32, kRemainder };
 template <>
@@ -50,9 +50,9 @@ enum class Loss { kSum, kMse, kCrossEntropy };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Loss>{"sum", "mse", "cross_entropy"};
 
-enum class Data { kNormal, kStress, kText };
+enum class Data { kNormal, kStress, kTeacher, kText };
 template <>
-inline constexpr std::array<std::string_view, 3> kWords<Data>{"normal", "stress", "text"};
+inline constexpr std::array<std::string_view, 4> kWords<Data>{"normal", "stress", "teacher", "text"};
 
 enum class Tokens { kByte, kCharacter };
 template <>
@@ -129,7 +129,7 @@ struct TrainingConfig {
       0;                            ///< forward passes without gradients of a validation; one precedes the first step
   std::int64_t validate_every = 0;  ///< steps between further validations; one more follows the last step; 0: none
   std::int64_t micro_batches = 1;   ///< forward and backward passes of a step, each over `batch` sequences of its own
-  Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam: one list operation at a time
+  Word<Optimizer> optimizer = Optimizer::kNone;  ///< adam: one fused pass; foreach_adam, sgd: list operations
   double learning_rate = 1e-4;
   Word<RateSchedule> learning_rate_schedule = RateSchedule::kConstant;  ///< after the warm-up
   std::int64_t warmup_steps = 0;                                        ///< steps before the rate is learning_rate
@@ -145,7 +145,8 @@ struct TrainingConfig {
   bool decay_only_matrices = false;  ///< biases and norms do not decay
   double clip_norm = 0.0;            ///< gradients are scaled down to this norm over all ranks; 0: never
   bool weight_average = false;       ///< keep an exponential average of the weights
-  /// stress: values that excite every rule of a cast (train/stress_data.h); text: windows of a corpus.
+  /// stress: values that excite every rule of a cast (train/stress_data.h); teacher: targets that a network makes of
+  /// the inputs (train/teacher.h); text: windows of a corpus.
   Word<Data> data = Data::kNormal;
   std::string corpus;                   ///< a file; empty: the King James Bible (data/corpus.h)
   Word<Tokens> tokens = Tokens::kByte;  ///< character: those that occur in the corpus

@@ -251,7 +251,9 @@ std::vector<Key> make_keys() {
       integer_key("training.validate_every", {0, 1000000},
                   "a validation every N steps and after the last; 0: only the first", kTraining<&T::validate_every>),
       choice("training.optimizer",
-             "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time",
+             "adam: fused, one pass over all tensors; foreach_adam: lists of tensors, an operation at a time; sgd: so "
+             "too, "
+             "without momentum, so that updates are proportional to gradients",
              kTraining<&T::optimizer>),
       number("training.learning_rate", {0, 1000}, "the optimizer's learning rate", kTraining<&T::learning_rate>),
       choice("training.learning_rate_schedule", "learning-rate schedule after warm-up",
@@ -280,10 +282,12 @@ std::vector<Key> make_keys() {
       number("training.clip_norm", {0, 1e30}, "gradients are scaled down to this norm over all ranks; 0: never",
              kTraining<&T::clip_norm>),
       toggle("training.weight_average", "keep an exponential average of the weights", kTraining<&T::weight_average>),
-      choice("training.data",
-             "inputs and targets; stress: magnitudes over many binades, ties of a cast, zeros, one huge channel; text: "
-             "windows of a corpus, for a model with a vocabulary",
-             kTraining<&T::data>),
+      choice(
+          "training.data",
+          "inputs and targets; stress: magnitudes over many binades, ties of a cast, zeros, one huge channel; teacher: "
+          "targets that a network makes of the inputs, so that the loss falls; text: windows of a corpus, for a "
+          "model with a vocabulary",
+          kTraining<&T::data>),
       file_key(
           "training.corpus",
           "the text of `data: text`, relative to the scenario's folder; the last tenth is for validation; the King "

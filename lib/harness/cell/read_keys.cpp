@@ -18,8 +18,10 @@ using Keys = std::span<const std::string_view>;
 
 constexpr std::array<std::string_view, 16> kAdamKeys{
     "training.learning_rate", "training.learning_rate_schedule", "training.warmup_steps",
-    "training.final_learning_rate", "training.decay_steps", "training.beta1", "training.beta2", "training.weight_decay",
-    "training.decoupled_decay", "training.decay_only_matrices", "training.weight_average", "training.clip_norm",
+    "training.final_learning_rate", "training.decay_steps", "training.weight_decay", "training.decay_only_matrices",
+    "training.weight_average",
+    // Keys of both forms of Adam: SGD has no moments, its decay is the same in both forms, and it clips nothing.
+    "training.beta1", "training.beta2", "training.decoupled_decay", "training.clip_norm",
     // Keys of the fused one only: foreach_adam updates the parameters themselves, with moments in f32, and rounds to
     // the nearest.
     "training.master_weights", "training.moments", "training.weight_rounding", "training.masters_from"};
@@ -33,7 +35,8 @@ struct Reader {
 };
 
 constexpr std::array kOptimizers{Reader{"none", {}}, Reader{"adam", kAdamKeys},
-                                 Reader{"foreach_adam", Keys(kAdamKeys).first(12)}};
+                                 Reader{"foreach_adam", Keys(kAdamKeys).first(12)},
+                                 Reader{"sgd", Keys(kAdamKeys).first(8)}};
 
 template <class Rows>
 std::vector<Reader> readers(const Rows& rows) {

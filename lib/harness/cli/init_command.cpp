@@ -61,14 +61,14 @@ version: 1
 name: parity
 title: Every recipe trains like BF16
 model: {layer: transformer_layer, form: llama, layers: 2, hidden: 128, heads: 2, ffn: 256, seq: 64, batch: 2}
-training: {steps: 10, optimizer: adam, learning_rate: 0.01, loss: mse}
+training: {steps: 10, optimizer: adam, master_weights: f32, learning_rate: 0.003, loss: mse, data: teacher}
 matrix:
   device: [cpu]
   recipe: [delayed, current, block, mxfp8]
-measure: [parity]                        # trains the same cell in BF16 too
+measure: [parity]                        # trains in BF16 too, and compares gradients of BF16 layers with the same weights
 expect:
   - {metric: parity.weights_moved, arm: after, equals: 1}
-  - {metric: parity.grad_sqnr_db, arm: after, at_least: 2}  # signal to noise; of a lost or doubled gradient: 0
+  - {metric: parity.loss_progress, arm: after, at_least: 0.2}  # part of the loss that training has removed
   - {metric: parity.loss_gap, arm: after, at_most: 0.02}   # relative distance of the last loss from BF16's
 )"},
     {"time", "time of a training step",

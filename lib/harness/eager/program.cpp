@@ -263,7 +263,11 @@ void Training::update() {
     for (const Group& group : *groups) elements += group.sharded_elements();
   // FP32 copies of the gradients for the masters.
   Block copies = masters_.empty() ? 0 : heap_.allocate(elements * kF32, Owner::kTemporaries);
-  if (state_.empty()) make_optimizer_state();
+  if (state_.empty() && training.optimizer != Optimizer::kSgd) make_optimizer_state();
+  if (training.optimizer == Optimizer::kSgd && training.weight_decay != 0.0) {
+    Block decayed = heap_.allocate(elements * n_.stored, Owner::kTemporaries);
+    heap_.free(decayed);
+  }
   if (training.optimizer == Optimizer::kForeachAdam) {
     Block roots = heap_.allocate(elements * (masters_.empty() ? n_.stored : kF32), Owner::kTemporaries);
     heap_.free(roots);

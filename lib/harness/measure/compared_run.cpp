@@ -75,6 +75,25 @@ std::string name_of(const CellConfig& as_run, Arm arm, const ProcessGroup* world
   return text;
 }
 
+/// The cell as BF16 layers that do not train.
+CellConfig untrained_in_bf16(const CellConfig& cell) {
+  CellConfig out = as_bf16(cell);
+  TrainingConfig& training = out.training;
+  const TrainingConfig none;
+  training.optimizer = none.optimizer;
+  training.master_weights = none.master_weights;
+  training.clip_norm = none.clip_norm;
+  training.weight_average = none.weight_average;
+  training.resume_at = none.resume_at;
+  return out;
+}
+
+std::vector<Noise> noise_on_all_ranks(ProcessGroup* world, const Lists& expected, const Lists& seen) {
+  std::vector<Noise> mine;
+  for (std::size_t i = 0; i < expected.size(); ++i) mine.push_back(noise_of(expected[i], seen[i]));
+  return of_all_ranks(world, mine, "noise with the same weights");
+}
+
 }  // namespace
 
 std::vector<Stored> stored_parameters(TrainingRun& run) {
@@ -127,6 +146,47 @@ void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const Compa
               const ProcessGroup* world) {
   if (!cell.training.deterministic || (arm == Arm::kAfter && !has_before(cell))) return;
   kept().keep(name_of(as_run_by(cell, arm), arm, world), run);
+}
+
+TrainingRun::Passes passes_with_stored_weights(const CellConfig& cell, Arm arm, TrainingRun& run) {
+  if (arm == Arm::kBf16) return {};
+  // Scales that follow from the passes before clip what an update of the weights enlarged. The second time they follow
+  // from these very tokens.
+  const bool from_history = recipe_of(cell, arm).activation.amax_source == AmaxSource::kHistory;
+  if (from_history || cell.training.fp8_attention) run.pass_once_more();
+  return run.pass_once_more();
+}
+
+void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, TrainingRun::Passes seen,
+                          const Lists& weights, ProcessGroup* world, ArmResult& result) {
+  if (arm == Arm::kBf16) {
+    for (const char* name : {"parity.same_weights_output_sqnr_db", "parity.same_weights_grad_sqnr_db"})
+      put(result.metrics, name, std::nullopt, "the arm is in BF16 itself");
+    return;
+  }
+  if (plants_on(cell, arm, world)) {
+    for (float& value : seen.output) value = -value;
+    for (std::vector<float>& gradient : seen.gradients)
+      for (float& value : gradient) value = -value;
+  }
+  const CellConfig plain = untrained_in_bf16(cell);
+  TrainingRun bf16(plain, Behaviors{}, make_recipe("bf16"), {.world = world});
+  TrainingRun::Passes expected = bf16.pass_once_more(&weights);
+  put_noise(result, "parity.same_weights_output_sqnr_db", "output with the same weights", {"output"},
+            noise_on_all_ranks(world, {expected.output}, {seen.output}));
+  // The gradient of a vector is a sum over tokens that may cancel, so that no floor holds for its noise.
+  std::vector<std::string> matrices;
+  Lists of_bf16, of_arm;
+  std::size_t next = 0;
+  run.visit_parameters([&](const Parameter& parameter) {
+    const std::size_t i = next++;
+    if (parameter.spec.shape.rank() < 2) return;
+    matrices.push_back(parameter.name);
+    of_bf16.push_back(std::move(expected.gradients[i]));
+    of_arm.push_back(std::move(seen.gradients[i]));
+  });
+  put_least_sqnr(result, "parity.same_weights_grad_sqnr_db", "gradient with the same weights", matrices,
+                 noise_on_all_ranks(world, of_bf16, of_arm));
 }
 
 }  // namespace fp8lab

@@ -46,4 +46,15 @@ std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm,
 void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const ComparedRun>& run,
               const ProcessGroup* world);
 
+/// One more step of a finished run, for measure_same_weights(); of arm kBf16 nothing. Before anything reads weights:
+/// that gathers them, and would replace what a defect left in the gathered ones. Collective.
+TrainingRun::Passes passes_with_stored_weights(const CellConfig& cell, Arm arm, TrainingRun& run);
+
+/// Puts parity.same_weights_*: `seen` against the same step of BF16 layers that hold `weights`, the unsharded values
+/// that the run stores. Both have the same weights, ranks, micro-batches and tokens, so nothing drifts, and they differ
+/// by the noise of casts only; by more if a product reads other weights than the stored ones. Collective over `world`,
+/// which is null if nothing is sharded.
+void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, TrainingRun::Passes seen,
+                          const Lists& weights, ProcessGroup* world, ArmResult& result);
+
 }  // namespace fp8lab

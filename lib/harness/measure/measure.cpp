@@ -57,6 +57,8 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
   put_bytes("memory.optimizer_peak_bytes", ledger.peak_bytes(PhaseKind::kOptimizer));
   put_bytes("memory.reserved_peak_bytes", run.device().memory().allocator().reserved_peak_bytes());
+  const std::optional<std::int64_t> growth = run.reserved_growth_bytes();
+  put(metrics, "memory.reserved_growth_bytes", growth, growth ? "" : "needs three steps");
   // The driver reports the memory of all processes, so this is measured only in cells that run alone.
   if (any_group(run.cell().measure, &MetricGroup::alone))
     if (const auto overhead = run.device().driver_overhead_bytes())

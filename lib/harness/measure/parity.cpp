@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/check.h"
 #include "core/fnv1a.h"
@@ -27,6 +28,7 @@ namespace {
 using Metrics = std::map<std::string, MetricValue>;
 
 constexpr std::string_view kMetrics[] = {"parity.loss_gap",
+                                         "parity.loss_progress",
                                          "parity.validation_loss",
                                          "parity.mean_loss_gap",
                                          "parity.mean_loss_gap_margin",
@@ -38,10 +40,13 @@ constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.ranks_equal",
                                          "parity.gathered_equals_unsharded",
                                          "parity.scales_equal",
+                                         "parity.validation_keeps_scales",
                                          "parity.bitwise_equal",
                                          "parity.clip_fraction",
                                          "parity.underflow_fraction",
                                          "parity.values_cast",
+                                         "parity.same_weights_output_sqnr_db",
+                                         "parity.same_weights_grad_sqnr_db",
                                          "parity.grad_norm_ratio",
                                          "parity.update_norm_ratio",
                                          "parity.twin_faults",
@@ -296,15 +301,25 @@ void put_norm_ratio(ProcessGroup* world, const std::string& metric, double bf16,
   put(metrics, metric, ratio.value, ratio.reason);
 }
 
-}  // namespace
-
-std::string why_no_common_scales(const CellConfig& cell, Arm arm) {
-  if (!is_sharded(cell)) return "nothing is sharded";
+/// Why no scale of the arm follows from a history, or "".
+std::string why_no_history(const CellConfig& cell, Arm arm) {
   const Recipe recipe = recipe_of(cell, arm);
   const bool in_attention = recipe.attention && cell.training.fp8_attention &&
                             (cell.model.layer == "multihead_attention" || cell.model.layer == "transformer_layer");
   const bool in_products = recipe.quantized && recipe.activation.amax_source == AmaxSource::kHistory;
   return in_products || in_attention ? "" : "no scale follows from a history";
+}
+
+}  // namespace
+
+std::string why_no_scales_in_validations(const CellConfig& cell, Arm arm) {
+  if (cell.training.validation_batches == 0) return "nothing is validated";
+  if (cell.training.initial_history_length > 0) return "the first forward gives histories their length";
+  return why_no_history(cell, arm);
+}
+
+std::string why_no_common_scales(const CellConfig& cell, Arm arm) {
+  return is_sharded(cell) ? why_no_history(cell, arm) : "nothing is sharded";
 }
 
 void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
@@ -316,6 +331,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
     return;
   }
   const Recipe recipe = recipe_of(cell, arm);
+  TrainingRun::Passes once_more = passes_with_stored_weights(cell, arm, run);
   const auto finished = std::make_shared<ComparedRun>(run, true);
   const bool planted = plants_on(cell, arm, world);
   if (planted) plant(*finished);
@@ -337,6 +353,8 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   put(metrics, "parity.mean_loss_gap", mean_gap.value, mean_gap.reason);
   put(metrics, "parity.mean_loss_gap_margin", mean_gap.margin, mean_gap.reason);
   result.validation_losses = mean_validations(world, run);
+  const LossProgress progress(result.losses, result.validation_losses);
+  put(metrics, "parity.loss_progress", progress.value, progress.reason);
   if (result.validation_losses.empty())
     put(metrics, "parity.validation_loss", std::nullopt, "nothing is validated");
   else
@@ -364,6 +382,10 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   const std::vector<std::uint64_t> hashes = of_all_ranks(world, std::vector{hash_of(weights)}, "hashes of weights");
   result.values_hash = fmt::format(
       "{:016x}", values_hash(hashes, of_all_ranks(world, std::vector{hash_of(run.losses())}, "hashes of losses")));
+  const std::string unvalidated = why_no_scales_in_validations(cell, arm);
+  const bool keeps_scales = on_all_ranks(world, run.validations_keep_scales(), "validation keeps scales");
+  put(metrics, "parity.validation_keeps_scales",
+      unvalidated.empty() ? std::optional(keeps_scales ? 1.0 : 0.0) : std::nullopt, unvalidated);
   if (world != nullptr) {
     Lists shards = weights;
     if (planted) plant_in_shards(shards, began_with, values.gradients);
@@ -376,6 +398,7 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
          {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded", "parity.scales_equal"})
       put(metrics, name, std::nullopt, "nothing is sharded");
   }
+  measure_same_weights(cell, arm, run, std::move(once_more), weights, world, result);
 
   if (arm != Arm::kBefore) {
     put(metrics, "parity.bitwise_equal", std::nullopt, "compares the arm before with the arm after");

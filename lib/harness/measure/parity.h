@@ -11,6 +11,8 @@ namespace fp8lab {
 
 /// Why the ranks of an arm have no scales of delayed scaling in common, or "". Known before anything runs.
 std::string why_no_common_scales(const CellConfig& cell, Arm arm);
+/// Why no validation of the arm could change scales, or "".
+std::string why_no_scales_in_validations(const CellConfig& cell, Arm arm);
 
 /// Measures the parity metrics of a finished run that kept its values. Runs the BF16 model, and for `before` the fixed
 /// one, on devices of their own, over the same ranks. `counted` are the casts that the run reported, kMostCastSteps

@@ -17,10 +17,10 @@
 #include "harness/measure/cast_check.h"
 #include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
-#include "harness/reference/adam.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
+#include "harness/reference/update.h"
 #include "harness/train/training_run.h"
 
 namespace fp8lab {
@@ -87,7 +87,7 @@ class Comparison {
         world_(world),
         exact_(cell, recipe.name, true),
         rounded_(cell, recipe.name, false),
-        adam_(cell.training),
+        update_(cell.training),
         storage_(cell, recipe.name, false),
         quantized_(recipe.quantized),
         has_f32_(cell.training.param_dtype == ParamDType::kF32) {
@@ -148,6 +148,30 @@ class Comparison {
     sums_.clear();
     micro_batch_ = 0;
     ++step_;
+  }
+
+  /// Compares this rank's rows; the first update of an average copies the weights.
+  void saw_averages(const StepValues& seen, const std::vector<std::string>& names,
+                    const std::vector<ElementRange>& own) {
+    constexpr double kNewShare = 0.1, kRoundings = 0x1p-21;
+    for (std::size_t i = 0; i < seen.averages.size(); ++i) {
+      std::size_t wrong = 0;
+      for (std::size_t j = 0; j < seen.averages[i].size(); ++j) {
+        const double weight = seen.updated[i][static_cast<std::size_t>(own[i].begin) + j];
+        const double before = averages_.empty() ? weight : averages_[i][j];
+        const double expected = before + kNewShare * (weight - before);
+        const double distance = std::abs(seen.averages[i][j] - expected);
+        if (!(distance <= kRoundings * (std::abs(before) + std::abs(weight)))) ++wrong;
+      }
+      ++tensors_;
+      if (wrong > 0)
+        faults_.push_back(
+            {std::numeric_limits<double>::infinity(),
+             fmt::format("average {}{}, step {}: {} of {} values are not 0.9 of the average before and 0.1 "
+                         "of the weight",
+                         names[i], of_rank(), step_ - 1, wrong, seen.averages[i].size())});
+    }
+    averages_ = seen.averages;
   }
 
   /// Adds the casts of the last step.
@@ -276,11 +300,11 @@ class Comparison {
     std::set<std::string> vectors;
     for (std::size_t i = 0; i < names.size(); ++i)
       if (shapes[i].rank() == 1) vectors.insert(names[i]);
-    const NamedMatrices after = adam_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
+    const NamedMatrices after = update_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
     const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
     for (const std::string& name : names)
       judge("update", name, difference(after.at(name), before.at(name)),
-            difference(at_random ? adam_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
+            difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
             bounds(reference_step::kNoiseShare,
@@ -399,7 +423,7 @@ class Comparison {
   bool updates_are_covered() const {
     const TrainingConfig& training = cell_.training;
     if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
-    return training.optimizer == Optimizer::kAdam;
+    return training.optimizer != Optimizer::kNone;
   }
 
   /// One number has no noise to be measured by. It follows from the runtime's own logits except for roundings of FP32.
@@ -428,7 +452,7 @@ class Comparison {
   ProcessGroup* world_;
   reference_step::Model exact_;
   reference_step::Model rounded_;
-  reference_step::Adam adam_;
+  reference_step::Update update_;
   reference_step::Casts storage_;
   bool quantized_;
   bool has_f32_;
@@ -439,6 +463,7 @@ class Comparison {
   std::int64_t tensors_ = 0;
   double noise_ = 0.0;
   double scale_ = 0.0;
+  Lists averages_;  ///< after the step before
   std::vector<Fault> faults_;
 };
 
@@ -474,7 +499,11 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
                          comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
                          casts.end_micro_batch();
                        },
-                   .saw_step = [&](const StepValues& seen) { comparison.saw_step(seen, names, shapes); }});
+                   .saw_step =
+                       [&](const StepValues& seen) {
+                         comparison.saw_step(seen, names, shapes);
+                         comparison.saw_averages(seen, names, run.own_elements());
+                       }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);

@@ -113,6 +113,20 @@ NormRatio::NormRatio(double squares, double squares_of_bf16) {
     value = std::sqrt(squares / squares_of_bf16);
 }
 
+LossProgress::LossProgress(const std::vector<double>& of_steps, const std::vector<ValidationLoss>& of_validations) {
+  const bool validates = of_validations.size() > 1;
+  const double first = validates ? of_validations.front().loss : of_steps.front();
+  const double last = validates ? of_validations.back().loss : of_steps.back();
+  if (!validates && of_steps.size() < 2)
+    reason = "needs two steps";
+  else if (first <= 0.0)
+    reason = fmt::format("the first loss is {}", first);
+  else
+    value = 1.0 - last / first;
+  if (value && !std::isfinite(*value))
+    value = std::numeric_limits<double>::quiet_NaN(), reason = "a loss is not finite";
+}
+
 LossGap::LossGap(double loss, double reference) {
   if (std::isnan(reference))  // whose sign means nothing and differs between processors
     reason = "BF16's loss is nan";

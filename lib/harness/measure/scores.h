@@ -53,6 +53,14 @@ struct NormRatio {
   std::string reason;
 };
 
+/// The part of the first loss that training has removed by the last: of validations, which have the same tokens each
+/// time, if there are two; else of steps. NaN, on which every gate fails, if a loss is not finite.
+struct LossProgress {
+  LossProgress(const std::vector<double>& of_steps, const std::vector<ValidationLoss>& of_validations);
+  std::optional<double> value;
+  std::string reason;
+};
+
 /// The relative distance of a loss from BF16's.
 struct LossGap {
   LossGap(double loss, double reference);

@@ -28,7 +28,7 @@ std::string why_unequal_to_16_bits(const CellConfig& cell, const Recipe& recipe)
   if (training.optimizer == Optimizer::kNone && training.steps > 1 && recipe.weight.amax_source == AmaxSource::kHistory)
     return "without an optimizer FP8 weights stay as they were cast at first, the twin's are cast in every step, with "
            "another scale";
-  if (training.optimizer == Optimizer::kForeachAdam)
+  if (training.optimizer == Optimizer::kForeachAdam || training.optimizer == Optimizer::kSgd)
     return "FP8 weights have no master, so each list operation rounds them; the twin's are rounded to 16 bits";
   if (training.master_weights == Master::kRemainder)
     return "FP8 weights have f32 masters, which a cast rounds to even; the twin's have remainders, which round ties "

@@ -109,6 +109,14 @@ class OptimizerSchedule {
             .amaxes = measured()};
   }
 
+  /// Without decay one list operation; decay is added to copies of the gradients.
+  OptimizerNumbers sgd() const {
+    Schedule step = at_once(eight_bit_values_ + written_back());
+    const Bytes copies = kF32 * elems_;
+    if (training_.weight_decay != 0.0) step = allocate(copies) + at_once(eight_bit_values_) + step + release(copies);
+    return {.first_step = step, .later_step = step, .amax_reductions = reductions_of_lists(1), .amaxes = measured()};
+  }
+
   /// Adds the update of the average: one list operation on averages and weights, all of them decoded. Averages have
   /// quantizers of their own, copied before the first forward.
   void add_average(OptimizerNumbers& numbers) const {
@@ -162,7 +170,7 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   // Validation frees what a step left of the copies that it should have freed.
   if (t.validate_every > 0 && layers.sum(&LayerAccount::left_transposes) > 0) return false;
   if (t.optimizer == Optimizer::kNone) return true;
-  if (t.optimizer == Optimizer::kForeachAdam)
+  if (t.optimizer == Optimizer::kForeachAdam || t.optimizer == Optimizer::kSgd)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
@@ -182,6 +190,7 @@ OptimizerNumbers optimizer_numbers(const CellConfig& config, const CellNumbers& 
   OptimizerNumbers numbers;
   if (config.training.optimizer == Optimizer::kAdam) numbers = optimizer.adam();
   if (config.training.optimizer == Optimizer::kForeachAdam) numbers = optimizer.foreach_adam();
+  if (config.training.optimizer == Optimizer::kSgd) numbers = optimizer.sgd();
   if (config.training.weight_average) optimizer.add_average(numbers);
   return numbers;
 }

@@ -162,6 +162,10 @@ void add_schedule_rules(const TrainingConfig& t, Rules& out) {
 }
 
 Broken broken_data_rule(const CellConfig& cell) {
+  if (cell.training.data == Data::kTeacher && (is_language_model(cell) || cell.training.loss != Loss::kMse))
+    return BrokenRule{"training.data",
+                      "a teacher makes targets of activations, for `loss: mse` and no `vocabulary`; write both, or "
+                      "`normal`, or `text` for a language model"};
   if (cell.training.data != Data::kText || is_language_model(cell)) return std::nullopt;
   return BrokenRule{"training.data",
                     "text needs a model that reads tokens; write `vocabulary` under `model`, or remove it"};

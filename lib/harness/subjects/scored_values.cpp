@@ -228,6 +228,8 @@ ArmResult score_values(const fs::path& folder) {
   result.losses = mean_losses(ranks);
   const LossGap gap(result.losses.back(), mean_losses(reference).back());
   put(result.metrics, "parity.loss_gap", gap.value, gap.reason);
+  const LossProgress progress(result.losses, {});
+  put(result.metrics, "parity.loss_progress", progress.value, progress.reason);
   put_output_noise(result, ranks, reference);
   put_noise_of(result, "parity.grad_sqnr_db", "gradient", &RankValues::gradients, ranks, reference);
   // Every rank has the same unsharded weights, so one of them is enough; ranks_equal finds those that differ.

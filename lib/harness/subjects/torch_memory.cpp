@@ -38,7 +38,7 @@ constexpr std::array kTorchReasons{
 /// PyTorch's Adam keeps moments in the type of what it updates.
 bool has_moments_of_torch(const CellConfig& cell) {
   const TrainingConfig& training = cell.training;
-  if (training.optimizer == Optimizer::kNone) return true;
+  if (training.optimizer == Optimizer::kNone || training.optimizer == Optimizer::kSgd) return true;
   const bool in_f32 = training.param_dtype == ParamDType::kF32 || training.master_weights == Master::kF32;
   return training.moments == (in_f32 ? Moments::kF32 : Moments::kBF16);
 }

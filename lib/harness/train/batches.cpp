@@ -20,7 +20,10 @@ Batches::Batches(const CellConfig& cell, Runtime& runtime, int rank, std::int64_
       readers_(data_parallel_ranks(cell)),
       joined_(joined),
       split_(runtime.context_group, seq_of_rank(cell)) {
-  if (cell.training.data != Data::kText || !runtime.device.computes()) return;
+  if (!runtime.device.computes()) return;
+  if (cell.training.data == Data::kTeacher)
+    teacher_.emplace(runtime.seed, cell.model.hidden, cell.model.layer == "transformer_layer");
+  if (cell.training.data != Data::kText) return;
   text_ = text_of(cell.training);
   if (const std::string broken = broken_text_rule(*text_, cell.model); !broken.empty())
     fail("training.corpus: " + broken);
@@ -41,7 +44,7 @@ Batch Batches::make(const Use& use, std::int64_t first_sequence) {
   runtime_.row_offset = first_sequence * cell_.model.seq;
   if (!is_language_model(cell_)) {
     Batch batch{.x = make_activations(use.x, use.step), .target = {}};
-    if (cell_.training.loss == Loss::kMse) batch.target = make_activations(use.target, use.step);
+    if (cell_.training.loss == Loss::kMse) batch.target = make_target(use, batch.x);
     return batch;
   }
   Device& device = runtime_.device;
@@ -98,6 +101,14 @@ Tensor Batches::make_activations(std::string_view name, std::int64_t step) {
   }
   device.write(tensor, values);
   return tensor;
+}
+
+Tensor Batches::make_target(const Use& use, const Tensor& x) {
+  if (!teacher_) return make_activations(use.target, use.step);
+  Device& device = runtime_.device;
+  Tensor target = device.allocate({x.shape(), x.dtype()}, device.holder(HolderKind::kInput, "", use.target));
+  device.write(target, teacher_->targets_of(device.read(x)));
+  return target;
 }
 
 TokenBatch Batches::read_tokens(const Use& use, std::int64_t first_sequence) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "autograd/runtime.h"
@@ -8,6 +9,7 @@
 #include "harness/cell/cell.h"
 #include "harness/data/text_data.h"
 #include "harness/data/token_batch.h"
+#include "harness/train/teacher.h"
 
 namespace fp8lab {
 
@@ -45,6 +47,7 @@ class Batches {
   };
   Batch make(const Use& use, std::int64_t first_sequence);
   Tensor make_activations(std::string_view name, std::int64_t step);
+  Tensor make_target(const Use& use, const Tensor& x);
   /// Fills `tensor`, of `sequences` sequences, from the random numbers of the rows from `first_row` on.
   void fill_activations(Tensor& tensor, const RandomStream& stream, std::int64_t first_row, std::int64_t sequences,
                         bool is_target);
@@ -56,6 +59,7 @@ class Batches {
   int readers_;  ///< how many those are
   std::int64_t joined_;
   SequenceSplit split_;
+  std::optional<Teacher> teacher_;        ///< nothing if the cell has none, or the device computes nothing
   std::shared_ptr<const TextData> text_;  ///< null if the cell reads none, or the device computes nothing
 };
 

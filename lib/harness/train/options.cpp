@@ -112,4 +112,10 @@ AdamOptions adam_options(const TrainingConfig& training, ProcessGroup* shards) {
           .norm_group = shards};
 }
 
+SgdOptions sgd_options(const TrainingConfig& training) {
+  return {.learning_rate = learning_rate(training).at(0),
+          .weight_decay = training.weight_decay,
+          .decay_only_matrices = training.decay_only_matrices};
+}
+
 }  // namespace fp8lab

@@ -4,6 +4,7 @@
 #include "harness/cell/cell.h"
 #include "nn/model.h"
 #include "optim/adam.h"
+#include "optim/foreach_optimizers.h"
 #include "optim/learning_rate.h"
 
 // What a cell requires from the library, in the library's terms.
@@ -22,5 +23,6 @@ LearningRate learning_rate(const TrainingConfig& training);
 
 /// The options of the first step. `shards`: the ranks over which a parameter is sharded, or null.
 AdamOptions adam_options(const TrainingConfig& training, ProcessGroup* shards);
+SgdOptions sgd_options(const TrainingConfig& training);
 
 }  // namespace fp8lab

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <iterator>
 
+#include "core/check.h"
 #include "fsdp/row_split.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/train/options.h"
 #include "ops/quantize.h"
 #include "optim/saved_state.h"
+#include "optim/shards.h"
 
 namespace fp8lab {
 namespace {
@@ -44,6 +46,9 @@ void TrainedModel::build() {
   } else if (training.optimizer == Optimizer::kForeachAdam) {
     foreach_adam_ = std::make_unique<ForeachAdam>(model_->parameters(), options);
     optimizer_step_ = steps_of(*foreach_adam_);
+  } else if (training.optimizer == Optimizer::kSgd) {
+    sgd_ = std::make_unique<Sgd>(model_->parameters(), sgd_options(training));
+    optimizer_step_ = steps_of(*sgd_);
   }
   if (training.weight_average)
     average_ = std::make_unique<WeightAverage>(runtime_, model_->parameters(), kAverageDecay);
@@ -78,6 +83,7 @@ void TrainedModel::restore(const std::filesystem::path& folder) {
   optimizer_step_ = {};
   adam_.reset();
   foreach_adam_.reset();
+  sgd_.reset();
   sharding_.reset();
   model_.reset();
   build();
@@ -130,6 +136,25 @@ std::vector<std::vector<float>> TrainedModel::weights() {
                                             : parameter.value));
   };
   visit_parameters(read, Pass::kForward);
+  return values;
+}
+
+void TrainedModel::write_weights(const std::vector<std::vector<float>>& values) {
+  const std::vector<ElementRange> own = own_elements();
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const Parameter& shard = local_shard(*model_->parameters()[i]);
+    check(!shard.in_eight_bits(), "write_weights: a weight is in eight bits");
+    const std::vector<float> rows(values[i].begin() + own[i].begin, values[i].begin() + own[i].end);
+    if (!rows.empty()) runtime_.device.write(shard.value, rows);
+  }
+}
+
+std::vector<std::vector<float>> TrainedModel::averages() const {
+  std::vector<std::vector<float>> values;
+  for (std::size_t i = 0; average_ && i < model_->parameters().size(); ++i) {
+    const Tensor& value = average_->value(i);
+    values.push_back(value ? runtime_.device.read(value) : std::vector<float>{});
+  }
   return values;
 }
 

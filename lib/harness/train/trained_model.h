@@ -12,7 +12,7 @@
 #include "harness/train/element_range.h"
 #include "nn/model.h"
 #include "optim/adam.h"
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 #include "optim/saved_state.h"
 #include "optim/weight_average.h"
 
@@ -51,8 +51,12 @@ class TrainedModel {
   std::vector<ElementRange> own_elements() const;
   /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
   std::vector<std::vector<float>> weights();
+  /// Writes unsharded values into this rank's parameters, which are in 16 or 32 bits.
+  void write_weights(const std::vector<std::vector<float>>& values);
   /// Gradients; for a sharded parameter, the gradients of this rank's rows.
   std::vector<std::vector<float>> gradients() const;
+  /// The averages of the weights, of this rank's rows; empty lists for weights in eight bits, nothing without averages.
+  std::vector<std::vector<float>> averages() const;
   /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
   void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
   /// The amaxes of earlier passes and the scales of delayed scaling, by owner: "layers[0].fc1 forward". Equal on all
@@ -75,6 +79,7 @@ class TrainedModel {
   // The cell's optimizer. The pointer of any optimizer that the cell does not have is null.
   std::unique_ptr<Adam> adam_;
   std::unique_ptr<ForeachAdam> foreach_adam_;
+  std::unique_ptr<Sgd> sgd_;
   std::function<void(Runtime&)> optimizer_step_;
   std::unique_ptr<WeightAverage> average_;
 };

@@ -165,6 +165,10 @@ void TrainingRun::validate(std::int64_t steps) {
   const std::int64_t batches = cell_.training.validation_batches;
   runtime_.host.samples = nullptr;  // only steps are measured
   double sum = 0.0;
+  // The first forward gives histories their length.
+  const bool compares = keeps() && batches > 0 && cell_.training.initial_history_length == 0;
+  const std::map<std::string, std::vector<float>> scales =
+      compares ? trained_.scales() : std::map<std::string, std::vector<float>>{};
   for (std::int64_t index = 0; index < batches; ++index) {
     device_->ledger().set_phase(PhaseKind::kIdle, number);
     batch_ = batches_.validation(index);
@@ -178,6 +182,7 @@ void TrainingRun::validate(std::int64_t steps) {
     if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
     batch_ = {};
   }
+  if (compares && trained_.scales() != scales) validations_keep_scales_ = false;
   device_->ledger().set_phase(PhaseKind::kIdle, number);
   if (batches > 0 && device_->computes()) records_.add_validation({steps, sum / static_cast<double>(batches)});
 }
@@ -235,6 +240,36 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   if (saw_micro_batch_) saw_micro_batch_(step_values_);
 }
 
+std::optional<std::int64_t> TrainingRun::reserved_growth_bytes() const {
+  if (cell_.training.steps < 3) return std::nullopt;
+  return reserved_after_last_ - reserved_after_second_;
+}
+
+TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<float>>* weights) {
+  Passes out;
+  runtime_.step = cell_.training.steps;
+  output_ = loss_ = {};
+  if (weights != nullptr) trained_.write_weights(*weights);
+  for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) {
+    batch_ = {};
+    batch_ = batches_.training(index);
+    runtime_.first_micro_batch = index == 0;
+    Variable output = trained_.model().forward(runtime_, {batch_.x, nullptr});
+    const Variable loss = loss_of(output);
+    trained_.model().update_forward_scales(runtime_, world_.get());
+    out.output = device_->read(output.value);
+    if (is_language_model(cell_)) output.value = {};  // backward writes the logits' gradient over them
+    Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
+    fill(*device_, gradient, share_of_micro_batch(cell_.training));
+    run_backward(runtime_, loss, std::move(gradient));
+    trained_.model().update_backward_scales(runtime_, world_.get());
+  }
+  out.gradients = trained_.gradients();
+  trained_.model().zero_grad();
+  batch_ = {};
+  return out;
+}
+
 void TrainingRun::plant_in_step(StepTimes& times) {
   if (world_) world_->barrier("planted by a control cell");
   const double ms = kPlantedShare * (times.forward_ms + times.backward_ms + times.optimizer_ms);
@@ -262,6 +297,7 @@ void TrainingRun::step() {
   if (saw_step_) {
     step_values_.gradients = std::move(gradients);
     step_values_.updated = weights();
+    step_values_.averages = trained_.averages();
     saw_step_(step_values_);
   }
   trained_.model().zero_grad();
@@ -271,6 +307,8 @@ void TrainingRun::step() {
   batch_ = {};
   ledger.set_phase(PhaseKind::kIdle, number);
   ledger.mark("end_of_step");
+  reserved_after_last_ = device_->memory().allocator().reserved_bytes();
+  if (runtime_.step == 1) reserved_after_second_ = reserved_after_last_;
   times.step_ms = times.forward_ms + times.backward_ms + times.optimizer_ms;
   records_.end(runtime_.step, times);
 }

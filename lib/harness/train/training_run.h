@@ -23,6 +23,7 @@ struct StepValues {
   std::vector<std::vector<float>> weights;    ///< before the step, unsharded
   std::vector<std::vector<float>> gradients;  ///< all micro-batches; of a sharded parameter this rank's rows
   std::vector<std::vector<float>> updated;    ///< the weights after the step, unsharded
+  std::vector<std::vector<float>> averages;   ///< after the step, as TrainedModel::averages()
   // Of the present micro-batch.
   std::vector<float> x;
   std::vector<float> target;  ///< empty if the loss is the sum
@@ -122,6 +123,20 @@ class TrainingRun {
   /// Collective.
   std::vector<std::vector<float>> weights() { return trained_.weights(); }
 
+  /// The output of the last micro-batch and the gradients of one more step's passes, after which nothing is updated.
+  struct Passes {
+    std::vector<float> output;
+    std::vector<std::vector<float>> gradients;
+  };
+  /// After train(): makes these passes with the present weights, or with `weights`, unsharded values. Collective.
+  Passes pass_once_more(const std::vector<std::vector<float>>* weights = nullptr);
+
+  /// False if a validation changed an amax history or a scale; known if values are kept.
+  bool validations_keep_scales() const { return validations_keep_scales_; }
+  /// Bytes by which the allocator's reserved memory grew from the end of the second step to the end of the last;
+  /// nothing for fewer than three steps.
+  std::optional<std::int64_t> reserved_growth_bytes() const;
+
   /// As TrainedModel::scales().
   std::map<std::string, std::vector<float>> scales() const { return trained_.scales(); }
 
@@ -177,6 +192,8 @@ class TrainingRun {
   bool planted_;
   Tensor planted_byte_;
   bool keep_values_ = false;
+  bool validations_keep_scales_ = true;
+  std::int64_t reserved_after_second_ = 0, reserved_after_last_ = 0;
   Values values_;
 };
 

@@ -1,6 +1,8 @@
-"""Tokens that a language model reads, by the rules of lib/harness/data: the runtime's tokens, one for one."""
+"""Tokens that a language model reads, by the rules of lib/harness/data: the runtime's tokens, one for one; and a
+teacher's targets, by lib/harness/train/teacher.h."""
 
 import functools
+import math
 import subprocess
 
 import torch
@@ -8,6 +10,31 @@ import torch
 from . import philox
 
 BIBLE = ["bible", "-f", "gen1:1-rev22:21"]
+
+
+TEACHER_WIDTH = 8
+
+
+@functools.cache
+def _teacher(seed, hidden, device):
+    """The two matrices of the teacher, in double."""
+
+    def drawn(name, rows, cols, deviation):
+        values = torch.empty(rows, cols, dtype=torch.float64, device=device)
+        philox.fill_normal(values, seed=seed, name=name)
+        return values * deviation
+
+    w1 = drawn("teacher w1", TEACHER_WIDTH, hidden, 1.0 / math.sqrt(hidden))
+    return w1, drawn("teacher w2", hidden, TEACHER_WIDTH, 0.5)
+
+
+@torch.no_grad()
+def teach(cell, x):
+    """The targets of inputs x [rows, hidden]."""
+    w1, w2 = _teacher(cell["training.seed"], cell["model.hidden"], x.device)
+    rows = x.double()
+    taught = (rows @ w1.T).relu() @ w2.T
+    return (rows + taught if cell["model.layer"] == "transformer_layer" else taught).float().to(x.dtype)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The optimizer of a cell, by torch.optim.AdamW or Adam."""
+"""The optimizer of a cell, by torch.optim.AdamW, Adam or SGD."""
 
 import math
 
@@ -79,17 +79,20 @@ def make(cell, parameters):
     """The optimizer, or None."""
     if cell["training.optimizer"] == "none":
         return None
+    parameters = list(parameters)
+    rate = cell["training.learning_rate"]
+    if cell["training.optimizer"] == "sgd":
+        return Scheduled(cell, parameters, torch.optim.SGD(decay_groups(cell, parameters), lr=rate, foreach=True))
     kind = torch.optim.AdamW if cell["training.decoupled_decay"] else torch.optim.Adam
     algorithm = {"adam": "fused", "foreach_adam": "foreach"}[cell["training.optimizer"]]
 
     def over(tensors):
         inner = kind(
             decay_groups(cell, tensors),
-            lr=cell["training.learning_rate"],
+            lr=rate,
             betas=(cell["training.beta1"], cell["training.beta2"]),
             **{algorithm: True},
         )
         return Scheduled(cell, tensors, inner)
 
-    parameters = list(parameters)
     return MasterWeights(parameters, over) if cell["training.master_weights"] == "f32" else over(parameters)

@@ -83,7 +83,8 @@ class Run:
             return
         self.x = self.make_input("x", number * cell.tokens)
         if cell["training.loss"] == "mse":
-            self.target = self.make_input("target", number * cell.tokens)
+            is_taught = cell["training.data"] == "teacher"
+            self.target = data.teach(cell, self.x) if is_taught else self.make_input("target", number * cell.tokens)
 
     def make_input(self, name, first_row):
         cell = self.cell
@@ -119,6 +120,14 @@ class Run:
         self.loss = self.loss_of(output)
         self.output = output if self.reads_values else None
 
+    @property
+    def share(self):
+        """What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one."""
+        return 1.0 if self.cell["training.loss"] == "sum" else 1.0 / self.cell["training.micro_batches"]
+
+    def backward(self, loss):
+        loss.backward(None if self.share == 1.0 else torch.full_like(loss, self.share))
+
     def synchronize(self):
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -134,11 +143,9 @@ class Run:
         self._tell("mark", "end_of_forward", last)
         if index == 0:
             self.losses.append(0.0)
-        # A mean over all tokens of the step stays one.
-        share = 1.0 if self.cell["training.loss"] == "sum" else 1.0 / self.cell["training.micro_batches"]
-        self.losses[-1] += share * self.loss.item()
+        self.losses[-1] += self.share * self.loss.item()
         self._tell("phase", "backward")
-        self.loss.backward(None if share == 1.0 else torch.full_like(self.loss, share))
+        self.backward(self.loss)
         if not self.cell["training.keep_loss"]:
             self.output = self.loss = None
         self._tell("mark", "end_of_backward", last)

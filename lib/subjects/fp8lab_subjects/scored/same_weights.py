@@ -21,13 +21,24 @@ class Pass:
     input_gradient: torch.Tensor | None
 
 
+def settled_pass(run, subject, built):
+    """As one_pass. Under delayed scaling the scales follow from passes before, which would clip what an update of the
+    weights enlarged; the second time they follow from these very tokens."""
+    if run.cell["training.recipe"] == "delayed":
+        one_pass(run, subject, built)
+    return one_pass(run, subject, built)
+
+
 def one_pass(run, subject, built):
-    """Forward and backward of the last micro-batch's tokens. `gradients` has the order of built.parameters()."""
-    x = run.x.detach()
-    if x.is_floating_point():
-        x.requires_grad_(True)
-    output = subject.forward(built, x)
-    run.loss_of(output).backward()
+    """Forward and backward of all micro-batches of the last step, whose gradients add up; output and input are the last
+    one's. `gradients` has the order of built.parameters()."""
+    for index in range(run.cell["training.micro_batches"]):
+        run.make_inputs(index)
+        x = run.x.detach()
+        if x.is_floating_point():
+            x.requires_grad_(True)
+        output = subject.forward(built, x)
+        run.backward(run.loss_of(output))
     gradients = [parameter.grad for parameter in built.parameters()]
     for parameter in built.parameters():
         parameter.grad = None

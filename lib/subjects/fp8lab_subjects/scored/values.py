@@ -56,7 +56,7 @@ class ValuesInstrument(Instrument):
     def trained(self, run):
         weights = self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
         if run.cell.arm != cells.BF16:
-            self._keep_pass(run, "own", same_weights.one_pass(run, run.subject, run.model))
+            self._keep_pass(run, "own", same_weights.settled_pass(run, run.subject, run.model))
             run.optimizer = run.output = run.loss = None  # room for a second model
             self._keep_pass(run, "bf16", same_weights.bf16_pass(run, weights))
 

@@ -1,4 +1,4 @@
-#include "harness/reference/adam.h"
+#include "harness/reference/update.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ double as_floats(double from, double to, double weight) {
 }  // namespace
 
 /// Rate of the present step, whose number is steps_, from 1.
-double Adam::learning_rate() const {
+double Update::learning_rate() const {
   const TrainingConfig& t = training_;
   const double number = steps_, warmup = static_cast<double>(t.warmup_steps);
   if (number <= warmup) return t.learning_rate * number / (warmup + 1.0);
@@ -61,8 +61,8 @@ double Adam::learning_rate() const {
   return t.final_learning_rate + (t.learning_rate - t.final_learning_rate) * std::pow(std::cos(half * part), 2.0);
 }
 
-NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& gradients,
-                         const std::set<std::string>& vectors) {
+NamedMatrices Update::step(const NamedMatrices& parameters, const NamedMatrices& gradients,
+                           const std::set<std::string>& vectors) {
   ++steps_;
   const bool has_masters = training_.master_weights != Master::kNone;
   const double clip = clip_factor(gradients, training_.clip_norm), rate = learning_rate();
@@ -70,11 +70,18 @@ NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& g
   const double correction1 = 1.0 - std::pow(beta1, steps_), correction2 = 1.0 - std::pow(beta2, steps_);
   NamedMatrices out;
   for (const auto& [name, gradient] : gradients) {
+    const bool decays = !vectors.contains(name) || !training_.decay_only_matrices;
+    const double decay = decays ? training_.weight_decay : 0.0;
+    if (training_.optimizer == Optimizer::kSgd) {
+      Matrix p = parameters.at(name);
+      for (std::size_t i = 0; i < p.values.size(); ++i)
+        p.values[i] -= rate * (gradient.values[i] + decay * p.values[i]);
+      out.emplace(name, std::move(p));
+      continue;
+    }
     Matrix& m = exp_avg_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix& v = exp_avg_sq_.try_emplace(name, gradient.rows, gradient.cols).first->second;
     Matrix p = has_masters ? masters_.try_emplace(name, parameters.at(name)).first->second : parameters.at(name);
-    const bool decays = !vectors.contains(name) || !training_.decay_only_matrices;
-    const double decay = decays ? training_.weight_decay : 0.0;
     for (std::size_t i = 0; i < p.values.size(); ++i) {
       double& value = p.values[i];
       const double coupled = training_.decoupled_decay ? 0.0 : decay;
@@ -99,7 +106,7 @@ NamedMatrices Adam::step(const NamedMatrices& parameters, const NamedMatrices& g
   return out;
 }
 
-Matrix Adam::rounded_at_random(const std::string& name, Matrix values) const {
+Matrix Update::rounded_at_random(const std::string& name, Matrix values) const {
   const CounterRng rng(training_.seed, fnv1a("rounding of " + name) + static_cast<std::uint64_t>(steps_));
   for (std::size_t i = 0; i < values.values.size(); ++i) {
     const double value = rounded(values.values[i], kF32), magnitude = std::abs(value);

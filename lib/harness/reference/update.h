@@ -8,12 +8,12 @@
 
 namespace fp8lab::reference_step {
 
-/// Adam by its definition in double, with a learning rate of its own, and with moments of its own. Those that the cell
-/// stores in 16 or 8 bits are computed in floats, as lib/recipe/README.md defines them, and rounded between steps.
-/// Epsilon is 1e-8.
-class Adam {
+/// The optimizer by its definition in double: Adam or plain SGD, with a learning rate of its own, and with moments of
+/// its own. Moments that the cell stores in 16 or 8 bits are computed in floats, as lib/recipe/README.md defines them,
+/// and rounded between steps. Epsilon is 1e-8.
+class Update {
  public:
-  explicit Adam(const TrainingConfig& training) : training_(training) {}
+  explicit Update(const TrainingConfig& training) : training_(training) {}
 
   /// The parameters after a step from `parameters` with `gradients`, not rounded. If the cell has master weights,
   /// these start from the parameters of the first step and go on from step to step, as the runtime's do. `vectors`: the

@@ -1,4 +1,4 @@
-#include "optim/foreach_adam.h"
+#include "optim/foreach_optimizers.h"
 
 #include <cmath>
 #include <utility>
@@ -70,6 +70,32 @@ void ForeachAdam::step(Runtime& runtime) {
   foreach_scale(runtime, denominator, 1.0 / std::sqrt(square.correction));
   foreach_add(runtime, denominator, options_.epsilon);
   foreach_addcdiv(runtime, params, exp_avg, denominator, -options_.learning_rate / mean.correction);
+}
+
+Sgd::Sgd(std::vector<Parameter*> parameters, const SgdOptions& options)
+    : parameters_(std::move(parameters)), options_(options) {}
+
+void Sgd::step(Runtime& runtime) {
+  TensorList params, grads, decayed;
+  std::vector<std::size_t> decayed_at;  // their places in the other lists
+  for (Parameter* parameter : parameters_) {
+    Parameter& shard = local_shard(*parameter);
+    if (!shard.grad) continue;
+    shard.initial.reset();
+    if (!options_.decay_only_matrices || is_matrix(shard)) {
+      decayed.push_back(ListMember::of(shard));
+      decayed_at.push_back(grads.size());
+    }
+    params.push_back(ListMember::of(shard));
+    grads.push_back(ListMember::of(shard.grad));
+  }
+  if (options_.weight_decay != 0.0) {
+    grads = foreach_copy(runtime, grads, runtime.workspace("sgd"));
+    TensorList decayed_grads;
+    for (const std::size_t at : decayed_at) decayed_grads.push_back(grads[at]);
+    foreach_add(runtime, decayed_grads, decayed, options_.weight_decay);
+  }
+  foreach_add(runtime, params, grads, -options_.learning_rate);
 }
 
 }  // namespace fp8lab

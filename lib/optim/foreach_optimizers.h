@@ -36,4 +36,29 @@ class ForeachAdam {
   std::int64_t steps_ = 0;
 };
 
+struct SgdOptions {
+  double learning_rate = 1e-4;
+  double weight_decay = 0.0;
+  bool decay_only_matrices = false;  ///< vectors, that is biases and parameters of norms, do not decay
+};
+
+/// Stochastic gradient descent without momentum, by list operations, as torch.optim.SGD(foreach=True):
+///   g += weight_decay p;  p -= learning_rate g
+/// It keeps no state, so an update is proportional to its gradient: Adam divides by the gradient's magnitude, and hides
+/// a constant factor on gradients. Parameters are updated in their own type, without masters; quantized ones in eight
+/// bits, so updates below half a unit of 3 mantissa bits are lost.
+class Sgd {
+ public:
+  Sgd(std::vector<Parameter*> parameters, const SgdOptions& options);
+
+  /// Sets the rate of the steps from now on.
+  void set_learning_rate(double rate) { options_.learning_rate = rate; }
+  /// Parameters without a gradient keep their value.
+  void step(Runtime& runtime);
+
+ private:
+  std::vector<Parameter*> parameters_;
+  SgdOptions options_;
+};
+
 }  // namespace fp8lab
