@@ -142,7 +142,36 @@ TEST(Divergence, TensorsOfOneRunOnly_AndOtherShapes_AreNamed) {
   ASSERT_TRUE(seen.first.has_value());
   EXPECT_EQ(seen.first->why, "shape 50x100 instead of 5000");
   EXPECT_THROW(compare_recordings(a, {{0, {}}, {1, {}}}, {}, 0), Error);
+  EXPECT_THROW(compare_recordings(a, {{0, {}}}, {}, 0), Error) << "no tensor in common";
   EXPECT_THROW(compare_recordings(a, {{1, {}}}, {}, 0), Error);
+}
+
+TEST(Divergence, NotFiniteValues_AreNoNoise) {
+  const auto with_nan = [](std::uint64_t seed) {
+    std::vector<RecordedTensor> out = run_of(1e-5, seed);
+    std::vector<float> values = normal_values(seed);
+    values[0] = std::numeric_limits<float>::quiet_NaN();
+    out[4].sketch = sketch_of(values);
+    return out;
+  };
+  const Recording a{{0, run_of(1e-5, 1)}}, a2{{0, run_of(1e-5, 100)}}, b{{0, with_nan(200)}}, b2{{0, with_nan(300)}};
+  const Divergence seen = compare_recordings(a, b, {{&a, &a2}, {&b, &b2}}, 0);
+  ASSERT_TRUE(seen.first.has_value());
+  EXPECT_EQ(seen.first->place, name_of(a.at(0)[4]));
+  EXPECT_EQ(seen.first->why, "a value is not finite in the second");
+  EXPECT_LT(seen.largest_noise, 1e-3);
+}
+
+TEST(Divergence, OneRoundingInAMillionElements_IsADifference) {
+  std::vector<float> values = normal_values(1, 1 << 20);
+  Recording a{{0, run_of(0, 0)}};
+  a.at(0)[2].sketch = sketch_of(values);
+  Recording b = a;
+  values[12345] = std::nextafter(values[12345], 10.0f);
+  b.at(0)[2].sketch = sketch_of(values);
+  const Divergence seen = compare_recordings(a, b, {}, 0);
+  EXPECT_EQ(seen.different, 1u);
+  EXPECT_EQ(seen.first->place, name_of(a.at(0)[2]));
 }
 
 TEST(Recording, WrittenTensors_AreReadBack) {
@@ -204,6 +233,9 @@ TEST_F(MalformedRecordingTest, EachFault_IsRefusedWithItsLine) {
   refused(head + "1\tforward\ta\toutput\tf32\t4\tinf\tff\t" + sums + "\n", "'inf' is no norm");
   refused(head + "1\tforward\ta\toutput\tf32\t4\t1.5\tzz\t" + sums + "\n", "'zz' is no checksum");
   refused(head + "1\tforward\ta\toutput\tf32\t4\t1.5\tff\t1,2\n", "has 2 sums instead of 64");
+  refused("", "a recording begins with 'fp8lab.values/1'");
+  refused(head + "the recording is incomplete: RuntimeError: planted (step 2, observe)\n",
+          "the recording is incomplete: RuntimeError: planted");
   EXPECT_THROW(read_recording(directory_ / "absent"), Error);
 }
 

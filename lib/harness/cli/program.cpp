@@ -238,7 +238,9 @@ class CommandLine {
     watch.add_option("--steps", watch_.steps, "measure these steps only, the first is 1: 3:10, 5: or :20")
         ->check(range_of_steps())
         ->type_name("A:B");
-    watch.add_option("--values", watch_.values, "record the tensors of steps 1:3, or of --steps, in this folder, for `divergence`")
+    watch
+        .add_option("--values", watch_.values,
+                    "record the tensors of steps 1:3, or of --steps, in this folder, for `divergence`")
         ->type_name("DIR");
     watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
     watch.add_option("--name", watch_.name, "name of the cell in results; default: the program's")->type_name("NAME");

@@ -131,11 +131,11 @@ struct DivergenceRequest {
   std::vector<std::string> inputs;   ///< a scenario, or two folders of recordings
   std::vector<std::string> filters;  ///< as RunRequest::filters; one cell must be left
   std::vector<std::string> arms{"before", "after"};
-  std::vector<std::string> noise;   ///< folders: a second run of the first recording, and one of the second
+  std::vector<std::string> noise;      ///< folders: a second run of the first recording, and one of the second
   std::string steps = kRecordedSteps;  ///< the steps that are recorded, the first is 1
-  double tolerance = 0;             ///< a relative difference up to it is none
-  std::optional<double> timeout_s;  ///< seconds that an arm may take
-  std::string out = "divergence";   ///< the folder of the recordings of a scenario's arms
+  double tolerance = 0;                ///< a relative difference up to it is none
+  std::optional<double> timeout_s;     ///< seconds that an arm may take
+  std::string out = "divergence";      ///< the folder of the recordings of a scenario's arms
   bool json = false;
 };
 

@@ -97,7 +97,7 @@ std::vector<RecordedTensor> read_rank(const fs::path& path) {
     LineReader(path, 1).refuse(fmt::format("a recording begins with '{}'", kSchema));
   for (std::size_t number = 2; std::getline(file, line); ++number) {
     const LineReader reader(path, number);
-    if (line.starts_with(kIncomplete)) fail(fmt::format("{}: {}", path.string(), line));
+    if (line.starts_with(kIncomplete)) fail(fmt::format("{}:{}: {}", path.string(), number, line));
     if (file.eof()) break;  // a program that was killed left a part of a line
     out.push_back(reader.tensor(line));
   }
