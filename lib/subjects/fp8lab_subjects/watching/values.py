@@ -151,7 +151,7 @@ class Values:
         self._write()
 
     def ends_incomplete(self, why):
-        """Nothing more is recorded. A line of the file names the failure, and the file is refused by `fp8lab divergence`."""
+        """Nothing more is recorded. A line of the file names the failure, and `fp8lab divergence` refuses the file."""
         self.lines = [f"the recording is incomplete: {' '.join(why.split())}"]
         try:
             self._write()
