@@ -25,6 +25,7 @@
 #include "harness/results/json_codec.h"
 #include "harness/subjects/scored_values.h"
 #include "harness/subjects/watched/script_arm.h"
+#include "harness/values/recording.h"
 
 namespace fp8lab {
 namespace {
