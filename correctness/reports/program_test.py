@@ -88,7 +88,8 @@ class Program(sample.Case):
         before = record["arms"]["before"]
         self.assertEqual(len(before["losses"]), 3)
         by_kind = {entry["of"] for entry in before["noise"]}
-        self.assertEqual(by_kind, {"output", "gradient", "weight"})
+        of = {"output", "gradient", "weight", "output with the same weights", "gradient with the same weights"}
+        self.assertEqual(by_kind, of)
 
         # Snapshots repeat the ledger's account: the same peak and the same bytes at the end.
         snapshots = sorted((self.directory / "report" / "snapshots").iterdir())

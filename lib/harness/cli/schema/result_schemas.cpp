@@ -53,10 +53,13 @@ Json holders() {
 }
 
 Json noise() {
-  return list_of(object({{"tensor", kText, "a parameter's name, or output"},
-                         {"of", {{"enum", {"output", "gradient", "weight"}}}, "what was compared"},
-                         {"sqnr_db", kNumberOrNull, "10 log10 of BF16's squares over the squared differences"},
-                         {"reason?", kText, "why sqnr_db is null"}}));
+  return list_of(object(
+      {{"tensor", kText, "a parameter's name, or output"},
+       {"of",
+        {{"enum", {"output", "gradient", "weight", "output with the same weights", "gradient with the same weights"}}},
+        "what was compared"},
+       {"sqnr_db", kNumberOrNull, "10 log10 of BF16's squares over the squared differences"},
+       {"reason?", kText, "why sqnr_db is null"}}));
 }
 
 Json casts() {
