@@ -169,8 +169,8 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   if (t.resume_at > 0) return false;  // temporary bytes of saving and loading depend on the files
   // Validation frees what a step left of the copies that it should have freed.
   if (t.validate_every > 0 && layers.sum(&LayerAccount::left_transposes) > 0) return false;
-  if (t.optimizer == Optimizer::kNone) return true;
-  if (t.optimizer == Optimizer::kForeachAdam || t.optimizer == Optimizer::kSgd)
+  if (t.optimizer == Optimizer::kNone || t.optimizer == Optimizer::kSgd) return true;
+  if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
