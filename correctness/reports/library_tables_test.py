@@ -38,7 +38,8 @@ class Libraries(sample.Case):
 
     def test_a_claim_stands_beside_the_arm_of_which_it_is(self) -> None:
         own, library = cell_of("own", 100, **{"model.hidden": 64}), cell_of("torch", 150, **{"model.hidden": 64})
-        claim = {"source": "s", "words": "w", "metric": "memory.peak_bytes", "value": 99.0, "unit": "B"}
+        claim = {"source": "s", "words": "w", "metric": "memory.peak_bytes", "value": 99.0, "unit": "B"} | {
+            "predicted": None, "measured": None}
         for arm, text in (("before", "\u2013"), ("after", "99 B (after)")):
             own["claims"] = [claim | {"arm": arm}]
             self.assertEqual(self.rows(own, library)[0][9], text)

@@ -25,7 +25,7 @@ const Json kPositive{{"type", "integer"}, {"minimum", 1}};
 const Json kSeconds{{"type", "number"}, {"minimum", 0}};
 const Json kFlagOrNull{{"type", {"boolean", "null"}}};
 // An id is part of file names, and an absolute path would leave the folder.
-const Json kId{{"type", "string"}, {"pattern", "^[^/]"}, {"title", "a path that is not absolute"}};
+const Json kId{{"type", "string"}, {"pattern", "^[^/]"}, {"title", "a path below the set's folder"}};
 const Json kScalar{{"type", {"string", "number", "boolean", "null"}}, {"title", "text, a number, a switch or null"}};
 const Json kObject{{"type", "object"}};
 const Json kHash{{"type", "string"}, {"pattern", "^[0-9a-f]{16}$"}};
