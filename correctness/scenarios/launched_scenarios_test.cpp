@@ -103,7 +103,7 @@ TEST(LaunchedScenarios, SignalWhileRanksTrainOverMpi_EveryRankEndsWithIt) {
                                              "over-ranks.yaml -o " + folder + "out\necho $? > " + folder +
                                              "code.$OMPI_COMM_WORLD_RANK\n");
     // mpirun waits for as long as this before SIGKILL; its second is too short for a busy machine.
-    const std::string command = "OMPI_MCA_odls_base_sigkill_timeout=8 " + mpirun + " sh " + folder + "rank.sh > " +
+    const std::string command = "OMPI_MCA_odls_base_sigkill_timeout=30 " + mpirun + " sh " + folder + "rank.sh > " +
                                 folder + "log 2>&1 & launcher=$!; " + "until grep -qs 'launched the ranks' " + folder +
                                 "log; do sleep 0.001; done; " + "sleep 0." + std::to_string(run) +
                                 "; kill -TERM $launcher; wait $launcher; cat " + folder + "code.* | sort -u > " +
