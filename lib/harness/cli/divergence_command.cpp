@@ -23,7 +23,7 @@ namespace fp8lab {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
 constexpr int kNone = 0, kDiverges = 1;
 constexpr const char* kRuns[] = {"run-1", "run-2"};
