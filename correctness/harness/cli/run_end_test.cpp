@@ -24,7 +24,7 @@ TEST(ExitWords, NameTheCellsThatDecideTheCode) {
   const CellRecord good = cell(Verdict::kPass), skipped = cell(Verdict::kSkipped, "torch is not installed");
   EXPECT_EQ(words(0, {good}), "the cell came out as its scenario expects");
   EXPECT_EQ(words(0, {good, good, skipped, skipped}),
-            "all 2 cells came out as their scenarios expect; 2 did not run: torch is not installed");
+            "all 2 cells that ran came out as their scenarios expect; 2 did not run: torch is not installed");
   EXPECT_EQ(words(1, {good, cell(Verdict::kRegressed)}), "1 of 2 cells did not come out as its scenario expects");
   EXPECT_EQ(words(3, {good, cell(Verdict::kInconclusive)}),
             "no cell failed, and not every cell is decided; 1 is inconclusive");

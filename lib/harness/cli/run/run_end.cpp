@@ -40,7 +40,8 @@ std::string decided_by(int code, const Counts& counts) {
   };
   if (code == 0 && counts.undecided == 0)
     return counts.ran == 1 ? "the cell came out as its scenario expects"
-                           : fmt::format("all {} cells came out as their scenarios expect", counts.ran);
+                           : fmt::format("all {} cells{} came out as their scenarios expect", counts.ran,
+                                         counts.skipped.empty() ? "" : " that ran");
   if (code == 0)  // control cells that the machine is too noisy to decide
     return fmt::format("{} came out as their scenarios expect", counted(counts.ran - counts.undecided, "cell"));
   if (code == 1 && counts.failed > 0)

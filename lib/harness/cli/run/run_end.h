@@ -11,7 +11,7 @@ namespace fp8lab {
 /// The most lines that a run ends with.
 inline constexpr std::size_t kMostEndLines = 15;
 
-/// "all 2438 cells came out as their scenarios expect; 22 did not run: torch is not installed; 1 is inconclusive".
+/// "all 2438 cells that ran came out as their scenarios expect; 22 did not run: torch is not installed".
 /// The text names the cells that decided the code.
 std::string exit_words(int code, const RecordList& records);
 
