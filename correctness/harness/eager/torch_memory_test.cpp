@@ -129,6 +129,15 @@ TEST(TorchMemoryOfLlama3, WithRecomputation_IsTheInputsOfLayersAndOneLayer) {
   EXPECT_NEAR(all - inputs, 32 * layer, 32 * 1024);
 }
 
+// pytorch#129721: Llama-3 8B over eight GPUs, FSDP2, no recomputation: 77.29 GiB reserved.
+TEST(TorchMemoryOfLlama3, ReservedMemory_IsNearThePublishedFigure) {
+  const CellConfig cell = llama3_8b(8);
+  const double reserved = figure(cell, "memory.reserved_peak_bytes"), peak = figure(cell, "memory.peak_bytes");
+  EXPECT_GE(reserved, peak);
+  constexpr double kGiB = 1 << 30;
+  EXPECT_NEAR(reserved / kGiB, 77.29, 0.05 * 77.29) << "live " << peak / kGiB;
+}
+
 TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
   CellConfig cell = llama3_8b(8);
   const double peak = figure(cell, "memory.peak_bytes");
