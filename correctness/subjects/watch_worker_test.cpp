@@ -105,6 +105,12 @@ TEST_F(WatchedProgramTest, WhatAContextKeepsAfterBackwardIsRetained) {
   EXPECT_EQ(value("memory.retained_bytes"), 2 * 16 * 32 * 4);
 }
 
+TEST_F(WatchedProgramTest, MemoryWithoutTrafficFindsTheSame) {
+  EXPECT_EQ(watch("context", 1, {"--measure", "memory,parity"}), 1);
+  EXPECT_TRUE(found("4.0 KiB stay alive after backward since step 1: autograd's IdentityBackward.kept (4.0 KiB)"))
+      << output_;
+}
+
 TEST_F(WatchedProgramTest, WeightsThatDoNotMoveAndGradientsThatAreNotFiniteAreNamed) {
   EXPECT_EQ(watch("unused"), 1);
   EXPECT_TRUE(

@@ -124,7 +124,7 @@ class Session:
 
     def start(self):
         self.crossing = 0.0
-        if any(hasattr(INSTRUMENTS[name], "observe") for name in self.names):
+        if "memory" in self.names or self.storages.observers:  # memory needs the registered storages
             self.crossing = seconds_of_crossing()
             self.storages.__enter__()
             self.storages.off = False
