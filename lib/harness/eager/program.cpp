@@ -10,7 +10,7 @@ namespace fp8lab::eager {
 namespace {
 
 constexpr Bytes kToken = 8;
-constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // on Hopper and Blackwell
+constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // each handle has one, on Hopper and Blackwell
 
 class Training {
  public:
@@ -68,6 +68,7 @@ class Training {
         weights_of_loss_ = 0;
   SavedNorm saved_;  ///< tensors of the last norm
   std::vector<Block> state_, masters_;
+  bool has_backward_workspace_ = false;  ///< autograd's thread has a cuBLAS handle, and a workspace, of its own
   Memory memory_;
 };
 
@@ -243,6 +244,10 @@ void Training::pass(bool is_last) {
   if (is_last) memory_.at_end_of_forward = heap_.by_owner();
   heap_.enter(Phase::kBackward);
   Block one = heap_.allocate(kF32, Owner::kTemporaries);
+  if (n_.operators == Operators::kCuda && !has_backward_workspace_) {
+    has_backward_workspace_ = true;
+    heap_.allocate(kCublasWorkspace, Owner::kLibraries);
+  }
   backward();
   heap_.free(one);
   mark("memory.end_of_backward_bytes");
@@ -306,8 +311,7 @@ Memory Training::run() {
   const bool optimizes = training.optimizer != Optimizer::kNone;
   if (optimizes && training.master_weights == Master::kF32 && n_.stored != kF32)
     masters_ = list_of(kF32, Owner::kOptimizer);
-  // Every step after the second repeats it.
-  const std::int64_t steps = std::min<std::int64_t>(training.steps, 2);
+  const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < training.micro_batches; ++i)
       pass(step + 1 == steps && i + 1 == training.micro_batches);
