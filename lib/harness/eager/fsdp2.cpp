@@ -1,5 +1,6 @@
 #include "harness/eager/fsdp2.h"
 
+#include <numeric>
 #include <utility>
 
 namespace fp8lab::eager {
@@ -12,10 +13,15 @@ Bytes Group::shard_of(const Parameter& parameter) const {
   return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
 }
 
+std::vector<Bytes> Group::shard_elements() const {
+  std::vector<Bytes> out;
+  for (const Parameter* parameter : parameters_) out.push_back(shard_of(*parameter));
+  return out;
+}
+
 Bytes Group::sharded_elements() const {
-  Bytes sum = 0;
-  for (const Parameter* parameter : parameters_) sum += shard_of(*parameter);
-  return sum;
+  const std::vector<Bytes> shards = shard_elements();
+  return std::accumulate(shards.begin(), shards.end(), Bytes{0});
 }
 
 void Group::make() {
@@ -32,8 +38,9 @@ void Group::prefetch() {
   if (numbers_.shards == 1) return;  // copied from the sharded parameters
   Block cast = 0;
   if (numbers_.stored != numbers_.element)
-    cast = heap_.allocate(sharded_elements() * numbers_.element, Owner::kGathers);
-  gathering_ = heap_.allocate(numbers_.shards * sharded_elements() * numbers_.element, Owner::kGathers);
+    cast = heap_.allocate(sharded_elements() * numbers_.element, Owner::kGathers, Stream::kGathers);
+  gathering_ =
+      heap_.allocate(numbers_.shards * sharded_elements() * numbers_.element, Owner::kGathers, Stream::kGathers);
   heap_.free(cast);
 }
 
@@ -88,9 +95,9 @@ void Group::after_backward() {
   Block converted = converts ? heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions) : 0;
   heap_.free(converted);
   for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
-  Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients);
+  Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients, Stream::kReductions);
   if (numbers_.reduced != numbers_.stored) {
-    Block cast = heap_.allocate(elements * numbers_.stored, Owner::kGradients);
+    Block cast = heap_.allocate(elements * numbers_.stored, Owner::kGradients, Stream::kReductions);
     heap_.free(output);
     output = cast;
   }

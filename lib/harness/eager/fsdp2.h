@@ -28,9 +28,9 @@ class Group {
   void before_backward(Group* next);
   void after_backward();
 
-  /// Elements that a rank holds of the parameters, with padding.
-  Bytes sharded_elements() const;
-  std::size_t size() const { return parameters_.size(); }
+  /// Elements that a rank holds of each parameter, with padding.
+  std::vector<Bytes> shard_elements() const;
+  Bytes sharded_elements() const;  ///< their sum
   bool has_gradients() const;
   void drop_gradients();
 

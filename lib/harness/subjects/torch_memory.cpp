@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
@@ -90,9 +91,12 @@ TorchRun run_from(const JsonReader& json) {
   out.what = json.object_json();
   const std::string program = json.at("program").text(), operators = json.at("operators").text();
   if (program != "worker" && program != "torchtitan") json.at("program").refuse("worker or torchtitan");
-  if (operators != "host" && operators != "cuda_shapes") json.at("operators").refuse("host or cuda_shapes");
+  static const std::map<std::string, Operators> kOperators{
+      {"host", Operators::kHost}, {"cuda_shapes", Operators::kCudaOnShapes}, {"cuda", Operators::kCuda}};
+  const auto of = kOperators.find(operators);
+  if (of == kOperators.end()) json.at("operators").refuse("host, cuda_shapes or cuda");
   out.program = program == "worker" ? Program::kWorker : Program::kTorchtitan;
-  out.operators = operators == "host" ? Operators::kHost : Operators::kCudaOnShapes;
+  out.operators = of->second;
   json.at("keys").each_member([&](const std::string& path, const JsonReader& value) {
     const Key* const key = find_key(path);
     if (key == nullptr) value.refuse_for("belongs to no key of a cell");
@@ -103,7 +107,22 @@ TorchRun run_from(const JsonReader& json) {
   out.end_of_forward = bytes.at("end_of_forward").number();
   out.end_of_backward = bytes.at("end_of_backward").number();
   out.end_of_step = bytes.at("end_of_step").number();
+  if (out.operators == Operators::kCuda) out.reserved = bytes.at("reserved").number();
   return out;
+}
+
+constexpr const char* kReserved = "memory.reserved_peak_bytes";
+
+/// How far a figure is from the measured one, as a part of it.
+double distance(const eager::Memory& memory, const char* name, double measured) {
+  return std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0);
+}
+
+void add(Accuracy& accuracy, double distance) {
+  constexpr double kClose = 0.01;
+  ++accuracy.runs;
+  accuracy.within += distance <= kClose;
+  accuracy.worst = std::max(accuracy.worst, distance);
 }
 
 /// "within 1 % in 26 of 26 on a CPU, worst 0.02 %"
@@ -130,27 +149,34 @@ TorchRuns read_torch_runs(const std::string& path) {
 }
 
 Accuracy accuracy_of(const TorchRuns& runs, Operators operators) {
-  constexpr double kClose = 0.01;
   Accuracy out;
   for (const TorchRun& run : runs.rows) {
     if (run.operators != operators) continue;
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
-    double distance = 0;
-    for (const auto& [name, measured] :
-         {std::pair("memory.peak_bytes", run.peak), std::pair("memory.end_of_forward_bytes", run.end_of_forward)})
-      distance = std::max(distance, std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0));
-    ++out.runs;
-    out.within += distance <= kClose;
-    out.worst = std::max(out.worst, distance);
+    add(out, std::max(distance(memory, "memory.peak_bytes", run.peak),
+                      distance(memory, "memory.end_of_forward_bytes", run.end_of_forward)));
   }
   return out;
 }
 
-ReservedShare reserved_share(const CellConfig& cell) {
-  return is_sharded(cell) ? ReservedShare{0.17, 0.25} : ReservedShare{0.02, 0.13};
+Accuracy accuracy_of_reserved(const TorchRuns& runs) {
+  Accuracy out;
+  for (const TorchRun& run : runs.rows)
+    if (run.operators == Operators::kCuda)
+      add(out, distance(memory_of(run.cell, run.program, run.operators), kReserved, run.reserved));
+  return out;
+}
+
+std::optional<double> reserved_with_margin(const Estimate& estimate) {
+  constexpr double kMargin = 0.02;
+  const auto figure = estimate.figures.find(std::string(kReserved));
+  if (figure == estimate.figures.end()) return std::nullopt;
+  return (1.0 + kMargin) * figure->second;
 }
 
 std::string TorchMemory::runs_in(const std::string& folder) { return folder + "/measured/torch-memory.json"; }
+
+std::string TorchMemory::gpu_runs_in(const std::string& folder) { return folder + "/measured/torch-memory-cuda.json"; }
 
 bool TorchMemory::is_named(const std::string& release) { return release.substr(0, release.find('@')) == "torch"; }
 
@@ -168,6 +194,7 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
   TorchMemory out;
   out.name_ = release;
   out.runs_ = read_torch_runs(runs_in(folder));
+  out.gpu_runs_ = read_torch_runs(gpu_runs_in(folder));
   return out;
 }
 
@@ -180,12 +207,12 @@ std::string TorchMemory::title(Program program) const {
           : "the layers of lib/subjects, which `subject: torch` trains (one product for Q, K and V)";
   return fmt::format(
       "As {}: live bytes of an eager program with SDPA's flash kernel, F.cross_entropy of FP32 logits, AdamW, and "
-      "FSDP2;\n{}.\nPeak and end of forward compared with runs of PyTorch: {},\n{}\n({}).\nFrom PyTorch's source, "
-      "compared with no run: on a GPU, blocks of 512 bytes, 32 MiB of cuBLAS's workspace, and what flash\nattention's "
-      "backward allocates; releases before the one that ran.\n",
+      "FSDP2;\n{}.\nPeak and end of forward compared with runs of PyTorch: {},\n{}\n({}),\n{}; reserved memory {}\n"
+      "({}). Other releases were compared with no run.\n",
       name_, layers, text_of(accuracy_of(runs_, Operators::kHost), "on a CPU"),
       text_of(accuracy_of(runs_, Operators::kCudaOnShapes), "with CUDA's operators on shapes (FakeTensorMode)"),
-      runs_.measured);
+      runs_.measured, text_of(accuracy_of(gpu_runs_, Operators::kCuda), "on GPUs"),
+      text_of(accuracy_of_reserved(gpu_runs_), "on the same GPUs"), gpu_runs_.measured);
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
@@ -204,6 +231,7 @@ Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program)
 
 CellConfig as_torchtitan(CellConfig cell) {
   if (is_sharded(cell) && !cell.reduce_dtype) cell.reduce_dtype = ReduceDType::kF32;
+  cell.training.steps = std::max<std::int64_t>(cell.training.steps, eager::kStepsThatReserve);
   return cell;
 }
 

@@ -181,27 +181,40 @@ def step(optimizer, built):
         mine.grad = None
 
 
-def train(cell, program, mesh, counts):
-    """Trains, as training.py does, and returns figures in bytes."""
-    device = torch.device("cpu")
+def make_model(cell, program, mesh, device):
+    """The model, sharded if the cell is; on a GPU a sharded one is made on the meta device, as people make it."""
     build = published_model.Model if program == "torchtitan" else model.build
-    built = build(cell, device)
+    is_deferred = cell.sharded and device.type == "cuda"
+    built = build(cell, torch.device("meta") if is_deferred else device)
     if cell.sharded:
         if program == "torchtitan":
             published_model.shard(cell, built, mesh)
         else:
-            sharding.shard(cell, built, "cpu", mesh)
+            sharding.shard(cell, built, device.type, mesh)
+    if is_deferred:
+        built.to_empty(device=device)
+    return built
+
+
+def train(cell, program, mesh, counts, device="cpu"):
+    """Trains, as training.py does, and returns figures in bytes."""
+    device = torch.device(device)
     figures, peaks = {}, {}
-    with counts:
-        for tensor in [*built.parameters(), *built.buffers()]:
-            counts._add(sharding.local(tensor.detach()))
+    with contextlib.ExitStack() as counting:
+        if device.type == "cuda":
+            counting.enter_context(counts)  # the allocator counts from here
+        built = make_model(cell, program, mesh, device)
+        if device.type != "cuda":
+            counting.enter_context(counts)
+            for tensor in [*built.parameters(), *built.buffers()]:
+                counts._add(sharding.local(tensor.detach()))
         optimizer = make_optimizer(cell, program, built)
-        asking = torch.zeros(0, requires_grad=True)
+        asking = torch.zeros(0, requires_grad=True, device=device)
         loss = x = target = None
         for _ in range(cell["training.steps"]):
             for _ in range(cell["training.micro_batches"]):
                 loss = x = target = None
-                x, target = (torch.zeros(cell.tokens, dtype=torch.int64) for _ in range(2))
+                x, target = (torch.zeros(cell.tokens, dtype=torch.int64, device=device) for _ in range(2))
                 counts.reset_peak()
                 given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
                 loss = F.cross_entropy(built(given).float(), target)
