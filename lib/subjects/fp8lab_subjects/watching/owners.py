@@ -184,15 +184,19 @@ def saved_tensors(node):
             continue  # freed
 
 
+CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+
+
 def inside(thing, label):
-    """(object, label) of everything that a container, an object or a function holds."""
+    """(object, label) of everything that a container, an object or a function holds. Calls no method of a subclass: it
+    may do work, such as import what it names."""
     kind = type(thing)
     try:
         if issubclass(kind, dict):
             return [(value, f"{label}[{key!r}]" if type(key) is str and len(key) < 40 else f"{label}[*]")
-                    for key, value in list(thing.items())]
-        if issubclass(kind, (list, tuple, set, frozenset, collections.deque)):
-            return [(value, f"{label}[*]") for value in list(thing)]
+                    for key, value in list(dict.items(thing))]
+        if base := next((one for one in CONTAINERS if issubclass(kind, one)), None):
+            return [(value, f"{label}[*]") for value in base.__iter__(thing)]
         if issubclass(kind, types.FunctionType):
             cells = zip(thing.__code__.co_freevars, thing.__closure__ or ())
             return [(cell.cell_contents, f"{label}: {name}") for name, cell in cells if _is_filled(cell)]
@@ -254,7 +258,7 @@ def program_roots():
             if variable.startswith("__"):
                 continue
             own.append((value, where + variable))
-            if isinstance(value, type) and value.__module__ == name:
+            if issubclass(type(value), type) and value.__module__ == name:
                 own += [(one, f"{where}{variable}.{key}") for key, one in list(vars(value).items())]
     return own + others
 
