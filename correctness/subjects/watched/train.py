@@ -84,7 +84,7 @@ def build():
         for layer in (*model.blocks, model):
             fully_shard(layer, mesh=mesh)
         return model
-    return nn.parallel.DistributedDataParallel(model)
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=DEFECT == "first_buckets")
 
 
 def one_step(step, model, optimizer):

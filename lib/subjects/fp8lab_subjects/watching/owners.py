@@ -141,15 +141,19 @@ class Search:
             roots = [(value, f"{node.name()}.{name}{behind}") for name, value in own.items()]
             self.follow(roots, "context")
 
-    def rest(self):
-        """Gives what has no owner the kind `unexplained`, with what made it."""
+    def rest(self, buckets):
+        """Gives what has no owner the kind `unexplained`, with what made it. `buckets`: the bytes of each bucket that
+        DistributedDataParallel made before the first step; its reducer is C++."""
+        buckets = collections.Counter(self.storages.rounded(size, self.device) for size in buckets)
         for key, entry in self.unclaimed.items():
             phase, module = entry.made
             kind, label = "unexplained", f"nothing that was found; {phase}{' by ' + module if module else ''}"
             if self._hidden and phase == "made in forward":
                 kind, label = "context", f"saved tensors, perhaps of the graph of {self._hidden}; {label.partition('; ')[2]}"
-            if module.endswith("DistributedDataParallel"):  # its reducer is C++
-                kind, label = "recipe_state", f"{module}'s reducer (buckets of gradients)"
+            is_bucket = phase == "made in setup" and buckets[entry.size] > 0
+            buckets[entry.size] -= is_bucket
+            if is_bucket or module.endswith("DistributedDataParallel"):
+                kind, label = "recipe_state", f"{module or 'DistributedDataParallel'}'s reducer (buckets of gradients)"
             self.claimed[key] = (kind, label, entry)
             self.storages.move(entry, kind, label)
 
@@ -313,4 +317,4 @@ def claim_all(search, models, optimizers, roots_of_backward=()):
     if search.unclaimed:
         search.follow(program_roots(), "variable")
     search.follow_graphs(roots_of_backward)
-    search.rest()
+    search.rest(size for _, model in models for size in fsdp_private.bucket_sizes(model))
