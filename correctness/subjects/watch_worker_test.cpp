@@ -133,6 +133,7 @@ TEST_F(WatchedProgramTest, RanksMoveTheirGradientsAndTheWorstRankIsNamed) {
   EXPECT_TRUE(contains(output_, "on 2 ranks, cpu")) << output_;
   EXPECT_TRUE(contains(output_, "figures of rank 1, the worst")) << output_;
   EXPECT_TRUE(contains(output_, "train.py: history[*] (rank 1 of 2)")) << output_;
+  EXPECT_TRUE(contains(cell_.at("arms").at("after").at("notes").dump(), "figures of rank 1, whose peak is largest"));
   EXPECT_EQ(value("traffic.all_reduce_bytes"), value("memory.by_holder.gradient"))
       << "DistributedDataParallel reduces each gradient once";
   EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
