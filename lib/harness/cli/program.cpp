@@ -299,7 +299,7 @@ class CommandLine {
     CLI::App& divergence = add("divergence", "find the first tensor in which two runs differ", [this] {
       divergence_.json = json_;
       const CLI::App* parsed = app_.get_subcommand("divergence");
-      for (const char* option : {"--filter", "--arms", "--steps", "--timeout", "--out"})
+      for (const char* option : {"--filter", "--arms", "--steps", "--timeout"})
         check(divergence_.inputs.size() == 1 || parsed->count(option) == 0,
               fmt::format("divergence: {} belongs to a scenario, and two folders of recordings are named", option));
       return divergence_command(divergence_, program_);
@@ -333,7 +333,8 @@ class CommandLine {
     divergence.add_option("--timeout", divergence_.timeout_s, "seconds that an arm may take")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
-    divergence.add_option("-o,--out", divergence_.out, "directory for the recordings of a scenario's arms")
+    divergence
+        .add_option("-o,--out", divergence_.out, "directory for results, and for the recordings of a scenario's arms")
         ->capture_default_str()
         ->type_name("DIR");
     add_json(divergence, "print the result as JSON; lines for people go to standard error");
