@@ -24,6 +24,7 @@ struct RunnerOptions {
   /// would not fit, or would only wait for each other. Cells that measure time run alone after all others, one arm
   /// after the other.
   int jobs = 1;
+  bool libraries_share_gpus = false;  ///< `jobs` arms of libraries find room on the GPUs, as the user states
   std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
   ArmCommand command;               ///< starts arms of the own runtime
   LibraryCommand worker_command;    ///< needed if a cell's subject is a library

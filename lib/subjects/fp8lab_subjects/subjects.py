@@ -37,14 +37,12 @@ def load(subject):
 
 
 def preload(cell):
-    """Imports a library once, before ranks are forked; on GPUs only PyTorch.
-
-    A library that uses the GPU when it is imported would leave CUDA unusable in forked processes.
-    """
+    """Imports a library once, before ranks are forked. None of these uses the GPU when it is imported, which would leave
+    CUDA unusable in forked processes."""
     module = load(cell.subject)
-    if cell["device"] == "cpu":
-        for name in getattr(module, "PRELOADED", ()):
-            importlib.import_module(name)
+    getattr(module, "prepare", lambda _: None)(cell)
+    for name in getattr(module, "PRELOADED", ()):
+        importlib.import_module(name)
 
 
 def machine(subject):
