@@ -98,7 +98,7 @@ class Runner {
 
  private:
   /// True if no other cell may run at the same time. How much of a GPU a library needs is not predicted, so it has the
-  /// GPU for itself, unless the user says how many arms there is room for.
+  /// GPU for itself, unless the user gives the number of arms that have room.
   bool runs_alone(const CellConfig& cell) const {
     return any_group(cell.measure, &MetricGroup::alone) ||
            (is_library(cell) && cell.device == "cuda" && !options_.libraries_share_gpus);
@@ -216,7 +216,7 @@ class Runner {
   /// What the arm that needs the most needs.
   GpuNeed need_of(const PlannedCell& cell, const std::vector<Arm>& arms) {
     GpuNeed need{.ranks = cell.config.ranks, .process_bytes = kDriverBytes};
-    // Most of a library's time is on the host, where Python imports it.
+    // Most of a library's time is spent by Python on the host.
     if (is_library(cell.config)) need.most_arms = options_.jobs;
     if (!gpus_of(cell.config).empty())
       for (const Arm arm : arms)

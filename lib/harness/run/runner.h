@@ -25,9 +25,9 @@ struct RunnerOptions {
   /// after the other.
   int jobs = 1;
   bool libraries_share_gpus = false;  ///< `jobs` arms of libraries find room on the GPUs, as the user states
-  std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
-  ArmCommand command;               ///< starts arms of the own runtime
-  LibraryCommand worker_command;    ///< needed if a cell's subject is a library
+  std::optional<double> timeout_s;    ///< seconds that an arm may run; overrides the scenarios
+  ArmCommand command;                 ///< starts arms of the own runtime
+  LibraryCommand worker_command;      ///< needed if a cell's subject is a library
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;

@@ -26,9 +26,9 @@ def measure(cell):
             out.update({key: answer[key] for key in ("losses", "noise", "values_hash") if key in answer})
             continue
         if group == "twin":
-            figures, said = twin.measure(cell)
+            figures, reported = twin.measure(cell)
             metrics.update(figures)
-            notes += said
+            notes += reported
             continue
         first = ranks.run(lambda one, folder: rank.train(cell, group, one, folder), cell["ranks"])[0]
         metrics.update(first["metrics"])

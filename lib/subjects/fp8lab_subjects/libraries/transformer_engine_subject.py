@@ -16,6 +16,7 @@ from .torch_subject import TorchSubject
 from ..versions import version_of
 
 PRELOADED = ("transformer_engine.pytorch",)
+FORKED_ON_GPUS_SINCE = (2, 20)  # measured with 2.20.2: the import does not open CUDA's driver
 RECIPES = {
     "delayed": "DelayedScaling",
     "current": "Float8CurrentScaling",
