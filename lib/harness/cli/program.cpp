@@ -181,7 +181,8 @@ class CommandLine {
     });
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
-                   "arms at a time, fewer if a GPU's memory holds no more; default: one per core")
+                   "arms at a time, fewer if a GPU's memory holds no more; arms of libraries run side by side on a GPU "
+                   "only if N is given; default: one per core")
         ->check(integer_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,

@@ -18,6 +18,7 @@ def make_instruments(group, device, folder):
         "host": clock.HostInstrument,
         "time": clock.TimeInstrument,
         "parity": lambda: values.ValuesInstrument(folder),
+        "twin": values.LossInstrument,
     }
     return [makers[group]()] if group != "values" else []
 

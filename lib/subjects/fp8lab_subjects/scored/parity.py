@@ -39,7 +39,10 @@ def measure(cell):
     with ranks.temporary_folder("fp8lab-values-") as temporary:
         folder = pathlib.Path(temporary)
         first = _train(cell, folder / "arm")
-        _train(cells.Cell(cells.BF16, cell.config, cell.measure, cell.timeout_s), folder / "bf16")
+        if cell.arm == cells.BF16:
+            (folder / "bf16").symlink_to(folder / "arm")
+        else:
+            _train(cells.Cell(cells.BF16, cell.config, cell.measure, cell.timeout_s), folder / "bf16")
         after = _same_after(cell)
         if after is not None:
             _train(after, folder / "after")

@@ -34,6 +34,7 @@ def one_pass(run, subject, built):
     one's. `gradients` has the order of built.parameters()."""
     for index in range(run.cell["training.micro_batches"]):
         run.make_inputs(index)
+        subject.micro_batch = index
         x = run.x.detach()
         if x.is_floating_point():
             x.requires_grad_(True)

@@ -16,6 +16,12 @@ def plain(tensor):
     return torch.empty(tensor.shape, dtype=torch.float32).copy_(tensor.float().cpu())
 
 
+class LossInstrument(Instrument):
+    """Keeps nothing, but losses have all their bits."""
+
+    reads_values = True
+
+
 class ValuesInstrument(Instrument):
     """Keeps what parity compares. Writes rank-R.json and one file of 32-bit floats for each kind of values."""
 
