@@ -1,4 +1,4 @@
-#include "harness/subjects/scored_values.h"
+#include "harness/subjects/scored/scored_values.h"
 
 #include <gtest/gtest.h>
 

@@ -164,11 +164,19 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.ring_exchange_bytes", .predicted = true},
                                  {.metric = "traffic.collectives", .predicted = true}};
 constexpr Gates kParityGates = {
-    {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
-    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true},
-    {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true},
-    {.metric = "parity.validation_keeps_scales", .of_before = false, .of_values = true, .has_floor = true},
-    {.metric = "parity.same_weights_grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
+    {.metric = "parity.twin_faults", .of_before = false, .of_values = true, .of_libraries = true},
+    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true, .of_libraries = true},
+    {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true, .of_libraries = true},
+    {.metric = "parity.validation_keeps_scales",
+     .of_before = false,
+     .of_values = true,
+     .has_floor = true,
+     .of_libraries = true},
+    {.metric = "parity.same_weights_grad_sqnr_db",
+     .of_before = false,
+     .of_values = true,
+     .has_floor = true,
+     .of_libraries = true}};
 
 constexpr std::array kGroups{
     MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory, .gates = kMemoryGates},

@@ -48,6 +48,8 @@ struct GroupGate {
   bool of_values = false;
   /// The figure is at least the value that Vocabulary::floor returns, in arms for which it returns one.
   bool has_floor = false;
+  /// Also in arms of libraries. Those have no closed forms, but their recipes have the same floors.
+  bool of_libraries = false;
 };
 
 /// A group of metrics that a scenario's `measure` may list.

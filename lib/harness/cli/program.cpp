@@ -23,7 +23,7 @@
 #include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
 #include "harness/results/json_codec.h"
-#include "harness/subjects/scored_values.h"
+#include "harness/subjects/scored/scored_values.h"
 #include "harness/subjects/watched/script_arm.h"
 #include "harness/values/recording.h"
 

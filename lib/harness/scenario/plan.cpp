@@ -197,8 +197,7 @@ bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
   });
 }
 
-/// The gates that the groups of metrics which `cell` measures have in every arm that it runs. A library's arms have no
-/// closed forms and no twin, but their recipes have the same floors; and one rank has no traffic.
+/// The gates that the groups of metrics which `cell` measures have in every arm that it runs. One rank has no traffic.
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
   if (is_script(cell.config)) return out;  // what a program of the user's must not do, its scenario states
@@ -209,7 +208,7 @@ std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const 
       if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
       if (group.name == "traffic" && !is_sharded(cell.config)) continue;
       for (const GroupGate& gate : group.gates) {
-        if ((is_library(cell.config) && !gate.has_floor) || overrides(cell, side, gate.metric)) continue;
+        if ((is_library(cell.config) && !gate.of_libraries) || overrides(cell, side, gate.metric)) continue;
         if (auto expectation = implied(gate, cell.config, arm, line, vocabulary))
           out.push_back(std::move(*expectation));
       }

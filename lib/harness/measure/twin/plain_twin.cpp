@@ -1,4 +1,4 @@
-#include "harness/measure/plain_twin.h"
+#include "harness/measure/twin/plain_twin.h"
 
 #include <fmt/core.h>
 
@@ -10,7 +10,7 @@
 #include "core/fnv1a.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
-#include "harness/measure/twin.h"
+#include "harness/measure/twin/equal_losses.h"
 #include "harness/reference/support.h"
 
 namespace fp8lab {
