@@ -12,13 +12,11 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/cli/one_cell.h"
 #include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/results/json_codec.h"
-#include "harness/run/runner.h"
-#include "harness/run/signal_watch.h"
-#include "harness/subjects/subjects.h"
 #include "harness/values/divergence.h"
 
 namespace fp8lab {
@@ -89,20 +87,11 @@ int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs:
   for (const Arm arm : arms) clear_recording(folder / name(arm));
   const ScopedVariable values(kValuesVariable, fs::absolute(folder).string());
   const ScopedVariable steps(kValuesStepsVariable, request.steps);
-  const Vocabulary& vocabulary = program.vocabulary();
-  Subjects subjects(program.worker_directory);
-  std::vector<PlannedCell> cells{cell};
-  subjects.skip_impossible(cells, vocabulary);
-  check(cells.front().skip_reason.empty(),
-        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, cells.front().skip_reason));
-  RunnerOptions options;
-  options.timeout_s = request.timeout_s;
-  options.predict = program.predict;
-  options.worker_command = [&](const CellConfig& config, Arm arm) { return subjects.command(config, arm); };
-  RunnerEvents events;
-  events.finished = [&](CellRecord&& finished) { record = std::move(finished); };
-  if (const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit()))
-    return stopped_by;
+  OneRun run = run_one_cell(cell, program, request.timeout_s);
+  if (run.stopped_by != 0) return run.stopped_by;
+  record = std::move(run.record);
+  check(record.verdict != Verdict::kSkipped,
+        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, record.reason));
   for (const Arm arm : arms) {
     const auto found = record.arms.find(arm);
     check(found != record.arms.end(), fmt::format("divergence: cell {}: {}", cell.config.id, record.reason));
