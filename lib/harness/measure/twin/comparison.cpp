@@ -48,8 +48,8 @@ TwinComparison::TwinComparison(const CellConfig& cell, const PlainTwin& twin, co
       out_(out) {}
 
 void TwinComparison::compare_step(std::int64_t step, const AllRanks& seen, const RecordedStep& twin,
-                                  const RecordedStep* exact, const std::vector<std::string>& names,
-                                  const std::vector<Shape>& shapes) {
+                                  const RecordedStep* exact, const Lists* noise_of_parts,
+                                  const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
   for (std::size_t replica = 1; replica < seen.gradients.size(); ++replica)
     for (std::size_t i = 0; i < names.size(); ++i)
       if (!equal_bits(seen.gradients[replica][i], seen.gradients[0][i]))
@@ -62,7 +62,8 @@ void TwinComparison::compare_step(std::int64_t step, const AllRanks& seen, const
     if (exact == nullptr)
       out_.expect_same(what, seen.gradients[0][i], twin.gradients[i]);
     else
-      compare_gradient(what, shapes[i], seen.gradients[0][i], twin.gradients[i], exact->gradients[i]);
+      compare_gradient(what, shapes[i], seen.gradients[0][i], twin.gradients[i], exact->gradients[i],
+                       noise_of_parts != nullptr ? &(*noise_of_parts)[i] : nullptr);
   }
 }
 
@@ -127,7 +128,10 @@ void TwinComparison::compare_outputs(std::int64_t step, const AllRanks& seen, co
 }
 
 void TwinComparison::compare_gradient(const std::string& what, const Shape& shape, const std::vector<float>& seen,
-                                      const std::vector<float>& twin, const std::vector<float>& exact) {
+                                      const std::vector<float>& twin, const std::vector<float>& exact,
+                                      const std::vector<float>* noise_of_parts) {
+  // A sum over tokens may be one large token's, of which two roundings differ by any factor.
+  if (noise_of_parts != nullptr && shape.rank() == 1) return;
   // Ranks average what one rank adds up, also if the loss is a sum.
   const double factor = cell_.training.loss == Loss::kSum ? 1.0 / cell_.ranks : 1.0;
   const std::int64_t rows = shape.rank() > 1 ? dim0(shape) : 1;
@@ -140,8 +144,14 @@ void TwinComparison::compare_gradient(const std::string& what, const Shape& shap
   const TwinSums sums{.in_f32 = reduces_in_f32,
                       .sums_loss = cell_.training.loss == Loss::kSum,
                       .parts = cell_.ranks + cell_.training.micro_batches};
+  reference_step::Bounds bounds = twin_gradient_bounds(sums);
+  Matrix parts;
+  if (noise_of_parts != nullptr) {
+    parts = matrix(*noise_of_parts, factor * factor);
+    bounds.parts = &parts;
+  }
   out_.compare(what + rank_of(shape, seen, twin), matrix(exact, factor), matrix(twin, factor), matrix(seen, 1.0),
-               twin_gradient_bounds(sums));
+               bounds);
 }
 
 std::string TwinComparison::rank_of(const Shape& shape, const std::vector<float>& seen,

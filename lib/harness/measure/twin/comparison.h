@@ -24,8 +24,10 @@ class TwinComparison {
   TwinComparison(const CellConfig& cell, const PlainTwin& twin, const Recipe& recipe, TwinFindings& out);
 
   /// `exact`: the step without the recipe's roundings; null if bits must be equal.
+  /// `noise_of_parts`: of each gradient, if its parts are known.
   void compare_step(std::int64_t step, const AllRanks& seen, const RecordedStep& twin, const RecordedStep* exact,
-                    const std::vector<std::string>& names, const std::vector<Shape>& shapes);
+                    const Lists* noise_of_parts, const std::vector<std::string>& names,
+                    const std::vector<Shape>& shapes);
   /// `seen`, `expected`: means over ranks. `exact`: the loss without the recipe's roundings, if known.
   void compare_loss(const std::string& what, double seen, double expected, double exact);
   /// Weights after the same number of steps; both unsharded and in 16 or 32 bits. In other orders of the sum that
@@ -38,7 +40,8 @@ class TwinComparison {
   /// Every part of the tokens that a rank has in a micro-batch.
   void compare_outputs(std::int64_t step, const AllRanks& seen, const RecordedStep& twin, const RecordedStep* exact);
   void compare_gradient(const std::string& what, const Shape& shape, const std::vector<float>& seen,
-                        const std::vector<float>& twin, const std::vector<float>& exact);
+                        const std::vector<float>& twin, const std::vector<float>& exact,
+                        const std::vector<float>* noise_of_parts);
   /// ", rows of rank 2": the shard that is farthest from the twin's.
   std::string rank_of(const Shape& shape, const std::vector<float>& seen, const std::vector<float>& twin) const;
 

@@ -60,16 +60,78 @@ class ExactRecorder : public StepRecorder {
   const std::vector<RecordedStep>& twin_;
 };
 
-CellConfig in_f32(const CellConfig& twin) {
-  CellConfig exact = as_bf16(twin);
-  TrainingConfig& training = exact.training;
-  training.param_dtype = ParamDType::kF32;
+/// Records what each micro-batch of a step adds to gradients, in every step from the twin's weights.
+class PartRecorder : public StepWatch {
+ public:
+  explicit PartRecorder(const std::vector<RecordedStep>& twin) : twin_(twin) {}
+
+  void begin_step(TrainedModel& model, Device& device, std::int64_t step) override {
+    model_ = &model;
+    sums_.emplace_back();
+    write_all(model, device, twin_[static_cast<std::size_t>(step)].weights, &Parameter::value);
+    is_first_ = true;
+  }
+  void saw_input(Device&, const Tensor&, std::int64_t) override {
+    if (!is_first_) sums_.back().push_back(model_->gradients());
+    is_first_ = false;
+  }
+  void end_passes(TrainedModel& model, Device&) override { sums_.back().push_back(model.gradients()); }
+
+  /// Of each step the gradients after each micro-batch.
+  const std::vector<std::vector<Lists>>& sums() const { return sums_; }
+
+ private:
+  const std::vector<RecordedStep>& twin_;
+  TrainedModel* model_ = nullptr;
+  bool is_first_ = true;
+  std::vector<std::vector<Lists>> sums_;
+};
+
+/// The squares of what each element's parts are rounded by, added up.
+Lists noise_of_parts(const std::vector<Lists>& rounded, const std::vector<Lists>& exact) {
+  Lists out;
+  for (std::size_t i = 0; i < rounded.front().size(); ++i) {
+    std::vector<float>& of_tensor = out.emplace_back(rounded.front()[i].size());
+    for (std::size_t j = 0; j < of_tensor.size(); ++j) {
+      double before = 0.0;
+      for (std::size_t part = 0; part < rounded.size(); ++part) {
+        const double error = static_cast<double>(rounded[part][i][j]) - exact[part][i][j];
+        of_tensor[j] += static_cast<float>((error - before) * (error - before));
+        before = error;
+      }
+    }
+  }
+  return out;
+}
+
+CellConfig without_updates(CellConfig cell) {
+  TrainingConfig& training = cell.training;
   training.optimizer = Optimizer::kNone;
   training.master_weights = Master::kNone;
   training.moments = Moments::kF32;
   training.clip_norm = 0.0;
   training.validation_batches = 0;
+  return cell;
+}
+
+CellConfig in_f32(const CellConfig& twin) {
+  CellConfig exact = without_updates(as_bf16(twin));
+  exact.training.param_dtype = ParamDType::kF32;
   return exact;
+}
+
+/// Of each step, if the twin has parts.
+std::vector<Lists> noise_by_step(const PlainTwin& twin, const Recipe& recipe, const std::vector<RecordedStep>& steps) {
+  std::vector<Lists> out;
+  if (!twin.parts) return out;
+  CellConfig cell = without_updates(*twin.parts);
+  cell.training.steps = twin.steps;
+  PartRecorder rounded(steps), exact(steps);
+  TrainingRun(cell, Behaviors{}, recipe, {.watch = &rounded}).train();
+  TrainingRun(in_f32(cell), Behaviors{}, make_recipe("bf16"), {.watch = &exact}).train();
+  for (std::size_t step = 0; step < steps.size(); ++step)
+    out.push_back(noise_of_parts(rounded.sums()[step], exact.sums()[step]));
+  return out;
 }
 
 /// Bit for bit, with the same ranks and micro-batches. Collective. Steps after one with a fault follow from it.
@@ -168,11 +230,12 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
     exact_run.train();
     exact_losses = exact_run.losses();
   }
+  const std::vector<Lists> parts = noise_by_step(twin, recipe, recorder.steps());
   TwinComparison comparison(cell, twin, recipe, out);
   for (std::int64_t step = 0; step < twin.steps; ++step) {
     const auto at = static_cast<std::size_t>(step);
-    comparison.compare_step(step, seen.steps[at], recorder.steps()[at], exact ? &exact->steps()[at] : nullptr, names,
-                            shapes);
+    comparison.compare_step(step, seen.steps[at], recorder.steps()[at], exact ? &exact->steps()[at] : nullptr,
+                            parts.empty() ? nullptr : &parts[at], names, shapes);
     if (step >= twin.first)
       comparison.compare_loss(fmt::format("loss, step {}", step), seen.losses[at],
                               static_cast<double>(run.losses()[at]), static_cast<double>(exact_losses[at]));

@@ -84,6 +84,7 @@ RankValues values_of(const fs::path& folder, int rank, std::size_t count) {
   out.initial = lists_of(file("initial"), elements);
   out.weights = lists_of(file("weights"), elements);
   out.gradients = lists_of(file("gradients"), gradients);
+  if (!fs::exists(file("own_pass_output"))) return out;
   if (fs::exists(file("joined_gradients")))
     for (auto* one : {&out.joined, &out.exact}) {
       const std::string of = one == &out.joined ? "joined" : "exact";
