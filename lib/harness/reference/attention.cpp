@@ -78,9 +78,9 @@ Value Model::rotary(const Matrix& qkv) {
 
 Value Model::attention(const std::string& name, const Matrix& packed) {
   const std::int64_t batch = cell_.model.batch;
-  Value whole = whole_attention(name, whole_sequences(parts_, packed, batch));
-  return {own_part(parts_, whole.value, batch),
-          [this, batch, backward = std::move(whole.backward)](const Matrix& grad) {
+  Value entire = whole_attention(name, whole_sequences(parts_, packed, batch));
+  return {own_part(parts_, entire.value, batch),
+          [this, batch, backward = std::move(entire.backward)](const Matrix& grad) {
             return own_part(parts_, backward(whole_sequences(parts_, grad, batch)), batch);
           }};
 }

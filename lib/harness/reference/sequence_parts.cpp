@@ -17,22 +17,22 @@ std::vector<std::int64_t> positions(std::int64_t seq, int part, int parts) {
 Matrix whole_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch) {
   if (of.parts == 1) return own;
   const std::vector<double> all = of.gather(own.values);
-  Matrix whole(own.rows * of.parts, own.cols);
+  Matrix entire(own.rows * of.parts, own.cols);
   auto from = all.begin();
   for (int part = 0; part < of.parts; ++part)
-    for (const std::int64_t position : positions(whole.rows / batch, part, of.parts)) {
-      std::copy_n(from, batch * own.cols, whole.row(position * batch));
+    for (const std::int64_t position : positions(entire.rows / batch, part, of.parts)) {
+      std::copy_n(from, batch * own.cols, entire.row(position * batch));
       from += batch * own.cols;
     }
-  return whole;
+  return entire;
 }
 
-Matrix own_part(const SequenceParts& of, const Matrix& whole, std::int64_t batch) {
-  if (of.parts == 1) return whole;
-  Matrix own(whole.rows / of.parts, whole.cols);
+Matrix own_part(const SequenceParts& of, const Matrix& entire, std::int64_t batch) {
+  if (of.parts == 1) return entire;
+  Matrix own(entire.rows / of.parts, entire.cols);
   std::int64_t row = 0;
-  for (const std::int64_t position : positions(whole.rows / batch, of.part, of.parts)) {
-    std::copy_n(whole.row(position * batch), batch * whole.cols, own.row(row));
+  for (const std::int64_t position : positions(entire.rows / batch, of.part, of.parts)) {
+    std::copy_n(entire.row(position * batch), batch * entire.cols, own.row(row));
     row += batch;
   }
   return own;

@@ -25,6 +25,6 @@ struct SequenceParts {
 /// sequence. Collective over the ranks of `of`.
 Matrix whole_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch);
 /// The rows of this rank's tokens.
-Matrix own_part(const SequenceParts& of, const Matrix& whole, std::int64_t batch);
+Matrix own_part(const SequenceParts& of, const Matrix& entire, std::int64_t batch);
 
 }  // namespace fp8lab::reference_step
