@@ -75,12 +75,11 @@ def recipe_of(cell):
             options[name] = value
     if (name := cell.get("training.recipe_options.fp8_format")) is not None:
         options["fp8_format"] = recipe.Format[name.upper()]
+    made = getattr(recipe, RECIPES[cell.recipe])(**options)
     parameters = {name: cell[key] for key, name in TENSOR_OPTIONS.items() if cell.get(key) is not None}
-    if parameters:
-        make = getattr(recipe, RECIPES[cell.recipe])
-        for name in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad"):
-            options[name] = dataclasses.replace(getattr(make, name), **parameters)
-    return getattr(recipe, RECIPES[cell.recipe])(**options)
+    for name in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad") if parameters else ():
+        setattr(made, name, dataclasses.replace(getattr(made, name), **parameters))
+    return made
 
 
 def prepare(cell):
