@@ -385,7 +385,7 @@ class CommandLine {
         ->type_name("SIZE");
     plan.add_option("--gpu", plan_.gpu, "the memory of this GPU; with --model its architecture too")->type_name("GPU");
     plan.add_option("--as", plan_.as,
-                    "predict the memory of this library's release: torch@2.15, transformer_engine@2.16")
+                    "predict the memory of this library's release: torch@2.15, torchao@0.18, transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model,
                     "plan a known model, or the model of a Hugging Face config.json, instead of scenario files")

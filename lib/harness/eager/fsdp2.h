@@ -10,6 +10,10 @@ namespace fp8lab::eager {
 struct Communication {
   Block gathered = 0;  ///< output of the last all-gather of forward, which lives until the next one is copied out
   Block reduced = 0;   ///< input of the last reduce-scatter, which lives until the next one
+  /// What replicas add up, in the type of the reduction, if no gradient holds it: it lives until backward has ended.
+  std::vector<Block> all_reduced;
+
+  void finalize_backward(Heap& heap);
 };
 
 /// The parameters that are gathered and reduced together. Without FSDP2 it only holds them.
@@ -38,6 +42,8 @@ class Group {
   void copy_out(bool in_forward);
   void reshard();
   Bytes shard_of(const Parameter& parameter) const;
+  /// What a rank sends of a parameter.
+  Bytes gathered_bytes(const Parameter& parameter) const;
 
   const Numbers& numbers_;
   Heap& heap_;

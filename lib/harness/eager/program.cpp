@@ -96,11 +96,8 @@ void Training::make_groups() {
 Group* Training::before(Bytes layer) { return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_; }
 
 void Training::add_gradient(Parameter& parameter) {
-  Block made = heap_.allocate(parameter.elements() * n_.element, Owner::kGradients);
-  if (parameter.gradient == 0)
-    parameter.gradient = made;
-  else
-    heap_.free(made);
+  make_gradient(n_, heap_, parameter);
+  heap_.free(parameter.added);
 }
 
 void Training::forward() {
@@ -147,8 +144,15 @@ void Training::forward() {
 
 void Training::loss_forward(Block output) {
   if (!has_embedding()) {
-    loss_ = heap_.allocate(n_.element, Owner::kTemporaries);
-    if (cell_.training.loss == Loss::kMse)
+    const bool is_mse = cell_.training.loss == Loss::kMse;
+    // The storage of mse_loss's result has the size of its input, which FakeTensorMode does not show.
+    const bool has_all = is_mse && n_.operators != Operators::kCudaOnShapes;
+    loss_ = heap_.allocate(has_all ? n_.rows(n_.hidden) : n_.element, Owner::kTemporaries);
+    Block squares = is_mse && n_.operators == Operators::kCuda
+                        ? heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries)  // inside of the kernel
+                        : 0;
+    heap_.free(squares);
+    if (is_mse)
       output_ = output;
     else
       heap_.free(output);
@@ -183,10 +187,12 @@ Block Training::loss_backward() {
 }
 
 Block Training::head_backward(Block of_logits) {
-  add_gradient(n_.tied ? embedding_ : head_);
+  Parameter& head = n_.tied ? embedding_ : head_;
+  make_gradient(n_, heap_, head);
   Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
   heap_.free(normed_);
   heap_.free(of_logits);
+  heap_.free(head.added);
   for (Parameter& vector : norm_) add_gradient(vector);
   Block of_stream = 0;
   if (saved_.normalized != 0) {
@@ -227,7 +233,7 @@ void Training::backward() {
   } else {
     heap_.free(gradient);
   }
-  heap_.free(shared_.reduced);
+  shared_.finalize_backward(heap_);
 }
 
 void Training::pass(bool is_last) {
@@ -288,6 +294,10 @@ void Training::update() {
   // FP32 copies of the gradients for the masters.
   std::vector<Block> copies;
   if (!masters_.empty()) copies = list_of(kF32, Owner::kTemporaries);
+  if (training.clip_norm > 0) {  // scaled in place, by the norms of all gradients and their stack
+    Block norms = heap_.allocate(2 * static_cast<Bytes>(elements().size()) * kF32, Owner::kTemporaries);
+    heap_.free(norms);
+  }
   if (state_.empty() && training.optimizer != Optimizer::kSgd) make_optimizer_state();
   if (training.optimizer == Optimizer::kSgd && training.weight_decay != 0.0) {
     std::vector<Block> decayed = list_of(n_.stored, Owner::kTemporaries);

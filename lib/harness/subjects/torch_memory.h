@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/eager/program.h"
 #include "harness/predict/predict.h"
 
-// Memory of PyTorch programs: harness/eager for the cells that it covers, held to recorded runs of PyTorch.
+// Memory of PyTorch programs, also with torchao's float8: harness/eager for the cells that it covers, held to recorded
+// runs.
 namespace fp8lab {
 
 /// A configuration that python -m fp8lab_subjects.recording.torch_memory measured.
@@ -44,18 +46,20 @@ std::optional<double> reserved_with_margin(const Estimate& estimate);
 
 class TorchMemory {
  public:
-  /// `folder`: of lib/subjects. `release`: "torch@2.15". Throws Error for a release that is not covered, and for a file
-  /// that is no record of runs.
+  /// `folder`: of lib/subjects. `release`: "torch@2.15" or "torchao@0.18". Throws Error for a release that is not
+  /// covered, and for a file that is no record of runs.
   static TorchMemory find(const std::string& folder, const std::string& release);
   /// Files of recorded runs in `folder`: without a GPU, and on GPUs.
   static std::string runs_in(const std::string& folder);
   static std::string gpu_runs_in(const std::string& folder);
-  /// True for "torch@..." and "torch".
+  /// True for "torch@...", "torch", "torchao@..." and "torchao".
   static bool is_named(const std::string& release);
   /// The newest release that is covered: "torch@2.15".
-  static std::string newest();
+  static std::string newest(std::string_view library = "torch");
 
   const std::string& name() const { return name_; }  ///< "torch@2.15"
+  /// The recipes that the library trains with.
+  std::vector<std::string> recipes() const;
   /// The lines that state what the figures are, how they were compared, and what a GPU does that no run showed.
   std::string title(eager::Program program) const;
 
