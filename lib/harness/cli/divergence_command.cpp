@@ -12,11 +12,11 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
+#include "harness/cli/one_cell.h"
+#include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/run/runner.h"
-#include "harness/run/signal_watch.h"
-#include "harness/subjects/subjects.h"
+#include "harness/results/json_codec.h"
 #include "harness/values/divergence.h"
 
 namespace fp8lab {
@@ -32,7 +32,20 @@ struct Found {
   std::string of;  ///< "cell leak/device=cpu: before and after"
   Divergence divergence;
   bool has_noise = false;
+  CellRecord record;  ///< the cell's second run; of two folders, a cell of their names
 };
+
+CellRecord record_of_folders(const DivergenceRequest& request) {
+  CellRecord out;
+  out.config.scenario = out.config.id = "divergence";
+  out.config.subject = "script";
+  out.title = fmt::format("{} and {} have equal tensors", request.inputs[0], request.inputs[1]);
+  out.file = request.inputs[0];
+  PlannedCell cell;
+  cell.config = out.config;
+  out.hash = hash_of(cell);
+  return out;
+}
 
 Found of_folders(const DivergenceRequest& request) {
   const Recording a = read_recording(request.inputs[0]), b = read_recording(request.inputs[1]);
@@ -43,7 +56,8 @@ Found of_folders(const DivergenceRequest& request) {
   for (std::size_t i = 0; i < again.size(); ++i) repeats.push_back({i == 0 ? &a : &b, &again[i]});
   return {.of = fmt::format("{} and {}", request.inputs[0], request.inputs[1]),
           .divergence = compare_recordings(a, b, repeats, request.tolerance),
-          .has_noise = !repeats.empty()};
+          .has_noise = !repeats.empty(),
+          .record = record_of_folders(request)};
 }
 
 /// Sets a variable of the environment for the arms that are started meanwhile.
@@ -69,25 +83,15 @@ std::vector<Arm> arms_of(const DivergenceRequest& request) {
 
 /// Runs the arms of a cell once, which leave their tensors in `folder`. Returns the signal that stopped it, or 0.
 int record_cell(const PlannedCell& cell, const std::vector<Arm>& arms, const fs::path& folder,
-                const DivergenceRequest& request, const Program& program) {
+                const DivergenceRequest& request, const Program& program, CellRecord& record) {
   for (const Arm arm : arms) clear_recording(folder / name(arm));
   const ScopedVariable values(kValuesVariable, fs::absolute(folder).string());
   const ScopedVariable steps(kValuesStepsVariable, request.steps);
-  const Vocabulary& vocabulary = program.vocabulary();
-  Subjects subjects(program.worker_directory);
-  std::vector<PlannedCell> cells{cell};
-  subjects.skip_impossible(cells, vocabulary);
-  check(cells.front().skip_reason.empty(),
-        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, cells.front().skip_reason));
-  RunnerOptions options;
-  options.timeout_s = request.timeout_s;
-  options.predict = program.predict;
-  options.worker_command = [&](const CellConfig& config, Arm arm) { return subjects.command(config, arm); };
-  CellRecord record;
-  RunnerEvents events;
-  events.finished = [&](CellRecord&& finished) { record = std::move(finished); };
-  if (const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit()))
-    return stopped_by;
+  OneRun run = run_one_cell(cell, program, request.timeout_s);
+  if (run.stopped_by != 0) return run.stopped_by;
+  record = std::move(run.record);
+  check(record.verdict != Verdict::kSkipped,
+        fmt::format("divergence: cell {} is skipped: {}", cell.config.id, record.reason));
   for (const Arm arm : arms) {
     const auto found = record.arms.find(arm);
     check(found != record.arms.end(), fmt::format("divergence: cell {}: {}", cell.config.id, record.reason));
@@ -114,9 +118,10 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
           fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
                       name(arm)));
   std::vector<std::vector<Recording>> runs;
+  CellRecord record;
   for (const char* run : kRuns) {
     const fs::path folder = fs::path(request.out) / run;
-    stopped_by = record_cell(cell, arms, folder, request, program);
+    stopped_by = record_cell(cell, arms, folder, request, program, record);
     if (stopped_by != 0) return {};
     runs.emplace_back();
     for (const Arm arm : arms) runs.back().push_back(read_recording(folder / name(arm)));
@@ -124,13 +129,29 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
   const std::vector<Repeat> repeats{{&runs[0][0], &runs[1][0]}, {&runs[0][1], &runs[1][1]}};
   return {.of = fmt::format("cell {}: {} and {}", cell.config.id, name(arms[0]), name(arms[1])),
           .divergence = compare_recordings(runs[0][0], runs[0][1], repeats, request.tolerance),
-          .has_noise = true};
+          .has_noise = true,
+          .record = std::move(record)};
 }
 
 std::string text_of(const Difference& one) {
-  const std::string what = one.why.empty() ? fmt::format(" differs by {:.2g}", one.size) : ": " + one.why;
+  const std::string what =
+      one.why.empty() ? fmt::format(" differs by {:.2g}, norms {:.4g} and {:.4g}", one.size, one.norm, one.other_norm)
+                      : ": " + one.why;
   return fmt::format("step {}, {}{}{}{}", one.step, one.place, what, one.types.empty() ? "" : ", " + one.types,
                      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
+}
+
+std::string noise_text(const Found& found) {
+  const Divergence& seen = found.divergence;
+  if (!found.has_noise) return "not measured: --noise names second runs";
+  if (seen.noisiest.empty()) return "none: two runs of an arm have equal bits";
+  return fmt::format("two runs of an arm differ by up to {:.2g}: {}", seen.largest_noise, seen.noisiest);
+}
+
+std::string rise_text(const Divergence& seen) {
+  const bool has_factor = std::isfinite(seen.rise_factor);
+  return text_of(*seen.rise) +
+         (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : "");
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -140,13 +161,7 @@ void print(std::FILE* out, const Found& found) {
   };
   std::fprintf(out, "%s\n",
                for_terminal(fmt::format("{}: {} compared", found.of, counted(seen.tensors, "tensor"))).c_str());
-  if (!found.has_noise)
-    row("noise", "not measured: --noise names second runs");
-  else if (seen.noisiest.empty())
-    row("noise", "none: two runs of an arm have equal bits");
-  else
-    row("noise", fmt::format("two runs of an arm differ by up to {}: {}", fmt::format("{:.2g}", seen.largest_noise),
-                             seen.noisiest));
+  row("noise", noise_text(found));
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
@@ -154,18 +169,46 @@ void print(std::FILE* out, const Found& found) {
     return;
   }
   row("first", text_of(*seen.first));
-  const bool has_factor = std::isfinite(seen.rise_factor);
-  if (seen.rise)
-    row("rise",
-        text_of(*seen.rise) +
-            (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : ""));
+  if (seen.rise) row("rise", rise_text(seen));
   row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
+}
+
+/// The record of the result set: two gates that state what was found.
+CellRecord record_of(const Found& found, double tolerance) {
+  const Divergence& seen = found.divergence;
+  const std::string compared =
+      fmt::format("{} of {} differ; noise: {}", seen.different, counted(seen.tensors, "tensor"), noise_text(found));
+  Gate equal;
+  equal.text = "no tensor differs by more than noise";
+  equal.side = Side::kDifference;
+  equal.pass = !seen.first;
+  equal.detail = compared;
+  if (seen.first) {
+    if (std::isfinite(seen.first->size)) equal.observed = seen.first->size;
+    equal.limit = std::max(tolerance, kTimesNoise * seen.first->noise);
+    equal.detail = fmt::format("first: {}; {}{}", text_of(*seen.first),
+                               seen.rise ? "rise: " + rise_text(seen) + "; " : "", compared);
+  }
+  Gate paired;
+  paired.text = "both runs have each tensor";
+  paired.side = Side::kDifference;
+  paired.pass = seen.only_in_one == 0;
+  paired.observed = static_cast<double>(seen.only_in_one);
+  paired.limit = 0;
+  paired.detail = seen.first_only.empty() ? "" : "first: " + seen.first_only;
+  CellRecord out = found.record;
+  out.verdict = *equal.pass && *paired.pass ? Verdict::kPass : Verdict::kFail;
+  out.reason = !*equal.pass ? text_of(*seen.first) : paired.detail;
+  out.gates = {std::move(equal), std::move(paired)};
+  out.effect.reset();
+  return out;
 }
 
 Json json_of(const Difference& one) {
   Json out{{"rank", one.rank}, {"step", one.step}, {"tensor", one.place}, {"noise", one.noise}};
   out["relative_difference"] = std::isfinite(one.size) ? Json(one.size) : Json("inf");
   if (!one.why.empty()) out["reason"] = one.why;
+  if (std::isfinite(one.norm) && std::isfinite(one.other_norm)) out["norms"] = {one.norm, one.other_norm};
   if (!one.types.empty()) out["types"] = one.types;
   return out;
 }
@@ -196,9 +239,13 @@ int divergence_command(const DivergenceRequest& request, const Program& program)
   int stopped_by = 0;
   const Found found = request.inputs.size() == 2 ? of_folders(request) : of_cell(request, program, stopped_by);
   if (stopped_by != 0) return 128 + stopped_by;
+  OneCellResults(request.out, program).write(record_of(found, request.tolerance), /*prints=*/false);
   const std::string json = json_of(found);
   if (request.json) std::fputs(json.c_str(), stdout);
   print(request.json ? stderr : stdout, found);
+  std::fprintf(
+      request.json ? stderr : stdout, "%s\n",
+      for_terminal(fmt::format("results: {0}/results.json; fp8lab report {0} -o report", request.out)).c_str());
   return found.divergence.first || found.divergence.only_in_one > 0 ? kDiverges : kNone;
 }
 

@@ -10,11 +10,10 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
-#include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_reader.h"
-#include "harness/results/results.h"
 #include "harness/subjects/captured_process.h"
 #include "harness/subjects/python_path.h"
 
@@ -150,18 +149,7 @@ void write_results(const JsonReader& json, const SnapshotRequest& request, const
   PlannedCell cell;
   cell.config = record.config;
   record.hash = hash_of(cell);
-  ResultSet results(request.out, /*resume=*/false);
-  const std::string environment = environment_json(program.build, program.vocabulary().devices);
-  results.write_environment(environment);
-  results.append(record);
-  const RecordList records = results.records({record.config.id});
-  const RunSummary summary{.date = now_utc(),
-                           .environment = environment_line(program.build),
-                           .complete = true,
-                           .planned = 1,
-                           .seconds = 0,
-                           .findings = run_findings(records)};
-  results.finish({record.config.id}, environment, summary);
+  OneCellResults(request.out, program).write(record, /*prints=*/false);
 }
 
 }  // namespace

@@ -8,10 +8,9 @@
 #include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
+#include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
-#include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
-#include "harness/results/results.h"
 #include "harness/subjects/watched/watch_session.h"
 #include "harness/values/recording.h"
 
@@ -157,9 +156,7 @@ int code_of(const Watched& watched) {
 }  // namespace
 
 int watch_command(const WatchRequest& request, const Program& program) {
-  ResultSet results(request.out, /*resume=*/false);
-  const std::string environment = environment_json(program.build, program.vocabulary().devices);
-  results.write_environment(environment);
+  OneCellResults results(request.out, program);
   std::FILE* text = request.json ? stderr : stdout;
   std::vector<std::string> measure = request.measure;
   std::map<std::string, std::string> environment_of_program;
@@ -187,19 +184,7 @@ int watch_command(const WatchRequest& request, const Program& program) {
                               .text = fmt::format("values: no rank left a file in {}", request.values),
                               .size = 0,
                               .ranks = {}});
-  const CellRecord record = record_of(request, watched);
-  results.append(record);
-  const RecordList records = results.records({record.config.id});
-  const RunSummary summary{.date = now_utc(),
-                           .environment = environment_line(program.build),
-                           .complete = true,
-                           .planned = 1,
-                           .seconds = watched.seconds,
-                           .findings = run_findings(records)};
-  results.finish({record.config.id}, environment, summary);
-  if (request.json)
-    results.write_json({record.config.id}, environment, summary,
-                       [](std::string_view part) { std::fwrite(part.data(), 1, part.size(), stdout); });
+  results.write(record_of(request, watched), request.json);
   std::fprintf(text, "\n%s\n", for_terminal(headline(request, watched)).c_str());
   print_lines(text, request, watched);
   return code_of(watched);

@@ -98,6 +98,8 @@ class RankComparison {
                       .step = a_[i].step,
                       .place = place_of(a_[i]),
                       .size = 0,
+                      .norm = a_[i].sketch.norm,
+                      .other_norm = found->second->sketch.norm,
                       .noise = std::max(own, before),
                       .order = i,
                       .why = {},

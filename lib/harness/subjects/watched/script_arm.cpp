@@ -53,8 +53,6 @@ void add_notes(const CellConfig& cell, const Watched& watched, ArmResult& result
   const WatchedProcess& worst = *watched.worst;
   result.notes.push_back(
       fmt::format("PyTorch {}, Python {}, {}, {} steps", worst.torch, worst.python, worst.device, worst.steps));
-  if (watched.processes.size() > 1)
-    result.notes.push_back(fmt::format("figures of rank {}, whose peak is largest", worst.rank));
   if (worst.world != cell.ranks)
     result.notes.push_back(fmt::format("the program ran on {} ranks, the cell names {}", worst.world, cell.ranks));
   if (worst.device != cell.device)

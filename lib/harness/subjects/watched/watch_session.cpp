@@ -119,6 +119,8 @@ bool is_complete(const Watched& watched) { return watched.missing.empty() && wat
 
 ArmResult figures_of(const Watched& watched) {
   ArmResult out = watched.worst->result;
+  if (watched.processes.size() > 1)
+    out.notes.push_back(fmt::format("figures of rank {}, whose peak is largest", watched.worst->rank));
   for (const WatchedProcess& process : watched.processes)
     for (const char* name : {"parity.weights_moved", "parity.gradients_not_finite", "memory.growth_bytes"}) {
       const auto other = process.result.metrics.find(name);
@@ -143,6 +145,7 @@ std::string why_nothing(const Watched& watched) {
   if (watched.processes.empty())
     return "no process of the program imported PyTorch under the instruments: they attach through PYTHONPATH, which "
            "Python ignores when it is started with -I or -E, and containers may not inherit";
+  if (!watched.failure.empty()) return "no step had ended by then";
   return "no step ended: a step ends with the step of a torch.optim.Optimizer; "
          "`import fp8lab_subjects; fp8lab_subjects.watch(model, optimizer)` in the program names the optimizer";
 }
