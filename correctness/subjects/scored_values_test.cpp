@@ -122,7 +122,7 @@ TEST_F(ScoredValues, APassIsComparedWithNewlyBuiltLayersAndWithOneRank) {
     }
   }
   EXPECT_EQ(metric("parity.twin_faults"), 0.0);
-  EXPECT_EQ(metric("parity.twin_tensors"), 8.0) << "of each rank the output, two gradients and the input's";
+  EXPECT_EQ(metric("parity.twin_tensors"), 8.0) << "each rank has the output, two gradients and the input's";
   put("arm", "again_pass_gradients-1.f32", {3.0f, 4.0f, 1.0f, 2.5f});
   EXPECT_EQ(metric("parity.twin_faults"), 1.0);
   EXPECT_EQ(fault().find("gradient input, rank 1, after the last step: 1 of 1 values differ"), 0u) << fault();

@@ -78,14 +78,14 @@ Value Model::rotary(const Matrix& qkv) {
 
 Value Model::attention(const std::string& name, const Matrix& packed) {
   const std::int64_t batch = cell_.model.batch;
-  Value entire = whole_attention(name, whole_sequences(parts_, packed, batch));
+  Value entire = entire_attention(name, entire_sequences(parts_, packed, batch));
   return {own_part(parts_, entire.value, batch),
           [this, batch, backward = std::move(entire.backward)](const Matrix& grad) {
-            return own_part(parts_, backward(whole_sequences(parts_, grad, batch)), batch);
+            return own_part(parts_, backward(entire_sequences(parts_, grad, batch)), batch);
           }};
 }
 
-Value Model::whole_attention(const std::string& name, const Matrix& packed) {
+Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   const std::int64_t dim = head_dim(), heads = cell_.model.heads, batch = cell_.model.batch, keys = kv_heads();
   const std::int64_t first_key = heads * dim, first_value = first_key + keys * dim;
   const auto key_of = [=](std::int64_t head) { return first_key + head / (heads / keys) * dim; };

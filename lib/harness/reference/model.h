@@ -57,7 +57,7 @@ class Model {
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
   /// Chooses the masks of the next runs.
   void set_draws(const Draws& draws) { draws_ = draws; }
-  /// The tokens of the next runs are a part of each sequence: those of attention follow from all parts. run() is then
+  /// The tokens of the next runs are a part of each sequence: attention needs the tokens of all parts. run() is then
   /// collective over the ranks that have the parts.
   void set_parts(SequenceParts parts) { parts_ = std::move(parts); }
   /// As Casts::set_group().
@@ -96,7 +96,7 @@ class Model {
   Matrix rotated(const Matrix& qkv, bool inverse) const;
   Value attention(const std::string& name, const Matrix& qkv);
   /// The same of all tokens of the sequences.
-  Value whole_attention(const std::string& name, const Matrix& qkv);
+  Value entire_attention(const std::string& name, const Matrix& qkv);
   Value multihead_attention(const std::string& name, const Matrix& x);
   Value transformer_layer(const std::string& name, const Matrix& x);
   // For a language model (language.cpp). Their products are not cast under any recipe.

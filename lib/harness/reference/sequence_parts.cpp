@@ -14,7 +14,7 @@ std::vector<std::int64_t> positions(std::int64_t seq, int part, int parts) {
   return out;
 }
 
-Matrix whole_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch) {
+Matrix entire_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch) {
   if (of.parts == 1) return own;
   const std::vector<double> all = of.gather(own.values);
   Matrix entire(own.rows * of.parts, own.cols);

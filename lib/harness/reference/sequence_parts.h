@@ -23,7 +23,7 @@ struct SequenceParts {
 
 /// The rows of all tokens in order of position, of what each rank has of its own tokens. Row position * batch +
 /// sequence. Collective over the ranks of `of`.
-Matrix whole_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch);
+Matrix entire_sequences(const SequenceParts& of, const Matrix& own, std::int64_t batch);
 /// The rows of this rank's tokens.
 Matrix own_part(const SequenceParts& of, const Matrix& entire, std::int64_t batch);
 

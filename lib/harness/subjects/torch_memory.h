@@ -72,7 +72,7 @@ class TorchMemory {
 };
 
 /// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell sets another type, and it
-/// trains for as many steps as change what the allocator reserves.
+/// trains for the steps after which the allocator reserves no more.
 CellConfig as_torchtitan(CellConfig cell);
 
 }  // namespace fp8lab

@@ -77,7 +77,7 @@ class PartRecorder : public StepWatch {
   }
   void end_passes(TrainedModel& model, Device&) override { sums_.back().push_back(model.gradients()); }
 
-  /// Of each step the gradients after each micro-batch.
+  /// The gradients after each micro-batch of each step.
   const std::vector<std::vector<Lists>>& sums() const { return sums_; }
 
  private:
@@ -120,7 +120,7 @@ CellConfig in_f32(const CellConfig& twin) {
   return exact;
 }
 
-/// Of each step, if the twin has parts.
+/// By step, if the twin has parts.
 std::vector<Lists> noise_by_step(const PlainTwin& twin, const Recipe& recipe, const std::vector<RecordedStep>& steps) {
   std::vector<Lists> out;
   if (!twin.parts) return out;

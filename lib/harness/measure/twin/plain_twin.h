@@ -23,7 +23,7 @@ struct PlainTwin {
   /// The cell over the same ranks and micro-batches, with everything else plain, whose bits are the cell's; nothing if
   /// that is the cell itself, or the twin.
   std::optional<CellConfig> same_split;
-  /// The twin with as many micro-batches as the cell adds up, if the noise of a sum does not show the noise of its
+  /// The twin with all micro-batches that the cell adds up, if the noise of a sum does not show the noise of its
   /// parts: magnitudes vary over many binades, so that parts may cancel, and a scale per tensor differs from part to
   /// part.
   std::optional<CellConfig> parts;

@@ -28,14 +28,14 @@ struct JoinedValues {
 /// What one rank of a run left.
 struct RankValues {
   std::vector<std::string> names;
-  std::vector<std::int64_t> rows;  ///< of the unsharded parameters, which vectors have one of
+  std::vector<std::int64_t> rows;  ///< rows of the unsharded parameters; a vector has one
   std::vector<ElementRange> shards;
   std::optional<bool> gathered_equals_unsharded;
   std::vector<float> losses, output;
   Lists initial, weights, gradients;
   std::optional<PassValues> own_pass, bf16_pass;  ///< the second: BF16 layers with the same weights
   std::optional<PassValues> again_pass;           ///< newly built layers with the same weights
-  std::optional<JoinedValues> joined, exact;      ///< of the first rank only; the second: in FP32
+  std::optional<JoinedValues> joined, exact;      ///< only on the first rank; the second: in FP32
 };
 
 /// Reads what `count` ranks left in `folder`.
