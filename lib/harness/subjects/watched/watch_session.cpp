@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <set>
 
 #include "comm/launch.h"
@@ -18,21 +17,9 @@
 namespace fp8lab {
 namespace {
 
-namespace fs = std::filesystem;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr const char* kPackage = "fp8lab_subjects";
-
-std::string folder_of_instruments(const std::string& built_in) {
-  const char* named = std::getenv("FP8LAB_WORKER");
-  const std::string folder = named && *named ? named : built_in;
-  check(
-      fs::is_directory(fs::path(folder) / kPackage / "watching" / "attach"),
-      fmt::format("watch: '{}' does not hold the instruments ({}/watching); name the checkout's folder lib/subjects in "
-                  "FP8LAB_WORKER",
-                  folder, kPackage));
-  return fs::absolute(folder).string();
-}
 
 /// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without
 /// them.
@@ -86,7 +73,8 @@ void count_ranks(Watched& watched) {
 
 Watched watch(const WatchSession& session) {
   const TemporaryFolder spool("watch");
-  const std::string worker = folder_of_instruments(session.instruments);
+  const std::string worker =
+      worker_folder_with(fmt::format("{}/watching/attach", kPackage), session.instruments, "watch");
   WatchedProgram program = session.program;
   std::string path = fmt::format("{0}/{1}/watching/attach:{0}", worker, kPackage);
   for (const std::string& folder : session.folders) path += ":" + folder;
