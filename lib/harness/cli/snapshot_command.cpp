@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/check.h"
@@ -29,19 +28,9 @@ constexpr const char* kRead =
     "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import runpy; "
     "runpy.run_module('fp8lab_subjects.snapshots', run_name='__main__', alter_sys=True)";
 
-std::string folder_of_reader(const std::string& built_in) {
-  const char* named = std::getenv("FP8LAB_WORKER");
-  const std::string folder = named && *named ? named : built_in;
-  check(fs::is_regular_file(fs::path(folder) / "fp8lab_subjects" / "snapshots.py"),
-        fmt::format("snapshot: '{}' does not hold the program that reads snapshots; name the checkout's folder "
-                    "lib/subjects in FP8LAB_WORKER",
-                    folder));
-  return fs::absolute(folder).string();
-}
-
 /// The document that the Python program prints. Throws Error with its message.
 std::string read_snapshots(const SnapshotRequest& request, const Program& program) {
-  std::string path = folder_of_reader(program.worker_directory);
+  std::string path = worker_folder_with("fp8lab_subjects/snapshots.py", program.worker_directory, "snapshot");
   if (const std::string others = python_path(); !others.empty()) path += ":" + others;
   std::vector<std::string> words{"/usr/bin/env", "PYTHONPATH=" + path, "python3", "-c", kRead};
   words.push_back(request.first);

@@ -169,6 +169,8 @@ void RecordingWriter::finish() {
   check(file_.good(), fmt::format("{}: not everything could be written", path_.string()));
 }
 
+bool has_recording(const fs::path& folder) { return fs::is_directory(folder) && !files_of(folder).empty(); }
+
 void clear_recording(const fs::path& folder) {
   if (!fs::is_directory(folder)) return;
   std::error_code error;

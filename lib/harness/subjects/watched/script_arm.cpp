@@ -58,7 +58,7 @@ void add_notes(const CellConfig& cell, const Watched& watched, ArmResult& result
   if (worst.device != cell.device)
     result.notes.push_back(fmt::format("the program trained on {}, the cell names {}", worst.device, cell.device));
   for (const WatchFinding& finding : watched.findings)
-    result.notes.push_back("found: " + finding.text + ranks_text(finding, watched.processes.size()));
+    result.notes.push_back("found: " + finding.text + ranks_text(finding, watched));
 }
 
 }  // namespace
@@ -107,6 +107,8 @@ ArmResult run_script_arm(const CellConfig& cell, Arm arm, const Subjects& subjec
     if (watched.end.signal != 0) result.signal = words_of(watched.end, session.program);
   } else if (watched.worst == nullptr) {
     fail(why_nothing(watched));
+  } else if (!watched.missing.empty()) {
+    fail(watched.missing);
   }
   return result;
 }
