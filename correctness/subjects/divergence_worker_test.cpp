@@ -22,6 +22,7 @@ struct Plant {
 };
 
 constexpr Plant kPlants[] = {
+    {"keyword", 0, 2, "step 2, forward, Blocks: input offset"},
     {"output", 0, 1, "step 1, forward, 0: output"},
     {"output", 1, 1, "step 1, forward, 1: output"},
     {"output", 2, 2, "step 2, forward, 2: output"},

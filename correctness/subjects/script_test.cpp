@@ -165,6 +165,44 @@ TEST_F(Script, AReleaseThatIsNotInstalled_IsSkippedWithTheCommandThatInstallsIt)
   EXPECT_TRUE(contains(cells_.at(0).at("reason"), "fp8lab subjects --install torch==9.9")) << cells_;
 }
 
+TEST_F(Script, AReleaseThatPipInstalls_RunsTheScript) {
+  // A wheel of a package called torch; pip finds it in this folder and uses no network.
+  training_.add("wheel.py", R"(import zipfile
+made = {"torch/__init__.py": "__version__ = '9.9'\n",
+        "torch-9.9.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 9.9\n",
+        "torch-9.9.dist-info/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "torch-9.9.dist-info/RECORD": ""}
+with zipfile.ZipFile("torch-9.9-py3-none-any.whl", "w") as wheel:
+    for name, text in made.items():
+        wheel.writestr(name, text)
+)");
+  ASSERT_EQ(std::system(("cd " + training_.folder() + " && python3 wheel.py").c_str()), 0);
+  ::setenv("PIP_NO_INDEX", "1", 1);
+  ::setenv("PIP_FIND_LINKS", training_.folder().c_str(), 1);
+  ::setenv("FP8LAB_SUBJECTS", training_.path("subjects").c_str(), 1);
+  training_.add("train.py", "import sys, torch\nsys.exit(f'{sys.prefix} has {torch.__version__}')\n");
+  const Ended absent = sample::run({"subjects", "--install", "torch==9.8"}, training_.folder());
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_TRUE(contains(absent.errors, "No matching distribution found for torch==9.8")) << absent.errors;
+  const Ended installed = sample::run({"subjects", "--install", "torch==9.9"}, training_.folder());
+  EXPECT_EQ(installed.code, 0) << installed.errors;
+  EXPECT_EQ(run_file(training_.scenario(kGrowth, "versions: {after: torch==9.9}\n")), 4) << text_;
+  EXPECT_TRUE(contains(arm("after").at("reason"), "subjects/torch-9.9 has 9.9")) << arm("after");
+  for (const char* name : {"PIP_NO_INDEX", "PIP_FIND_LINKS", "FP8LAB_SUBJECTS"}) ::unsetenv(name);
+}
+
+TEST_F(Script, SeveralRanksAreStartedByTorchrun_OrByTheScriptItself) {
+  training_.add("fake/torch/distributed/__init__.py", "");
+  training_.add("fake/torch/distributed/run.py", "import sys\nsys.exit(f'torchrun {sys.argv[1:]}')\n");
+  const std::string keys = std::string("ranks: 2\narguments: [\"0\"]\n") + kGrowth;
+  EXPECT_EQ(run(keys), 4) << text_;
+  EXPECT_TRUE(contains(arm("after").at("reason"), "torchrun ['--standalone', '--nproc-per-node', '2', '")) << text_;
+  EXPECT_EQ(run("launcher: python\n" + keys), 0) << text_;
+  EXPECT_TRUE(contains(arm("after").at("notes").dump(), "the program ran on 1 ranks, the cell names 2"));
+  EXPECT_EQ(run(std::string("launcher: torchrun\narguments: [\"0\"]\n") + kGrowth), 4) << text_;
+  EXPECT_TRUE(contains(arm("after").at("reason"), "'--nproc-per-node', '1', '")) << text_;
+}
+
 TEST_F(Script, ListDryRunAndValidate_RunNothingOfIt) {
   training_.add("train.py", "open('ran', 'w')\n");
   const std::string file = training_.scenario(kGrowth);

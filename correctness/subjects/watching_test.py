@@ -47,6 +47,18 @@ class Growth(unittest.TestCase):
     def test_a_leak_that_is_freed_once_and_goes_on_is_one_since_then(self):
         self.assertEqual(growth.growth(numbered([4096, 8192, 12288, 0, 4096, 8192, 12288])), (4096, 5))
 
+    def test_growth_in_steps_that_were_not_searched_has_no_holder(self):
+        series = growth.Series()
+        for step in range(1, 5):
+            series.add_total(step, 4096)
+            series.add(step, {("parameter", "weight"): 4096})
+        self.assertEqual(series.growing(), [])
+        for step in range(5, 12):
+            series.add_total(step, 4096 + 2048 * (step - 4))
+        self.assertEqual(series.growing(), [(growth.UNSEARCHED, 2048, 5)])
+        self.assertEqual(words.growing(*growth.UNSEARCHED, 2048, 5),
+                         "memory grows by 2.0 KiB a step since step 5: too few steps were searched for its holder")
+
     def test_of_a_long_run_a_part_of_the_steps_shows_it_too(self):
         series = growth.Series()
         for step in range(1, 2000):

@@ -37,10 +37,15 @@ class Block(nn.Module):
         return y * 1.01 if planted("output", self.number) else y
 
 
+class Blocks(nn.Sequential):
+    def forward(self, x, offset):
+        return super().forward(x + offset)
+
+
 def main():
     global step
     torch.manual_seed(3)
-    model = nn.Sequential(*(Block(number) for number in range(5)))
+    model = Blocks(*(Block(number) for number in range(5)))
     if "WORLD_SIZE" in os.environ:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -51,7 +56,8 @@ def main():
             fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
-        model(torch.randn(8, WIDTH)).square().mean().backward()
+        offset = torch.full((WIDTH,), 0.11 if DEFECT == "keyword" and step >= STEP else 0.1)
+        model(torch.randn(8, WIDTH), offset=offset).square().mean().backward()
         if DEFECT == "parameter" and step >= STEP:
             model[BLOCK].up.weight.grad.mul_(1.01)
         optimizer.step()

@@ -2,6 +2,7 @@
 
 LEAST_BYTES = 1024  # in a step, on average
 LEAST_STEPS = 3  # at which it is larger than at the one before
+UNSEARCHED = ("unsearched", "")
 MOST_KEPT = 512  # steps of a series; of more, every second one is dropped
 
 
@@ -20,13 +21,17 @@ class Series:
         self.by_holder = thinned(self.by_holder)
 
     def growing(self):
-        """[(holder, bytes a step, first step at which it had grown)], the fastest first."""
+        """[(holder, bytes a step, first step at which it had grown)], the fastest first. UNSEARCHED if the total grows, and
+        the steps that were searched do not show who holds it."""
         steps = sorted(self.by_holder)
         out = []
         for holder in self.by_holder[steps[-1]] if steps else ():
             found = growth([(step, self.by_holder[step].get(holder, 0)) for step in steps])
             if found:
                 out.append((holder, *found))
+        if not out and not self.totals.keys() <= self.by_holder.keys():
+            found = growth(sorted(self.totals.items()))
+            out = [(UNSEARCHED, *found)] if found else []
         return sorted(out, key=lambda one: (-one[1], one[0]))
 
 

@@ -8,7 +8,7 @@ import torch
 from . import growth, owners
 
 SHARE_OF_SEARCHES = 0.1  # share of the run's time; the first steps are always searched
-ALWAYS_SEARCHED = 4
+ALWAYS_SEARCHED = 8
 COUNTED_ON_GPU = "memory is counted by PyTorch's allocator"
 COUNTED_ON_HOST = "memory is counted by the storages of tensors; a kernel's own temporaries are not seen"
 RANDOM_STATE = re.compile(r"^CheckpointFunctionBackward\.fwd_\w+_states?\b")
@@ -113,7 +113,7 @@ class Memory:
         reserved = torch.cuda.max_memory_reserved() if on_gpu else None
         why = None if on_gpu else "PyTorch's allocator for the host reserves nothing"
         metrics["memory.reserved_peak_bytes"] = (reserved, "B", why)
-        enough = len(self.ends.by_holder) > growth.LEAST_STEPS
+        enough = len(self.ends.totals) > growth.LEAST_STEPS
         rate = sum(rate for _, rate, _ in self.ends.growing()) if enough else None
         why = None if enough else f"needs {growth.LEAST_STEPS + 1} steps"
         metrics["memory.growth_bytes"] = (rate, "B", why)

@@ -128,8 +128,10 @@ class Session:
             self.crossing = seconds_of_crossing()
             self.storages.__enter__()
             self.storages.off = False
+        keywords = any(hasattr(INSTRUMENTS[name], "got_keywords") for name in self.names)
         self._handles = [
             register_module_forward_pre_hook(self._enter),
+            *([register_module_forward_hook(self._returns, with_kwargs=True)] if keywords else []),
             register_module_forward_hook(self._leave, always_call=True),
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
@@ -223,6 +225,13 @@ class Session:
             self.tell("enter", module)
             if outermost:
                 self.tell("called", module, inputs)
+
+    def _returns(self, module, _, keywords, __):
+        """Called before _leave(). The global hooks before a call do not see what a module gets by keyword."""
+        if self.busy or threading.get_ident() != self.thread or not keywords:
+            return
+        if len(self.stack) == 1 and self.stack[0][0] is module and self._is_measured():
+            self.tell("got_keywords", module, keywords)
 
     def _leave(self, module, _, output):
         if self.busy or threading.get_ident() != self.thread:

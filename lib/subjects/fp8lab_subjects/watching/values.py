@@ -82,6 +82,7 @@ class Values:
         self.session = session
         self.first, self.last = steps_of(os.environ.get(STEPS, ""))
         self.sketches, self.lines, self.file, self.tensors = Sketches(), [], None, 0
+        self.inputs_end = 0  # lines before the first line after the model's inputs
         self.known = set()  # models whose initial weights are recorded, by identity
 
     def _is_wanted(self):
@@ -117,6 +118,15 @@ class Values:
             for name, parameter in model.named_parameters():
                 self._record("setup", prefix + WRAPPED.sub("", name), "weight", parameter)
         self._record_tree("forward", self._named(module), "input", inputs)
+        self.inputs_end = len(self.lines)
+
+    def got_keywords(self, module, keywords):
+        """The outermost module returns; its inputs precede what it computed."""
+        later = self.lines[self.inputs_end:]
+        del self.lines[self.inputs_end:]
+        for name, tree in keywords.items():
+            self._record_tree("forward", self._named(module), f"input {name}", tree)
+        self.lines += later
 
     def returned(self, module, output):
         name = self._named(module)

@@ -23,6 +23,7 @@ ONE = {
     "optimizer_state": "optimizer's {}",
     "parameter": "parameter {}",
     "unsharded": "gathered parameter {}",
+    "unsearched": "too few steps were searched for its holder",
 }
 
 
