@@ -14,6 +14,7 @@
 #include "harness/cell/subject_keys.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
+#include "harness/run/file_lock.h"
 #include "harness/run/runner.h"
 #include "harness/run/signal_watch.h"
 #include "harness/subjects/subjects.h"
@@ -32,18 +33,20 @@ struct Found {
   std::string of;  ///< "cell leak/device=cpu: before and after"
   Divergence divergence;
   bool has_noise = false;
+  double tolerance = 0;
+  std::string files;  ///< the folder of the recordings that were made; "" if none were
 };
 
 Found of_folders(const DivergenceRequest& request) {
-  const Recording a = read_recording(request.inputs[0]), b = read_recording(request.inputs[1]);
-  std::vector<Recording> again;
-  for (const std::string& folder : request.noise) again.push_back(read_recording(folder));
-  check(again.size() <= 2, "divergence: --noise names at most two folders: a second run of A, and one of B");
-  std::vector<Repeat> repeats;
-  for (std::size_t i = 0; i < again.size(); ++i) repeats.push_back({i == 0 ? &a : &b, &again[i]});
+  const FolderPair compared{request.inputs[0], request.inputs[1]};
+  check(request.noise.size() <= 2, "divergence: --noise names at most two folders: a second run of A, and one of B");
+  std::vector<FolderPair> repeats;
+  for (std::size_t i = 0; i < request.noise.size(); ++i) repeats.push_back({request.inputs[i], request.noise[i]});
   return {.of = fmt::format("{} and {}", request.inputs[0], request.inputs[1]),
-          .divergence = compare_recordings(a, b, repeats, request.tolerance),
-          .has_noise = !repeats.empty()};
+          .divergence = compare_folders(compared, repeats, request.tolerance),
+          .has_noise = !repeats.empty(),
+          .tolerance = request.tolerance,
+          .files = ""};
 }
 
 /// Sets a variable of the environment for the arms that are started meanwhile.
@@ -113,24 +116,37 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
     check(std::find(has.begin(), has.end(), arm) != has.end(),
           fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
                       name(arm)));
-  std::vector<std::vector<Recording>> runs;
+  const fs::path out = request.out;
+  std::error_code error;
+  fs::create_directories(out, error);
+  check(!error, fmt::format("divergence: {} cannot be made: {}", request.out, error.message()));
+  const FileLock lock(out / "lock", FileLock::Create::kYes);
+  check(lock.held(), fmt::format("divergence: {} {}; name another folder with -o", request.out,
+                                 lock.held_by_another() ? "is used by another run" : "cannot be locked"));
   for (const char* run : kRuns) {
-    const fs::path folder = fs::path(request.out) / run;
-    stopped_by = record_cell(cell, arms, folder, request, program);
+    stopped_by = record_cell(cell, arms, out / run, request, program);
     if (stopped_by != 0) return {};
-    runs.emplace_back();
-    for (const Arm arm : arms) runs.back().push_back(read_recording(folder / name(arm)));
   }
-  const std::vector<Repeat> repeats{{&runs[0][0], &runs[1][0]}, {&runs[0][1], &runs[1][1]}};
+  const auto folder = [&](std::size_t run, std::size_t arm) { return out / kRuns[run] / name(arms[arm]); };
+  const std::vector<FolderPair> repeats{{folder(0, 0), folder(1, 0)}, {folder(0, 1), folder(1, 1)}};
   return {.of = fmt::format("cell {}: {} and {}", cell.config.id, name(arms[0]), name(arms[1])),
-          .divergence = compare_recordings(runs[0][0], runs[0][1], repeats, request.tolerance),
-          .has_noise = true};
+          .divergence = compare_folders({folder(0, 0), folder(0, 1)}, repeats, request.tolerance),
+          .has_noise = true,
+          .tolerance = request.tolerance,
+          .files = request.out};
 }
 
 std::string text_of(const Difference& one) {
   const std::string what = one.why.empty() ? fmt::format(" differs by {:.2g}", one.size) : ": " + one.why;
   return fmt::format("step {}, {}{}{}{}", one.step, one.place, what, one.types.empty() ? "" : ", " + one.types,
                      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
+}
+
+/// What a difference must exceed, " by more than noise"; "": nothing.
+std::string limit_of(const Found& found) {
+  const std::string tolerance = found.tolerance > 0 ? fmt::format("{:g}", found.tolerance) : "";
+  if (!found.has_noise) return tolerance.empty() ? "" : " by more than " + tolerance;
+  return " by more than " + (tolerance.empty() ? "noise" : fmt::format("noise and {}", tolerance));
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -140,17 +156,20 @@ void print(std::FILE* out, const Found& found) {
   };
   std::fprintf(out, "%s\n",
                for_terminal(fmt::format("{}: {} compared", found.of, counted(seen.tensors, "tensor"))).c_str());
-  if (!found.has_noise)
-    row("noise", "not measured: --noise names second runs");
-  else if (seen.noisiest.empty())
-    row("noise", "none: two runs of an arm have equal bits");
-  else
-    row("noise", fmt::format("two runs of an arm differ by up to {}: {}", fmt::format("{:.2g}", seen.largest_noise),
-                             seen.noisiest));
+  for (const std::string& one : seen.incomplete) row("warning", one);
+  std::vector<std::string> noise;
+  if (!seen.noisiest.empty())
+    noise.push_back(fmt::format("two runs of an arm differ by up to {:.2g}: {}", seen.largest_noise, seen.noisiest));
+  if (seen.unlike > 0)
+    noise.push_back(fmt::format("{} of two runs of an arm cannot be compared, the first: {}",
+                                counted(seen.unlike, "tensor"), seen.first_unlike));
+  if (!found.has_noise) noise.push_back("not measured: --noise names second runs");
+  if (noise.empty()) noise.push_back("none: two runs of an arm have equal bits");
+  for (const std::string& one : noise) row("noise", one);
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
-    row("first", "no tensor of both runs differs by more than noise");
+    row("first", fmt::format("no tensor of both runs differs{}", limit_of(found)));
     return;
   }
   row("first", text_of(*seen.first));
@@ -159,7 +178,7 @@ void print(std::FILE* out, const Found& found) {
     row("rise",
         text_of(*seen.rise) +
             (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : ""));
-  row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
+  row("all", fmt::format("{} of {} differ{}", seen.different, counted(seen.tensors, "tensor"), limit_of(found)));
 }
 
 Json json_of(const Difference& one) {
@@ -180,12 +199,14 @@ std::string json_of(const Found& found) {
            {"first_only_in_one", seen.first_only},
            {"first", nullptr},
            {"rise", nullptr},
-           {"noise", nullptr}};
-  if (found.has_noise) out["noise"] = {{"largest", seen.largest_noise}, {"tensor", seen.noisiest}};
+           {"noise", nullptr},
+           {"incomplete", seen.incomplete}};
+  if (found.has_noise)
+    out["noise"] = {{"largest", seen.largest_noise}, {"tensor", seen.noisiest}, {"unlike", seen.unlike}};
   if (seen.first) out["first"] = json_of(*seen.first);
   if (seen.rise) out["rise"] = json_of(*seen.rise);
   if (seen.rise) out["rise"]["factor"] = std::isfinite(seen.rise_factor) ? Json(seen.rise_factor) : Json("inf");
-  return out.dump(1) + "\n";
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -196,10 +217,12 @@ int divergence_command(const DivergenceRequest& request, const Program& program)
   int stopped_by = 0;
   const Found found = request.inputs.size() == 2 ? of_folders(request) : of_cell(request, program, stopped_by);
   if (stopped_by != 0) return 128 + stopped_by;
-  const std::string json = json_of(found);
-  if (request.json) std::fputs(json.c_str(), stdout);
-  print(request.json ? stderr : stdout, found);
-  return found.divergence.first || found.divergence.only_in_one > 0 ? kDiverges : kNone;
+  if (request.json) std::fputs(json_of(found).c_str(), stdout);
+  std::FILE* text = request.json ? stderr : stdout;
+  print(text, found);
+  if (!found.files.empty()) std::fprintf(text, "recordings: %s\n", for_terminal(found.files).c_str());
+  const Divergence& seen = found.divergence;
+  return seen.first || seen.only_in_one > 0 || !seen.incomplete.empty() ? kDiverges : kNone;
 }
 
 }  // namespace fp8lab
