@@ -119,7 +119,7 @@ class RankComparison {
   const std::vector<RecordedTensor>&a_, &b_;
   Pairs pairs_;
   Divergence& out_;
-  std::vector<double> noise_;                           ///< of the tensors of `a_`
+  std::vector<double> noise_;                           ///< noise of each tensor in `a_`
   std::unordered_map<std::string, double> largest_in_;  ///< largest difference so far, by phase
   double largest_ = 0.0;                                ///< the largest of all phases
 };

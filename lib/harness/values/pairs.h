@@ -12,7 +12,7 @@ namespace fp8lab {
 /// paired by their number if both runs have equally many, and else by equal bits, in their order.
 struct Pairs {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-  std::vector<std::size_t> of_a;  ///< of each tensor of `a` the position in `b`, or kNone
+  std::vector<std::size_t> of_a;  ///< for each tensor of `a` its position in `b`, or kNone
   std::vector<std::size_t> of_b;
 };
 

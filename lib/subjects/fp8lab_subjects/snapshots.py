@@ -30,9 +30,9 @@ PASSED_OVER = re.compile(r"[/\\]torch[/\\]|^<|[/\\]lib[/\\]python[\d.]+[/\\][^/\
 IN_USE, WAITING = "active_allocated", ("active_pending_free", "active_awaiting_free")
 
 
-def integer(value, where, high=MOST_NUMBER):
+def integer(value, place, high=MOST_NUMBER):
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
-        raise ValueError(f"{where} is no integer from 0 to {high}")
+        raise ValueError(f"{place} is no integer from 0 to {high}")
     return value
 
 

@@ -22,7 +22,7 @@ constexpr double kGitSeconds = 600;
 /// What orders releases of a library, as PEP 440 does: 2.10 < 2.11.0.dev1 < 2.11.0a0 < 2.11.0rc1 < 2.11.0 <
 /// 2.11.0.post1.
 struct Release {
-  std::vector<int> numbers;  ///< of "2.10.0+cu128": {2, 10}
+  std::vector<int> numbers;  ///< "2.10.0+cu128" has {2, 10}
   int phase = 0;             ///< position in kPhases
   int number = 0;            ///< 1 of "rc1"
   std::string text;
@@ -62,7 +62,7 @@ bool is_older(const std::string& a, const std::string& b) {
          std::tie(second.numbers, second.phase, second.number, second.text);
 }
 
-/// Runs a command of git, or one that may run git.
+/// Runs git, or a build, which may run git.
 Captured captured_outside(std::vector<std::string> words, double limit_s) {
   return captured(outside_of_repositories(std::move(words)), "", limit_s);
 }

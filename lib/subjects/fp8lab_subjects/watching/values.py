@@ -1,8 +1,8 @@
 """Sketches of the tensors of a program, in the order of its execution: a file of each rank, for `fp8lab divergence`.
 
 A sketch is 64 sums, into which an array's elements go with signs. The sum of squares of the difference of two sketches
-estimates the sum of squares of the difference of the arrays, within about 18 %. lib/harness/values/sketch.h says more,
-and its program makes the same numbers.
+estimates the sum of squares of the difference of the arrays, within about 18 %. lib/harness/values/sketch.h
+describes it, and sketch.cpp makes the same numbers.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from .weights import checksum
 FOLDER = "FP8LAB_VALUES"  # the folder of the files
 STEPS = "FP8LAB_VALUES_STEPS"  # "1:3", both included
 SCHEMA = "fp8lab.values/2"
-SUMS, ROWS = 64, 1 << 12  # sums, and rows of as many elements that are summed at a time
+SUMS, ROWS = 64, 1 << 12  # number of sums; rows of SUMS elements in a block
 LARGEST = 1e150  # the square of what is larger may overflow, so it counts as infinite
 # Operations whose operands are recorded: matrix products and attention.
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_int_mm", "_scaled_mm", "_scaled_grouped_mm", "_grouped_mm",
