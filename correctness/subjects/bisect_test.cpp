@@ -67,6 +67,35 @@ TEST(BisectSearch, ReleasesAreOrderedByTheirNumbers) {
   EXPECT_EQ(releases_between({"2.10.0", "2.9.0", "2.9.1", "1.0", "3.0"}, "2.9.0", "2.11"),
             (std::vector<std::string>{"2.9.0", "2.9.1", "2.10.0", "2.11"}));
   EXPECT_ANY_THROW(releases_between({}, "2.10.0", "2.9.0"));
+  const std::vector<std::string> phases{"2.11.0.dev20260101", "2.11.0a0+git12", "2.11.0b1",    "2.11.0rc2",
+                                        "2.11.0rc10",         "2.11.0",         "2.11.0.post1"};
+  EXPECT_EQ(releases_between({phases.rbegin(), phases.rend()}, "2.10.1", "2.11.1").size(), phases.size() + 2);
+  for (std::size_t i = 0; i + 1 < phases.size(); ++i) {
+    EXPECT_EQ(releases_between({}, phases[i], phases[i + 1]).size(), 2U) << phases[i];
+    EXPECT_ANY_THROW(releases_between({}, phases[i + 1], phases[i])) << phases[i];
+  }
+}
+
+TEST(BisectSearch, AStateThatIsEdited_IsRefused_AndAFailedWriteLeavesNoFile) {
+  const sample::TemporaryDirectory directory;
+  const std::filesystem::path file = directory / "bisect.json";
+  write_trials(file, "key", {trial("1", Answer::kGood), trial("--output=x", Answer::kBad)});
+  EXPECT_EQ(read_trials(file, "key", {"1", "--output=x"}).size(), 2U);
+  try {
+    read_trials(file, "key", {"1", "2"});
+    ADD_FAILURE() << "it is read";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(contains(error.what(), "`runs[1].version` must be a version of this search")) << error.what();
+  }
+  std::filesystem::create_directory(directory / "taken");
+  EXPECT_ANY_THROW(write_trials(directory / "taken", "key", {}));
+  EXPECT_FALSE(std::filesystem::exists(directory / "taken.new"));
+  try {
+    write_trials("/dev/full/bisect.json", "key", {});
+    ADD_FAILURE() << "it is written";
+  } catch (const std::exception& error) {
+    EXPECT_TRUE(contains(error.what(), "Not a directory")) << error.what();
+  }
 }
 
 class Bisect : public ::testing::Test {
@@ -116,6 +145,20 @@ TEST_F(Bisect, APlantedCommit_IsFoundBesideOneThatDoesNotBuild_AndTheCheckoutSta
   EXPECT_TRUE(contains(ended.errors, "it does not build (status 1)")) << ended.errors;
   EXPECT_TRUE(contains(ended.errors, "first known bad:")) << ended.errors;
   shell("git -C repo status --porcelain --branch > after.txt; ls -A repo/.git >> after.txt; diff before.txt after.txt");
+}
+
+TEST_F(Bisect, AHookOfGit_WhichNamesAnotherRepository_ChangesNothingInIt) {
+  commits(3, 2);
+  shell("git init -q -b main other && git -C other -c user.email=t@e -c user.name=t commit -q --allow-empty -m first");
+  shell("git -C other log --all --reflog --format=%H > before.txt; git -C other branch -a >> before.txt");
+  ::setenv("GIT_DIR", training_.path("other/.git").c_str(), 1);
+  const Ended ended =
+      bisect({"--good", "c1", "--bad", "c3", "--checkout", "repo", "--build", "git log -1 --format=%s HEAD > built"});
+  ::unsetenv("GIT_DIR");
+  EXPECT_EQ(ended.code, 0) << ended.output << ended.errors;
+  EXPECT_TRUE(contains(ended.output, "change 2")) << ended.output;
+  shell("git -C other log --all --reflog --format=%H > after.txt; git -C other branch -a >> after.txt");
+  shell("diff before.txt after.txt");
 }
 
 TEST_F(Bisect, ThePlantedCommit_IsNamedWithBothFigures) {
@@ -195,6 +238,7 @@ TEST_F(Bisect, Releases_AreSearchedInTheirEnvironments_AndMissingOnesSkipped) {
   EXPECT_EQ(ended.code, 0) << ended.output << ended.errors;
   EXPECT_TRUE(contains(ended.output, "first bad: torch 2.11.0: memory.growth_bytes 64 B")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "last good: torch 2.10.0: memory.growth_bytes 0 B")) << ended.output;
+  EXPECT_TRUE(contains(ended.output, "3 versions between torch 2.9.0 and torch 2.13.0")) << ended.output;
 }
 
 TEST_F(Bisect, WrongRequests_AreRefusedWithWhatToWrite) {
@@ -207,7 +251,10 @@ TEST_F(Bisect, WrongRequests_AreRefusedWithWhatToWrite) {
   EXPECT_TRUE(contains(refusal({"--good", "c9", "--bad", "c2", "--checkout", "repo"}), "c9 names no commit"));
   EXPECT_TRUE(contains(refusal({"--good", "c2", "--bad", "c1", "--checkout", "repo"}), "does not precede"));
   EXPECT_TRUE(contains(refusal({"--good", "c1", "--bad", "c2", "--checkout", "fake"}), "--checkout fake"));
+  EXPECT_FALSE(std::filesystem::exists(training_.path("state"))) << "nothing was searched";
   EXPECT_TRUE(contains(refusal({"--good", "1.0", "--bad", "2.0"}), "write the library"));
+  EXPECT_TRUE(contains(refusal({"--good", "torch==1.0", "--bad", "torchvision==2.0"}),
+                       "torchvision==2.0 is no release of torch"));
   EXPECT_TRUE(
       contains(refusal({"--good", "c1", "--bad", "c2", "--checkout", "repo", "--above", "1"}), "need --metric"));
   EXPECT_TRUE(contains(refusal({"--good", "--exec=touch x", "--bad", "c2", "--checkout", "repo"}), ""));

@@ -1,11 +1,14 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "harness/run/fake_process.h"
+#include "harness/values/recording.h"
 #include "support/paths.h"
 
 // `fp8lab divergence` with programs that PyTorch runs (watched/planted.py). Skipped if $FP8LAB_SUBJECT_PYTHON
@@ -60,17 +63,26 @@ class DivergenceOfProgramsTest : public ::testing::Test {
   }
 
   /// Records the program under `name`.
-  void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1) {
-    std::vector<std::string> words{
-        "watch", "--measure", "parity", "--values", (directory_ / name).string(), "-o", (directory_ / "out").string(),
-        "--",    python_};
+  void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1,
+              const std::string& steps = "1:3") {
+    std::vector<std::string> words{"watch",
+                                   "--steps",
+                                   steps,
+                                   "--measure",
+                                   "parity",
+                                   "--values",
+                                   (directory_ / name).string(),
+                                   "-o",
+                                   (directory_ / "out").string(),
+                                   "--",
+                                   python_};
     if (ranks > 1)
       words.insert(words.end(),
                    {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
     words.insert(words.end(),
                  {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block), std::to_string(step)});
     sample::Process process(words, directory_.string());
-    EXPECT_EQ(process.finish(), 0) << process.output;
+    EXPECT_EQ(process.finish() == 0, defect != "killed") << process.output;
   }
 
   /// The exit code of the comparison; `output_` has its lines.
@@ -102,7 +114,37 @@ TEST_F(DivergenceOfProgramsTest, EqualRuns_HaveNone) {
   record("again", "none", 0, 0);
   record("other", "none", 0, 0);
   EXPECT_EQ(compare("healthy", "other"), 0) << output_;
-  EXPECT_TRUE(contains(output_, "no tensor differs by more than noise")) << output_;
+  EXPECT_TRUE(contains(output_, "no tensor of both runs differs by more than noise")) << output_;
+}
+
+TEST_F(DivergenceOfProgramsTest, KilledProgram_LeavesAnIncompleteRecording) {
+  record("healthy", "none", 0, 0, 1, "1:9");
+  record("again", "none", 0, 0);
+  EXPECT_EQ(compare("healthy", "again"), 0) << "a program that ends early is complete\n" << output_;
+  record("killed", "killed", 0, 3);
+  EXPECT_EQ(compare("healthy", "killed"), 1);
+  EXPECT_TRUE(contains(output_, "in step 2; the program was killed")) << output_;
+}
+
+TEST_F(DivergenceOfProgramsTest, BothRecorders_MakeTheSameSketch) {
+  sample::write(directory_ / "sketch.py",
+                "import sys, torch\n"
+                "sys.path.insert(0, sys.argv[1])\n"
+                "from fp8lab_subjects.watching import values\n"
+                "x = torch.arange(300001, dtype=torch.float32) % 1000 - 499\n"
+                "x[5], x[6], x[299999] = float('inf'), float('-inf'), float('nan')\n"
+                "line = '\\t'.join(['1', 'forward', '', 'x', *values.columns_of(x)])\n"
+                "open('rank-0.tsv', 'w').write(f'{values.SCHEMA}\\n{line}\\nend\\t1\\n')\n");
+  ASSERT_EQ(
+      std::system(("cd " + directory_.string() + " && " + python_ + " sketch.py " + paths::kWorkerFolder).c_str()), 0);
+  std::vector<float> values(300001);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000) - 499;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  values[5] = kInfinity, values[6] = -kInfinity, values[299999] = std::numeric_limits<float>::quiet_NaN();
+  const Sketch own = sketch_of(values), python = read_rank(directory_ / "rank-0.tsv").tensors.at(0).sketch;
+  EXPECT_EQ(own.norm, python.norm);
+  EXPECT_EQ(own.not_finite, python.not_finite);
+  EXPECT_EQ(own.sums, python.sums);
 }
 
 TEST_F(DivergenceOfProgramsTest, ShardedProgram_IsComparedOnEachRank) {

@@ -62,6 +62,9 @@ TEST_F(SnapshotCommand, OfTwoTheDifferenceIsShown) {
   const Ended ended = run({"snapshot", first, second});
   EXPECT_TRUE(contains(ended.output, "The second holds +3.00 MiB in use, +0 B reserved:\n")) << ended.output;
   EXPECT_TRUE(contains(ended.output, "+3.00 MiB       +3 layer.forward (from train.py:33)\n")) << ended.output;
+  const Ended same = run({"snapshot", first, first});
+  EXPECT_TRUE(contains(same.output, "The second holds +0 B in use, +0 B reserved:\n  they hold the same\n"))
+      << same.output;
   const Json json = Json::parse(run({"snapshot", first, second, "--json"}).output);
   EXPECT_EQ(json.at("schema"), "fp8lab.snapshot/1");
   EXPECT_EQ(json.at("difference").at("in_use_bytes"), 3 << 20);

@@ -79,8 +79,40 @@ class Reading(Case):
             snapshots.document([str(self.folder / "none.pickle")])
         wrong = snapshot([(512, None, "active_allocated")])
         wrong["segments"][0]["blocks"][0]["size"] = [1]
-        with self.assertRaisesRegex(ValueError, "not a snapshot"):
+        with self.assertRaisesRegex(ValueError, r"a\.pickle: not a snapshot: segments\[0\]\.blocks\[0\]\.size is no integer"):
             snapshots.document([self.kept(wrong)])
+
+    def test_wrong_values_are_refused_with_their_place(self):
+        def changed(change, line=3):
+            value = snapshot([(512, [frame("/t.py", line, "f")], "active_allocated")], [event("alloc", 1, 512)])
+            change(value["segments"][0], value["segments"][0]["blocks"][0], value["device_traces"][0][0])
+            return value
+
+        for name, value in {
+            "segments[0].device": changed(lambda segment, block, event: segment.update(device="0")),
+            "segments[0].total_size": changed(lambda segment, block, event: segment.update(total_size=float("nan"))),
+            "segments[0].blocks[0].size": changed(lambda segment, block, event: block.update(size=-4096)),
+            "segments[0].blocks[0].frames[0].line": changed(lambda *_: None, 10 ** 4400),
+            "device_traces[0][0].size": changed(lambda segment, block, event: event.update(size=float("inf"))),
+            "device_traces[0][0].addr": changed(lambda segment, block, event: event.update(addr=-1)),
+        }.items():
+            with self.subTest(name), self.assertRaises(ValueError) as refused:
+                snapshots.document([self.kept(value)])
+            self.assertIn(f"a.pickle: not a snapshot: {name} is no integer from 0 to ", str(refused.exception))
+        for device in (-1, 1 << 70, float("inf"), None):
+            with self.subTest(device), self.assertRaisesRegex(ValueError, r"a\.pickle: not a snapshot: segments\[0\]\.device"):
+                snapshots.document([self.kept(changed(lambda segment, *_: segment.update(device=device)))])
+
+    def test_a_small_file_of_shared_lists_is_refused(self):
+        blocks = [{"size": 512, "state": "active_allocated", "frames": [frame("/t.py", 1, "f")] * 2000}] * 2000
+        value = {"segments": [{"device": 0, "total_size": 1 << 20, "blocks": blocks}] * 3000}
+        with self.assertRaisesRegex(ValueError, "more than 4000000 blocks, events and frames"):
+            snapshots.document([self.kept(value)])
+
+    def test_a_name_that_is_no_text_of_unicode_is_replaced(self):
+        value = snapshot([(512, [frame("/home/me/\udcff.py", 1, "f\ud800")], "active_allocated")])
+        found = json.loads(json.dumps(snapshots.document([self.kept(value)])))
+        self.assertEqual(found["snapshots"][0]["stacks"][0]["frames"], ["/home/me/?.py:1 f?"])
 
 
 class Holding(Case):
@@ -112,6 +144,15 @@ class Holding(Case):
         self.assertEqual((found["peak_bytes"], found["history_events"]), (512 + 2048 + 1024, 3))
         self.assertEqual([(one["holder"], one["bytes"]) for one in found["peak_holders"]], [
             ("layer.forward (from train.py:33)", 2048), ("train.main", 1024), ("without a stack", 512)])
+
+    def test_the_peak_counts_what_blocks_got_not_what_was_asked_for(self):
+        found = self.one(snapshot([(3 << 20, PROGRAM, "active_allocated")], [event("alloc", 4096, 2 << 20, PROGRAM)]))
+        self.assertEqual((found["in_use_bytes"], found["peak_bytes"]), (3 << 20, 3 << 20))
+
+    def test_all_holders_are_counted(self):
+        blocks = [(512, [frame("/home/me/train.py", 1, f"f{index}")], "active_allocated") for index in range(1000)]
+        found = self.one(snapshot(blocks))
+        self.assertEqual((len(found["holders"]), found["holders_total"], found["stacks_total"]), (40, 1000, 1000))
 
     def test_a_block_that_was_freed_in_the_history_was_alive_before_it(self):
         found = self.one(snapshot([(512, None, "active_allocated")], [event("free_requested", 100, 4096)]))

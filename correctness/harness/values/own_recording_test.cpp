@@ -7,10 +7,13 @@
 #include "core/check.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
-#include "harness/values/divergence.h"
+#include "harness/values/recordings.h"
 
 namespace fp8lab {
 namespace {
+
+using sample::compare_recordings;
+using sample::Recording;
 
 class OwnRecordingTest : public ::testing::Test {
  protected:
@@ -35,7 +38,7 @@ class OwnRecordingTest : public ::testing::Test {
     const std::string run = "run-" + std::to_string(runs_++);
     ::setenv(kValuesVariable, (directory_ / run).c_str(), 1);
     with_recording([](const CellConfig&, Arm) -> ArmResult { throw Error("measured"); })(cell_, arm);
-    return read_recording(directory_ / run / name(arm));
+    return sample::read_recording(directory_ / run / name(arm));
   }
 
   sample::TemporaryDirectory directory_;
@@ -47,7 +50,7 @@ TEST_F(OwnRecordingTest, EqualRuns_HaveEqualBits_OnEveryRank) {
   cell_.ranks = 2;
   const Recording one = record(Arm::kAfter), other = record(Arm::kAfter);
   ASSERT_EQ(one.size(), 2u);
-  const Divergence seen = compare_recordings(one, other, {}, 0);
+  const Divergence seen = compare_recordings(one, other);
   EXPECT_FALSE(seen.first.has_value());
   EXPECT_EQ(seen.only_in_one, 0u);
   EXPECT_GT(seen.tensors, 2u * 2u * 2u * 3u);
@@ -55,7 +58,7 @@ TEST_F(OwnRecordingTest, EqualRuns_HaveEqualBits_OnEveryRank) {
 
 TEST_F(OwnRecordingTest, QuantizedArm_DivergesFromBf16_InTheFirstCast) {
   const Recording bf16 = record(Arm::kBf16), quantized = record(Arm::kAfter);
-  const Divergence seen = compare_recordings(bf16, quantized, {}, 0);
+  const Divergence seen = compare_recordings(bf16, quantized);
   ASSERT_TRUE(seen.first.has_value());
   EXPECT_EQ(seen.first->place, "forward, layers[0]: output");
   EXPECT_GT(seen.first->size, 1e-4);
@@ -65,7 +68,7 @@ TEST_F(OwnRecordingTest, QuantizedArm_DivergesFromBf16_InTheFirstCast) {
 TEST_F(OwnRecordingTest, OtherSeed_DivergesInTheFirstInput) {
   const Recording one = record(Arm::kAfter);
   cell_.training.seed += 1;
-  const Divergence seen = compare_recordings(one, record(Arm::kAfter), {}, 0);
+  const Divergence seen = compare_recordings(one, record(Arm::kAfter));
   ASSERT_TRUE(seen.first.has_value());
   EXPECT_EQ(seen.first->place, "forward, layers[0]: input");
 }
@@ -73,7 +76,8 @@ TEST_F(OwnRecordingTest, OtherSeed_DivergesInTheFirstInput) {
 TEST_F(OwnRecordingTest, OnlyTheWantedSteps_AreRecorded) {
   ::setenv(kValuesStepsVariable, "2:2", 1);
   const Recording recorded = record(Arm::kAfter);
-  for (const RecordedTensor& tensor : recorded.at(0)) EXPECT_EQ(tensor.step, 2);
+  for (const RecordedTensor& tensor : recorded.at(0).tensors) EXPECT_EQ(tensor.step, 2);
+  EXPECT_EQ(recorded.at(0).incomplete, "");
 }
 
 TEST_F(OwnRecordingTest, DeviceWithoutValues_IsRefused_AndNoFolderMeasures) {

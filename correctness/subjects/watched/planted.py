@@ -1,6 +1,7 @@
 """A small training program. Arguments: a defect, the block that has it, and the step from which on it has it."""
 
 import os
+import signal
 import sys
 
 import torch
@@ -56,6 +57,8 @@ def main():
             fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(1, STEPS + 1):
+        if DEFECT == "killed" and step >= STEP:
+            os.kill(os.getpid(), signal.SIGKILL)
         offset = torch.full((WIDTH,), 0.11 if DEFECT == "keyword" and step >= STEP else 0.1)
         model(torch.randn(8, WIDTH), offset=offset).square().mean().backward()
         if DEFECT == "parameter" and step >= STEP:

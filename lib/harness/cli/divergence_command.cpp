@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -17,6 +18,7 @@
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/results/json_codec.h"
+#include "harness/run/file_lock.h"
 #include "harness/values/divergence.h"
 
 namespace fp8lab {
@@ -33,6 +35,8 @@ struct Found {
   Divergence divergence;
   bool has_noise = false;
   CellRecord record;  ///< the cell's second run; of two folders, a cell of their names
+  double tolerance = 0;
+  std::string files;  ///< the folder of the recordings that were made; "" if none were
 };
 
 CellRecord record_of_folders(const DivergenceRequest& request) {
@@ -48,16 +52,16 @@ CellRecord record_of_folders(const DivergenceRequest& request) {
 }
 
 Found of_folders(const DivergenceRequest& request) {
-  const Recording a = read_recording(request.inputs[0]), b = read_recording(request.inputs[1]);
-  std::vector<Recording> again;
-  for (const std::string& folder : request.noise) again.push_back(read_recording(folder));
-  check(again.size() <= 2, "divergence: --noise names at most two folders: a second run of A, and one of B");
-  std::vector<Repeat> repeats;
-  for (std::size_t i = 0; i < again.size(); ++i) repeats.push_back({i == 0 ? &a : &b, &again[i]});
+  const FolderPair compared{request.inputs[0], request.inputs[1]};
+  check(request.noise.size() <= 2, "divergence: --noise names at most two folders: a second run of A, and one of B");
+  std::vector<FolderPair> repeats;
+  for (std::size_t i = 0; i < request.noise.size(); ++i) repeats.push_back({request.inputs[i], request.noise[i]});
   return {.of = fmt::format("{} and {}", request.inputs[0], request.inputs[1]),
-          .divergence = compare_recordings(a, b, repeats, request.tolerance),
+          .divergence = compare_folders(compared, repeats, request.tolerance),
           .has_noise = !repeats.empty(),
-          .record = record_of_folders(request)};
+          .record = record_of_folders(request),
+          .tolerance = request.tolerance,
+          .files = ""};
 }
 
 /// Sets a variable of the environment for the arms that are started meanwhile.
@@ -117,20 +121,26 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
     check(std::find(has.begin(), has.end(), arm) != has.end(),
           fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
                       name(arm)));
-  std::vector<std::vector<Recording>> runs;
   CellRecord record;
+  const fs::path out = request.out;
+  std::error_code error;
+  fs::create_directories(out, error);
+  check(!error, fmt::format("divergence: {} cannot be made: {}", request.out, error.message()));
+  const FileLock lock(out / "lock", FileLock::Create::kYes);
+  check(lock.held(), fmt::format("divergence: {} {}; name another folder with -o", request.out,
+                                 lock.held_by_another() ? "is used by another run" : "cannot be locked"));
   for (const char* run : kRuns) {
-    const fs::path folder = fs::path(request.out) / run;
-    stopped_by = record_cell(cell, arms, folder, request, program, record);
+    stopped_by = record_cell(cell, arms, out / run, request, program, record);
     if (stopped_by != 0) return {};
-    runs.emplace_back();
-    for (const Arm arm : arms) runs.back().push_back(read_recording(folder / name(arm)));
   }
-  const std::vector<Repeat> repeats{{&runs[0][0], &runs[1][0]}, {&runs[0][1], &runs[1][1]}};
+  const auto folder = [&](std::size_t run, std::size_t arm) { return out / kRuns[run] / name(arms[arm]); };
+  const std::vector<FolderPair> repeats{{folder(0, 0), folder(1, 0)}, {folder(0, 1), folder(1, 1)}};
   return {.of = fmt::format("cell {}: {} and {}", cell.config.id, name(arms[0]), name(arms[1])),
-          .divergence = compare_recordings(runs[0][0], runs[0][1], repeats, request.tolerance),
+          .divergence = compare_folders({folder(0, 0), folder(0, 1)}, repeats, request.tolerance),
           .has_noise = true,
-          .record = std::move(record)};
+          .record = std::move(record),
+          .tolerance = request.tolerance,
+          .files = request.out};
 }
 
 std::string text_of(const Difference& one) {
@@ -141,17 +151,30 @@ std::string text_of(const Difference& one) {
                      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
 }
 
-std::string noise_text(const Found& found) {
+std::vector<std::string> noise_lines(const Found& found) {
   const Divergence& seen = found.divergence;
-  if (!found.has_noise) return "not measured: --noise names second runs";
-  if (seen.noisiest.empty()) return "none: two runs of an arm have equal bits";
-  return fmt::format("two runs of an arm differ by up to {:.2g}: {}", seen.largest_noise, seen.noisiest);
+  std::vector<std::string> out;
+  if (!seen.noisiest.empty())
+    out.push_back(fmt::format("two runs of an arm differ by up to {:.2g}: {}", seen.largest_noise, seen.noisiest));
+  if (seen.unlike > 0)
+    out.push_back(fmt::format("{} of two runs of an arm cannot be compared, the first: {}",
+                              counted(seen.unlike, "tensor"), seen.first_unlike));
+  if (!found.has_noise) out.push_back("not measured: --noise names second runs");
+  if (out.empty()) out.push_back("none: two runs of an arm have equal bits");
+  return out;
 }
 
 std::string rise_text(const Divergence& seen) {
   const bool has_factor = std::isfinite(seen.rise_factor);
   return text_of(*seen.rise) +
          (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : "");
+}
+
+/// What a difference must exceed, " by more than noise"; "": nothing.
+std::string limit_of(const Found& found) {
+  const std::string tolerance = found.tolerance > 0 ? fmt::format("{:g}", found.tolerance) : "";
+  if (!found.has_noise) return tolerance.empty() ? "" : " by more than " + tolerance;
+  return " by more than " + (tolerance.empty() ? "noise" : fmt::format("noise and {}", tolerance));
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -161,23 +184,24 @@ void print(std::FILE* out, const Found& found) {
   };
   std::fprintf(out, "%s\n",
                for_terminal(fmt::format("{}: {} compared", found.of, counted(seen.tensors, "tensor"))).c_str());
-  row("noise", noise_text(found));
+  for (const std::string& one : seen.incomplete) row("warning", one);
+  for (const std::string& one : noise_lines(found)) row("noise", one);
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
-    row("first", "no tensor of both runs differs by more than noise");
+    row("first", fmt::format("no tensor of both runs differs{}", limit_of(found)));
     return;
   }
   row("first", text_of(*seen.first));
   if (seen.rise) row("rise", rise_text(seen));
-  row("all", fmt::format("{} of {} differ", seen.different, counted(seen.tensors, "tensor")));
+  row("all", fmt::format("{} of {} differ{}", seen.different, counted(seen.tensors, "tensor"), limit_of(found)));
 }
 
-/// The record of the result set: two gates that state what was found.
-CellRecord record_of(const Found& found, double tolerance) {
+/// The record of the result set: three gates that state what was found.
+CellRecord record_of(const Found& found) {
   const Divergence& seen = found.divergence;
-  const std::string compared =
-      fmt::format("{} of {} differ; noise: {}", seen.different, counted(seen.tensors, "tensor"), noise_text(found));
+  const std::string compared = fmt::format("{} of {} differ; noise: {}", seen.different,
+                                           counted(seen.tensors, "tensor"), fmt::join(noise_lines(found), "; "));
   Gate equal;
   equal.text = "no tensor differs by more than noise";
   equal.side = Side::kDifference;
@@ -185,7 +209,7 @@ CellRecord record_of(const Found& found, double tolerance) {
   equal.detail = compared;
   if (seen.first) {
     if (std::isfinite(seen.first->size)) equal.observed = seen.first->size;
-    equal.limit = std::max(tolerance, kTimesNoise * seen.first->noise);
+    equal.limit = std::max(found.tolerance, kTimesNoise * seen.first->noise);
     equal.detail = fmt::format("first: {}; {}{}", text_of(*seen.first),
                                seen.rise ? "rise: " + rise_text(seen) + "; " : "", compared);
   }
@@ -196,10 +220,17 @@ CellRecord record_of(const Found& found, double tolerance) {
   paired.observed = static_cast<double>(seen.only_in_one);
   paired.limit = 0;
   paired.detail = seen.first_only.empty() ? "" : "first: " + seen.first_only;
+  Gate complete;
+  complete.text = "every recording has its last line";
+  complete.side = Side::kDifference;
+  complete.pass = seen.incomplete.empty();
+  complete.observed = static_cast<double>(seen.incomplete.size());
+  complete.limit = 0;
+  complete.detail = seen.incomplete.empty() ? "" : seen.incomplete.front();
   CellRecord out = found.record;
-  out.verdict = *equal.pass && *paired.pass ? Verdict::kPass : Verdict::kFail;
-  out.reason = !*equal.pass ? text_of(*seen.first) : paired.detail;
-  out.gates = {std::move(equal), std::move(paired)};
+  out.verdict = *equal.pass && *paired.pass && *complete.pass ? Verdict::kPass : Verdict::kFail;
+  out.reason = !*equal.pass ? text_of(*seen.first) : !*paired.pass ? paired.detail : complete.detail;
+  out.gates = {std::move(equal), std::move(paired), std::move(complete)};
   out.effect.reset();
   return out;
 }
@@ -223,12 +254,14 @@ std::string json_of(const Found& found) {
            {"first_only_in_one", seen.first_only},
            {"first", nullptr},
            {"rise", nullptr},
-           {"noise", nullptr}};
-  if (found.has_noise) out["noise"] = {{"largest", seen.largest_noise}, {"tensor", seen.noisiest}};
+           {"noise", nullptr},
+           {"incomplete", seen.incomplete}};
+  if (found.has_noise)
+    out["noise"] = {{"largest", seen.largest_noise}, {"tensor", seen.noisiest}, {"unlike", seen.unlike}};
   if (seen.first) out["first"] = json_of(*seen.first);
   if (seen.rise) out["rise"] = json_of(*seen.rise);
   if (seen.rise) out["rise"]["factor"] = std::isfinite(seen.rise_factor) ? Json(seen.rise_factor) : Json("inf");
-  return out.dump(1) + "\n";
+  return out.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -239,14 +272,16 @@ int divergence_command(const DivergenceRequest& request, const Program& program)
   int stopped_by = 0;
   const Found found = request.inputs.size() == 2 ? of_folders(request) : of_cell(request, program, stopped_by);
   if (stopped_by != 0) return 128 + stopped_by;
-  OneCellResults(request.out, program).write(record_of(found, request.tolerance), /*prints=*/false);
-  const std::string json = json_of(found);
-  if (request.json) std::fputs(json.c_str(), stdout);
-  print(request.json ? stderr : stdout, found);
+  OneCellResults(request.out, program).write(record_of(found), /*prints=*/false);
+  if (request.json) std::fputs(json_of(found).c_str(), stdout);
+  std::FILE* text = request.json ? stderr : stdout;
+  print(text, found);
+  if (!found.files.empty()) std::fprintf(text, "recordings: %s\n", for_terminal(found.files).c_str());
   std::fprintf(
-      request.json ? stderr : stdout, "%s\n",
+      text, "%s\n",
       for_terminal(fmt::format("results: {0}/results.json; fp8lab report {0} -o report", request.out)).c_str());
-  return found.divergence.first || found.divergence.only_in_one > 0 ? kDiverges : kNone;
+  const Divergence& seen = found.divergence;
+  return seen.first || seen.only_in_one > 0 || !seen.incomplete.empty() ? kDiverges : kNone;
 }
 
 }  // namespace fp8lab

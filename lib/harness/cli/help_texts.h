@@ -111,8 +111,9 @@ inline constexpr const char* kDivergenceHelp =
     "  fp8lab watch --values b -- python train.py --compile\n"
     "  fp8lab divergence a b\n"
     "\n"
-    "Exit codes: 0 no tensor diverges, 1 a tensor diverges or only one run has it, 2 bad usage, an arm\n"
-    "that fails, or a file that cannot be read or written, 128+N stopped by signal N.\n";
+    "Exit codes: 0 no tensor diverges, 1 a tensor diverges, only one run has it, or a program was killed\n"
+    "while it was recorded, 2 bad usage, an arm that fails, or a file that cannot be read or written,\n"
+    "128+N stopped by signal N.\n";
 
 inline constexpr const char* kSnapshotHelp =
     "A holder is the innermost function of the program or of a library in the stack that asked for the memory, and "

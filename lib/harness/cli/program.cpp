@@ -85,7 +85,8 @@ class CommandLine {
   std::string explained(const CLI::Error& error) const {
     const std::vector<CLI::App*> chosen = app_.get_subcommands();
     const std::string name = chosen.empty() ? app_.get_name() : app_.get_name() + " " + chosen.front()->get_name();
-    std::string problem = chosen.empty() ? unknown_command() : unexpected_words(*chosen.front());
+    const bool is_wrong_value = error.get_name() == "ValidationError" || error.get_name() == "ConversionError";
+    std::string problem = chosen.empty() ? unknown_command() : is_wrong_value ? "" : unexpected_words(*chosen.front());
     if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = wrong_count(*chosen.front(), error.what());
     if (problem.empty()) problem = error.what();
     return fmt::format("fp8lab: error: {}\nSee {} --help.\n", problem, name);
@@ -107,7 +108,8 @@ class CommandLine {
 
   /// A message about words that the command does not expect; "" if there are none.
   std::string unexpected_words(const CLI::App& command) const {
-    const std::vector<std::string> words = app_.remaining(true);
+    std::vector<std::string> words = app_.remaining(true);
+    std::erase(words, "--");
     if (words.empty()) return {};
     const auto name = std::find(words_.begin(), words_.end(), command.get_name());
     for (const std::string& word : words) {
@@ -246,7 +248,7 @@ class CommandLine {
         ->type_name("DIR");
     watch.add_option("-o,--out", watch_.out, "directory for results")->capture_default_str()->type_name("DIR");
     watch.add_option("--name", watch_.name, "name of the cell in results; default: the program's")->type_name("NAME");
-    watch.add_option("--timeout", watch_.timeout_s, "seconds that the program may run")
+    watch.add_option("--timeout", watch_.timeout_s, "seconds that the program may run; default: no limit")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
     add_json(watch, "print results as JSON; the program's output and the lines for people go to standard error");
@@ -259,7 +261,9 @@ class CommandLine {
       return bisect_command(bisect_, program_);
     });
     bisect.add_option("SCENARIO", bisect_.scenario, "a scenario of a library or of subject script")->required();
-    bisect.add_option("--good", bisect_.good, "a release or commit that is good")->required()->type_name("VERSION");
+    bisect.add_option("--good", bisect_.good, "a release (torch==2.9.0) or commit that is good")
+        ->required()
+        ->type_name("VERSION");
     bisect.add_option("--bad", bisect_.bad, "a later version, which is bad")->required()->type_name("VERSION");
     bisect.add_option("--releases", bisect_.releases, "releases to search; default: the installed ones")
         ->delimiter(',')
@@ -279,14 +283,16 @@ class CommandLine {
         ->type_name("REGEX");
     bisect.add_option("--metric", bisect_.metric, "the figure that decides, instead of the scenario's gates")
         ->type_name("METRIC");
-    CLI::Option* above = bisect.add_option("--above", bisect_.above, "with --metric: a figure above it is bad")
-                             ->check(number_within(-1e300, 1e300))
-                             ->type_name("X");
-    bisect.add_option("--below", bisect_.below, "with --metric: a figure below it is bad")
+    CLI::Option* above =
+        bisect.add_option("--above", bisect_.above, "with --metric: a figure above it, in the metric's unit, is bad")
+            ->check(number_within(-1e300, 1e300))
+            ->type_name("X");
+    bisect.add_option("--below", bisect_.below, "with --metric: a figure below it, in the metric's unit, is bad")
         ->check(number_within(-1e300, 1e300))
         ->excludes(above)
         ->type_name("X");
-    bisect.add_option("--timeout", bisect_.timeout_s, "seconds that one run may take")
+    bisect
+        .add_option("--timeout", bisect_.timeout_s, "seconds that one run may take; default: the scenario's `timeout`")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
     bisect.add_option("-o,--out", bisect_.out, "directory of the state from which the same command resumes")
@@ -331,7 +337,9 @@ class CommandLine {
         ->capture_default_str()
         ->check(number_within(0, 1))
         ->type_name("X");
-    divergence.add_option("--timeout", divergence_.timeout_s, "seconds that an arm may take")
+    divergence
+        .add_option("--timeout", divergence_.timeout_s,
+                    "seconds that an arm may take; default: the scenario's `timeout`")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
     divergence

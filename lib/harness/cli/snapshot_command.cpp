@@ -52,10 +52,11 @@ std::string signed_size(double bytes) {
 
 void print(const std::string& line) { std::printf("%s\n", for_terminal(line).c_str()); }
 
-void print_rows(const JsonReader& rows, std::size_t most, bool with_sign, bool with_frames) {
-  std::size_t shown = 0, all = 0;
-  rows.each_item([&](const JsonReader& row) {
-    if (++all > most) return;
+/// Prints the first rows of list `name`, and how many there are more.
+void print_rows(const JsonReader& json, const std::string& name, std::size_t most, bool with_sign, bool with_frames) {
+  std::size_t shown = 0;
+  json.at(name).each_item([&](const JsonReader& row) {
+    if (shown == most) return;
     ++shown;
     const double bytes = row.at("bytes").number();
     const std::int64_t blocks = row.at("blocks").integer();
@@ -63,7 +64,8 @@ void print_rows(const JsonReader& rows, std::size_t most, bool with_sign, bool w
                       with_sign ? fmt::format("{:+}", blocks) : fmt::format("{}", blocks), row.at("holder").text()));
     if (with_frames) row.at("frames").each_item([](const JsonReader& frame) { print("        " + frame.text()); });
   });
-  if (all > shown) print(fmt::format("  and {}", counted(all - shown, "more")));
+  const auto all = static_cast<std::size_t>(json.at(name + "_total").integer(0));
+  if (all > shown) print(fmt::format("  and {} more", all - shown));
 }
 
 void print_headline(const JsonReader& one) {
@@ -81,21 +83,23 @@ void print_headline(const JsonReader& one) {
 void print_text(const JsonReader& json, bool compared) {
   json.at("snapshots").each_item([&](const JsonReader& one) {
     print_headline(one);
-    if (!compared) print_rows(one.at("holders"), kMostHolders, false, false);
+    if (!compared) print_rows(one, "holders", kMostHolders, false, false);
   });
   if (!compared) {
     std::printf("The largest stacks:\n");
-    json.at("snapshots").each_item([](const JsonReader& one) {
-      print_rows(one.at("stacks"), kMostStacks, false, true);
-    });
+    json.at("snapshots").each_item([](const JsonReader& one) { print_rows(one, "stacks", kMostStacks, false, true); });
     return;
   }
   const JsonReader difference = json.at("difference");
   print(fmt::format("The second holds {} in use, {} reserved:", signed_size(difference.at("in_use_bytes").number()),
                     signed_size(difference.at("reserved_bytes").number())));
-  print_rows(difference.at("holders"), kMostHolders, true, false);
+  print_rows(difference, "holders", kMostHolders, true, false);
+  if (difference.at("stacks_total").integer(0) == 0) {
+    std::printf("  they hold the same\n");
+    return;
+  }
   std::printf("The stacks that differ most:\n");
-  print_rows(difference.at("stacks"), kMostStacks, true, true);
+  print_rows(difference, "stacks", kMostStacks, true, true);
 }
 
 ArmResult arm_of(const JsonReader& one, const JsonReader& timeline) {

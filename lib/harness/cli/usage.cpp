@@ -39,6 +39,13 @@ std::string HelpFormatter::make_subcommand(const CLI::App* command) const {
   return out.str();
 }
 
+std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
+  if (option->get_expected_min() != 1 || option->get_expected_max() != 2)
+    return CLI::Formatter::make_option_usage(option);
+  const std::string name = make_option_name(option, true);
+  return fmt::format("{} [{}]", name, name);
+}
+
 std::string HelpFormatter::make_footer(const CLI::App* command) const {
   std::istringstream lines(CLI::Formatter::make_footer(command));
   std::string out, line, paragraph;
@@ -75,7 +82,10 @@ std::string wrong_count(const CLI::App& command, const std::string& message) {
   const std::string name = message.substr(0, message.find(':'));
   const CLI::Option* option = command.get_option_no_throw(name);
   const bool repeated = option && option->count() > static_cast<std::size_t>(option->get_items_expected_max());
-  return name + (repeated ? " is given more than once; it takes one value" : " needs a value");
+  if (!repeated) return name + " needs a value";
+  const int most = option->get_items_expected_max();
+  return most == 1 ? name + " is given more than once; it takes one value"
+                   : fmt::format("{} is given more than {} times", name, most);
 }
 
 }  // namespace fp8lab

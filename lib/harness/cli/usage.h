@@ -11,6 +11,7 @@ class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_desc(const CLI::Option* option) const override;
   std::string make_subcommand(const CLI::App* command) const override;
+  std::string make_option_usage(const CLI::Option* option) const override;
   std::string make_footer(const CLI::App* command) const override;
 };
 

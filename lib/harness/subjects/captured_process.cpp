@@ -109,4 +109,13 @@ Captured captured(const std::vector<std::string>& words, const std::string& inpu
   return out;
 }
 
+std::vector<std::string> outside_of_repositories(std::vector<std::string> words) {
+  std::vector<std::string> out{"/usr/bin/env"};
+  for (const char* name : {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY",
+                           "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_COMMON_DIR", "GIT_NAMESPACE", "GIT_PREFIX"})
+    out.insert(out.end(), {"-u", name});
+  out.insert(out.end(), words.begin(), words.end());
+  return out;
+}
+
 }  // namespace fp8lab

@@ -20,4 +20,8 @@ struct Captured {
 Captured captured(const std::vector<std::string>& words, const std::string& input, double limit_s,
                   const std::function<void()>& before_stop = {});
 
+/// `words`, which begin with a program, or with arguments of env(1), for captured(). A hook of git has variables that
+/// name its repository; the program does not see them, so it uses the repository that its arguments name.
+std::vector<std::string> outside_of_repositories(std::vector<std::string> words);
+
 }  // namespace fp8lab

@@ -2,12 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
-#include <limits>
+#include <system_error>
 
 #include "core/check.h"
+#include "harness/cell/escape.h"
+#include "harness/cell/regular_file.h"
 #include "harness/scenario/scenario.h"
 
 namespace fp8lab {
@@ -15,10 +19,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kSchema = "fp8lab.values/1";
-constexpr std::size_t kColumns = 9;
+constexpr std::string_view kSchema = "fp8lab.values/2";
+constexpr std::size_t kColumns = 10;
 /// The line of a recorder that failed, and why.
 constexpr std::string_view kIncomplete = "the recording is incomplete: ";
+constexpr std::string_view kEnd = "end\t";
+/// The most bytes of a rank's file.
+constexpr std::size_t kMostRecordedBytes = std::size_t{4} << 30;
+/// As watching/words.py calls them.
+constexpr std::array<std::string_view, 6> kPhases{"setup",     "forward",
+                                                  "backward",  "the time between backward and the optimizer",
+                                                  "optimizer", "the time after the step"};
 
 std::string_view environment_text(const char* name) {
   const char* text = std::getenv(name);
@@ -47,21 +58,24 @@ class LineReader {
     RecordedTensor out;
     out.step = number<std::int64_t>(columns[0], "step");
     out.phase = columns[1];
+    if (std::find(kPhases.begin(), kPhases.end(), columns[1]) == kPhases.end())
+      refuse(fmt::format("'{}' is no phase", columns[1].substr(0, 40)));
     out.module = columns[2];
     out.name = columns[3];
     out.type = columns[4];
     out.shape = columns[5];
-    if (columns[6] == "nan")
-      out.sketch.norm = std::numeric_limits<double>::quiet_NaN();
-    else
-      out.sketch.norm = number<double>(columns[6], "norm");
+    out.sketch.norm = number<double>(columns[6], "norm");
+    if (out.sketch.norm < 0.0) refuse(fmt::format("'{}' is no norm", columns[6].substr(0, 40)));
     out.sketch.bits = checksum(columns[7]);
-    if (std::isnan(out.sketch.norm)) return out;
-    const std::vector<std::string_view> sums = parts_of(columns[8], ',');
+    out.sketch.not_finite = checksum(columns[8]);
+    const std::vector<std::string_view> sums = parts_of(columns[9], ',');
     if (sums.size() != kSketchSums) refuse(fmt::format("has {} sums instead of {}", sums.size(), kSketchSums));
     for (std::size_t i = 0; i < kSketchSums; ++i) out.sketch.sums[i] = number<double>(sums[i], "sum");
     return out;
   }
+
+  /// The number of tensors in the last line.
+  std::size_t end(std::string_view text) const { return number<std::size_t>(text.substr(kEnd.size()), "number"); }
 
   [[noreturn]] void refuse(const std::string& what) const {
     fail(fmt::format("{}:{}: {}; record it again with this version of fp8lab", path_.string(), line_, what));
@@ -88,30 +102,15 @@ class LineReader {
   std::size_t line_;
 };
 
-std::vector<RecordedTensor> read_rank(const fs::path& path) {
-  std::ifstream file(path);
-  check(file.good(), fmt::format("{}: cannot be read", path.string()));
-  std::vector<RecordedTensor> out;
-  std::string line;
-  if (!std::getline(file, line) || line != kSchema)
-    LineReader(path, 1).refuse(fmt::format("a recording begins with '{}'", kSchema));
-  for (std::size_t number = 2; std::getline(file, line); ++number) {
-    const LineReader reader(path, number);
-    if (line.starts_with(kIncomplete)) fail(fmt::format("{}:{}: {}", path.string(), number, line));
-    if (file.eof()) break;  // a program that was killed left a part of a line
-    out.push_back(reader.tensor(line));
-  }
-  return out;
-}
+std::string file_of(int rank) { return fmt::format("rank-{}.tsv", rank); }
 
 /// R of "rank-R.tsv".
 std::optional<int> rank_of(const std::string& name) {
-  constexpr std::string_view kBegin = "rank-", kEnd = ".tsv";
-  if (!name.starts_with(kBegin) || !name.ends_with(kEnd)) return {};
+  constexpr std::string_view kBegin = "rank-";
+  if (!name.starts_with(kBegin)) return {};
   int rank = -1;
-  const char* last = name.data() + name.size() - kEnd.size();
-  const auto [end, error] = std::from_chars(name.data() + kBegin.size(), last, rank);
-  if (error != std::errc() || end != last || rank < 0) return {};
+  std::from_chars(name.data() + kBegin.size(), name.data() + name.size(), rank);
+  if (rank < 0 || name != file_of(rank)) return {};  // another file, such as rank-00.tsv
   return rank;
 }
 
@@ -147,7 +146,7 @@ bool records_step(std::int64_t step) {
   return first <= step && step <= last;
 }
 
-RecordingWriter::RecordingWriter(const fs::path& folder, int rank) : path_(folder / fmt::format("rank-{}.tsv", rank)) {
+RecordingWriter::RecordingWriter(const fs::path& folder, int rank) : path_(folder / file_of(rank)) {
   std::error_code error;
   fs::create_directories(folder, error);
   check(!error, fmt::format("{}: cannot be made: {}", folder.string(), error.message()));
@@ -158,13 +157,15 @@ RecordingWriter::RecordingWriter(const fs::path& folder, int rank) : path_(folde
 
 void RecordingWriter::add(const RecordedTensor& tensor) {
   std::string sums;
-  if (!std::isnan(tensor.sketch.norm))
-    for (const double sum : tensor.sketch.sums) sums += fmt::format("{}{:.17g}", sums.empty() ? "" : ",", sum);
-  file_ << fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{:.17g}\t{:x}\t{}\n", tensor.step, tensor.phase, tensor.module,
-                       tensor.name, tensor.type, tensor.shape, tensor.sketch.norm, tensor.sketch.bits, sums);
+  for (const double sum : tensor.sketch.sums) sums += fmt::format("{}{:.17g}", sums.empty() ? "" : ",", sum);
+  file_ << fmt::format("{}\t{}\t{}\t{}\t{}\t{}\t{:.17g}\t{:x}\t{:x}\t{}\n", tensor.step, tensor.phase, tensor.module,
+                       tensor.name, tensor.type, tensor.shape, tensor.sketch.norm, tensor.sketch.bits,
+                       tensor.sketch.not_finite, sums);
+  ++tensors_;
 }
 
 void RecordingWriter::finish() {
+  file_ << kEnd << tensors_ << '\n';
   file_.flush();
   check(file_.good(), fmt::format("{}: not everything could be written", path_.string()));
 }
@@ -172,22 +173,56 @@ void RecordingWriter::finish() {
 bool has_recording(const fs::path& folder) { return fs::is_directory(folder) && !files_of(folder).empty(); }
 
 void clear_recording(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return;
   std::error_code error;
+  if (!fs::is_directory(folder, error)) return;
   for (const auto& [rank, file] : files_of(folder)) {
     fs::remove(file, error);
     check(!error, fmt::format("{}: cannot be removed: {}", file.string(), error.message()));
   }
 }
 
-Recording read_recording(const fs::path& folder) {
-  check(fs::is_directory(folder), fmt::format("{}: no folder with a recording; `fp8lab watch --values DIR` or `fp8lab "
-                                              "divergence SCENARIO` makes one",
-                                              folder.string()));
-  Recording out;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-    if (const std::optional<int> rank = rank_of(entry.path().filename().string())) out[*rank] = read_rank(entry.path());
+std::map<int, fs::path> recorded_ranks(const fs::path& folder) {
+  std::error_code ignored;
+  check(fs::is_directory(folder, ignored),
+        fmt::format("{}: no folder with a recording; `fp8lab watch --values DIR` or `fp8lab "
+                    "divergence SCENARIO` makes one",
+                    folder.string()));
+  std::map<int, fs::path> out = files_of(folder);
   check(!out.empty(), fmt::format("{}: has no file rank-0.tsv: nothing was recorded here", folder.string()));
+  return out;
+}
+
+RankRecording read_rank(const fs::path& path) {
+  const std::string text = read_regular_file(path, kMostRecordedBytes);
+  RankRecording out;
+  std::size_t number = 1;
+  bool ended = false;
+  for (std::size_t begin = 0; begin < text.size(); ++number) {
+    const std::size_t end = text.find('\n', begin);
+    const LineReader reader(path, number);
+    const std::string_view line = std::string_view(text).substr(begin, end - begin);
+    if (number == 1) {
+      if (line != kSchema) break;
+    } else if (line.starts_with(kIncomplete)) {
+      fail(fmt::format("{}:{}: {}", path.string(), number, line));
+    } else if (end == std::string::npos) {
+      break;  // a program that was killed left a part of a line
+    } else if (ended) {
+      reader.refuse("comes after the end");
+    } else if (line.starts_with(kEnd)) {
+      ended = true;
+      if (reader.end(line) != out.tensors.size())
+        reader.refuse(fmt::format("'{}' ends {} tensors", printable(line), out.tensors.size()));
+    } else {
+      out.tensors.push_back(reader.tensor(line));
+    }
+    if (end == std::string::npos) break;
+    begin = end + 1;
+  }
+  if (number == 1) LineReader(path, 1).refuse(fmt::format("a recording begins with '{}'", kSchema));
+  if (!ended)
+    out.incomplete = fmt::format("{}: ends at line {}{}; the program was killed", path.string(), number - 1,
+                                 out.tensors.empty() ? "" : fmt::format(" in step {}", out.tensors.back().step));
   return out;
 }
 

@@ -33,5 +33,5 @@ def load(path):
         raise ValueError(f"{path}: it is nested too deep") from error
     # Bytes that are no pickle raise almost any error.
     except (pickle.UnpicklingError, EOFError, AttributeError, ImportError, IndexError, KeyError, TypeError,
-            UnicodeDecodeError, OverflowError, MemoryError) as error:
+            ValueError, OverflowError, MemoryError) as error:
         raise ValueError(f"{path}: not a snapshot: {error}") from error

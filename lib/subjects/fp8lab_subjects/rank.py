@@ -63,8 +63,11 @@ def record(cell, rank, folder):
     os.environ[VALUES] = os.path.join(os.environ[VALUES], cell.arm)
     from .watching.session import Session
 
-    Session(folder, "values", "").start()
-    return train(cell, "values", rank, folder)
+    session = Session(folder, "values", "")
+    session.start()
+    answer = train(cell, "values", rank, folder)
+    session.tell("close")  # a rank ends without what is done at exit
+    return answer
 
 
 def train(cell, group, rank, folder, values_folder=None, has_twin=False):

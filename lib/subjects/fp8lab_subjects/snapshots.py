@@ -7,6 +7,7 @@ prints a document of JSON, schema fp8lab.snapshot/1, which `fp8lab snapshot` sho
 """
 
 import collections
+import functools
 import json
 import os
 import re
@@ -18,6 +19,10 @@ SCHEMA = "fp8lab.snapshot/1"
 TIMELINE = "fp8lab.timeline/1"
 MOST_FRAMES, MOST_ROWS, MOST_EVENTS = 12, 40, 50_000
 GRAIN = 512  # the allocator rounds sizes up to it
+# More is refused: a small pickle may refer to one list millions of times.
+MOST_ITEMS, MOST_LETTERS = 4_000_000, 4096
+MOST_NUMBER = (1 << 63) - 1  # JSON's readers have no larger integers
+MOST_DEVICES = 1 << 16
 UNKNOWN = ("without a stack", "")
 INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 # Files whose functions ask on behalf of others.
@@ -25,15 +30,49 @@ PASSED_OVER = re.compile(r"[/\\]torch[/\\]|^<|[/\\]lib[/\\]python[\d.]+[/\\][^/\
 IN_USE, WAITING = "active_allocated", ("active_pending_free", "active_awaiting_free")
 
 
-def frames_of(frames):
-    """((file, line, function), ...) of a stack, the innermost first."""
-    out = []
-    for frame in frames or ():
-        if isinstance(frame, dict):
-            out.append((str(frame.get("filename", "")), int(frame.get("line") or 0), str(frame.get("name", ""))))
-    return tuple(out)
+def integer(value, place, high=MOST_NUMBER):
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        raise ValueError(f"{place} is no integer from 0 to {high}")
+    return value
 
 
+def text(value):
+    """A text that JSON can hold."""
+    return value[:MOST_LETTERS].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+class Stack(tuple):
+    """((file, line, function), ...), the innermost first. Its hash is computed once."""
+
+    def __hash__(self):
+        if "hash" not in self.__dict__:
+            self.hash = super().__hash__()
+        return self.hash
+
+
+class Stacks:
+    """Reads the stacks of a snapshot; counts what it is read into."""
+
+    def __init__(self):
+        self.items, self.read, self.known = 0, {}, {}
+
+    def count(self, items):
+        self.items += items
+        if self.items > MOST_ITEMS:
+            raise ValueError(f"it has more than {MOST_ITEMS} blocks, events and frames")
+
+    def of(self, frames, where):
+        frames = frames or ()
+        if id(frames) not in self.read:
+            self.count(len(frames))
+            stack = Stack(
+                (text(one.get("filename")), integer(one.get("line") or 0, f"{where}.frames[{index}].line"), text(one.get("name")))
+                for index, one in enumerate(frames) if isinstance(one, dict))
+            self.read[id(frames)] = self.known.setdefault(stack, stack)
+        return self.read[id(frames)]
+
+
+@functools.cache
 def owner_of(stack):
     """(function, line) that asked: the innermost of the program or of a library, "train.main", "train.py:33"."""
     for file, line, function in stack:
@@ -43,6 +82,7 @@ def owner_of(stack):
     return UNKNOWN if not stack else (stack[0][2] or "PyTorch", "")
 
 
+@functools.cache
 def called_by(stack):
     """The innermost line of the program itself, "train.py:33", if a library asked; else ""."""
     asked = False
@@ -55,6 +95,7 @@ def called_by(stack):
     return ""
 
 
+@functools.cache
 def phase_of(stack):
     """The phase of a step, as far as the stack shows it."""
     files = [file.replace("\\", "/") for file, _, _ in stack]
@@ -72,32 +113,36 @@ class Snapshot:
 
     def __init__(self, content, path, device=None):
         if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
-            raise ValueError(f"{path}: not a snapshot: it has no list `segments`")
-        segments = [one for one in content["segments"] if isinstance(one, dict)]
-        devices = sorted({int(one.get("device", 0)) for one in segments})
+            raise ValueError("it has no list `segments`")
+        self.stacks = Stacks()
+        reserved, segments = {}, []
+        for index, one in enumerate(content["segments"]):
+            place = f"segments[{index}]"
+            at = integer(one.get("device", 0), f"{place}.device", MOST_DEVICES)
+            reserved[at] = reserved.get(at, 0) + integer(one.get("total_size", 0), f"{place}.total_size")
+            segments.append((at, place, one))
         traces = content.get("device_traces") or []
-        self.path, self.devices = path, devices
-        self.device = device if device is not None else self._fullest(segments, devices)
-        self.segments = [one for one in segments if int(one.get("device", 0)) == self.device]
-        self.trace = list(traces[self.device]) if self.device < len(traces) else []
-        self.reserved = sum(int(one.get("total_size", 0)) for one in self.segments)
+        self.path, self.devices = text(path), sorted(reserved)
+        fullest = max(self.devices, key=lambda one: (reserved[one], -one), default=0)
+        self.device = device if device is not None else fullest
+        self.trace = traces[self.device] if self.device < len(traces) else []
+        self.stacks.count(len(self.trace))
+        self.reserved = reserved.get(self.device, 0)
         self.blocks, self.waiting, self.unused = [], 0, 0
-        for segment in self.segments:
-            self._read(segment)
+        segments = [(place, segment) for at, place, segment in segments if at == self.device]
+        self.stacks.count(sum(len(segment.get("blocks") or ()) for _, segment in segments))
+        for place, segment in segments:
+            self._read(segment, place)
+        integer(self.reserved + self.in_use + self.waiting + self.unused, "the sum of sizes")
 
-    @staticmethod
-    def _fullest(segments, devices):
-        def reserved(device):
-            return sum(int(one.get("total_size", 0)) for one in segments if int(one.get("device", 0)) == device)
-
-        return max(devices, key=lambda one: (reserved(one), -one), default=0)
-
-    def _read(self, segment):
-        address = int(segment.get("address", 0))
-        for block in segment.get("blocks") or ():
-            size, state = int(block.get("size", 0)), block.get("state")
+    def _read(self, segment, place):
+        address = integer(segment.get("address", 0), f"{place}.address", 1 << 64)
+        for index, block in enumerate(segment.get("blocks") or ()):
+            where = f"{place}.blocks[{index}]"
+            size, state = integer(block.get("size", 0), f"{where}.size"), block.get("state")
             if state == IN_USE:
-                self.blocks.append((int(block.get("address", address)), size, frames_of(self._stack(block))))
+                begin = integer(block.get("address", address), f"{where}.address", 1 << 64)
+                self.blocks.append((begin, size, self.stacks.of(self._stack(block), where)))
             elif state in WAITING:
                 self.waiting += size
             else:
@@ -125,25 +170,30 @@ class Snapshot:
 
     def events(self):
         """(address, bytes, stack) of the history; bytes below 0 are freed."""
-        for entry in self.trace:
-            action, size = entry.get("action"), int(entry.get("size", 0))
-            size = -(-size // GRAIN) * GRAIN
+        for index, entry in enumerate(self.trace):
+            action, where = entry.get("action"), f"device_traces[{self.device}][{index}]"
+            if action not in ("alloc", "free_requested"):
+                continue
+            size = -(-integer(entry.get("size", 0), f"{where}.size") // GRAIN) * GRAIN
+            address = integer(entry.get("addr", 0), f"{where}.addr", 1 << 64)
             if action == "alloc":
-                yield int(entry.get("addr", 0)), size, frames_of(entry.get("frames"))
-            elif action == "free_requested":
-                yield int(entry.get("addr", 0)), -size, ()
+                yield address, size, self.stacks.of(entry.get("frames"), where)
+            else:
+                yield address, -size, ()
 
+    @functools.cached_property
     def replayed(self):
         """(blocks alive when the history begins, events): [(bytes, stack)], [(change in bytes, stack of the block)]."""
-        events = list(self.events())
-        stacks, alive = [], {address: (size, stack) for address, size, stack in self.blocks}
         # Backwards: what is freed was alive, and what is allocated was not. A freed block's stack is its allocation's.
-        made, before = {}, dict(alive)
-        for address, size, stack in reversed(events):
+        # The history has the sizes that were asked for; a block that is still in use shows what it got.
+        stacks, made, before, events = [], {}, {address: (size, stack) for address, size, stack in self.blocks}, []
+        for address, size, stack in reversed(list(self.events())):
             if size < 0:
                 before[address] = (-size, ())
             else:
-                before.pop(address, None)
+                size = before.pop(address, (size, ()))[0]
+            events.append((address, size, stack))
+        events.reverse()
         for address, size, stack in events:
             if size > 0:
                 made[address] = stack
@@ -158,6 +208,7 @@ def row(name, size, blocks, **more):
     return {"holder": name, "bytes": size, "blocks": blocks} | more
 
 
+@functools.cache
 def owner_text(stack):
     function, _ = owner_of(stack)
     behind = called_by(stack)
@@ -168,7 +219,7 @@ def summary(snapshot):
     """What one snapshot holds."""
     owners = snapshot.by(owner_text)
     known = sum(size for _, size, stack in snapshot.blocks if stack)
-    initial, events = snapshot.replayed()
+    initial, events = snapshot.replayed
     peak, at = peak_of(initial, events)
     held = collections.Counter()
     for size, stack in [*initial, *events[:at]]:
@@ -177,10 +228,10 @@ def summary(snapshot):
         "path": snapshot.path, "device": snapshot.device, "devices": snapshot.devices,
         "in_use_bytes": snapshot.in_use, "reserved_bytes": snapshot.reserved, "unused_bytes": snapshot.unused,
         "waiting_bytes": snapshot.waiting, "blocks": len(snapshot.blocks), "with_stack_bytes": known,
-        "history_events": len(events), "peak_bytes": peak,
+        "history_events": len(events), "peak_bytes": max(peak, snapshot.in_use),
         "holders": sorted((row(name, *sizes) for name, sizes in owners.items()), key=largest)[:MOST_ROWS],
         "peak_holders": sorted((row(*one, 0) for one in held.items() if one[1] > 0), key=largest)[:MOST_ROWS],
-        "stacks": stack_rows(snapshot),
+        "stacks": stack_rows(snapshot), "holders_total": len(owners), "stacks_total": len(snapshot.by(lambda stack: stack)),
     }
 
 
@@ -222,13 +273,14 @@ def differences(before, after):
                 rows.append(row(one, size, blocks))
             else:
                 rows.append(row(owner_text(one), size, blocks, frames=frame_texts(one)))
+        out[f"{name}_total"] = len(rows)
         out[name] = sorted(rows, key=lambda one: (*largest(one), str(one.get("frames"))))[:MOST_ROWS]
     return out | {"in_use_bytes": after.in_use - before.in_use, "reserved_bytes": after.reserved - before.reserved}
 
 
 def timeline(snapshot):
     """The history as a timeline for `fp8lab report`: at most MOST_EVENTS events, the last ones."""
-    initial, events = snapshot.replayed()
+    initial, events = snapshot.replayed
     cut = max(0, len(events) - MOST_EVENTS)
     held = collections.Counter()
     for size, stack in [*initial, *events[:cut]]:
@@ -247,17 +299,19 @@ def timeline(snapshot):
 
 
 def document(paths):
-    snapshots = []
+    snapshots, summaries, timelines = [], [], []
     for path in paths:
         content = plain_pickle.load(path)
         try:
             snapshots.append(Snapshot(content, path, snapshots[0].device if snapshots else None))
-        except (TypeError, AttributeError, LookupError) as error:
+            summaries.append(summary(snapshots[-1]))
+            timelines.append(timeline(snapshots[-1]))
+        except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
             raise ValueError(f"{path}: not a snapshot: {error}") from error
-    out = {"schema": SCHEMA, "snapshots": [summary(one) for one in snapshots]}
+    out = {"schema": SCHEMA, "snapshots": summaries}
     if len(snapshots) == 2:
         out["difference"] = differences(*snapshots)
-    return out | {"timelines": [timeline(one) for one in snapshots]}
+    return out | {"timelines": timelines}
 
 
 def main(paths):
@@ -266,7 +320,7 @@ def main(paths):
     try:
         print(json.dumps(document(paths)))
     except ValueError as error:
-        sys.exit(str(error))
+        sys.exit(text(str(error)))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,11 @@ class Versions {
     library_ = is_script(cell.config) ? parts_of(request.good).first : cell.config.subject;
     if (library_.empty()) library_ = parts_of(cell.config.versions.after).first;
     if (library_.empty()) fail("bisect: whose releases? write the library, as in --good torch==2.9.0");
-    std::vector<std::string> listed = request.releases;
+    std::vector<std::string> listed = request.releases, named = request.releases;
+    named.insert(named.end(), {request.good, request.bad});
+    for (const std::string& one : named)
+      if (const std::string other = parts_of(one).first; !other.empty() && other != library_)
+        fail(fmt::format("bisect: {} is no release of {}, whose releases are searched", one, library_));
     for (std::string& one : listed) one = parts_of(one).second;
     if (listed.empty()) listed = installed_releases(subjects_.folder(), library_);
     list_ = releases_between(listed, parts_of(request.good).second, parts_of(request.bad).second);
@@ -193,12 +197,12 @@ int bisect_command(const BisectRequest& request, const Program& program) {
   // A source that changes within a second, and keeps its size, would be taken for the bytecode of the commit before.
   ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
   const BisectOracle oracle(request, program);
+  const Versions versions(request, oracle.cell(), program);
   std::error_code error;
   fs::create_directories(request.out, error);
   if (error) fail(fmt::format("bisect: {} cannot be made: {}", request.out, error.message()));
   const FileLock lock(fs::path(request.out) / "lock", FileLock::Create::kYes);
   if (!lock.held()) fail(fmt::format("bisect: another search uses {}; name another folder with -o", request.out));
-  const Versions versions(request, oracle.cell(), program);
   const fs::path file = fs::path(request.out) / "bisect.json";
   const std::string key = key_of(request, oracle, versions);
   BisectSearch search(versions.list());
@@ -208,10 +212,12 @@ int bisect_command(const BisectRequest& request, const Program& program) {
     std::fputs(line.c_str(), text);
     std::fflush(text);
   };
-  print(fmt::format("{} between {} and {}; bad is: {}\n", counted(versions.list().size() - 1, "version"),
+  print(fmt::format("{} between {} and {}; bad is: {}\n",
+                    versions.list().size() == 2 ? "no version" : counted(versions.list().size() - 2, "version"),
                     for_terminal(versions.title(versions.list().front())),
                     for_terminal(versions.title(versions.list().back())), oracle.text()));
-  for (Trial& trial : read_trials(file, key)) {
+  for (Trial& trial : read_trials(file, key, versions.list())) {
+    if (trial.answer == Answer::kSkipped) continue;  // what it lacked may be there now
     print("earlier: " + line_of(trial, oracle, versions));
     search.add(std::move(trial));
   }

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "core/check.h"
 #include "harness/cell/regular_file.h"
@@ -20,9 +22,10 @@ constexpr std::string_view kSchema = "fp8lab.bisect-state/1";
 constexpr std::size_t kRunsOfAnEnd = 2;
 constexpr std::array kAnswers{Answer::kGood, Answer::kBad, Answer::kFailed, Answer::kSkipped};
 
-Trial trial_from(const JsonReader& json) {
+Trial trial_from(const JsonReader& json, const std::vector<std::string>& versions) {
   Trial out;
   out.version = json.at("version").text();
+  if (std::ranges::find(versions, out.version) == versions.end()) json.at("version").refuse("a version of this search");
   const JsonReader answer = json.at("answer");
   const auto known = std::ranges::find_if(kAnswers, [&](Answer one) { return answer.is_text(name(one)); });
   if (known == kAnswers.end()) answer.refuse("an answer of this program");
@@ -110,7 +113,8 @@ std::optional<std::string> BisectSearch::next() const {
   return std::nullopt;
 }
 
-std::vector<Trial> read_trials(const fs::path& file, const std::string& search) {
+std::vector<Trial> read_trials(const fs::path& file, const std::string& search,
+                               const std::vector<std::string>& versions) {
   std::error_code ignored;
   if (!fs::exists(file, ignored)) return {};
   std::vector<Trial> out;
@@ -121,7 +125,7 @@ std::vector<Trial> read_trials(const fs::path& file, const std::string& search) 
       schema.refuse(fmt::format("\"{}\"", kSchema));
     if (json.at("search").text() != search)
       fail("it belongs to another search; remove it, or name another folder with -o");
-    json.at("runs").each_item([&](const JsonReader& run) { out.push_back(trial_from(run)); });
+    json.at("runs").each_item([&](const JsonReader& run) { out.push_back(trial_from(run, versions)); });
   } catch (const Error& error) {
     fail(fmt::format("{}: {}", file.string(), error.what()));
   }
@@ -138,12 +142,20 @@ void write_trials(const fs::path& file, const std::string& search, const std::ve
                     {"seconds", trial.seconds}});
   const nlohmann::ordered_json document{{"schema", kSchema}, {"search", search}, {"runs", runs}};
   const fs::path fresh = file.string() + ".new";
+  std::error_code error;
+  errno = 0;
   std::ofstream out(fresh, std::ios::binary);
   out << document.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n";
   out.close();
-  std::error_code error;
-  if (out) fs::rename(fresh, file, error);
-  if (!out || error) fail(fmt::format("{} cannot be written: {}", file.string(), error.message()));
+  if (out)
+    fs::rename(fresh, file, error);
+  else
+    error.assign(errno, std::generic_category());
+  if (!out || error) {
+    std::error_code ignored;
+    fs::remove(fresh, ignored);
+    fail(fmt::format("{} cannot be written: {}", file.string(), error.message()));
+  }
 }
 
 }  // namespace fp8lab

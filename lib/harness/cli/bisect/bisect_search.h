@@ -55,8 +55,9 @@ class BisectSearch {
 };
 
 /// The runs in `file`, or none if there is no such file. `search`: what is searched, as text. Throws Error if the file
-/// belongs to another search, or cannot be read.
-std::vector<Trial> read_trials(const std::filesystem::path& file, const std::string& search);
+/// belongs to another search, names another version than `versions`, or cannot be read.
+std::vector<Trial> read_trials(const std::filesystem::path& file, const std::string& search,
+                               const std::vector<std::string>& versions);
 
 /// Replaces `file`, which is complete at any time. Throws Error.
 void write_trials(const std::filesystem::path& file, const std::string& search, const std::vector<Trial>& trials);

@@ -47,9 +47,10 @@ PatchedCopy::PatchedCopy(const fs::path& folder, const fs::path& patch)
   if (path_ == root_.path() || !path_.has_filename()) path_ = root_.path() / "copy";
   copy_folder(folder, path_);
   // A repository around the folder for temporary files would make git skip files silently.
-  const Captured run = captured({"/usr/bin/env", "GIT_CEILING_DIRECTORIES=" + root_.path().string(), "git", "-C",
-                                 path_.string(), "apply", "--whitespace=nowarn", fs::absolute(patch).string()},
-                                "", kPatchSeconds);
+  const Captured run =
+      captured(outside_of_repositories({"GIT_CEILING_DIRECTORIES=" + root_.path().string(), "git", "-C", path_.string(),
+                                        "apply", "--whitespace=nowarn", fs::absolute(patch).string()}),
+               "", kPatchSeconds);
   if (run.status == 127) fail("git is not installed, which applies `patch`; install it");
   if (run.status != 0)
     fail(fmt::format("{} does not apply to a copy of {}: {}", patch.string(), folder.string(),

@@ -1,10 +1,11 @@
 """Sketches of the tensors of a program, in the order of its execution: a file of each rank, for `fp8lab divergence`.
 
-A sketch is 64 sums of an array's elements under fixed signs. The sum of squares of the difference of two sketches
-estimates the sum of squares of the difference of the arrays, within about 18 %. lib/harness/values/sketch.cpp makes
-the same numbers.
+A sketch is 64 sums, into which an array's elements go with signs. The sum of squares of the difference of two sketches
+estimates the sum of squares of the difference of the arrays, within about 18 %. lib/harness/values/sketch.h
+describes it, and sketch.cpp makes the same numbers.
 """
 
+import atexit
 import math
 import os
 
@@ -18,46 +19,55 @@ from .weights import checksum
 
 FOLDER = "FP8LAB_VALUES"  # the folder of the files
 STEPS = "FP8LAB_VALUES_STEPS"  # "1:3", both included
-SCHEMA = "fp8lab.values/1"
-SUMS, ROWS = 64, 1 << 14
-MASK = (1 << 64) - 1
+SCHEMA = "fp8lab.values/2"
+SUMS, ROWS = 64, 1 << 12  # number of sums; rows of SUMS elements in a block
+LARGEST = 1e150  # the square of what is larger may overflow, so it counts as infinite
 # Operations whose operands are recorded: matrix products and attention.
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_int_mm", "_scaled_mm", "_scaled_grouped_mm", "_grouped_mm",
             "convolution", "convolution_backward")
 ATTENTION = "scaled_dot_product"
 
 
-def sign(index):
-    """1 or -1 by a hash of `index` (splitmix64)."""
-    value = (index + 0x9E3779B97F4A7C15) & MASK
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
-    return -1.0 if ((value ^ (value >> 31)) & 1) else 1.0
+def signed(value):
+    """The 64-bit integer that has the same bits; products of PyTorch's integers wrap."""
+    return value - (1 << 64) if value >> 63 else value
 
 
-class Sketches:
-    """Makes sketches; keeps the signs on each device."""
+def hashes(index):
+    """Hashes of a tensor of integers (splitmix64)."""
 
-    def __init__(self):
-        self.signs = {}
+    def folded(value, bits):
+        return value ^ ((value >> bits) & ((1 << (64 - bits)) - 1))
 
-    def _signs_on(self, device):
-        if device not in self.signs:
-            self.signs[device] = torch.tensor([sign(row) for row in range(ROWS)], dtype=torch.float64, device=device)
-        return self.signs[device]
+    value = index + signed(0x9E3779B97F4A7C15)
+    value = folded(value, 30) * signed(0xBF58476D1CE4E5B9)
+    value = folded(value, 27) * signed(0x94D049BB133111EB)
+    return folded(value, 31)
 
-    def of(self, flat):
-        """(norm, 64 sums) of a flat tensor."""
-        sums = torch.zeros(SUMS, dtype=torch.float64, device=flat.device)
-        squares = torch.zeros((), dtype=torch.float64, device=flat.device)
-        for index, part in enumerate(flat.split(SUMS * ROWS)):
-            part = (part.float() if part.element_size() == 1 else part).double()  # FP8 has no conversion to FP64
-            squares += part.square().sum()
-            if part.numel() % SUMS:
-                part = torch.nn.functional.pad(part, (0, SUMS - part.numel() % SUMS))
-            rows = part.view(-1, SUMS)
-            sums += sign((1 << 32) + index) * (self._signs_on(flat.device)[: len(rows)] @ rows)
-        return math.sqrt(squares.item()), sums.tolist()
+
+def sketch_of(flat):
+    """(norm, checksum of what is not finite, 64 sums) of a flat tensor."""
+    device = flat.device
+    columns = torch.arange(SUMS, device=device)
+    sums = torch.zeros(SUMS, dtype=torch.float64, device=device)
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    not_finite = torch.zeros((), dtype=torch.int64, device=device)
+    for block, part in enumerate(flat.split(SUMS * ROWS)):
+        part = (part.float() if part.element_size() == 1 else part).double()  # FP8 has no conversion to FP64
+        first = block * SUMS * ROWS
+        finite = part.abs() <= LARGEST
+        if not finite.all():
+            kinds = torch.where(part.isnan(), 3, torch.where(part > 0, 1, 2))
+            positions = torch.arange(first, first + len(part), device=device)
+            not_finite += torch.where(finite, 0, hashes(4 * positions + kinds)).sum()
+            part = torch.where(finite, part, 0.0)
+        squares += part.square().sum()
+        part = torch.nn.functional.pad(part, (0, -len(part) % SUMS)).view(-1, SUMS)
+        rows = torch.arange(first // SUMS, first // SUMS + len(part), device=device)
+        is_negative = (hashes(2 * rows)[:, None] << (SUMS - 1 - columns)) < 0  # the bit of the column is the sign bit
+        order = columns ^ (hashes(2 * rows + 1)[:, None] & (SUMS - 1))
+        sums += torch.where(is_negative, -part, part).gather(1, order).sum(0)
+    return math.sqrt(squares.item()), not_finite.item() % (1 << 64), sums.tolist()
 
 
 def is_capturing():
@@ -65,14 +75,13 @@ def is_capturing():
     return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
-def columns_of(tensor, sketches):
-    """The columns of a tensor in a file: type, shape, norm, checksum of its bits, sums."""
+def columns_of(tensor):
+    """The columns of a tensor in a file: type, shape, norm, checksums of its bits and of what is not finite, sums."""
     shape = "x".join(str(size) for size in tensor.shape) or "1"
-    norm, sums = sketches.of(tensor.reshape(-1))
-    if not math.isfinite(norm):
-        norm, sums = math.nan, []
+    norm, not_finite, sums = sketch_of(tensor.reshape(-1))
     bits = checksum(tensor) or 0
-    return [str(tensor.dtype).removeprefix("torch."), shape, f"{norm:.17g}", f"{bits:x}", ",".join(f"{one:.17g}" for one in sums)]
+    return [str(tensor.dtype).removeprefix("torch."), shape, f"{norm:.17g}", f"{bits:x}", f"{not_finite:x}",
+            ",".join(f"{one:.17g}" for one in sums)]
 
 
 class Values:
@@ -81,7 +90,7 @@ class Values:
     def __init__(self, session):
         self.session = session
         self.first, self.last = steps_of(os.environ.get(STEPS, ""))
-        self.sketches, self.lines, self.file, self.tensors = Sketches(), [], None, 0
+        self.lines, self.file, self.written, self.tensors = [], None, 0, 0
         self.of_steps = ()  # the first and the last step of recorded tensors
         self.inputs_end = 0  # lines before the first line after the model's inputs
         self.known = set()  # models whose initial weights are recorded, by identity
@@ -97,7 +106,7 @@ class Values:
                 continue
             called = name if index == 0 else f"{name}, part {index + 1}"
             place = [str(self.session.step), phase, module, called]
-            columns = columns_of(inner, self.sketches)
+            columns = columns_of(inner)
             self.lines.append("\t".join(" ".join(one.split()) for one in place) + "\t" + "\t".join(columns))
             self.tensors += 1
             self.of_steps = (*self.of_steps[:1], self.session.step) if self.of_steps else (self.session.step,) * 2
@@ -177,15 +186,28 @@ class Values:
         """Adds the lines of the step to the file of this rank."""
         if self.file is None:
             os.makedirs(os.environ[FOLDER], exist_ok=True)
-            self.file = open(self.path(), "x", encoding="utf-8")  # another process may have this rank, too
+            # Another process may have this rank, too.
+            self.file, self.process = open(self.path(), "x", encoding="utf-8"), os.getpid()
             self.file.write(f"{SCHEMA}\n")
+            atexit.register(self.close)
         self.file.write("".join(line + "\n" for line in self.lines))
         self.file.flush()
+        self.written += len(self.lines)
         self.lines = []
 
     def close(self):
-        if self.file is not None:
+        """The last line shows that the program was not killed. A child of the program has the file, too, and so has an
+        instrument of steps that are not counted."""
+        if self.file is None or os.getpid() != self.process or self not in self.session.instruments:
+            return
+        try:
+            if self.name not in self.session.failed:
+                self._write()
+                self.file.write(f"end\t{self.written}\n")
             self.file.close()
+        except OSError:
+            pass  # the recording has no last line
+        self.file = None
 
     def result(self):
         return {}, {}, [f"{self.tensors} tensors recorded"]
