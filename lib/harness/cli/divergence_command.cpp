@@ -226,7 +226,7 @@ CellRecord record_of(const Found& found) {
   complete.pass = seen.incomplete.empty();
   complete.observed = static_cast<double>(seen.incomplete.size());
   complete.limit = 0;
-  complete.detail = seen.incomplete.empty() ? "" : seen.incomplete.front();
+  complete.detail = seen.incomplete.empty() ? "" : *seen.incomplete.begin();
   CellRecord out = found.record;
   out.verdict = *equal.pass && *paired.pass && *complete.pass ? Verdict::kPass : Verdict::kFail;
   out.reason = !*equal.pass ? text_of(*seen.first) : !*paired.pass ? paired.detail : complete.detail;
