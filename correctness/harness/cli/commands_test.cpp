@@ -19,12 +19,9 @@ using sample::run;
 using sample::Scenarios;
 
 TEST(Divergence, AFolderHasOneRun_AndStepsThatNoProgramReachesAreNamed) {
-  const Scenarios scenarios({});
+  Scenarios scenarios({});
+  scenarios.add("own", "device: cpu\n");
   const std::string file = scenarios.file("own.yaml").string(), out = scenarios.file("recordings").string();
-  sample::write(file,
-                "version: 1\nname: own\ntitle: Own\nmodel: {layer: linear, hidden: 64, seq: 8}\n"
-                "training: {steps: 2}\nmatrix: {device: [cpu]}\nmeasure: [memory]\n"
-                "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
   const auto divergence = [&](const std::string& steps) {
     return run({"divergence", file, "--arms", "before,after", "--steps", steps, "-o", out});
   };
