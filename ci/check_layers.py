@@ -50,7 +50,7 @@ MODULES = {
     "lib/harness/cell": ("lib/recipe",),
     "lib/harness/scenario": ("lib/harness/cell",),
     "lib/harness/predict": ("lib/harness/cell",),
-    "lib/harness/eager": ("lib/harness/cell",),
+    "lib/harness/eager": ("lib/harness/cell", "lib/memory"),
     "lib/harness/reference": ("lib/harness/cell",),
     "lib/harness/data": ("lib/harness/cell",),
     "lib/harness/train": ("lib/harness/data", "lib/optim"),
@@ -71,9 +71,10 @@ MODULES = {
 
 # Modules that include only themselves and these, whatever those may include: predictions and the reference step
 # are independent statements of what the runtime must do, so they share no code with it; and the content of a corpus is known before
-# there is a runtime.
+# there is a runtime. The eager program of PyTorch shares only the allocator, whose rules are PyTorch's.
 SEALED = {module: ("lib/core", "lib/harness/cell")
-          for module in ("lib/harness/data", "lib/harness/eager", "lib/harness/predict", "lib/harness/reference")}
+          for module in ("lib/harness/data", "lib/harness/predict", "lib/harness/reference")}
+SEALED["lib/harness/eager"] = ("lib/core", "lib/harness/cell", "lib/memory")
 
 # External headers by pattern, and the modules that may see them.
 EVERYWHERE = ("lib", "scenarios", "bench", "correctness")

@@ -53,7 +53,7 @@ def run(options):
         print(f"note: {corpus} is not the text of the published runs", file=sys.stderr)
     out = pathlib.Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "scenario.yaml"
+    file = out / SCENARIO.name  # by which its scenario is called
     file.write_text(scenario_text(SCENARIO.read_text(encoding="utf-8"), corpus, options.small), encoding="utf-8")
     results = out / "results.json"
     results.unlink(missing_ok=True)

@@ -185,6 +185,26 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   EXPECT_EQ(refusal(torchao, {{"bias", "false"}}), "");
 }
 
+TEST(Abilities, ATrainingIsResumedOnlyForItsValues) {
+  CellConfig engine = cell_of("transformer_engine"), torch = cell_of("torch");
+  engine.measure = torch.measure = {"parity", "twin"};
+  EXPECT_EQ(refusal(engine, {{"resume_at", "2"}}), "");
+  EXPECT_EQ(refusal(torch, {{"resume_at", "2"}}), "");
+  EXPECT_EQ(refusal(engine, {{"dropout", "0.1"}}), "model.dropout");
+  engine.measure = {"memory", "parity"};
+  EXPECT_EQ(refusal(engine, {{"resume_at", "2"}}), "training.resume_at");
+}
+
+TEST(Abilities, TransformerEngineHasOptionsOfRecipesAndCachedWeights) {
+  const CellConfig engine = cell_of("transformer_engine");
+  EXPECT_EQ(refusal(engine, {{"recipe", "current"}, {"epsilon", "0.001"}}), "");
+  EXPECT_EQ(refusal(engine, {{"recipe", "delayed"}, {"amax_history_length", "16"}}), "");
+  EXPECT_EQ(refusal(engine, {{"recipe", "mxfp8"}, {"scale_rounding", "floor"}}),
+            "training.recipe_options.scale_rounding");
+  EXPECT_EQ(refusal(engine, {{"recipe", "current"}, {"cache_weights", "true"}}), "");
+  EXPECT_EQ(refusal(cell_of("torchao"), {{"recipe", "current"}, {"cache_weights", "true"}}), "training.cache_weights");
+}
+
 TEST(Abilities, AWorkerWithoutTheFileHasNoRules) {
   EXPECT_EQ(Abilities("/nonexistent/abilities.json").why_unable(cell_of("torch"), Arm::kAfter), "");
 }

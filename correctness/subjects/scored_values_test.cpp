@@ -1,4 +1,4 @@
-#include "harness/subjects/scored_values.h"
+#include "harness/subjects/scored/scored_values.h"
 
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ class ScoredValues : public ::testing::Test {
   static std::string description(int rank) {
     const std::string own = rank == 0 ? R"("begin": 0, "end": 2)" : R"("begin": 2, "end": 4)";
     const std::string other = rank == 0 ? R"("begin": 0, "end": 1)" : R"("begin": 1, "end": 2)";
-    return R"({"gathered_equals_unsharded": true, "tensors": [{"name": "w", "elements": 4, "gradient": 2, )" + own +
-           R"(}, {"name": "b", "elements": 2, "gradient": 1, )" + other + "}]}";
+    return R"({"gathered_equals_unsharded": true, "tensors": [{"name": "w", "elements": 4, "rows": 2, "gradient": 2, )" +
+           own + R"(}, {"name": "b", "elements": 2, "rows": 1, "gradient": 1, )" + other + "}]}";
   }
 
   void put(const std::string& run, const std::string& name, const std::vector<float>& values) {
@@ -104,6 +104,41 @@ TEST_F(ScoredValues, GradientsWithTheSameWeightsAreScoredByTensor) {
   EXPECT_EQ(reason("parity.same_weights_grad_sqnr_db"), "w: a value of BF16's is not finite");
   put("arm", "own_pass_gradients-0.f32", {3.0f});
   EXPECT_THROW(score_values(directory_.string()), Error);
+}
+
+TEST_F(ScoredValues, APassIsComparedWithNewlyBuiltLayersAndWithOneRank) {
+  const auto fault = [&] { return reason("parity.twin_faults"); };
+  EXPECT_EQ(fault(), "the worker recorded no plain twin");
+  sample::write(directory_ / "cell.json", R"({"ranks": 2, "sharded": true, "shards": 2, "micro_batches": 1,
+                "in_f32": false, "reduced_in_f32": false, "sums_loss": false, "why_not_joined": ""})");
+  for (int rank = 0; rank < 2; ++rank) {
+    std::string text = description(rank);
+    sample::write(directory_ / "arm" / ("rank-" + std::to_string(rank) + ".json"),
+                  text.replace(0, 1, R"({"input_gradient": 1, )"));
+    for (const char* of : {"own", "again"}) {
+      const std::string end = std::to_string(rank) + ".f32";
+      put("arm", std::string(of) + "_pass_output-" + end, {1.0f, 2.0f});
+      put("arm", std::string(of) + "_pass_gradients-" + end, {3.0f, 4.0f, 1.0f, 2.0f});
+    }
+  }
+  EXPECT_EQ(metric("parity.twin_faults"), 0.0);
+  EXPECT_EQ(metric("parity.twin_tensors"), 8.0) << "each rank has the output, two gradients and the input's";
+  put("arm", "again_pass_gradients-1.f32", {3.0f, 4.0f, 1.0f, 2.5f});
+  EXPECT_EQ(metric("parity.twin_faults"), 1.0);
+  EXPECT_EQ(fault().find("gradient input, rank 1, after the last step: 1 of 1 values differ"), 0u) << fault();
+  put("arm", "again_pass_gradients-1.f32", {3.0f, 4.0f, 1.0f, 2.0f});
+
+  for (const char* of : {"joined", "exact"}) {
+    put("arm", std::string(of) + "_outputs-0.f32", {1.0f, 2.0f, 1.0f, 2.0f});
+    put("arm", std::string(of) + "_gradients-0.f32", {3.0f, 4.0f, 3.0f, 4.0f, 1.0f, 1.0f});
+  }
+  EXPECT_EQ(metric("parity.twin_faults"), 0.0);
+  EXPECT_EQ(metric("parity.twin_tensors"), 12.0) << "and the outputs of both ranks, and two unsharded gradients";
+  put("arm", "joined_gradients-0.f32", {3.0f, 4.0f, 1.5f, 2.0f, 1.0f, 1.0f});
+  EXPECT_EQ(metric("parity.twin_faults"), 1.0) << "the second rank's rows are doubled";
+  EXPECT_EQ(fault().find("gradient w, after the last step: "), 0u) << fault();
+  put("arm", "joined_gradients-0.f32", {3.0f, 4.0f, std::numeric_limits<float>::quiet_NaN(), 4.0f, 1.0f, 1.0f});
+  EXPECT_EQ(fault(), "gradient w, after the last step: a value is not finite");
 }
 
 TEST_F(ScoredValues, NormsOfGradientsAndUpdatesAreRelativeToBf16) {

@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -193,6 +194,128 @@ TEST_F(Watch, OfTwoProcessesOfOneRankTheOneWithStepsCounts) {
   launcher["pid"] = 7;
   EXPECT_EQ(watch({launcher, rank}), 0);
   EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);
+}
+
+TEST_F(Watch, OfTwoProcessesOfOneRankThatTrainedBothFindingsCount) {
+  Json first = process(0, 1, 1000), second = process(0, 1, 3000);
+  first["findings"] = {finding("still", "", "1 of 3 weights have not moved", 1)};
+  second["pid"] = 7;
+  second["steps"] = 6;
+  EXPECT_EQ(watch({first, second}), 1) << output_;
+  EXPECT_TRUE(contains(output_, "sh: 6 steps on 1 rank")) << output_;
+  EXPECT_TRUE(contains(output_, "  others    rank 0: 1 more process trained, whose figures are not shown\n"))
+      << output_;
+  second["steps"] = 5;
+  EXPECT_EQ(watch({first, second}), 1);
+  EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 3000)
+      << "the lower pid decides";
+}
+
+TEST_F(Watch, WhatAnInstrumentThatFailedDidNotSeeIsNotFoundToBeSound) {
+  Json zero = process(0, 2, 1000), one = process(1, 2, 500);
+  one["failed"] = {finding("failed", "parity", "parity: NotImplementedError: no kernel (step 1, before_update)", 0)};
+  EXPECT_EQ(watch({zero, one}), 5) << output_;
+  EXPECT_TRUE(
+      contains(output_, "  failed    parity: NotImplementedError: no kernel (step 1, before_update) (rank 1 of 2)\n"))
+      << output_;
+  EXPECT_TRUE(contains(output_, "  found     nothing in what was measured\n")) << output_;
+  EXPECT_EQ(cell_.at("verdict"), "inconclusive");
+  EXPECT_TRUE(contains(cell_.at("reason"), "NotImplementedError")) << cell_.at("reason");
+  EXPECT_TRUE(gate("parity.weights_moved").is_null()) << "a weight of rank 1 may stay";
+  EXPECT_EQ(gate("memory.growth_bytes").at("pass"), true);
+  one["findings"] = {finding("not_finite", "", "gradients are not finite since step 1: w", 1)};
+  EXPECT_EQ(watch({zero, one}), 1) << output_;
+  EXPECT_EQ(gate("parity.gradients_not_finite").at("pass"), false);
+  Json lost = process(0, 1, 1000);
+  lost["state"] = "error";
+  lost["error"] = "while results were written: OSError: no space";
+  EXPECT_EQ(watch({lost}), 5) << output_ << "the program itself ended with status 0";
+  EXPECT_TRUE(contains(output_, "  failed    while results were written: OSError: no space\n")) << output_;
+}
+
+TEST_F(Watch, RanksWithoutFiguresAreMissed) {
+  Json zero = process(0, 4, 1000), one = process(1, 4, 500), two = process(2, 4, 9000);
+  two["steps"] = 0;
+  EXPECT_EQ(watch({zero, one, two}), 5) << output_;
+  EXPECT_TRUE(contains(output_, "  missing   ranks 2, 3 of 4 left no figures\n")) << output_;
+  EXPECT_TRUE(contains(output_, "figures of rank 0, the worst")) << output_ << "rank 2 has none";
+  EXPECT_EQ(cell_.at("verdict"), "inconclusive");
+  for (Json* each : {&zero, &one}) (*each)["findings"] = {finding("still", "", "1 weight has not moved", 1)};
+  EXPECT_EQ(watch({zero, one}), 1);
+  EXPECT_TRUE(contains(output_, "FOUND     1 weight has not moved (ranks 0, 1 of 4)")) << output_;
+  for (Json* each : {&zero, &one}) {
+    (*each)["on_this_host"] = 2;
+    (*each)["findings"] = Json::array();
+  }
+  EXPECT_EQ(watch({zero, one}), 0) << output_ << "the other two are on another host";
+  EXPECT_EQ(watch({zero}), 5) << output_;
+  EXPECT_TRUE(contains(output_, "  missing   1 of the 2 ranks on this host left no figures\n")) << output_;
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) ::setenv(name, name[0] == 'W' ? "2" : "0", 1);
+  EXPECT_EQ(watch({zero}), 0) << output_ << "each rank has an fp8lab of its own";
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK"}) ::unsetenv(name);
+}
+
+TEST_F(Watch, TensorsThatNoRankRecordedAreMissed) {
+  const std::string folder = (directory_ / "values").string();
+  EXPECT_EQ(watch({process(0, 1, 1000)}, "", {"--values", folder}), 5) << output_;
+  EXPECT_TRUE(contains(output_, "  failed    values: no rank left a file in " + folder + "\n")) << output_;
+  EXPECT_EQ(
+      watch({process(0, 1, 1000)}, "mkdir -p " + folder + "; echo > " + folder + "/rank-0.tsv", {"--values", folder}),
+      0)
+      << output_;
+  EXPECT_EQ(watch({process(0, 1, 1000)}, "", {"--values", folder + "/rank-0.tsv"}), 2) << output_;
+  EXPECT_FALSE(contains(output_, "model")) << "the program did not run";
+}
+
+// torchrun starts each rank in a session of its own, which signals to torchrun's process group do not reach.
+class WatchedRank : public Watch {
+ protected:
+  WatchedRank() {
+    std::filesystem::create_directory(directory_ / "tmp");
+    ::setenv("TMPDIR", (directory_ / "tmp").c_str(), 1);
+    sample::write(directory_ / "launch.sh",
+                  "trap '' TERM\nsetsid sleep 600 > /dev/null 2>&1 &\necho $! > pid\n"
+                  "echo started\n[ \"$1\" = ends ] || wait\n");
+  }
+  ~WatchedRank() override { ::unsetenv("TMPDIR"); }
+
+  std::vector<std::string> words(const std::string& mode) const {
+    return {"watch", "-o", out(), "--", "/bin/sh", "launch.sh", mode};
+  }
+  bool rank_lives() const {
+    const std::string state =
+        sample::read("/proc/" + std::to_string(std::stoi(sample::read(directory_ / "pid"))) + "/stat");
+    return !state.empty() && !contains(state, ") Z ");
+  }
+};
+
+TEST_F(WatchedRank, EndsWithTheProgram) {
+  sample::Process program(words("ends"), directory_.string());
+  EXPECT_EQ(program.finish(), 5) << program.output;
+  EXPECT_FALSE(rank_lives());
+}
+
+TEST_F(WatchedRank, EndsAtTheSecondSignal) {
+  sample::Process program(words("waits"), directory_.string());
+  program.read_until("started");
+  program.signal(SIGTERM);
+  ::usleep(200'000);
+  EXPECT_TRUE(rank_lives()) << "the first signal is for the launcher";
+  program.signal(SIGTERM);
+  EXPECT_EQ(program.finish(), 128 + SIGTERM) << program.output;
+  EXPECT_FALSE(rank_lives());
+}
+
+TEST_F(WatchedRank, EndsWithAProgramThatIsKilled_ItsFilesEndWithTheNextRun) {
+  sample::Process program(words("waits"), directory_.string());
+  program.read_until("started");
+  program.signal(SIGKILL);
+  EXPECT_EQ(program.finish(), -SIGKILL);
+  for (int tries = 0; rank_lives() && tries < 500; ++tries) ::usleep(20'000);
+  EXPECT_FALSE(rank_lives());
+  EXPECT_FALSE(std::filesystem::is_empty(directory_ / "tmp"));
+  EXPECT_EQ(watch({process(0, 1, 1000)}), 0) << output_ << errors_;
+  EXPECT_TRUE(std::filesystem::is_empty(directory_ / "tmp"));
 }
 
 TEST_F(Watch, JsonOnStandardOutputIsResultsAlone) {

@@ -48,6 +48,12 @@ class WatchedProgramTest : public ::testing::Test {
     return code;
   }
 
+  /// PyTorch 2.6 shards on GPUs only.
+  bool shards_on_host() const {
+    const std::string probe = python_ + " -c 'import torch; torch.cpu.current_stream().record_event'";
+    return std::system((probe + " 2> /dev/null").c_str()) == 0;
+  }
+
   Json value(const std::string& metric) const {
     return cell_.at("arms").at("after").at("metrics").at(metric).at("value");
   }
@@ -127,12 +133,16 @@ TEST_F(WatchedProgramTest, RanksMoveTheirGradientsAndTheWorstRankIsNamed) {
   EXPECT_TRUE(contains(output_, "on 2 ranks, cpu")) << output_;
   EXPECT_TRUE(contains(output_, "figures of rank 1, the worst")) << output_;
   EXPECT_TRUE(contains(output_, "train.py: history[*] (rank 1 of 2)")) << output_;
+  EXPECT_TRUE(contains(cell_.at("arms").at("after").at("notes").dump(), "figures of rank 1, whose peak is largest"));
   EXPECT_EQ(value("traffic.all_reduce_bytes"), value("memory.by_holder.gradient"))
       << "DistributedDataParallel reduces each gradient once";
   EXPECT_EQ(value("memory.by_holder.unexplained"), 0);
+  EXPECT_EQ(watch("first_buckets", 2), 0) << output_;
+  EXPECT_EQ(value("memory.by_holder.recipe_state"), value("memory.by_holder.gradient")) << "the buckets of the setup";
 }
 
 TEST_F(WatchedProgramTest, ShardsAreGatheredAndReducedAsTheirSizesSay) {
+  if (!shards_on_host()) GTEST_SKIP() << "this PyTorch shards on GPUs only";
   EXPECT_EQ(watch("sharded", 2), 0) << output_;
   const int block = 4 * (32 * 64 + 64 + 64 * 32 + 32), root = 4 * (32 * 32 + 32 + 4 * 4 + 4);
   EXPECT_EQ(value("traffic.all_gather_bytes"), 2 * 2 * block + root) << "the root stays gathered until backward";

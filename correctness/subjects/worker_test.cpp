@@ -152,6 +152,23 @@ TEST_F(Worker, ParityFindsAProductThatReadsStaleWeights) {
   }
 }
 
+TEST_F(Worker, PlainTwinFindsDefectsThatBothArmsMayShare) {
+  const std::string training = "training: {steps: 2, optimizer: adam, learning_rate: 1e-2, moments: bf16, loss: mse, ";
+  struct Case {
+    std::string defect, keys, ranks, fault;
+  };
+  for (const Case& one : {Case{"first_micro_batch", "micro_batches: 2}\n", "1", "after the last step: scale"},
+                          Case{"sum_of_ranks", "micro_batches: 1}\n", "2", "its slope on the reference is 2"},
+                          Case{"other_recompute", "checkpoint: full}\n", "1", "values differ from the plain twin's"},
+                          Case{"stale_transpose", "micro_batches: 1}\n", "1", "values differ from the plain twin's"}}) {
+    const Json cells = run(kDouble + training + one.keys + "versions: {before: " + one.defect + "}\nmatrix: {ranks: [" +
+                           one.ranks + "]}\nmeasure: [parity]\n" + any("parity.twin_faults"));
+    EXPECT_GE(metric(cells[0], "before", "parity.twin_faults"), 1) << one.defect;
+    EXPECT_EQ(metric(cells[0], "after", "parity.twin_faults"), 0) << one.defect;
+    EXPECT_TRUE(notes(cells[0], "before", one.fault)) << one.defect << cells[0].at("arms").at("before").at("notes");
+  }
+}
+
 TEST_F(Worker, ControlsOfALibraryFindPlantedChanges) {
   const Json cells =
       run(kDouble + "training: {steps: 2}\nmatrix: {control: [same, planted]}\nmeasure: [memory, traffic]\n" +

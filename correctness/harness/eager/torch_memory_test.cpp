@@ -59,10 +59,12 @@ CellConfig llama3_8b(int ranks) {
   return cell;
 }
 
-TorchMemory newest() { return TorchMemory::find(kWorkerDirectory, TorchMemory::newest()); }
+TorchMemory newest(const char* library = "torch") {
+  return TorchMemory::find(kWorkerDirectory, TorchMemory::newest(library));
+}
 
-double figure(const CellConfig& cell, const char* name, Program program = Program::kTorchtitan) {
-  return newest().estimate(cell, Arm::kAfter, program).figures.at(name);
+double figure(const CellConfig& cell, const char* name, const char* library = "torch") {
+  return newest(library).estimate(cell, Arm::kAfter, Program::kTorchtitan).figures.at(name);
 }
 
 std::int64_t held(const Estimate& estimate, std::string_view owner) {
@@ -71,9 +73,10 @@ std::int64_t held(const Estimate& estimate, std::string_view owner) {
   return 0;
 }
 
-std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter) {
+std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter, const char* library = "torch",
+                      Program program = Program::kTorchtitan) {
   try {
-    newest().estimate(cell, arm, Program::kTorchtitan);
+    newest(library).estimate(cell, arm, program);
   } catch (const Error& error) {
     return error.what();
   }
@@ -82,7 +85,7 @@ std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter) {
 
 TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
   const TorchRuns runs = read_torch_runs(TorchMemory::runs_in(kWorkerDirectory));
-  ASSERT_GE(runs.rows.size(), 60U);
+  ASSERT_GE(runs.rows.size(), 117U);
   for (const TorchRun& run : runs.rows) expect_close(run);
   for (const Operators operators : {Operators::kHost, Operators::kCudaOnShapes}) {
     const Accuracy accuracy = accuracy_of(runs, operators);
@@ -90,6 +93,29 @@ TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
     EXPECT_EQ(accuracy.within, accuracy.runs);
     EXPECT_TRUE(accuracy.worst <= kTolerance) << accuracy.worst;
   }
+}
+
+// A block that leaves at most 1 MiB of its segment is counted with this rest, and the rest depends on the order of
+// all frees before. What is reserved depends on it more: two of 32 runs have 12 and 13 % more than predicted.
+TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
+  const TorchRuns runs = read_torch_runs(TorchMemory::gpu_runs_in(kWorkerDirectory));
+  ASSERT_GE(runs.rows.size(), 30U);
+  for (const TorchRun& run : runs.rows) {
+    const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
+    for (const auto& [name, measured] :
+         {std::pair("memory.peak_bytes", run.peak), std::pair("memory.end_of_forward_bytes", run.end_of_forward),
+          std::pair("memory.end_of_backward_bytes", run.end_of_backward),
+          std::pair("memory.end_of_step_bytes", run.end_of_step)}) {
+      const double more = static_cast<double>(memory.figures.at(name)) - measured;
+      EXPECT_TRUE(std::abs(more) <= 8 << 20) << name << ": " << more << " B more than measured: " << run.what;
+    }
+  }
+  const Accuracy live = accuracy_of(runs, Operators::kCuda), reserved = accuracy_of_reserved(runs);
+  EXPECT_EQ(live.within, runs.rows.size());
+  EXPECT_TRUE(live.worst <= 0.002) << live.worst;
+  EXPECT_EQ(reserved.runs, runs.rows.size());
+  EXPECT_GE(reserved.within, runs.rows.size() - 2);
+  EXPECT_TRUE(reserved.worst <= 0.14) << reserved.worst;
 }
 
 // A row that another program or other operators made is further away: the comparison above can fail.
@@ -129,6 +155,15 @@ TEST(TorchMemoryOfLlama3, WithRecomputation_IsTheInputsOfLayersAndOneLayer) {
   EXPECT_NEAR(all - inputs, 32 * layer, 32 * 1024);
 }
 
+// pytorch#129721: Llama-3 8B over eight GPUs, FSDP2, no recomputation: 77.29 GiB reserved.
+TEST(TorchMemoryOfLlama3, ReservedMemory_IsNearThePublishedFigure) {
+  const CellConfig cell = llama3_8b(8);
+  const double reserved = figure(cell, "memory.reserved_peak_bytes"), peak = figure(cell, "memory.peak_bytes");
+  EXPECT_GE(reserved, peak);
+  constexpr double kGiB = 1 << 30;
+  EXPECT_NEAR(reserved / kGiB, 77.29, 0.05 * 77.29) << "live " << peak / kGiB;
+}
+
 TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
   CellConfig cell = llama3_8b(8);
   const double peak = figure(cell, "memory.peak_bytes");
@@ -143,12 +178,14 @@ TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
   CellConfig cell = llama3_8b(8);
   EXPECT_EQ(reason_of(cell), "");
   cell.mesh = "2x4";
+  EXPECT_EQ(reason_of(cell), "");
+  cell.context_parallel = 2;
   cell.model.dropout = 0.1;
   cell.training.recipe = "delayed";
   const std::string reason = reason_of(cell);
-  for (const char* key : {"mesh: ", "model.dropout: ", "training.recipe: delayed; "})
+  for (const char* key : {"context_parallel: ", "model.dropout: ", "training.recipe: delayed; "})
     EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
-  cell.mesh.clear();
+  cell.context_parallel = 1;
   cell.model.dropout = 0;
   EXPECT_EQ(reason_of(cell, Arm::kBf16), "");
   cell = llama3_8b(8);
@@ -158,12 +195,61 @@ TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
   EXPECT_EQ(reason_of(cell), "");
   cell.model.vocabulary = 0;
   EXPECT_NE(reason_of(cell).find("model.vocabulary: "), std::string::npos) << reason_of(cell);
+  EXPECT_NE(reason_of(cell).find("training.loss: "), std::string::npos) << reason_of(cell);
+  cell.training.loss = Loss::kMse;
+  cell.model.layer = "layernorm_mlp";
+  EXPECT_EQ(reason_of(cell, Arm::kAfter, "torch", Program::kWorker), "");
+  EXPECT_NE(reason_of(cell).find("model.layer: "), std::string::npos) << reason_of(cell);
+}
+
+TEST(TorchMemoryOfTorchao, OfKeysThatItDoesNotCover_NamesEach) {
+  CellConfig cell = llama3_8b(8);
+  cell.training.recipe = "current";
+  EXPECT_NE(reason_of(cell).find("training.recipe: current; "), std::string::npos) << reason_of(cell);
+  EXPECT_EQ(reason_of(cell, Arm::kAfter, "torchao"), "");
+  cell.training.quantized_weights = true;
+  EXPECT_EQ(reason_of(cell, Arm::kAfter, "torchao"), "");
+  cell.mesh = "8x1";
+  cell.training.recipe = "block";
+  const std::string reason = reason_of(cell, Arm::kAfter, "torchao");
+  for (const char* key : {"training.recipe: block; ", "training.quantized_weights: "})
+    EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
+  EXPECT_EQ(reason_of(cell, Arm::kBf16, "torchao"), "");
+}
+
+// What its Float8Linear saves is the input in 16 bits, as without it.
+TEST(TorchMemoryOfTorchao, SavesWhatBf16Saves_GathersInEightBits) {
+  CellConfig cell = llama3_8b(8);
+  const auto owned = [&](std::string_view owner) {
+    return held(newest("torchao").estimate(cell, Arm::kAfter, Program::kTorchtitan), owner);
+  };
+  const double in_bf16 = figure(cell, "memory.end_of_forward_bytes");
+  const std::int64_t saved = owned("activations saved for backward");
+  cell.training.recipe = "current";
+  EXPECT_EQ(figure(cell, "memory.end_of_forward_bytes", "torchao"), in_bf16);
+  EXPECT_EQ(owned("activations saved for backward"), saved);
+  EXPECT_EQ(newest("torchao").estimate(cell, Arm::kBf16, Program::kTorchtitan).figures.at("memory.peak_bytes"),
+            figure(llama3_8b(8), "memory.peak_bytes"));
+  cell.model.seq = 64;  // so that parameters make the peak
+  const double in_16_bits = figure(cell, "memory.forward_peak_bytes", "torchao");
+  cell.training.quantized_weights = true;
+  EXPECT_LT(figure(cell, "memory.forward_peak_bytes", "torchao"), in_16_bits);
+}
+
+TEST(TorchMemoryOfTorchao, StatesHowItWasCompared) {
+  const std::string title = newest("torchao").title(Program::kTorchtitan);
+  EXPECT_EQ(title.rfind("As torchao@0.18: ", 0), 0U) << title;
+  for (const char* part : {"torch.compile fuses", "with CUDA's operators on shapes"})
+    EXPECT_NE(title.find(part), std::string::npos) << title;
+  EXPECT_EQ(title.find("on a CPU"), std::string::npos) << title;
+  EXPECT_EQ(newest().title(Program::kTorchtitan).find("torch.compile"), std::string::npos);
 }
 
 TEST(TorchMemory, OfReleasesThatItDoesNotCover_IsRefused) {
-  for (const char* release : {"torch@2.8", "torch@2.16", "torch@3.1", "torch@", "torch", "torch@2"})
+  for (const char* release : {"torch@2.8", "torch@2.16", "torch@3.1", "torch@", "torch", "torch@2", "torchao@0.12",
+                              "torchao@0.19", "torchao@2.15", "torchao", "tensorflow@2.15"})
     EXPECT_THROW(TorchMemory::find(kWorkerDirectory, release), Error) << release;
-  for (const char* release : {"torch@2.9", "torch@2.11.0", "torch@2.15"})
+  for (const char* release : {"torch@2.9", "torch@2.11.0", "torch@2.15", "torchao@0.13", "torchao@0.18.0"})
     EXPECT_EQ(TorchMemory::find(kWorkerDirectory, release).name(), release);
 }
 

@@ -1,4 +1,4 @@
-#include "harness/measure/plain_twin.h"
+#include "harness/measure/twin/plain_twin.h"
 
 #include <gtest/gtest.h>
 

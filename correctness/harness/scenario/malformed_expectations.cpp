@@ -50,6 +50,27 @@ std::vector<Malformed> malformed_matrices_and_expectations() {
        fix_with("expect:\n  - {metric: parity.loss_gap, arm: after, equals: 0}\n"),
        10,
        {"add `parity` to `measure`"}},
+      {"otherwise_without_when",
+       fix_with("expect:\n  - {metric: memory.peak_bytes, arm: after, equals: 0, otherwise: 1}\n"),
+       10,
+       {"`expect.otherwise` has no effect", "add `when`"}},
+      {"otherwise_twice",
+       fix_with("matrix: {recipe: [bf16, mxfp8]}\nexpect:\n"
+                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: bf16}, otherwise: 1}\n"
+                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: mxfp8}, otherwise: 1}\n"),
+       12,
+       {"is given twice"}},
+      {"otherwise_predicted",
+       fix_with("matrix: {recipe: [bf16, mxfp8]}\nexpect:\n"
+                "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: bf16}, otherwise: predicted}\n"),
+       11,
+       {"`expect.otherwise` must be a number"}},
+      {"otherwise_in_no_cell",
+       fix_with(
+           "matrix: {recipe: [bf16, mxfp8]}\nexpect:\n"
+           "  - {metric: memory.peak_bytes, arm: after, equals: 0, when: {recipe: [bf16, mxfp8]}, otherwise: 1}\n"),
+       11,
+       {"`expect.otherwise` has no effect: every cell has an entry"}},
       {"expect_no_metric", fix_with("expect:\n  - {arm: after, equals: 0}\n"), 10, {"`metric` is missing"}},
       {"expect_no_arm",
        fix_with("expect:\n  - {metric: memory.peak_bytes, equals: 0}\n"),

@@ -66,7 +66,6 @@ std::vector<Malformed> malformed() {
       {"no_version", "name: a\n", 1, {"`version` is missing"}},
       {"version_two", "version: 2\n", 1, {"`version` must be 1", "2"}},
       {"version_text", "version: \"1\"\n", 1, {"`version` must be 1", "quoted"}},
-      {"no_name", "version: 1\ntitle: a\n", 1, {"`name` is missing"}},
       {"name_with_slash", "version: 1\nname: a/b\n", 2, {"`name`", "a-z"}},
       {"no_title", "version: 1\nname: a\n", 1, {"`title` is missing"}},
       {"no_measure", "version: 1\nname: a\ntitle: t\nmodel: {hidden: 8, seq: 1}\n", 1, {"`measure` is missing"}},

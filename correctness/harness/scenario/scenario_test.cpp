@@ -150,10 +150,83 @@ TEST(Scenario, ParityImpliesGatesOfArmsThatHaveTheFigures) {
   using Texts = std::vector<std::string>;
   EXPECT_EQ(texts("ranks: 1\n"), (Texts{"after parity.same_weights_grad_sqnr_db is at least 3"}));
   EXPECT_EQ(texts("ranks: 2\n"),
-            (Texts{"after parity.twin_faults equals 0", "after parity.same_weights_grad_sqnr_db is at least 3",
-                   "bf16 parity.twin_faults equals 0"}));
+            (Texts{"after parity.twin_faults equals 0", "after parity.ranks_equal equals 1",
+                   "after parity.gathered_equals_unsharded equals 1",
+                   "after parity.same_weights_grad_sqnr_db is at least 3", "bf16 parity.twin_faults equals 0",
+                   "bf16 parity.ranks_equal equals 1", "bf16 parity.gathered_equals_unsharded equals 1"}));
   EXPECT_EQ(texts("ranks: 1\nexpect: [{metric: parity.same_weights_grad_sqnr_db, at_least: 9}]\n"),
             (Texts{"after parity.same_weights_grad_sqnr_db is at least 9"}));
+}
+
+TEST(Scenario, ParityImpliesThatEveryWeightMovesIfStepsAreLargeEnough) {
+  Vocabulary vocabulary = sample::vocabulary();
+  vocabulary.computes_values = [](std::string_view device) { return device != "meta"; };
+  vocabulary.quantizes = [](std::string_view) { return false; };
+  vocabulary.why_absent = [](const CellConfig&, Arm, std::string_view) { return ""; };
+  const auto implies = [&](const std::string& training, const std::string& more = "") {
+    const std::string text =
+        "version: 1\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [parity]\ntraining: {" + training + "}\n" + more;
+    const std::vector<PlannedCell> cells = plan_cells(parse_scenario(text, "p.yaml", vocabulary), vocabulary);
+    return std::ranges::any_of(cells.front().expect, [](const Expectation& e) {
+      return e.metric == "parity.weights_moved" && e.comparison == Comparison::kEquals && e.low == 1;
+    });
+  };
+  EXPECT_TRUE(implies("steps: 2, optimizer: adam, learning_rate: 0.001, master_weights: f32"));
+  EXPECT_FALSE(implies("steps: 1, optimizer: adam, learning_rate: 0.001, master_weights: f32"));
+  EXPECT_FALSE(implies("steps: 9, optimizer: adam, learning_rate: 0.001")) << "BF16 rounds each step back";
+  EXPECT_TRUE(implies("steps: 9, optimizer: adam, learning_rate: 0.001, param_dtype: f32"));
+  EXPECT_TRUE(implies("steps: 1, optimizer: foreach_adam, learning_rate: 0.01"));
+  EXPECT_FALSE(implies("steps: 9, optimizer: sgd, learning_rate: 0.01"));
+  EXPECT_FALSE(implies("steps: 1, optimizer: adam, learning_rate: 0.01", "matrix: {device: [meta, cpu]}\n"));
+}
+
+TEST(Scenario, WithoutANameIsCalledAsItsFile) {
+  const std::string text = "version: 1\ntitle: P\nmodel: {hidden: 8, seq: 1}\nmeasure: [memory]\n";
+  EXPECT_EQ(parse_scenario(text, "folder/my-file.yaml", kVocabulary).name, "my-file");
+  EXPECT_EQ(parse_scenario(text + "name: other\n", "folder/my-file.yaml", kVocabulary).name, "other");
+  EXPECT_EQ(parse_scenarios(text + "variants: {small: {title: S}}\n", "a.yaml", kVocabulary).at(1).name, "a-small");
+  try {
+    parse_scenario(text, "My File.yaml", kVocabulary);
+    FAIL();
+  } catch (const ScenarioError& error) {
+    EXPECT_NE(std::string(error.what()).find("`name` becomes part of ids"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Scenario, OtherwiseGatesTheCellsWithoutAnEntryOfTheMetricAndArm) {
+  const std::vector<PlannedCell> cells = plan(sample::kFixScenario + R"(
+matrix: {recipe: [delayed, mxfp8, bf16]}
+expect:
+  - {metric: memory.peak_bytes, arm: difference, equals: 5, when: {recipe: delayed}, otherwise: 1 KiB}
+  - {metric: memory.peak_bytes, arm: difference, at_least: 1, when: {recipe: mxfp8}}
+  - {metric: memory.peak_bytes, arm: after, at_least: 0}
+)");
+  ASSERT_EQ(cells.size(), 3u);
+  const auto differences = [](const PlannedCell& cell) {
+    std::vector<std::string> out;
+    for (const Expectation& e : cell.expect)
+      if (e.side == Side::kDifference) out.push_back(text_of(e));
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(differences(cells[0]), (Texts{"difference memory.peak_bytes equals 5"}));
+  EXPECT_EQ(differences(cells[1]), (Texts{"difference memory.peak_bytes is at least 1"}));
+  EXPECT_EQ(differences(cells[2]), (Texts{"difference memory.peak_bytes equals 1 KiB"}));
+}
+
+TEST(Scenario, OtherwiseGatesNoCellWithoutTheArmOrWhoseArmEnds) {
+  const std::vector<PlannedCell> cells = plan(sample::kFixScenario + R"(
+matrix: {recipe: [delayed, mxfp8, bf16]}
+expect:
+  - {metric: memory.peak_bytes, arm: difference, equals: 5, when: {recipe: delayed}, otherwise: 0}
+  - {arm: before, status: error, when: {recipe: mxfp8}}
+)");
+  const auto has_difference = [](const PlannedCell& cell) {
+    return std::ranges::any_of(cell.expect, [](const Expectation& e) { return e.side == Side::kDifference; });
+  };
+  EXPECT_TRUE(has_difference(cells[0]));
+  EXPECT_FALSE(has_difference(cells[1]));
+  EXPECT_TRUE(has_difference(cells[2]));
 }
 
 TEST(Scenario, AnExpectationListsArms) {

@@ -59,6 +59,14 @@ def closure():
     return kept.append
 
 
+class Lazy(dict):
+    """Works when it is read, as the tables of models in transformers import every model."""
+
+    def items(self):
+        raise AssertionError("the instruments called a method of the program")
+
+
+table = Lazy(a=1)
 losses, history, keep = [], [], closure()
 
 
@@ -76,7 +84,7 @@ def build():
         for layer in (*model.blocks, model):
             fully_shard(layer, mesh=mesh)
         return model
-    return nn.parallel.DistributedDataParallel(model)
+    return nn.parallel.DistributedDataParallel(model, find_unused_parameters=DEFECT == "first_buckets")
 
 
 def one_step(step, model, optimizer):

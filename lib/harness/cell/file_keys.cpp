@@ -9,7 +9,7 @@ namespace {
 constexpr std::array kFileKeys{
     FileKey{"version", "version of the file format", "1", "version: 1", kRequired},
     FileKey{"name", "the scenario's name; ids of cells begin with it", "at most 80 of a-z, 0-9, - and _",
-            "name: my-scenario", kRequired},
+            "name: my-scenario", "the file's name, without .yaml"},
     FileKey{"title", "what the scenario shows, for reports", "text", "title: No tensor outlives backward", kRequired},
     FileKey{"upstream", "issues and pull requests that it is about", "a list of text",
             "upstream: [TransformerEngine#1935]", "the upstream of `fix`"},
@@ -32,21 +32,22 @@ constexpr std::array kFileKeys{
             "exclude: [{device: meta, recipe: bf16}]", "no point is left out"},
     FileKey{
         "measure",
-        "groups of metrics, which `fp8lab metrics` lists; in every arm of this program's runtime memory implies "
-        "that memory.unexplained_bytes is 0 and, but before a fix, memory.retained_bytes too, traffic of "
-        "sharded cells that collectives and their bytes equal their closed forms, and parity that no tensor differs "
-        "from the plain twin's and that gradients keep 3 dB (1 dB under delayed scaling) of signal to noise",
+        "groups of metrics, which `fp8lab metrics` lists. Groups imply gates: in arms of this program's runtime memory "
+        "equals its closed forms (memory.unexplained_bytes is 0), as do the collectives of sharded cells and their "
+        "bytes; but before a fix, nothing is retained, no tensor differs from the plain twin's, every weight moves, "
+        "ranks have equal weights and gathered shards equal the unsharded parameter; gradients keep 3 dB (1 dB under "
+        "delayed scaling) of signal to noise",
         "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
         "expect",
         "gates: what a metric of an arm must be, or how an arm must end; a gate replaces what `measure` implies for "
-        "the "
-        "same metric and arm",
+        "the same metric and arm",
         "a list of mappings: metric; arm (before, after, bf16, or difference, which is before minus after; several as "
         "a list; after by default, and required if cells have a before arm); one of equals, at_least and at_most (a "
         "number, "
         "also with a unit: 6 GiB; predicted, the closed form; an arm; or a multiple of one, 1.05 of before) or within "
-        "([low, high]); abs and rel, tolerances; when, which cells; or arm, status and signal",
+        "([low, high]); abs and rel, tolerances; when, which cells; otherwise, the figure in cells in which no entry "
+        "about this metric and arm holds; or arm, status and signal",
         "expect: [{metric: memory.retained_bytes, arm: after, equals: 0, when: {device: meta}}]", "nothing is gated"},
     FileKey{"claims", "figures that a source states, shown next to predicted and measured figures; they gate nothing",
             "a list of mappings with source, words, metric, arm, value, unit, note and when",
@@ -56,7 +57,7 @@ constexpr std::array kFileKeys{
             "skip_if: [{when: {device: cuda}, reason: not built yet}]", "no cell is skipped by the file"},
     FileKey{"variants",
             "further scenarios of the file: VARIANT is the scenario NAME-VARIANT, with these keys in place of the "
-            "file's; a key without a value removes the file's",
+            "file's, without the file's claims; a key without a value removes the file's",
             "a mapping of names to mappings of keys",
             "variants: {small: {device: cpu, model: {layer: linear, layers: 1, hidden: 64, seq: 16}}}", "one scenario"},
     FileKey{"timeout", "seconds that an arm may take", "a number above 0", "timeout: 60", "600"},

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "harness/cell/sharding_keys.h"
+#include "harness/cell/subject_keys.h"
+
 namespace fp8lab {
 namespace {
 
@@ -154,21 +157,62 @@ constexpr Names kReference = {"reference.faults"};
 constexpr Names kTwin = {"twin.losses_equal"};
 constexpr Names kTime = {"time.step_ms"};
 
+/// True if training must change a value of every weight tensor. Adam moves a weight by the learning rate in each step.
+/// A norm's weight in BF16 starts at 1, and changes if it moves down by 2^-9: in one step without master weights.
+bool moves_every_weight(const CellConfig& cell) {
+  constexpr double kHalfAStepBelowOne = 0x1p-9;
+  const TrainingConfig& training = cell.training;
+  const bool has_idle_expert = cell.model.layer == "grouped_linear" && cell.model.split == GroupSplit::kUneven;
+  if ((training.optimizer != Optimizer::kAdam && training.optimizer != Optimizer::kForeachAdam) || has_idle_expert)
+    return false;
+  const bool keeps_small_steps = training.master_weights != Master::kNone || training.param_dtype == ParamDType::kF32;
+  // Steps of the warm-up are not counted, and the cosine has half the learning rate on average.
+  const double steps = keeps_small_steps ? static_cast<double>(training.steps - training.warmup_steps) : 1.0;
+  const double share = training.learning_rate_schedule == RateSchedule::kCosine ? 0.5 : 1.0;
+  return steps * share * training.learning_rate >= kHalfAStepBelowOne;
+}
+
+/// On a GPU a library's sums may have a random order.
+bool has_twin_by_default(const CellConfig& cell) { return !is_library(cell) || cell.device == "cpu"; }
+
 using Gates = GroupGate[];
 constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
                                 {.metric = "memory.unbalanced_bytes"},
                                 {.metric = "memory.retained_bytes", .of_before = false}};
-constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predicted = true},
-                                 {.metric = "traffic.reduce_scatter_bytes", .predicted = true},
-                                 {.metric = "traffic.all_reduce_bytes", .predicted = true},
-                                 {.metric = "traffic.ring_exchange_bytes", .predicted = true},
-                                 {.metric = "traffic.collectives", .predicted = true}};
+constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predicted = true, .applies = is_sharded},
+                                 {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = is_sharded},
+                                 {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = is_sharded},
+                                 {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = is_sharded},
+                                 {.metric = "traffic.collectives", .predicted = true, .applies = is_sharded}};
 constexpr Gates kParityGates = {
-    {.metric = "parity.twin_faults", .of_before = false, .of_values = true},
-    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true},
-    {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true},
-    {.metric = "parity.validation_keeps_scales", .of_before = false, .of_values = true, .has_floor = true},
-    {.metric = "parity.same_weights_grad_sqnr_db", .of_before = false, .of_values = true, .has_floor = true}};
+    {.metric = "parity.twin_faults",
+     .of_before = false,
+     .of_values = true,
+     .of_libraries = true,
+     .applies = has_twin_by_default},
+    {.metric = "parity.weights_moved",
+     .value = 1,
+     .of_before = false,
+     .of_values = true,
+     .applies = moves_every_weight},
+    {.metric = "parity.ranks_equal", .value = 1, .of_before = false, .of_values = true, .applies = is_sharded},
+    {.metric = "parity.gathered_equals_unsharded",
+     .value = 1,
+     .of_before = false,
+     .of_values = true,
+     .applies = is_sharded},
+    {.metric = "parity.bitwise_equal", .of_values = true, .has_floor = true, .of_libraries = true},
+    {.metric = "parity.scales_equal", .of_before = false, .of_values = true, .has_floor = true, .of_libraries = true},
+    {.metric = "parity.validation_keeps_scales",
+     .of_before = false,
+     .of_values = true,
+     .has_floor = true,
+     .of_libraries = true},
+    {.metric = "parity.same_weights_grad_sqnr_db",
+     .of_before = false,
+     .of_values = true,
+     .has_floor = true,
+     .of_libraries = true}};
 
 constexpr std::array kGroups{
     MetricGroup{.name = "memory", .alone = false, .compared_with_bf16 = true, .main = kMemory, .gates = kMemoryGates},

@@ -5,10 +5,17 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/cell/cell.h"
+
 namespace fp8lab {
 
 /// Whether less or more of a metric is better. kNeither: the metric only describes, as a prediction does.
 enum class Better { kLess, kMore, kNeither };
+
+/// True for a group that compares values, of which some devices compute none.
+inline bool is_of_values(std::string_view group) {
+  return group == "parity" || group == "reference" || group == "twin";
+}
 
 /// One row of the metric table in metrics.cpp; a new metric is a new row.
 struct Metric {
@@ -25,6 +32,7 @@ struct Metric {
   std::string_view former_name = {};  ///< the metric's name in results of earlier versions
 
   std::string_view group() const { return name.substr(0, name.find('.')); }
+  bool is_of_values() const { return fp8lab::is_of_values(group()); }
   bool is_family() const { return name.ends_with('*'); }
   bool has_slack() const { return slack_abs > 0 || slack_rel > 0; }
   /// False if no cell has a closed form of the metric.
@@ -42,12 +50,16 @@ std::string present_metric_name(const std::string& name);
 /// A gate that every cell has that measures the group, in each of its arms, without a line in `expect`.
 struct GroupGate {
   std::string_view metric;
-  bool predicted = false;  ///< the figure is the closed form; false: it is 0
+  double value = 0;        ///< what the figure must be
+  bool predicted = false;  ///< the figure is the closed form
   bool of_before = true;   ///< also if a fix is reverted; false: the reverted fix may be about this figure
   /// Of values. Only in arms that have the figure (Vocabulary::why_absent), on devices that compute any.
   bool of_values = false;
   /// The figure is at least the value that Vocabulary::floor returns, in arms for which it returns one.
   bool has_floor = false;
+  /// Also in arms of libraries. Those have no closed forms, but their recipes have the same floors.
+  bool of_libraries = false;
+  bool (*applies)(const CellConfig&) = nullptr;  ///< null: to every cell
 };
 
 /// A group of metrics that a scenario's `measure` may list.

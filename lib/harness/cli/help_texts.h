@@ -72,8 +72,8 @@ inline constexpr const char* kWatchHelp =
     "  fp8lab compare before after                 two watched runs of one program\n\n"
     "Exit codes: 0 nothing was found, 1 memory grows, autograd keeps tensors, weights do not move or gradients are "
     "not\n"
-    "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, 124 timeout,\n"
-    "128+N stopped by signal N.\n";
+    "finite, 2 bad usage or results cannot be written, 4 the program failed, 5 no step was measured, or nothing was\n"
+    "found but a rank left no figures or an instrument failed, 124 timeout, 128+N stopped by signal N.\n";
 
 inline constexpr const char* kBisectHelp =
     "The cell's after arm runs on each version. It is bad if a gate of the scenario fails, or if --metric is beyond\n"

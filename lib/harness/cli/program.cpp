@@ -23,7 +23,7 @@
 #include "harness/cli/usage.h"
 #include "harness/cli/validators.h"
 #include "harness/results/json_codec.h"
-#include "harness/subjects/scored_values.h"
+#include "harness/subjects/scored/scored_values.h"
 #include "harness/subjects/watched/script_arm.h"
 #include "harness/values/recording.h"
 
@@ -183,7 +183,8 @@ class CommandLine {
     });
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,
-                   "arms at a time, fewer if a GPU's memory holds no more; default: one per core")
+                   "arms at a time, fewer if a GPU's memory holds no more; arms of libraries run side by side on a GPU "
+                   "only if N is given; default: one per core")
         ->check(integer_within(1, 1024))
         ->type_name("N");
     run.add_option("--timeout", request_.timeout_s,
@@ -305,7 +306,7 @@ class CommandLine {
     CLI::App& divergence = add("divergence", "find the first tensor in which two runs differ", [this] {
       divergence_.json = json_;
       const CLI::App* parsed = app_.get_subcommand("divergence");
-      for (const char* option : {"--filter", "--arms", "--steps", "--timeout", "--out"})
+      for (const char* option : {"--filter", "--arms", "--steps", "--timeout"})
         check(divergence_.inputs.size() == 1 || parsed->count(option) == 0,
               fmt::format("divergence: {} belongs to a scenario, and two folders of recordings are named", option));
       return divergence_command(divergence_, program_);
@@ -341,7 +342,8 @@ class CommandLine {
                     "seconds that an arm may take; default: the scenario's `timeout`")
         ->check(number_within(0.001, kMostTimeoutSeconds))
         ->type_name("S");
-    divergence.add_option("-o,--out", divergence_.out, "directory for the recordings of a scenario's arms")
+    divergence
+        .add_option("-o,--out", divergence_.out, "directory for results, and for the recordings of a scenario's arms")
         ->capture_default_str()
         ->type_name("DIR");
     add_json(divergence, "print the result as JSON; lines for people go to standard error");
@@ -391,7 +393,7 @@ class CommandLine {
         ->type_name("SIZE");
     plan.add_option("--gpu", plan_.gpu, "the memory of this GPU; with --model its architecture too")->type_name("GPU");
     plan.add_option("--as", plan_.as,
-                    "predict the memory of this library's release: torch@2.15, transformer_engine@2.16")
+                    "predict the memory of this library's release: torch@2.15, torchao@0.18, transformer_engine@2.16")
         ->type_name("LIBRARY@RELEASE");
     plan.add_option("--model", plan_.model,
                     "plan a known model, or the model of a Hugging Face config.json, instead of scenario files")

@@ -135,7 +135,7 @@ struct DivergenceRequest {
   std::string steps = kRecordedSteps;  ///< the steps that are recorded, the first is 1
   double tolerance = 0;                ///< a relative difference up to it is none
   std::optional<double> timeout_s;     ///< seconds that an arm may take
-  std::string out = "divergence";      ///< the folder of the recordings of a scenario's arms
+  std::string out = "divergence";      ///< the folder of the results, and of the recordings of a scenario's arms
   bool json = false;
 };
 

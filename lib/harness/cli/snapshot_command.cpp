@@ -3,18 +3,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
+#include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
-#include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
 #include "harness/results/json_reader.h"
-#include "harness/results/results.h"
 #include "harness/subjects/captured_process.h"
 #include "harness/subjects/python_path.h"
 
@@ -30,19 +28,9 @@ constexpr const char* kRead =
     "import sys; sys.path[:] = [folder for folder in sys.path if folder]; import runpy; "
     "runpy.run_module('fp8lab_subjects.snapshots', run_name='__main__', alter_sys=True)";
 
-std::string folder_of_reader(const std::string& built_in) {
-  const char* named = std::getenv("FP8LAB_WORKER");
-  const std::string folder = named && *named ? named : built_in;
-  check(fs::is_regular_file(fs::path(folder) / "fp8lab_subjects" / "snapshots.py"),
-        fmt::format("snapshot: '{}' does not hold the program that reads snapshots; name the checkout's folder "
-                    "lib/subjects in FP8LAB_WORKER",
-                    folder));
-  return fs::absolute(folder).string();
-}
-
 /// The document that the Python program prints. Throws Error with its message.
 std::string read_snapshots(const SnapshotRequest& request, const Program& program) {
-  std::string path = folder_of_reader(program.worker_directory);
+  std::string path = worker_folder_with("fp8lab_subjects/snapshots.py", program.worker_directory, "snapshot");
   if (const std::string others = python_path(); !others.empty()) path += ":" + others;
   std::vector<std::string> words{"/usr/bin/env", "PYTHONPATH=" + path, "python3", "-c", kRead};
   words.push_back(request.first);
@@ -154,18 +142,7 @@ void write_results(const JsonReader& json, const SnapshotRequest& request, const
   PlannedCell cell;
   cell.config = record.config;
   record.hash = hash_of(cell);
-  ResultSet results(request.out, /*resume=*/false);
-  const std::string environment = environment_json(program.build, program.vocabulary().devices);
-  results.write_environment(environment);
-  results.append(record);
-  const RecordList records = results.records({record.config.id});
-  const RunSummary summary{.date = now_utc(),
-                           .environment = environment_line(program.build),
-                           .complete = true,
-                           .planned = 1,
-                           .seconds = 0,
-                           .findings = run_findings(records)};
-  results.finish({record.config.id}, environment, summary);
+  OneCellResults(request.out, program).write(record, /*prints=*/false);
 }
 
 }  // namespace

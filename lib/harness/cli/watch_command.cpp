@@ -8,10 +8,9 @@
 #include "core/check.h"
 #include "harness/cell/escape.h"
 #include "harness/cell/spelling.h"
+#include "harness/cli/one_cell_results.h"
 #include "harness/cli/program.h"
-#include "harness/results/environment.h"
 #include "harness/results/json_codec.h"
-#include "harness/results/results.h"
 #include "harness/subjects/watched/watch_session.h"
 #include "harness/values/recording.h"
 
@@ -20,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kNoFindings = 0, kFindings = 1, kProgramFailed = 4, kNothingMeasured = 5, kTimedOut = 124;
+constexpr int kNoFindings = 0, kFindings = 1, kProgramFailed = 4, kNotMeasured = 5, kTimedOut = 124;
 
 /// The name of the cell: the program's, without its folder and ending. "train" of `torchrun --nproc-per-node 2
 /// a/train.py`.
@@ -48,22 +47,21 @@ constexpr GateRow kGates[] = {
 };
 
 /// The gates of what was measured; a figure that needs more steps has none.
-std::vector<Gate> gates_of(const ArmResult& result, const std::vector<WatchFinding>& findings, std::size_t processes) {
+std::vector<Gate> gates_of(const ArmResult& result, const Watched& watched) {
   std::vector<Gate> out;
   for (const GateRow& row : kGates) {
     const auto metric = result.metrics.find(row.metric);
-    if (metric == result.metrics.end() || !metric->second.value) continue;
     Gate gate;
     gate.text = row.text;
     gate.metric = row.metric;
     gate.pass = true;
-    gate.observed = metric->second.value;
-    for (const WatchFinding& finding : findings) {
+    if (metric != result.metrics.end()) gate.observed = metric->second.value;
+    for (const WatchFinding& finding : watched.findings) {
       if (finding.kind != row.finding) continue;
       gate.pass = false;
-      gate.detail += (gate.detail.empty() ? "" : "; ") + finding.text + ranks_text(finding, processes);
+      gate.detail += (gate.detail.empty() ? "" : "; ") + finding.text + ranks_text(finding, watched);
     }
-    out.push_back(std::move(gate));
+    if (gate.observed || gate.pass == false) out.push_back(std::move(gate));
   }
   return out;
 }
@@ -82,7 +80,7 @@ CellRecord record_of(const WatchRequest& request, const Watched& watched) {
     out.config.ranks = watched.worst->world;
     out.config.training.steps = watched.worst->steps;
     arm = figures_of(watched);
-    out.gates = gates_of(arm, watched.findings, watched.processes.size());
+    out.gates = gates_of(arm, watched);
   }
   const bool fails =
       std::any_of(out.gates.begin(), out.gates.end(), [](const Gate& gate) { return gate.pass == false; });
@@ -90,6 +88,7 @@ CellRecord record_of(const WatchRequest& request, const Watched& watched) {
                 : !watched.failure.empty() ? Verdict::kCrashed
                 : watched.worst == nullptr ? Verdict::kInconclusive
                 : fails                    ? Verdict::kFail
+                : !is_complete(watched)    ? Verdict::kInconclusive
                                            : Verdict::kPass;
   if (!watched.failure.empty()) {
     arm.status = watched.end.late ? "timeout" : "crashed";
@@ -98,6 +97,8 @@ CellRecord record_of(const WatchRequest& request, const Watched& watched) {
     out.reason = why_nothing(watched);
   } else if (fails) {
     out.reason = watched.findings.front().text;
+  } else if (!is_complete(watched)) {
+    out.reason = watched.missing.empty() ? watched.failed.front().text : watched.missing;
   }
   PlannedCell cell;
   cell.config = out.config;
@@ -119,9 +120,16 @@ void print_lines(std::FILE* out, const WatchRequest& request, const Watched& wat
   for (const auto& [topic, text] : watched.worst->lines) row(topic, text);
   if (!watched.worst->guesses.empty()) row("guessed", fmt::format("{}", fmt::join(watched.worst->guesses, "; ")));
   row("cost", watched.worst->overhead);
-  for (const WatchFinding& finding : watched.findings)
-    row("FOUND", finding.text + ranks_text(finding, watched.processes.size()));
-  if (watched.findings.empty()) row("found", "nothing that a training program should not do");
+  for (const WatchedProcess& process : watched.processes)
+    if (process.others > 0)
+      row("others", fmt::format("rank {}: {} trained, whose figures are not shown", process.rank,
+                                counted(static_cast<std::size_t>(process.others), "more process")));
+  if (!watched.missing.empty()) row("missing", watched.missing);
+  for (const WatchFinding& one : watched.failed) row("failed", one.text + ranks_text(one, watched));
+  for (const WatchFinding& finding : watched.findings) row("FOUND", finding.text + ranks_text(finding, watched));
+  if (watched.findings.empty())
+    row("found",
+        is_complete(watched) ? "nothing that a training program should not do" : "nothing in what was measured");
   row("results", fmt::format("{}/results.json; fp8lab report {} -o report", request.out, request.out));
 }
 
@@ -140,47 +148,43 @@ int code_of(const Watched& watched) {
   if (watched.end.interrupted_by != 0) return 128 + watched.end.interrupted_by;
   if (watched.end.late) return kTimedOut;
   if (!watched.failure.empty()) return kProgramFailed;
-  if (watched.worst == nullptr) return kNothingMeasured;
-  return watched.findings.empty() ? kNoFindings : kFindings;
+  if (watched.worst == nullptr) return kNotMeasured;
+  if (!watched.findings.empty()) return kFindings;
+  return is_complete(watched) ? kNoFindings : kNotMeasured;
 }
 
 }  // namespace
 
 int watch_command(const WatchRequest& request, const Program& program) {
-  ResultSet results(request.out, /*resume=*/false);
-  const std::string environment = environment_json(program.build, program.vocabulary().devices);
-  results.write_environment(environment);
+  OneCellResults results(request.out, program);
   std::FILE* text = request.json ? stderr : stdout;
   std::vector<std::string> measure = request.measure;
   std::map<std::string, std::string> environment_of_program;
   if (!request.values.empty()) {
     measure.emplace_back("values");
+    check(!fs::exists(request.values) || fs::is_directory(request.values),
+          fmt::format("watch: --values: {} is a file; name a folder", request.values));
     clear_recording(request.values);
     environment_of_program[kValuesVariable] = fs::absolute(request.values).string();
     environment_of_program[kValuesStepsVariable] = request.steps.empty() ? kRecordedSteps : request.steps;
   }
-  const Watched watched = watch({.program = {.words = request.command,
-                                             .environment = environment_of_program,
-                                             .folder = {},
-                                             .timeout_s = request.timeout_s,
-                                             .output_to_errors = request.json},
-                                 .instruments = program.worker_directory,
-                                 .folders = {},
-                                 .measure = measure,
-                                 .steps = request.steps});
-  const CellRecord record = record_of(request, watched);
-  results.append(record);
-  const RecordList records = results.records({record.config.id});
-  const RunSummary summary{.date = now_utc(),
-                           .environment = environment_line(program.build),
-                           .complete = true,
-                           .planned = 1,
-                           .seconds = watched.seconds,
-                           .findings = run_findings(records)};
-  results.finish({record.config.id}, environment, summary);
-  if (request.json)
-    results.write_json({record.config.id}, environment, summary,
-                       [](std::string_view part) { std::fwrite(part.data(), 1, part.size(), stdout); });
+  Watched watched = watch({.program = {.words = request.command,
+                                       .environment = environment_of_program,
+                                       .folder = {},
+                                       .timeout_s = request.timeout_s,
+                                       .output_to_errors = request.json},
+                           .instruments = program.worker_directory,
+                           .folders = {},
+                           .measure = measure,
+                           .steps = request.steps});
+  const bool says_why = std::ranges::any_of(watched.failed, [](const auto& one) { return one.subject == "values"; });
+  if (!request.values.empty() && watched.worst != nullptr && !says_why && !has_recording(request.values))
+    watched.failed.push_back({.kind = "failed",
+                              .subject = "values",
+                              .text = fmt::format("values: no rank left a file in {}", request.values),
+                              .size = 0,
+                              .ranks = {}});
+  results.write(record_of(request, watched), request.json);
   std::fprintf(text, "\n%s\n", for_terminal(headline(request, watched)).c_str());
   print_lines(text, request, watched);
   return code_of(watched);

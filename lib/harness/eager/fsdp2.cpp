@@ -1,8 +1,15 @@
 #include "harness/eager/fsdp2.h"
 
+#include <numeric>
 #include <utility>
 
 namespace fp8lab::eager {
+
+void Communication::finalize_backward(Heap& heap) {
+  heap.free(reduced);
+  for (Block& block : all_reduced) heap.free(block);
+  all_reduced.clear();
+}
 
 Group::Group(const Numbers& numbers, Heap& heap, Communication& shared, std::vector<Parameter*> parameters,
              bool reshards)
@@ -12,10 +19,19 @@ Bytes Group::shard_of(const Parameter& parameter) const {
   return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
 }
 
+std::vector<Bytes> Group::shard_elements() const {
+  std::vector<Bytes> out;
+  for (const Parameter* parameter : parameters_) out.push_back(shard_of(*parameter));
+  return out;
+}
+
 Bytes Group::sharded_elements() const {
-  Bytes sum = 0;
-  for (const Parameter* parameter : parameters_) sum += shard_of(*parameter);
-  return sum;
+  const std::vector<Bytes> shards = shard_elements();
+  return std::accumulate(shards.begin(), shards.end(), Bytes{0});
+}
+
+Bytes Group::gathered_bytes(const Parameter& parameter) const {
+  return shard_of(parameter) * (parameter.is_float8 ? 1 : numbers_.element);
 }
 
 void Group::make() {
@@ -30,11 +46,18 @@ void Group::prefetch() {
   if (!numbers_.sharded || parameters_.empty() || is_unsharded_ || is_pending_) return;
   is_pending_ = true;
   if (numbers_.shards == 1) return;  // copied from the sharded parameters
-  Block cast = 0;
-  if (numbers_.stored != numbers_.element)
-    cast = heap_.allocate(sharded_elements() * numbers_.element, Owner::kGathers);
-  gathering_ = heap_.allocate(numbers_.shards * sharded_elements() * numbers_.element, Owner::kGathers);
-  heap_.free(cast);
+  std::vector<Block> casts;
+  Bytes others = 0, all = 0;
+  for (const Parameter* parameter : parameters_) {
+    all += gathered_bytes(*parameter);
+    if (parameter->is_float8)
+      casts.push_back(cast_to_float8(heap_, shard_of(*parameter), numbers_.stored == kF32, Stream::kGathers));
+    else if (numbers_.stored != numbers_.element)
+      others += gathered_bytes(*parameter);
+  }
+  casts.push_back(heap_.allocate(others, Owner::kGathers, Stream::kGathers));
+  gathering_ = heap_.allocate(numbers_.shards * all, Owner::kGathers, Stream::kGathers);
+  for (Block& cast : casts) heap_.free(cast);
 }
 
 void Group::copy_out(bool in_forward) {
@@ -44,7 +67,7 @@ void Group::copy_out(bool in_forward) {
   if (in_forward) heap_.free(shared_.gathered);
   const bool casts = numbers_.shards == 1 && numbers_.stored != numbers_.element;
   for (Parameter* parameter : parameters_) {
-    const Bytes bytes = numbers_.shards * shard_of(*parameter) * numbers_.element;
+    const Bytes bytes = numbers_.shards * gathered_bytes(*parameter);
     Block cast = casts ? heap_.allocate(bytes, Owner::kGathers) : 0;
     parameter->value = heap_.allocate(bytes, Owner::kUnsharded);
     heap_.free(cast);
@@ -88,16 +111,24 @@ void Group::after_backward() {
   Block converted = converts ? heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions) : 0;
   heap_.free(converted);
   for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
-  Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients);
+  Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients, Stream::kReductions);
+  const auto drop = [&](Block block) {
+    if (numbers_.replicas > 1)
+      shared_.all_reduced.push_back(block);
+    else
+      heap_.free(block);
+  };
   if (numbers_.reduced != numbers_.stored) {
-    Block cast = heap_.allocate(elements * numbers_.stored, Owner::kGradients);
-    heap_.free(output);
+    Block cast = heap_.allocate(elements * numbers_.stored, Owner::kGradients, Stream::kReductions);
+    drop(output);
     output = cast;
   }
   if (gradients_.empty())
     gradients_.push_back(output);
-  else
+  else if (numbers_.reduced != numbers_.stored)
     heap_.free(output);  // added to the gradients of earlier micro-batches
+  else
+    drop(output);
 }
 
 bool Group::has_gradients() const {

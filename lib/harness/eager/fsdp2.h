@@ -10,6 +10,10 @@ namespace fp8lab::eager {
 struct Communication {
   Block gathered = 0;  ///< output of the last all-gather of forward, which lives until the next one is copied out
   Block reduced = 0;   ///< input of the last reduce-scatter, which lives until the next one
+  /// What replicas add up, in the type of the reduction, if no gradient holds it: it lives until backward has ended.
+  std::vector<Block> all_reduced;
+
+  void finalize_backward(Heap& heap);
 };
 
 /// The parameters that are gathered and reduced together. Without FSDP2 it only holds them.
@@ -28,9 +32,9 @@ class Group {
   void before_backward(Group* next);
   void after_backward();
 
-  /// Elements that a rank holds of the parameters, with padding.
-  Bytes sharded_elements() const;
-  std::size_t size() const { return parameters_.size(); }
+  /// Elements that a rank holds of each parameter, with padding.
+  std::vector<Bytes> shard_elements() const;
+  Bytes sharded_elements() const;  ///< their sum
   bool has_gradients() const;
   void drop_gradients();
 
@@ -38,6 +42,8 @@ class Group {
   void copy_out(bool in_forward);
   void reshard();
   Bytes shard_of(const Parameter& parameter) const;
+  /// What a rank sends of a parameter.
+  Bytes gathered_bytes(const Parameter& parameter) const;
 
   const Numbers& numbers_;
   Heap& heap_;

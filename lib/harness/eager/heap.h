@@ -1,11 +1,15 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string_view>
 #include <vector>
 
-// The live memory of a program that allocates and frees blocks one after the other.
+#include "memory/caching_allocator.h"
+
+// The live memory of a program that allocates and frees blocks one after the other, and what an allocator reserves.
 namespace fp8lab::eager {
 
 using Bytes = std::int64_t;
@@ -41,21 +45,29 @@ using ByOwner = std::array<Bytes, kOwnerNames.size()>;
 enum class Phase { kSetup, kForward, kBackward, kOptimizer };
 inline constexpr std::array<std::string_view, 4> kPhaseNames{"setup", "forward", "backward", "optimizer"};
 
+/// The CUDA stream on which a block is allocated. PyTorch's allocator reuses a block only on its own stream.
+enum class Stream { kCompute, kGathers, kReductions };
+inline constexpr std::size_t kStreams = 3;
+
 /// A live block; 0 is none.
 using Block = std::size_t;
 
-/// Counts live bytes. Blocks are rounded up to a multiple of `grain`.
+/// Counts live bytes. With an allocator, PyTorch's for CUDA, a block is rounded up as memory_allocated() counts it, and
+/// segments are reserved, for each stream its own. PyTorch's allocator has the sizes and the best fit of
+/// memory/caching_allocator.h (c10/cuda/CUDACachingAllocator.cpp).
 class Heap {
  public:
-  explicit Heap(Bytes grain) : grain_(grain) {}
+  explicit Heap(bool has_allocator);
 
   /// Returns 0 for no bytes, which free() ignores.
-  Block allocate(Bytes bytes, Owner owner);
+  Block allocate(Bytes bytes, Owner owner, Stream stream = Stream::kCompute);
   /// Frees the block, and sets it to 0.
   void free(Block& block);
   void enter(Phase phase);
 
   Bytes live() const { return live_; }
+  /// Bytes of all segments; no segment is released. 0 without an allocator.
+  Bytes reserved() const;
   const ByOwner& by_owner() const { return by_owner_; }
   Bytes peak(Phase phase) const { return peaks_[static_cast<std::size_t>(phase)].bytes; }
   const ByOwner& at_peak(Phase phase) const { return peaks_[static_cast<std::size_t>(phase)].by_owner; }
@@ -68,11 +80,14 @@ class Heap {
   struct Entry {
     Bytes bytes;
     Owner owner;
+    CachingAllocator* allocator;  ///< null without one
+    std::byte* address;
   };
 
   void consider_peak();
 
-  Bytes grain_, live_ = 0;
+  std::vector<std::unique_ptr<CachingAllocator>> allocators_;  ///< by stream
+  Bytes live_ = 0;
   Phase phase_ = Phase::kSetup;
   ByOwner by_owner_{};
   std::array<Peak, kPhaseNames.size()> peaks_{};

@@ -31,15 +31,17 @@ Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Blo
 
 Layer::Layer(const Numbers& numbers, Heap& heap) : numbers_(numbers), heap_(heap) {
   const Numbers& n = numbers;
-  norm1_ = norm();
-  if (n.in_titan()) {
-    q_ = product(n.hidden, n.query);
-    k_ = product(n.hidden, n.kv);
-    v_ = product(n.hidden, n.kv);
-  } else {
-    qkv_ = product(n.hidden, n.query + 2 * n.kv);
+  if (n.attends) {
+    norm1_ = norm();
+    if (n.in_titan()) {
+      q_ = product(n.hidden, n.query);
+      k_ = product(n.hidden, n.kv);
+      v_ = product(n.hidden, n.kv);
+    } else {
+      qkv_ = product(n.hidden, n.query + 2 * n.kv);
+    }
+    proj_ = product(n.query, n.hidden);
   }
-  proj_ = product(n.query, n.hidden);
   norm2_ = norm();
   if (n.in_titan() && n.gated) {
     gate_ = product(n.hidden, n.ffn);
@@ -52,7 +54,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap) : numbers_(numbers), heap_(heap
 
 Product Layer::product(Bytes inputs, Bytes outputs) {
   Product out{{parameters.size()}, inputs, outputs};
-  parameters.push_back({.rows = outputs, .columns = inputs});
+  parameters.push_back({.rows = outputs, .columns = inputs, .is_float8 = numbers_.float8_gathers});
   if (numbers_.bias) {
     out.parameters.push_back(parameters.size());
     parameters.push_back({.rows = outputs, .columns = 1});
@@ -77,6 +79,10 @@ Block Layer::forward(Block input, bool keeps_input) {
   run_forward(keeps);
   Block last = multiply(fc2_);
   done(activated_, keeps);
+  if (!n.attends) {
+    if (!saves_stream() && keeps && !keeps_input_) heap_.free(input_);
+    return last;
+  }
   const Block output = allocate(n.rows(n.hidden));
   heap_.free(last);
   done(middle_, keeps && saves_stream());
@@ -87,12 +93,14 @@ bool Layer::saves_stream() const { return !(numbers_.on_host() && numbers_.gated
 
 void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
-  normed1_ = normalize(saved1_, input_, keeps);
-  Block attended = attention(keeps);
-  middle_ = allocate(n.rows(n.hidden));
-  heap_.free(attended);
-  if (!saves_stream() && !n.recomputed && !keeps_input_) heap_.free(input_);
-  normed2_ = normalize(saved2_, middle_, keeps);
+  if (n.attends) {
+    normed1_ = normalize(saved1_, keeps);
+    Block attended = attention(keeps);
+    middle_ = allocate(n.rows(n.hidden));
+    heap_.free(attended);
+    if (!saves_stream() && !n.recomputed && !keeps_input_) heap_.free(input_);
+  }
+  normed2_ = normalize(saved2_, keeps);
   if (n.gated && n.in_titan()) {
     gate_output_ = multiply(gate_);
     silu_ = allocate(n.rows(n.ffn));
@@ -112,9 +120,8 @@ void Layer::run_forward(bool keeps) {
   done(silu_, keeps);
 }
 
-Block Layer::normalize(SavedNorm& saved, Block& input, bool keeps) {
+Block Layer::normalize(SavedNorm& saved, bool keeps) {
   const Numbers& n = numbers_;
-  (void)input;
   if (!n.gated || !n.on_host()) {
     const Block out = allocate(n.rows(n.hidden));
     // On a host LayerNorm's statistics have the type of its input.
@@ -225,29 +232,6 @@ Block Layer::attention(bool keeps) {
   return out;
 }
 
-void Layer::add_gradient(std::size_t parameter) {
-  Parameter& of = parameters[parameter];
-  Block made = heap_.allocate(of.elements() * numbers_.element, Owner::kGradients);
-  if (of.gradient == 0)
-    of.gradient = made;
-  else
-    heap_.free(made);
-}
-
-Block Layer::multiply_backward(const Product& product, Block& input, Block& gradient, bool frees_input) {
-  Block of_input = 0;
-  if (product.parameters.size() > 1) {  // addmm: its bias's gradient is a sum that comes last
-    of_input = temporary(numbers_.rows(product.inputs));
-    for (const std::size_t parameter : product.parameters) add_gradient(parameter);
-  } else {
-    add_gradient(product.parameters.front());
-    of_input = temporary(numbers_.rows(product.inputs));
-  }
-  if (frees_input) heap_.free(input);
-  heap_.free(gradient);
-  return of_input;
-}
-
 void Layer::accumulate(Block& sum, Block& more) {
   if (numbers_.operators != Operators::kCuda) {
     Block both = temporary(numbers_.rows(numbers_.hidden));
@@ -261,14 +245,16 @@ Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient,
   const Numbers& n = numbers_;
   if (!n.gated || !n.on_host()) {
     Block out = temporary(n.rows(n.hidden));
-    for (const std::size_t parameter : of) add_gradient(parameter);
+    for (const std::size_t parameter : of) make_gradient(parameter);
+    add_gradients(of);
     heap_.free(gradient);
     heap_.free(saved.mean);
     heap_.free(saved.deviation);
     if (!keeps_input_ || &input != &input_) heap_.free(input);
     return out;
   }
-  for (const std::size_t parameter : of) add_gradient(parameter);
+  for (const std::size_t parameter : of) make_gradient(parameter);
+  add_gradients(of);
   Block out = composed_norm_backward(n, heap_, saved, gradient);
   if (n.element == kF32 && (!keeps_input_ || &input != &input_)) heap_.free(input);
   return out;
@@ -334,11 +320,19 @@ Block Layer::backward(Block gradient) {
   const Numbers& n = numbers_;
   if (n.recomputed) {
     run_forward(true);  // stops at the last tensor that backward needs
+    if (n.float8) {     // which an autograd function saves after it has computed
+      Block last = product_of(fc2_);
+      heap_.free(last);
+    }
     if (!saves_stream()) heap_.free(middle_);
   }
-  Block kept = gradient;  // the residual's; the last product's gradient is the same tensor
-  Block of_product = 0;
+  // The residual's gradient; the last product's is the same tensor, which outlives it.
+  Block kept = n.attends ? gradient : 0;
+  Block of_product = n.attends ? 0 : gradient;
+  // CUDA's products copy a number that is expanded to a matrix.
+  Block expanded = gradient == 0 && n.operators == Operators::kCuda ? temporary(n.rows(n.hidden)) : 0;
   Block of_activated = multiply_backward(fc2_, activated_, of_product);
+  heap_.free(expanded);
   Block of_fc1 = 0, of_normed = 0;
   if (n.gated) {
     Block of_silu = temporary(n.rows(n.ffn)), of_up = temporary(n.rows(n.ffn));
@@ -367,7 +361,11 @@ Block Layer::backward(Block gradient) {
     heap_.free(activation_input_);
     of_normed = multiply_backward(fc1_, normed2_, of_fc1);
   }
-  Block more = normalize_backward(saved2_, middle_, of_normed, norm2_);
+  Block more = normalize_backward(saved2_, n.attends ? middle_ : input_, of_normed, norm2_);
+  if (!n.attends) {
+    if (!keeps_input_) heap_.free(input_);
+    return more;
+  }
   if (kept == 0)
     kept = temporary(n.rows(n.hidden));  // the sum of one number expanded and a tensor
   else

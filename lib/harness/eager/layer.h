@@ -4,9 +4,9 @@
 
 #include "harness/eager/numbers.h"
 
-// A transformer layer in eager PyTorch, tensor by tensor: what forward allocates and saves, and when backward frees it.
-// Operations have the order of autograd: the node that was made last runs first, and frees what it saved, and the
-// gradient that it was given, when it has ended.
+// A transformer layer, or only its MLP, in eager PyTorch, tensor by tensor: what forward allocates and saves, and when
+// backward frees it. Operations have the order of autograd: the node that was made last runs first, and frees what it
+// saved, and the gradient that it was given, when it has ended.
 namespace fp8lab::eager {
 
 struct Parameter {
@@ -14,8 +14,14 @@ struct Parameter {
   Block value = 0;     ///< what layers compute with; without FSDP2 the parameter itself
   Block gradient = 0;  ///< all rows, from its product until it is reduced, or until the step ends
 
+  Block added = 0;         ///< what an operation adds to a gradient that is there, until the operation ends
+  bool is_float8 = false;  ///< FSDP2 gathers it in eight bits
+
   Bytes elements() const { return rows * columns; }
 };
+
+/// torchao casts a tensor to eight bits by operations of their own: an FP32 copy, scaled, clamped.
+Block cast_to_float8(Heap& heap, Bytes elements, bool is_f32, Stream stream = Stream::kCompute);
 
 /// A product y = x W, with the parameters of which it consists: a weight, and a bias if the layers have them.
 struct Product {
@@ -32,6 +38,9 @@ struct SavedNorm {
 /// Backward of a host's RMSNorm, which is composed of FP32 operations: from the gradient of its output, which it frees
 /// with what the norm saved, to the gradient of its input.
 Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient);
+
+/// Makes the gradient, or `added`, which whoever calls frees when the operation has ended.
+void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter);
 
 class Layer {
  public:
@@ -52,15 +61,25 @@ class Layer {
   void run_forward(bool keeps);
   /// False for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
   bool saves_stream() const;
-  Block normalize(SavedNorm& saved, Block& input, bool keeps);
+  Block normalize(SavedNorm& saved, bool keeps);
   Block normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of);
   Block attention(bool keeps);
   Block attention_backward(Block& gradient);
   Block rotated(Bytes columns, Block& unrotated);
   void rotate_backward(Bytes columns, Block& gradient);
-  Block multiply(const Product& product) { return heap_.allocate(numbers_.rows(product.outputs), Owner::kSaved); }
+  Block multiply(const Product& product);
+  /// The product without its bias, if torchao adds that by an operation of its own.
+  Block product_of(const Product& product);
+  Block float8_backward(const Product& product);
+  Block cast(Bytes columns) { return cast_to_float8(heap_, numbers_.tokens * columns, numbers_.element == kF32); }
+  /// The weight in eight bits; 0 if it has them already.
+  Block cast_weight(const Product& product);
   Block multiply_backward(const Product& product, Block& input, Block& gradient, bool frees_input = true);
-  void add_gradient(std::size_t parameter);
+  void make_gradient(std::size_t parameter) { eager::make_gradient(numbers_, heap_, parameters[parameter]); }
+  /// Ends an operation that made the gradients of these parameters.
+  void add_gradients(const std::vector<std::size_t>& of) {
+    for (const std::size_t parameter : of) heap_.free(parameters[parameter].added);
+  }
   Block flash_backward_workspace();
   /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches.
   void accumulate(Block& sum, Block& more);

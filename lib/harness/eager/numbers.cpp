@@ -8,14 +8,18 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
     : program(of_program), operators(of_operators) {
   const ModelConfig& model = cell.model;
   const TrainingConfig& training = cell.training;
+  attends = model.layer == "transformer_layer";
   gated = model.form == "llama";
   bias = model.bias.value_or(!gated);
   tied = model.head == HeadWeight::kTied;
   learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
   recomputed = training.checkpoint == Recompute::kFull;
+  float8 = training.recipe != "bf16";
+  float8_gathers = float8 && training.quantized_weights;
   reshards = cell.reshard_after_forward;
   sharded = fp8lab::is_sharded(cell);
   shards = sharded ? mesh_of(cell).shards : 1;
+  replicas = sharded ? mesh_of(cell).replicas : 1;
   seq = model.seq;
   batch = model.batch;
   tokens = seq * batch;

@@ -39,12 +39,15 @@ struct Numbers {
 
   Program program;
   Operators operators;
+  bool attends;  ///< false for layernorm_mlp
   bool gated, bias, tied, learned_positions, recomputed, reshards, sharded;
+  bool float8;          ///< torchao's Float8Linear computes the products of layers
+  bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
   Bytes element;  ///< bytes of activations, and of parameters in the layers
   Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
   Bytes reduced;  ///< bytes of gradients while ranks add them up
-  Bytes shards;
+  Bytes shards, replicas;
   Bytes norm_vectors;  ///< vectors of a norm: a weight, and a bias if it has one
 };
 

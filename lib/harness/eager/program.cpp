@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include "harness/eager/fsdp2.h"
 
@@ -9,12 +10,12 @@ namespace fp8lab::eager {
 namespace {
 
 constexpr Bytes kToken = 8;
-constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // on Hopper and Blackwell
+constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  // each handle has one, on Hopper and Blackwell
 
 class Training {
  public:
   Training(const CellConfig& cell, Program program, Operators operators)
-      : cell_(cell), n_(cell, program, operators), heap_(operators == Operators::kCuda ? 512 : 1) {
+      : cell_(cell), n_(cell, program, operators), heap_(operators == Operators::kCuda) {
     for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_);
     if (n_.vocabulary > 0) {
       embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
@@ -30,6 +31,11 @@ class Training {
  private:
   bool has_embedding() const { return n_.vocabulary > 0; }
   void make_groups();
+  /// Elements that this rank holds of each parameter.
+  std::vector<Bytes> elements() const;
+  /// A tensor of `bytes` an element for each parameter.
+  std::vector<Block> list_of(Bytes bytes, Owner owner);
+  void free_list(std::vector<Block>& list);
   void make_optimizer_state();
   void pass(bool is_last);
   void forward();
@@ -62,6 +68,7 @@ class Training {
         weights_of_loss_ = 0;
   SavedNorm saved_;  ///< tensors of the last norm
   std::vector<Block> state_, masters_;
+  bool has_backward_workspace_ = false;  ///< autograd's thread has a cuBLAS handle, and a workspace, of its own
   Memory memory_;
 };
 
@@ -89,11 +96,8 @@ void Training::make_groups() {
 Group* Training::before(Bytes layer) { return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_; }
 
 void Training::add_gradient(Parameter& parameter) {
-  Block made = heap_.allocate(parameter.elements() * n_.element, Owner::kGradients);
-  if (parameter.gradient == 0)
-    parameter.gradient = made;
-  else
-    heap_.free(made);
+  make_gradient(n_, heap_, parameter);
+  heap_.free(parameter.added);
 }
 
 void Training::forward() {
@@ -140,8 +144,15 @@ void Training::forward() {
 
 void Training::loss_forward(Block output) {
   if (!has_embedding()) {
-    loss_ = heap_.allocate(n_.element, Owner::kTemporaries);
-    if (cell_.training.loss == Loss::kMse)
+    const bool is_mse = cell_.training.loss == Loss::kMse;
+    // The storage of mse_loss's result has the size of its input, which FakeTensorMode does not show.
+    const bool has_all = is_mse && n_.operators != Operators::kCudaOnShapes;
+    loss_ = heap_.allocate(has_all ? n_.rows(n_.hidden) : n_.element, Owner::kTemporaries);
+    Block squares = is_mse && n_.operators == Operators::kCuda
+                        ? heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries)  // inside of the kernel
+                        : 0;
+    heap_.free(squares);
+    if (is_mse)
       output_ = output;
     else
       heap_.free(output);
@@ -176,10 +187,12 @@ Block Training::loss_backward() {
 }
 
 Block Training::head_backward(Block of_logits) {
-  add_gradient(n_.tied ? embedding_ : head_);
+  Parameter& head = n_.tied ? embedding_ : head_;
+  make_gradient(n_, heap_, head);
   Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
   heap_.free(normed_);
   heap_.free(of_logits);
+  heap_.free(head.added);
   for (Parameter& vector : norm_) add_gradient(vector);
   Block of_stream = 0;
   if (saved_.normalized != 0) {
@@ -220,7 +233,7 @@ void Training::backward() {
   } else {
     heap_.free(gradient);
   }
-  heap_.free(shared_.reduced);
+  shared_.finalize_backward(heap_);
 }
 
 void Training::pass(bool is_last) {
@@ -237,60 +250,78 @@ void Training::pass(bool is_last) {
   if (is_last) memory_.at_end_of_forward = heap_.by_owner();
   heap_.enter(Phase::kBackward);
   Block one = heap_.allocate(kF32, Owner::kTemporaries);
+  if (n_.operators == Operators::kCuda && !has_backward_workspace_) {
+    has_backward_workspace_ = true;
+    heap_.allocate(kCublasWorkspace, Owner::kLibraries);
+  }
   backward();
   heap_.free(one);
   mark("memory.end_of_backward_bytes");
 }
 
+std::vector<Bytes> Training::elements() const {
+  std::vector<Bytes> out;
+  for (const std::deque<Group>* groups : {&groups_, &ends_})
+    for (const Group& group : *groups) {
+      const std::vector<Bytes> own = group.shard_elements();
+      out.insert(out.end(), own.begin(), own.end());
+    }
+  return out;
+}
+
+std::vector<Block> Training::list_of(Bytes bytes, Owner owner) {
+  std::vector<Block> out;
+  for (const Bytes count : elements()) out.push_back(heap_.allocate(count * bytes, owner));
+  return out;
+}
+
+void Training::free_list(std::vector<Block>& list) {
+  for (Block& block : list) heap_.free(block);
+  list.clear();
+}
+
 void Training::make_optimizer_state() {
-  const Bytes moment = cell_.training.moments == Moments::kF32 ? kF32 : 2;
-  const bool has_masters = !masters_.empty();
-  const auto add = [&](const Group& group) {
-    const Bytes bytes = group.sharded_elements() * (has_masters ? kF32 : moment);
-    state_.push_back(heap_.allocate(2 * bytes, Owner::kOptimizer));
-    // The count of steps of each parameter.
-    for (std::size_t i = 0; i < group.size(); ++i) state_.push_back(heap_.allocate(kF32, Owner::kOptimizer));
-  };
-  for (const Group& group : groups_) add(group);
-  for (const Group& group : ends_) add(group);
+  const Bytes moment = !masters_.empty() || cell_.training.moments == Moments::kF32 ? kF32 : 2;
+  for (const Bytes count : elements()) {
+    state_.push_back(heap_.allocate(kF32, Owner::kOptimizer));  // the count of steps
+    for (int i = 0; i < 2; ++i) state_.push_back(heap_.allocate(count * moment, Owner::kOptimizer));
+  }
 }
 
 void Training::update() {
   const TrainingConfig& training = cell_.training;
   heap_.enter(Phase::kOptimizer);
-  Bytes elements = 0;
-  for (const std::deque<Group>* groups : {&groups_, &ends_})
-    for (const Group& group : *groups) elements += group.sharded_elements();
   // FP32 copies of the gradients for the masters.
-  Block copies = masters_.empty() ? 0 : heap_.allocate(elements * kF32, Owner::kTemporaries);
+  std::vector<Block> copies;
+  if (!masters_.empty()) copies = list_of(kF32, Owner::kTemporaries);
+  if (training.clip_norm > 0) {  // scaled in place, by the norms of all gradients and their stack
+    Block norms = heap_.allocate(2 * static_cast<Bytes>(elements().size()) * kF32, Owner::kTemporaries);
+    heap_.free(norms);
+  }
   if (state_.empty() && training.optimizer != Optimizer::kSgd) make_optimizer_state();
   if (training.optimizer == Optimizer::kSgd && training.weight_decay != 0.0) {
-    Block decayed = heap_.allocate(elements * n_.stored, Owner::kTemporaries);
-    heap_.free(decayed);
+    std::vector<Block> decayed = list_of(n_.stored, Owner::kTemporaries);
+    free_list(decayed);
   }
   if (training.optimizer == Optimizer::kForeachAdam) {
-    Block roots = heap_.allocate(elements * (masters_.empty() ? n_.stored : kF32), Owner::kTemporaries);
-    heap_.free(roots);
+    std::vector<Block> roots = list_of(masters_.empty() ? n_.stored : kF32, Owner::kTemporaries);
+    free_list(roots);
   }
-  heap_.free(copies);
+  free_list(copies);
 }
 
 Memory Training::run() {
   if (n_.operators == Operators::kCuda) heap_.allocate(kCublasWorkspace, Owner::kLibraries);
-  Bytes elements = 0;
   for (std::deque<Group>* groups : {&ends_, &groups_})
-    for (Group& group : *groups) {
-      group.make();
-      elements += group.sharded_elements();
-    }
+    for (Group& group : *groups) group.make();
   if (n_.in_titan() && n_.gated) heap_.allocate(n_.seq * n_.head_dim * kF32, Owner::kParameters);  // rotary table
-  memory_.figures["memory.weight_bytes"] = elements * n_.stored;
+  const std::vector<Bytes> shards = elements();
+  memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;
   const TrainingConfig& training = cell_.training;
   const bool optimizes = training.optimizer != Optimizer::kNone;
   if (optimizes && training.master_weights == Master::kF32 && n_.stored != kF32)
-    masters_.push_back(heap_.allocate(elements * kF32, Owner::kOptimizer));
-  // Every step after the second repeats it.
-  const std::int64_t steps = std::min<std::int64_t>(training.steps, 2);
+    masters_ = list_of(kF32, Owner::kOptimizer);
+  const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < training.micro_batches; ++i)
       pass(step + 1 == steps && i + 1 == training.micro_batches);
@@ -309,6 +340,7 @@ Memory Training::run() {
     memory_.at_peak = heap_.at_peak(phase);
   }
   memory_.figures["memory.peak_bytes"] = highest;
+  if (n_.operators == Operators::kCuda) memory_.figures["memory.reserved_peak_bytes"] = heap_.reserved();
   memory_.figures["memory.forward_peak_bytes"] = heap_.peak(Phase::kForward);
   memory_.figures["memory.optimizer_peak_bytes"] = heap_.peak(Phase::kOptimizer);
   return std::move(memory_);

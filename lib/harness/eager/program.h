@@ -17,7 +17,10 @@ struct Memory {
   ByOwner at_peak{}, at_end_of_forward{};
 };
 
-/// Runs the program's allocations and frees: a chain of transformer layers, with embedding, last norm and head if the
+/// Steps after which PyTorch's allocator has reserved what it needs. From the second step on live bytes repeat.
+inline constexpr std::int64_t kStepsThatReserve = 4;
+
+/// Runs the program's allocations and frees: a chain of layers (see Layer), with embedding, last norm and head if the
 /// cell has a vocabulary; a loss; Adam, or no optimizer. Keys that a program does not have must be refused before.
 Memory memory_of(const CellConfig& cell, Program program, Operators operators);
 

@@ -18,8 +18,9 @@
 #include "harness/measure/arms.h"
 #include "harness/measure/layer_rules.h"
 #include "harness/measure/parity.h"
-#include "harness/measure/plain_twin.h"
-#include "harness/measure/twin.h"
+#include "harness/measure/twin/equal_losses.h"
+#include "harness/measure/twin/library_twin.h"
+#include "harness/measure/twin/plain_twin.h"
 #include "harness/reference/support.h"
 #include "nn/layer_table.h"
 #include "recipe/recipe.h"
@@ -120,14 +121,15 @@ std::vector<Term> terms(std::span<const Row> rows) {
 }
 
 std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric) {
-  if (is_library(cell)) return {};  // its worker reports what it cannot measure
+  if (is_library(cell))  // its worker reports what else it cannot measure
+    return metric.starts_with("parity.twin_") ? why_no_library_twin(cell, std::string(recipe_of(cell, arm).name)) : "";
   if (metric.starts_with("parity.same_weights_")) return arm == Arm::kBf16 ? "the arm is in BF16 itself" : "";
   if (metric == "parity.scales_equal") return why_no_common_scales(cell, arm);
   if (metric == "parity.validation_keeps_scales") return why_no_scales_in_validations(cell, arm);
   if (metric.starts_with("parity.twin_")) return why_no_plain_twin(cell, arm);
   const std::string_view group = find_metric(metric)->group();
   if (group == "twin") return why_no_twin(cell, arm);
-  return group == "reference" ? reference_step::why_unsupported(cell, recipe_of(cell, arm).name) : "";
+  return group == "reference" ? reference_step::why_unsupported(cell, std::string(recipe_of(cell, arm).name)) : "";
 }
 
 /// Steps of delayed scaling in which scales follow from gradients that had none yet, so that most of them underflow.

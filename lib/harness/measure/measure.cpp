@@ -15,9 +15,9 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/parity.h"
-#include "harness/measure/reference.h"
+#include "harness/measure/reference/reference.h"
 #include "harness/measure/timeline.h"
-#include "harness/measure/twin.h"
+#include "harness/measure/twin/equal_losses.h"
 #include "harness/predict/predict.h"
 #include "harness/train/training_run.h"
 

@@ -4,7 +4,7 @@
 
 #include "harness/measure/cast_counts.h"
 #include "harness/measure/measure.h"
-#include "harness/measure/plain_twin.h"
+#include "harness/measure/twin/plain_twin.h"
 #include "harness/train/training_run.h"
 
 namespace fp8lab {

@@ -55,9 +55,10 @@ Matrix probabilities(Matrix s, const double* log_sums) {
 
 Matrix Model::rotated(const Matrix& qkv, bool inverse) const {
   const std::int64_t dim = head_dim(), half = dim / 2;
+  const std::vector<std::int64_t> own = own_positions();
   Matrix out = qkv;
   for (std::int64_t i = 0; i < qkv.rows; ++i) {
-    const auto position = static_cast<double>(i / cell_.model.batch);
+    const auto position = static_cast<double>(own[static_cast<std::size_t>(i / cell_.model.batch)]);
     for (std::int64_t d = 0; d < half; ++d) {
       const double angle = position * std::pow(10000.0, -2.0 * static_cast<double>(d) / static_cast<double>(dim));
       const double cosine = std::cos(angle), sine = inverse ? -std::sin(angle) : std::sin(angle);
@@ -76,6 +77,15 @@ Value Model::rotary(const Matrix& qkv) {
 }
 
 Value Model::attention(const std::string& name, const Matrix& packed) {
+  const std::int64_t batch = cell_.model.batch;
+  Value entire = entire_attention(name, entire_sequences(parts_, packed, batch));
+  return {own_part(parts_, entire.value, batch),
+          [this, batch, backward = std::move(entire.backward)](const Matrix& grad) {
+            return own_part(parts_, backward(entire_sequences(parts_, grad, batch)), batch);
+          }};
+}
+
+Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   const std::int64_t dim = head_dim(), heads = cell_.model.heads, batch = cell_.model.batch, keys = kv_heads();
   const std::int64_t first_key = heads * dim, first_value = first_key + keys * dim;
   const auto key_of = [=](std::int64_t head) { return first_key + head / (heads / keys) * dim; };

@@ -52,7 +52,8 @@ Distance compare(const Matrix& exact, const Matrix& rounded, const Matrix& seen,
   for (std::int64_t i = 0; i < exact.rows; ++i)
     for (std::int64_t j = 0; j < exact.cols; ++j) {
       const double e = exact.row(i)[j], r = rounded.row(i)[j], s = seen.row(i)[j];
-      const double expected = (r - e) * (r - e), distance = (s - r) * (s - r);
+      const double of_parts = bounds.parts != nullptr ? bounds.parts->row(i)[j] : 0.0;
+      const double expected = (r - e) * (r - e) + of_parts, distance = (s - r) * (s - r);
       signal += e * e;
       noise += (s - e) * (s - e);
       along += (s - r) * r;
@@ -78,7 +79,7 @@ Distance compare(const Matrix& exact, const Matrix& rounded, const Matrix& seen,
 
   if (!std::isfinite(noise) || std::isnan(out.noise))
     out.fault = "a value is not finite";
-  else if (slope < -1.0)
+  else if (slope < -1.0 && out.scale > 1.0)
     out.fault = fmt::format("sign: its slope on the reference is {:.4g}", 1.0 + slope);
   else if (out.scale > 1.0)
     out.fault = fmt::format("scale: its slope on the reference is {:.6g}, at most {:.2g} from 1 expected", 1.0 + slope,

@@ -12,6 +12,8 @@ struct Bounds {
   double step;
   double rounding = 0.0;
   double additions = 0.0;  ///< roundings when parts of the tensor are added up, relative to it
+  /// The square of each element's noise in the sum of parts, in addition to N. Null: N is all.
+  const Matrix* parts = nullptr;
   /// Rows, or columns, have one noise in common, as when the gradient of every output is 1: no means over them.
   bool together = false;
 };

@@ -26,10 +26,13 @@ Value Model::embedding(const Matrix& tokens) {
   const auto positions = parameters_->find("positions.weight");
   const bool positioned = positions != parameters_->end();
   const std::int64_t batch = cell_.model.batch;
+  const auto position_of = [batch, own = own_positions()](std::int64_t row) {
+    return own[static_cast<std::size_t>(row / batch)];
+  };
   Matrix y(tokens.rows, table.cols);
   for (std::int64_t i = 0; i < y.rows; ++i)
     for (std::int64_t j = 0; j < y.cols; ++j)
-      y.row(i)[j] = table.row(token_at(tokens, i))[j] + (positioned ? positions->second.row(i / batch)[j] : 0.0);
+      y.row(i)[j] = table.row(token_at(tokens, i))[j] + (positioned ? positions->second.row(position_of(i))[j] : 0.0);
   Value kept = dropout("embedding.dropout", casts_.stored(std::move(y)));
   return {kept.value, [=, this, rows = table.rows, dropped = kept.backward](const Matrix& grad_kept) {
             const Matrix grad = dropped(grad_kept);
@@ -39,8 +42,7 @@ Value Model::embedding(const Matrix& tokens) {
               of_table = sum(of_table, head->second);
             gradients_["embedding.weight"] = casts_.stored(std::move(of_table));
             if (positioned)
-              gradients_["positions.weight"] =
-                  casts_.stored(sums_by_entry(grad, cell_.model.seq, [&](std::int64_t i) { return i / batch; }));
+              gradients_["positions.weight"] = casts_.stored(sums_by_entry(grad, cell_.model.seq, position_of));
             return Matrix();
           }};
 }

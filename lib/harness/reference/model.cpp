@@ -82,7 +82,8 @@ Value Model::linear(const std::string& name, const Matrix& x, const Exchanged& e
 std::vector<std::int64_t> Model::group_rows() const {
   const ModelConfig& model = cell_.model;
   const bool uneven = model.split == GroupSplit::kUneven;
-  const std::int64_t tokens = model.seq * model.batch, unit = uneven ? std::gcd(tokens, std::int64_t{128}) : 1;
+  const std::int64_t tokens = model.seq / parts_.parts * model.batch,
+                     unit = uneven ? std::gcd(tokens, std::int64_t{128}) : 1;
   // An uneven split gives the experts experts, 0, experts - 2, ..., 1 shares.
   std::vector<std::int64_t> ends;
   std::int64_t shares = 0;

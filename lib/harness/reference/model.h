@@ -9,6 +9,7 @@
 #include "harness/cell/cell.h"
 #include "harness/reference/casts.h"
 #include "harness/reference/matrix.h"
+#include "harness/reference/sequence_parts.h"
 
 namespace fp8lab::reference_step {
 
@@ -56,6 +57,9 @@ class Model {
   double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
   /// Chooses the masks of the next runs.
   void set_draws(const Draws& draws) { draws_ = draws; }
+  /// The tokens of the next runs are a part of each sequence: attention needs the tokens of all parts. run() is then
+  /// collective over the ranks that have the parts.
+  void set_parts(SequenceParts parts) { parts_ = std::move(parts); }
   /// As Casts::set_group().
   void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
   /// As Casts::set_seen_amaxes().
@@ -91,6 +95,8 @@ class Model {
   Value rotary(const Matrix& qkv);
   Matrix rotated(const Matrix& qkv, bool inverse) const;
   Value attention(const std::string& name, const Matrix& qkv);
+  /// The same of all tokens of the sequences.
+  Value entire_attention(const std::string& name, const Matrix& qkv);
   Value multihead_attention(const std::string& name, const Matrix& x);
   Value transformer_layer(const std::string& name, const Matrix& x);
   // For a language model (language.cpp). Their products are not cast under any recipe.
@@ -104,6 +110,8 @@ class Model {
   bool llama() const { return cell_.model.form == "llama"; }
   std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }
   std::int64_t head_dim() const { return cell_.model.hidden / cell_.model.heads; }
+  /// Positions in a sequence, in the order of this rank's tokens.
+  std::vector<std::int64_t> own_positions() const { return positions(cell_.model.seq, parts_.part, parts_.parts); }
   /// Rows of each expert's group.
   std::vector<std::int64_t> group_rows() const;
 
@@ -111,6 +119,7 @@ class Model {
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
   Draws draws_;
+  SequenceParts parts_;
   NamedMatrices gradients_;
   std::map<std::string, double> largest_terms_;
 };

@@ -36,7 +36,8 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
     std::string_view reason;
   } rules[]{
       {std::find(kRecipes.begin(), kRecipes.end(), recipe) == kRecipes.end(), "this recipe"},
-      {cell.context_parallel > 1, "sequences that ranks split between them"},
+      {cell.context_parallel > 1 && quantized && training.fp8_attention,
+       "FP8 attention over ranks that split sequences, whose casts follow from parts of the sums"},
       {training.validation_batches > 0 && quantized && has_history, "validation batches before a scale from a history"},
       {training.cache_weights && training.micro_batches > 1 && recipe == "delayed",
        "cached weights, whose scale comes from the first of several micro-batches"},
@@ -50,7 +51,8 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
   };
   for (const auto& rule : rules)
     if (rule.applies) return fmt::format("the reference step does not cover {}", rule.reason);
-  const auto passes = static_cast<double>(training.steps * training.micro_batches * data_parallel_ranks(cell));
+  const auto passes =
+      static_cast<double>(training.steps * training.micro_batches * data_parallel_ranks(cell) * cell.context_parallel);
   const double count = 2.0 * multiplications(cell.model) * passes;
   if (count > kMostMultiplications)
     return fmt::format("the reference step would take {:.2g} multiplications, more than {:.2g}", count,

@@ -104,8 +104,6 @@ double relative(double before, double after) {
   return std::isfinite(before) && std::isfinite(after) ? std::abs(before - after) / largest : 1;
 }
 
-bool is_of_values(std::string_view group) { return group == "parity" || group == "twin" || group == "reference"; }
-
 /// "SIGSEGV", "out of memory", "error (masters have another shape)", "works"
 std::string ending_words(const ArmResult& result) {
   constexpr std::size_t kLongestReason = 90;
@@ -136,7 +134,7 @@ std::optional<Effect> effect_on_ending(const ArmResult& before, const ArmResult&
 
 EffectKind kind_of(const Metric& metric, bool describes_defect) {
   if (!metric.exact) return EffectKind::kTime;
-  if (is_of_values(metric.group())) return describes_defect ? EffectKind::kParity : EffectKind::kValues;
+  if (metric.is_of_values()) return describes_defect ? EffectKind::kParity : EffectKind::kValues;
   if (metric.group() == "traffic") return EffectKind::kTraffic;
   return metric.group() == "memory" ? EffectKind::kBytes : EffectKind::kHost;
 }

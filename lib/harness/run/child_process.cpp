@@ -87,32 +87,6 @@ pid_t start_child(const ChildSetup& setup) {
   return child;
 }
 
-GroupGuard::GroupGuard(pid_t group) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return;
-  const SignalsHeldBack held_back;
-  guard_ = ::fork();
-  if (guard_ == 0) {
-    if (::setpgid(0, group) != 0) ::_exit(0);
-    ::dup2(ends[0], STDIN_FILENO);
-    ::close_range(STDIN_FILENO + 1, ~0U, 0);  // also this process's copy of the lifeline, and of locks
-    char byte = 0;
-    while (::read(STDIN_FILENO, &byte, 1) < 0 && errno == EINTR) {
-    }
-    ::kill(0, SIGKILL);  // the group
-    ::_exit(0);
-  }
-  ::close(ends[0]);
-  lifeline_ = ends[1];
-  if (guard_ > 0) ::setpgid(guard_, group);
-}
-
-GroupGuard::~GroupGuard() {
-  if (lifeline_ >= 0) ::close(lifeline_);
-  while (guard_ > 0 && ::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-}
-
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {
   std::vector<std::string> variables;
   for (char** variable = ::environ; *variable != nullptr; ++variable) {

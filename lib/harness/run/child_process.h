@@ -25,21 +25,6 @@ inline constexpr int kExchangeFd = 3;
 /// on its standard error. Returns -1, with errno set, if there is no process for it.
 pid_t start_child(const ChildSetup& setup);
 
-/// Ends the process group of a child when this object is destroyed, or when this process has ended, however that
-/// happens: programs that a child has started do not end with it.
-class GroupGuard {
- public:
-  /// The child must not have been waited for.
-  explicit GroupGuard(pid_t group);
-  ~GroupGuard();
-  GroupGuard(const GroupGuard&) = delete;
-  GroupGuard& operator=(const GroupGuard&) = delete;
-
- private:
-  pid_t guard_ = -1;   ///< a process in the group, which waits for the end of this one
-  int lifeline_ = -1;  ///< an end of a pipe that only this process holds
-};
-
 /// This process's variables, "NAME=value", with the values of `changed` in place of their own.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed);
 

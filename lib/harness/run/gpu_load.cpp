@@ -41,7 +41,7 @@ std::optional<int> GpuLoad::place(const GpuNeed& need) const {
     int arms = 0;
     for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
       if (ranks[gpu] <= 0) continue;
-      fits = fits && gpus_[gpu].arms < kMostArmsPerGpu &&
+      fits = fits && gpus_[gpu].arms < need.most_arms &&
              need.process_bytes + need.rank_bytes * ranks[gpu] <= gpus_[gpu].free_bytes;
       arms += gpus_[gpu].arms;
     }

@@ -18,6 +18,7 @@ struct GpuNeed {
   int ranks = 1;
   double rank_bytes = 0;     ///< device memory of a rank
   double process_bytes = 0;  ///< what the driver keeps on each GPU that a process has open
+  int most_arms = kMostArmsPerGpu;
 };
 
 class GpuLoad {

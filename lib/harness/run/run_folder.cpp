@@ -10,6 +10,7 @@
 #include <string>
 #include <system_error>
 
+#include "core/check.h"
 #include "harness/cell/temporary_folder.h"
 
 namespace fp8lab {
@@ -80,6 +81,23 @@ fs::path RunFolder::unused_path() const {
   std::random_device random;
   const std::string name = fmt::format("{:08x}{:08x}", random(), random());
   return path_.empty() ? temporary_path() / ("fp8lab-arm-" + name) : path_ / ("arm-" + name);
+}
+
+TemporaryFolder::TemporaryFolder(const std::string& who) {
+  std::error_code error;
+  if (std::getenv(kTemporaryVariable) != nullptr) {
+    path_ = make_temporary_folder("fp8lab-");
+  } else {
+    run_folder_ = RunFolder::shared();
+    path_ = run_folder_->unused_path();
+    if (!fs::create_directory(path_, error)) path_.clear();
+  }
+  check(!path_.empty(), fmt::format("{}: no temporary folder can be made; name another place in TMPDIR", who));
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
 }
 
 }  // namespace fp8lab

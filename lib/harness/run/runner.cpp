@@ -58,12 +58,6 @@ double predicted_bytes(const CellConfig& cell, Arm arm, const PredictFunction& p
   return most + *peak * others;
 }
 
-/// True if no other cell may run at the same time. How much of a GPU a library needs is not predicted, so it has the
-/// GPU for itself.
-bool runs_alone(const CellConfig& cell) {
-  return any_group(cell.measure, &MetricGroup::alone) || (is_library(cell) && cell.device == "cuda");
-}
-
 class Runner {
  public:
   Runner(const std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, const RunnerOptions& options,
@@ -76,7 +70,7 @@ class Runner {
     for (const PlannedCell& cell : cells) order_.push_back(&cell);
     // Others would have to end before each of them, and wait for it.
     std::stable_partition(order_.begin(), order_.end(),
-                          [](const PlannedCell* cell) { return !runs_alone(cell->config); });
+                          [this](const PlannedCell* cell) { return !runs_alone(cell->config); });
   }
 
   int run() {
@@ -103,6 +97,13 @@ class Runner {
   }
 
  private:
+  /// True if no other cell may run at the same time. How much of a GPU a library needs is not predicted, so it has the
+  /// GPU for itself, unless the user gives the number of arms that have room.
+  bool runs_alone(const CellConfig& cell) const {
+    return any_group(cell.measure, &MetricGroup::alone) ||
+           (is_library(cell) && cell.device == "cuda" && !options_.libraries_share_gpus);
+  }
+
   std::size_t processes() {
     std::size_t count = 0;
     for (RunningCell& cell : running_) count += cell.running().size();
@@ -182,22 +183,26 @@ class Runner {
   /// runs one arm: instruments and caches of a library outlive an arm, and versions differ in their interpreters.
   void start_next(RunningCell& cell, int first_gpu) {
     if (is_library(cell.config())) {
-      const ArmCommand command = options_.worker_command(cell.config(), cell.next());
+      ArmCommand command = options_.worker_command(cell.config(), cell.next());
+      see_gpus_from(first_gpu, cell.config(), command);
       return cell.start_next(std::make_unique<ArmProcess>(command), first_gpu, ArmProcess::Then::kEnd);
     }
     const bool stays = !options_.isolate && !alone_ && !limits_processor_time();
     std::unique_ptr<ArmProcess> process = stays ? idle_.take(cell.config().device, first_gpu) : nullptr;
     if (!process) {
       ArmCommand command = options_.command;
-      if (const int gpus = static_cast<int>(gpus_of(cell.config()).size()); gpus > 1)
-        command.environment["CUDA_VISIBLE_DEVICES"] =
-            visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), gpus, first_gpu);
+      see_gpus_from(first_gpu, cell.config(), command);
       // The system clears new memory page by page, which for gigabytes of weights takes longer than to compare them:
       // glibc requests huge pages.
       if (std::getenv("GLIBC_TUNABLES") == nullptr) command.environment["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=1";
       process = std::make_unique<ArmProcess>(command);
     }
     cell.start_next(std::move(process), first_gpu, stays ? ArmProcess::Then::kStay : ArmProcess::Then::kEnd);
+  }
+
+  void see_gpus_from(int first_gpu, const CellConfig& cell, ArmCommand& command) {
+    if (const int gpus = static_cast<int>(gpus_of(cell).size()); gpus > 1)
+      command.environment["CUDA_VISIBLE_DEVICES"] = visible_gpus(std::getenv("CUDA_VISIBLE_DEVICES"), gpus, first_gpu);
   }
 
   /// Memory of each GPU of the cell's device; empty if the device has no memory of its own.
@@ -211,6 +216,8 @@ class Runner {
   /// What the arm that needs the most needs.
   GpuNeed need_of(const PlannedCell& cell, const std::vector<Arm>& arms) {
     GpuNeed need{.ranks = cell.config.ranks, .process_bytes = kDriverBytes};
+    // Most of a library's time is spent by Python on the host.
+    if (is_library(cell.config)) need.most_arms = options_.jobs;
     if (!gpus_of(cell.config).empty())
       for (const Arm arm : arms)
         need.rank_bytes = std::max(need.rank_bytes, predicted_bytes(cell.config, arm, options_.predict));

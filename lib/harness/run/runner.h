@@ -24,9 +24,10 @@ struct RunnerOptions {
   /// would not fit, or would only wait for each other. Cells that measure time run alone after all others, one arm
   /// after the other.
   int jobs = 1;
-  std::optional<double> timeout_s;  ///< seconds that an arm may run; overrides the scenarios
-  ArmCommand command;               ///< starts arms of the own runtime
-  LibraryCommand worker_command;    ///< needed if a cell's subject is a library
+  bool libraries_share_gpus = false;  ///< `jobs` arms of libraries find room on the GPUs, as the user states
+  std::optional<double> timeout_s;    ///< seconds that an arm may run; overrides the scenarios
+  ArmCommand command;                 ///< starts arms of the own runtime
+  LibraryCommand worker_command;      ///< needed if a cell's subject is a library
   PredictFunction predict;
   /// Arms of which it gives the same text run once, in the first cell that needs them. Empty: every cell runs its own.
   TaskFunction task;

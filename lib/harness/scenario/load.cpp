@@ -76,32 +76,37 @@ std::vector<fs::path> files_under(const fs::path& directory) {
   return files;
 }
 
-/// Throws ScenarioError for a cell with an arm that would run and of which nothing is expected, which could only end
-/// inconclusive.
+/// Throws ScenarioError for a cell with an arm that would run and has no gate, which could only end inconclusive, and
+/// for a scenario with no entry about a before arm, which would then have implied gates only.
 void check_both_arms_are_expected(const Scenario& scenario, const std::vector<PlannedCell>& cells) {
+  const PlannedCell* first = nullptr;
+  bool states_before = false;
+  const auto check = [&](const PlannedCell& cell, Side side, bool is_expected) {
+    if (!is_expected)
+      throw ScenarioError(
+          scenario.file,
+          scenario.places.at(cell.config.fix.empty() || !scenario.places.contains("fix") ? "name" : "fix"),
+          fmt::format("nothing is expected of the {0} arm of cell {1}, so that it would show nothing; add an `expect` "
+                      "entry with `arm: {0}` or `arm: difference`",
+                      name(side), cell.config.id));
+  };
   for (const PlannedCell& cell : cells) {
     if (!has_before(cell.config) || !(cell.skip_reason.empty() || cell.skipped_here)) continue;
-    const auto speaks_of = [&](Side side) {
-      return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
-        return !e.of_group &&
-               (e.side == side || e.side == Side::kDifference || (side == Side::kBefore && e.of == Arm::kBefore));
-      });
+    if (!first) first = &cell;
+    const auto speaks_of = [](const Expectation& e, Side side) {
+      return e.side == side || e.side == Side::kDifference || (side == Side::kBefore && e.of == Arm::kBefore);
     };
     for (const Side side : {Side::kBefore, Side::kAfter})
-      if (!speaks_of(side))
-        throw ScenarioError(
-            scenario.file,
-            scenario.places.at(cell.config.fix.empty() || !scenario.places.contains("fix") ? "name" : "fix"),
-            fmt::format("nothing is expected of the {0} arm of cell {1}, which could only end "
-                        "inconclusive; add an `expect` entry with `arm: {0}` or `arm: difference`",
-                        name(side), cell.config.id));
+      check(cell, side, std::ranges::any_of(cell.expect, [&](const auto& e) { return speaks_of(e, side); }));
+    states_before |= std::ranges::any_of(
+        cell.expect, [&](const Expectation& e) { return !e.of_group && speaks_of(e, Side::kBefore); });
   }
+  if (first) check(*first, Side::kBefore, states_before);
 }
 
-/// True for a metric of a group that compares values, which some devices compute none of.
 bool is_of_values(const Expectation& expectation) {
   const Metric* metric = find_metric(expectation.metric);
-  return metric && (metric->group() == "parity" || metric->group() == "reference" || metric->group() == "twin");
+  return metric && metric->is_of_values();
 }
 
 /// The devices of cells that compute values, as a condition has them: "cpu", "[cpu, cuda]".

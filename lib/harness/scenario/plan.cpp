@@ -54,7 +54,7 @@ class BrokenCells {
     const auto& computes = vocabulary_.computes_values;
     if (!computes || std::ranges::any_of(cells, [&](const auto& cell) { return computes(cell.config.device); })) return;
     for (const std::string& group : scenario_.base.measure)
-      if (group == "parity" || group == "reference" || group == "twin")
+      if (is_of_values(group))
         mistakes_.collect([&] {
           throw ScenarioError(scenario_.file, place_of(scenario_, "measure"),
                               fmt::format("`measure`: {} compares values, but every cell is on device {}, which "
@@ -111,6 +111,22 @@ std::size_t bytes_of(const Claim& c) {
   return sizeof c + c.source.size() + c.words.size() + c.metric.size() + c.unit.size() + c.note.size();
 }
 
+/// True if `cell` gates the figure itself, or expects an arm of the figure to end without one.
+bool has_gate_of(const PlannedCell& cell, Side side, std::string_view metric) {
+  const auto is_of = [side](Side arm) { return arm == side || (side == Side::kDifference && arm != Side::kBf16); };
+  return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
+    return e.comparison == Comparison::kEnds ? e.status != "ok" && is_of(e.side) : e.side == side && e.metric == metric;
+  });
+}
+
+/// False if the cell has no such arm, or its device computes no such value.
+bool can_gate(const CellConfig& cell, const Expectation& entry, const Vocabulary& vocabulary) {
+  const bool needs_before = entry.side == Side::kBefore || entry.side == Side::kDifference;
+  return (has_before(cell) || !needs_before) &&
+         (!vocabulary.computes_values || vocabulary.computes_values(cell.device) ||
+          !find_metric(entry.metric)->is_of_values());
+}
+
 /// Copies a scenario's expectations, claims and skip reasons into the cells that they match. Every cell gets copies of
 /// its own, so the sum of their bytes is limited.
 class Copies {
@@ -134,6 +150,26 @@ class Copies {
       Entry copy = entries[i];
       copy.when = {};  // it matches; nothing reads it again
       for (const std::size_t cell : matching[i]) (cells[cell].*list).push_back(copy);
+    }
+  }
+
+  /// Gives each entry of `otherwise` to the cells that have no entry about its metric and arm, but could have one.
+  void give_otherwise(std::vector<PlannedCell>& cells, const Vocabulary& vocabulary, Mistakes& mistakes) {
+    for (const Expectation& entry : scenario_.otherwise) {
+      std::size_t given = 0;
+      for (PlannedCell& cell : cells) {
+        if (has_gate_of(cell, entry.side, entry.metric) || !can_gate(cell.config, entry, vocabulary)) continue;
+        cell.expect.push_back(entry);
+        ++given;
+      }
+      take(given, bytes_of(entry));
+      if (given == 0)
+        mistakes.collect([&] {
+          throw ScenarioError(scenario_.file, {entry.line, 1},
+                              fmt::format("`expect.otherwise` has no effect: every cell has an entry about {} {}; "
+                                          "remove it",
+                                          name(entry.side), entry.metric));
+        });
     }
   }
 
@@ -171,11 +207,12 @@ Side side_of(Arm arm) {
 /// Nothing if the gate does not apply to the arm.
 std::optional<Expectation> implied(const GroupGate& gate, const CellConfig& cell, Arm arm, int line,
                                    const Vocabulary& vocabulary) {
-  if (arm == Arm::kBefore && !gate.of_before) return std::nullopt;
+  if ((arm == Arm::kBefore && !gate.of_before) || (gate.applies && !gate.applies(cell))) return std::nullopt;
   if (gate.of_values && (!vocabulary.why_absent || !vocabulary.computes_values(cell.device) ||
                          !vocabulary.why_absent(cell, arm, gate.metric).empty()))
     return std::nullopt;
   Expectation out;
+  out.low = gate.value;
   if (gate.has_floor) {
     const std::optional<double> floor = vocabulary.floor ? vocabulary.floor(cell, arm, gate.metric) : std::nullopt;
     if (!floor) return std::nullopt;
@@ -190,15 +227,7 @@ std::optional<Expectation> implied(const GroupGate& gate, const CellConfig& cell
   return out;
 }
 
-/// True if `cell` gates the figure itself, or expects the arm to end without one.
-bool overrides(const PlannedCell& cell, Side side, std::string_view metric) {
-  return std::ranges::any_of(cell.expect, [&](const Expectation& e) {
-    return e.side == side && (e.metric == metric || (e.comparison == Comparison::kEnds && e.status != "ok"));
-  });
-}
-
-/// The gates that the groups of metrics which `cell` measures have in every arm that it runs. A library's arms have no
-/// closed forms and no twin, but their recipes have the same floors; and one rank has no traffic.
+/// The gates that the groups of metrics which `cell` measures have in every arm that it runs.
 std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const Vocabulary& vocabulary) {
   std::vector<Expectation> out;
   if (is_script(cell.config)) return out;  // what a program of the user's must not do, its scenario states
@@ -207,9 +236,8 @@ std::vector<Expectation> implied_gates(const PlannedCell& cell, int line, const 
     const Side side = side_of(arm);
     for (const MetricGroup& group : metric_groups()) {
       if (std::ranges::find(cell.config.measure, group.name) == cell.config.measure.end()) continue;
-      if (group.name == "traffic" && !is_sharded(cell.config)) continue;
       for (const GroupGate& gate : group.gates) {
-        if ((is_library(cell.config) && !gate.has_floor) || overrides(cell, side, gate.metric)) continue;
+        if ((is_library(cell.config) && !gate.of_libraries) || has_gate_of(cell, side, gate.metric)) continue;
         if (auto expectation = implied(gate, cell.config, arm, line, vocabulary))
           out.push_back(std::move(*expectation));
       }
@@ -301,6 +329,8 @@ std::vector<PlannedCell> plan_cells(const Scenario& scenario, const Vocabulary& 
   unread.report(mistakes);
   mistakes.throw_all();
   copies.give(scenario.expect, &PlannedCell::expect, cells);
+  copies.give_otherwise(cells, vocabulary, mistakes);
+  mistakes.throw_all();
   copies.give(scenario.claims, &PlannedCell::claims, cells);
   copies.give_reasons(scenario.skip_if, cells);
   const int measure = place_of(scenario, "measure").line;

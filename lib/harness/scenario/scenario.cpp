@@ -51,9 +51,7 @@ class ScenarioParser {
       // `expect`, `claims` and `skip_if` refer to axes, to the fix and to metrics, so those must be read first.
       const EntryContext context(has_axes ? &out_.matrix : nullptr, measures ? &out_.base.measure : nullptr,
                                  before_arm(root, has_axes));
-      read_list(root, "expect", [&](const YamlNode& item) {
-        std::ranges::move(read_expectation(reader_, item, context), std::back_inserter(out_.expect));
-      });
+      read_list(root, "expect", [&](const YamlNode& item) { read_expectation(reader_, item, context, out_); });
       read_list(root, "claims",
                 [&](const YamlNode& item) { out_.claims.push_back(read_claim(reader_, item, context)); });
       read_list(root, "skip_if",
@@ -216,10 +214,22 @@ class ScenarioParser {
   Scenario out_;
 };
 
+/// A scenario without `name` is called as its file.
+void name_by_file(YamlNode& root, const std::string& file) {
+  if (!root.is_map() || root.entries.empty() || root.find("name")) return;
+  const Place place = root.entries.front().place;
+  YamlEntry name{.key = "name", .place = place, .value = {}};
+  name.value.kind = YamlNode::Kind::kScalar;
+  name.value.place = place;
+  name.value.text = std::filesystem::path(file).stem().string();
+  root.entries.push_back(std::move(name));
+}
+
 }  // namespace
 
 std::vector<Scenario> parse_scenarios(const std::string& text, const std::string& file, const Vocabulary& vocabulary) {
-  const YamlNode root = parse_yaml(text, file);
+  YamlNode root = parse_yaml(text, file);
+  name_by_file(root, file);
   Mistakes mistakes;
   std::vector<Scenario> out;
   for (const YamlNode& one : scenarios_of_file(NodeReader(file, vocabulary), root, mistakes))

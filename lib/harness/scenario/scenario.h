@@ -87,6 +87,7 @@ struct Scenario {
   CellConfig base;  ///< the cell before any axis is applied
   Matrix matrix;
   std::vector<Expectation> expect;
+  std::vector<Expectation> otherwise;  ///< what cells expect that no entry of `expect` about this metric and arm gates
   std::vector<Claim> claims;
   std::vector<SkipRule> skip_if;
   std::optional<double> timeout_s;      ///< key `timeout`: seconds that one arm may run

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
@@ -248,6 +249,28 @@ void read_comparison(const NodeReader& reader, const YamlNode& item, const Entry
     reader.refuse(limit->place, "`expect.within` already is a tolerance; drop `abs` and `rel`");
 }
 
+/// The figure that key `otherwise` of the entry `of` gives to cells in which no entry about its metric and arm holds.
+Expectation read_otherwise(const NodeReader& reader, const YamlEntry& entry, const Expectation& of,
+                           const std::vector<Expectation>& others) {
+  if (of.when.terms.empty())
+    reader.refuse(entry.place,
+                  "`expect.otherwise` has no effect: the entry holds in every cell; add `when`, or remove `otherwise`");
+  const auto is_of_the_same = [&](const Expectation& e) { return e.metric == of.metric && e.side == of.side; };
+  if (std::ranges::any_of(others, is_of_the_same))
+    reader.refuse(entry.place, fmt::format("`expect.otherwise` of {} {} is given twice", name(of.side), of.metric));
+  const auto amount = amount_of(reader, entry.value, "expect.otherwise", of.metric);
+  if (!amount)
+    reader.refuse(entry.value.place,
+                  fmt::format("`expect.otherwise` must be a number, with or without a unit (`6 GiB`), but is {}",
+                              described(entry.value)));
+  Expectation out;
+  out.side = of.side;
+  out.metric = of.metric;
+  std::tie(out.low, out.unit) = *amount;
+  out.line = of.line;
+  return out;
+}
+
 Expectation read_for_one_arm(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {
   Mistakes mistakes;
   const auto read = [&](const auto& piece) { return mistakes.collect(piece); };
@@ -256,7 +279,7 @@ Expectation read_for_one_arm(const NodeReader& reader, const YamlNode& entry, co
       reader.known_keys(entry, "expect",
                         ends ? std::vector<std::string>{"arm", "status", "signal", "when"}
                              : std::vector<std::string>{"metric", "arm", "equals", "at_least", "at_most", "within",
-                                                        "abs", "rel", "when", "status", "signal"},
+                                                        "abs", "rel", "when", "otherwise", "status", "signal"},
                         mistakes);
   Expectation out;
   out.line = item.place.line;
@@ -345,21 +368,24 @@ std::string text_of(const Expectation& expectation) {
   return text;
 }
 
-std::vector<Expectation> read_expectation(const NodeReader& reader, const YamlNode& entry,
-                                          const EntryContext& context) {
+void read_expectation(const NodeReader& reader, const YamlNode& entry, const EntryContext& context, Scenario& out) {
   reader.item_as_map(entry, "expect");
   const YamlEntry* arms = entry.find("arm");
-  if (!arms || !arms->value.is_list()) return {read_for_one_arm(reader, entry, context)};
-  std::vector<Expectation> out;
+  const YamlEntry* otherwise = entry.find("otherwise");
+  const auto add = [&](Expectation read) {
+    if (otherwise) out.otherwise.push_back(read_otherwise(reader, *otherwise, read, out.otherwise));
+    out.expect.push_back(std::move(read));
+  };
+  if (!arms || !arms->value.is_list()) return add(read_for_one_arm(reader, entry, context));
+  std::set<Side> listed;
   for (const YamlNode& arm : reader.as_list(*arms, "expect.arm")) {
     YamlNode one = entry;
     one.find("arm")->value = arm;
     Expectation read = read_for_one_arm(reader, one, context);
-    if (std::ranges::find(out, read.side, &Expectation::side) != out.end())
+    if (!listed.insert(read.side).second)
       reader.refuse(arm.place, fmt::format("`expect.arm` lists {} twice", name(read.side)));
-    out.push_back(std::move(read));
+    add(std::move(read));
   }
-  return out;
 }
 
 Claim read_claim(const NodeReader& reader, const YamlNode& entry, const EntryContext& context) {

@@ -96,8 +96,8 @@ struct EntryContext {
   PointIndex points;
 };
 
-/// An expectation for each arm of the entry, which `arm` may list.
-std::vector<Expectation> read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
+/// Adds an expectation for each arm of the entry, which `arm` may list, and one for its key `otherwise`.
+void read_expectation(const NodeReader& reader, const YamlNode& item, const EntryContext& context, Scenario& out);
 Claim read_claim(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
 SkipRule read_skip_rule(const NodeReader& reader, const YamlNode& item, const EntryContext& context);
 

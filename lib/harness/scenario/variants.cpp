@@ -28,6 +28,7 @@ YamlNode varied(const NodeReader& reader, const YamlNode& base, const YamlEntry&
   YamlEntry* const name = out.find("name");
   name->value.text += "-" + variant.key;
   name->place = variant.place;  // the line at which the variant's scenario begins
+  if (!keys.find("claims")) std::erase_if(out.entries, [](const YamlEntry& one) { return one.key == "claims"; });
   for (const YamlEntry& entry : keys.entries) {
     if (is_of_the_file(entry.key))
       reader.refuse(entry.place, fmt::format("`{}.{}`: `{}` belongs to the file, at the top level", where,

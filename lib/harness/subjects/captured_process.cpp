@@ -8,8 +8,9 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <optional>
 
-#include "harness/run/child_process.h"
+#include "harness/subjects/supervised_child.h"
 
 namespace fp8lab {
 namespace {
@@ -70,18 +71,6 @@ class StopSignals {
   sigset_t set_{}, before_{};
 };
 
-pid_t start(std::vector<std::string> words, const MemoryFile& input, const MemoryFile& output,
-            const MemoryFile& errors) {
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return start_child({.argv = argv.data(),
-                      .environment = ::environ,
-                      .input_fd = input.fd(),
-                      .output_fd = output.fd(),
-                      .errors_fd = errors.fd()});
-}
-
 }  // namespace
 
 Captured captured(const std::vector<std::string>& words, const std::string& input_text, double limit_s,
@@ -89,22 +78,27 @@ Captured captured(const std::vector<std::string>& words, const std::string& inpu
   using Clock = std::chrono::steady_clock;
   const MemoryFile input(input_text), output, errors;
   Captured out;
-  int status = 0, stopped_by = 0;
+  int stopped_by = 0;
   {
     const StopSignals signals;
-    const pid_t child = start(words, input, output, errors);
-    if (child < 0) return out;
-    const GroupGuard guard(child);
+    std::vector<std::string> owned = words;
+    const std::vector<char*> argv = pointers_to(owned);
+    SupervisedChild child({.argv = argv.data(),
+                           .environment = ::environ,
+                           .input_fd = input.fd(),
+                           .output_fd = output.fd(),
+                           .errors_fd = errors.fd()});
+    if (!child.started()) return out;
     const auto deadline = Clock::now() + std::chrono::duration<double>(limit_s);
-    pid_t ended = 0;
-    while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 || (ended < 0 && errno == EINTR)) {
+    std::optional<int> status;
+    while (!(status = child.ended())) {
       const int signal = signals.take();
       if (stopped_by == 0) stopped_by = signal;
       if (out.late || (stopped_by == 0 && Clock::now() < deadline)) continue;
       out.late = true;
-      ::kill(-child, SIGKILL);
+      child.signal(SIGKILL);
     }
-    if (ended == child && !out.late && WIFEXITED(status)) out.status = WEXITSTATUS(status);
+    if (*status >= 0 && !out.late && WIFEXITED(*status)) out.status = WEXITSTATUS(*status);
   }
   if (stopped_by != 0) {
     if (before_stop) before_stop();

@@ -63,7 +63,7 @@ std::string failure(const Captured& run) {
 }  // namespace
 
 Subjects::Subjects(const std::string& package_folder)
-    : package_folder_(variable("FP8LAB_WORKER").empty() ? package_folder : variable("FP8LAB_WORKER")),
+    : package_folder_(worker_folder(package_folder)),
       folder_(variable("FP8LAB_SUBJECTS")),
       abilities_(package_folder_ + "/fp8lab_subjects/abilities.json") {
   if (folder_.empty()) folder_ = default_folder();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
@@ -22,11 +23,32 @@ using eager::Operators;
 using eager::Program;
 
 constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
-constexpr int kOldestMinor = 9, kNewestMinor = 15;  // older ones have no fused RMSNorm
+constexpr std::string_view kBf16Recipe = "bf16";
+
+/// A library whose eager program is known, with the releases that allocate the same.
+struct Library {
+  std::string_view name, major;
+  std::int64_t oldest, newest;
+  std::string_view why_not_older;
+  std::string_view float8_recipe;  ///< the recipe that it has in addition to bf16
+};
+constexpr std::array kLibraries{
+    Library{"torch", "2.", 9, 15, "before 2.9 PyTorch has no fused RMSNorm", ""},
+    Library{"torchao", "0.", 13, 18, "how Float8Linear computes was read from 0.13 on", "current"},
+};
+
+/// nullptr for other libraries.
+const Library* library_of(std::string_view release) {
+  const auto* const found = std::ranges::find(kLibraries, release.substr(0, release.find('@')), &Library::name);
+  return found == kLibraries.end() ? nullptr : found;
+}
+
+std::string range_of(const Library& library) {
+  return fmt::format("{0}@{1}{2} to {0}@{1}{3}", library.name, library.major, library.oldest, library.newest);
+}
 
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures cover one rank, or ranks that shard"},
-    KeyReason{"mesh", "figures cover one replica: FSDP2 over several has buffers of its all-reduce, which they lack"},
     KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
@@ -46,23 +68,45 @@ bool has_moments_of_torch(const CellConfig& cell) {
 /// True for other values than the default that the closed form has.
 bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "ranks") return is_sharded(cell);
-  if (key.path == "mesh") return mesh_of(cell).replicas == 1;
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 9> kCovered{
-      "sharding",   "reduce_dtype",    "training.optimizer", "training.param_dtype", "model.vocabulary",
-      "model.head", "model.positions", "training.tokens",    "training.corpus"};
+  static constexpr std::array<std::string_view, 10> kCovered{"mesh",
+                                                             "sharding",
+                                                             "reduce_dtype",
+                                                             "training.optimizer",
+                                                             "training.param_dtype",
+                                                             "model.vocabulary",
+                                                             "model.head",
+                                                             "model.positions",
+                                                             "training.tokens",
+                                                             "training.corpus"};
   return std::ranges::find(kCovered, key.path) != kCovered.end();
 }
 
-std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm) {
+/// What torchao's float8 lacks, or keeps in 16 bits.
+void add_uncovered_float8(const CellConfig& cell, const Library& library, std::vector<std::string>& out) {
+  const TrainingConfig& training = cell.training;
+  if (training.recipe != library.float8_recipe)
+    out.push_back(library.float8_recipe.empty()
+                      ? fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", training.recipe)
+                      : fmt::format("training.recipe: {}; figures cover {} (a scale a tensor, from its amax) and bf16",
+                                    training.recipe, library.float8_recipe));
+  if (training.quantized_weights && (!is_sharded(cell) || mesh_of(cell).shards == 1))
+    out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
+}
+
+std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const Library& library) {
   std::vector<std::string> out;
-  if (cell.model.layer != "transformer_layer")
-    out.push_back(fmt::format("model.layer: {}; figures cover transformer_layer", cell.model.layer));
-  if (cell.model.vocabulary == 0 || cell.training.loss != Loss::kCrossEntropy)
-    out.emplace_back("model.vocabulary: figures cover language models, with `loss: cross_entropy`");
-  if (arm != Arm::kBf16 && cell.training.recipe != "bf16")
-    out.push_back(fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", cell.training.recipe));
+  const bool is_mlp = cell.model.layer == "layernorm_mlp" && program == Program::kWorker;
+  if (cell.model.layer != "transformer_layer" && !is_mlp)
+    out.push_back(fmt::format("model.layer: {}; figures cover transformer_layer{}", cell.model.layer,
+                              program == Program::kWorker ? " and layernorm_mlp" : ""));
+  const bool has_vocabulary = cell.model.vocabulary > 0;
+  if (!has_vocabulary && program == Program::kTorchtitan)
+    out.emplace_back("model.vocabulary: 0; a torchtitan program is a language model");
+  if (has_vocabulary != (cell.training.loss == Loss::kCrossEntropy))
+    out.emplace_back("training.loss: figures cover cross_entropy of a vocabulary, and sum or mse of layers");
+  if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
   const auto more = unmodelled_keys(
@@ -90,9 +134,12 @@ TorchRun run_from(const JsonReader& json) {
   out.what = json.object_json();
   const std::string program = json.at("program").text(), operators = json.at("operators").text();
   if (program != "worker" && program != "torchtitan") json.at("program").refuse("worker or torchtitan");
-  if (operators != "host" && operators != "cuda_shapes") json.at("operators").refuse("host or cuda_shapes");
+  static const std::map<std::string, Operators> kOperators{
+      {"host", Operators::kHost}, {"cuda_shapes", Operators::kCudaOnShapes}, {"cuda", Operators::kCuda}};
+  const auto of = kOperators.find(operators);
+  if (of == kOperators.end()) json.at("operators").refuse("host, cuda_shapes or cuda");
   out.program = program == "worker" ? Program::kWorker : Program::kTorchtitan;
-  out.operators = operators == "host" ? Operators::kHost : Operators::kCudaOnShapes;
+  out.operators = of->second;
   json.at("keys").each_member([&](const std::string& path, const JsonReader& value) {
     const Key* const key = find_key(path);
     if (key == nullptr) value.refuse_for("belongs to no key of a cell");
@@ -103,7 +150,22 @@ TorchRun run_from(const JsonReader& json) {
   out.end_of_forward = bytes.at("end_of_forward").number();
   out.end_of_backward = bytes.at("end_of_backward").number();
   out.end_of_step = bytes.at("end_of_step").number();
+  if (out.operators == Operators::kCuda) out.reserved = bytes.at("reserved").number();
   return out;
+}
+
+constexpr const char* kReserved = "memory.reserved_peak_bytes";
+
+/// How far a figure is from the measured one, as a part of it.
+double distance(const eager::Memory& memory, const char* name, double measured) {
+  return std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0);
+}
+
+void add(Accuracy& accuracy, double distance) {
+  constexpr double kClose = 0.01;
+  ++accuracy.runs;
+  accuracy.within += distance <= kClose;
+  accuracy.worst = std::max(accuracy.worst, distance);
 }
 
 /// "within 1 % in 26 of 26 on a CPU, worst 0.02 %"
@@ -111,6 +173,11 @@ std::string text_of(const Accuracy& accuracy, const char* where) {
   return fmt::format("within 1 % in {} of {} {}, worst {:.2f} %", accuracy.within, accuracy.runs, where,
                      100.0 * accuracy.worst);
 }
+
+constexpr const char* kFloat8Title =
+    "Under `recipe: current` Float8Linear computes the products of layers; head and embedding stay in 16 bits. Saved "
+    "inputs have\n16 bits too, and casts are eager operations with FP32 temporaries, which torch.compile fuses: a "
+    "compiled program needs less.\n";
 
 }  // namespace
 
@@ -130,44 +197,69 @@ TorchRuns read_torch_runs(const std::string& path) {
 }
 
 Accuracy accuracy_of(const TorchRuns& runs, Operators operators) {
-  constexpr double kClose = 0.01;
   Accuracy out;
   for (const TorchRun& run : runs.rows) {
     if (run.operators != operators) continue;
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
-    double distance = 0;
-    for (const auto& [name, measured] :
-         {std::pair("memory.peak_bytes", run.peak), std::pair("memory.end_of_forward_bytes", run.end_of_forward)})
-      distance = std::max(distance, std::abs(static_cast<double>(memory.figures.at(name)) / measured - 1.0));
-    ++out.runs;
-    out.within += distance <= kClose;
-    out.worst = std::max(out.worst, distance);
+    add(out, std::max(distance(memory, "memory.peak_bytes", run.peak),
+                      distance(memory, "memory.end_of_forward_bytes", run.end_of_forward)));
   }
   return out;
 }
 
-ReservedShare reserved_share(const CellConfig& cell) {
-  return is_sharded(cell) ? ReservedShare{0.17, 0.25} : ReservedShare{0.02, 0.13};
+Accuracy accuracy_of_reserved(const TorchRuns& runs) {
+  Accuracy out;
+  for (const TorchRun& run : runs.rows)
+    if (run.operators == Operators::kCuda)
+      add(out, distance(memory_of(run.cell, run.program, run.operators), kReserved, run.reserved));
+  return out;
+}
+
+std::optional<double> reserved_with_margin(const Estimate& estimate) {
+  constexpr double kMargin = 0.02;
+  const auto figure = estimate.figures.find(std::string(kReserved));
+  if (figure == estimate.figures.end()) return std::nullopt;
+  return (1.0 + kMargin) * figure->second;
 }
 
 std::string TorchMemory::runs_in(const std::string& folder) { return folder + "/measured/torch-memory.json"; }
 
-bool TorchMemory::is_named(const std::string& release) { return release.substr(0, release.find('@')) == "torch"; }
+std::string TorchMemory::gpu_runs_in(const std::string& folder) { return folder + "/measured/torch-memory-cuda.json"; }
 
-std::string TorchMemory::newest() { return fmt::format("torch@2.{}", kNewestMinor); }
+bool TorchMemory::is_named(const std::string& release) { return library_of(release) != nullptr; }
+
+std::string TorchMemory::newest(std::string_view library) {
+  const Library* const found = library_of(library);
+  check(found != nullptr, "a library without figures");
+  return fmt::format("{}@{}{}", found->name, found->major, found->newest);
+}
 
 TorchMemory TorchMemory::find(const std::string& folder, const std::string& release) {
+  const Library* const library = library_of(release);
+  if (library == nullptr) fail(fmt::format("--as: there are no figures of `{}`", quotable(release)));
   const std::size_t sign = release.find('@');
   const std::string version = sign == std::string::npos ? "" : release.substr(sign + 1);
   const std::string minor = version.substr(0, version.find('.', 2)).substr(std::min<std::size_t>(version.size(), 2));
-  const auto number = version.starts_with("2.") ? integer(minor) : std::nullopt;
-  if (!number || *number < kOldestMinor || *number > kNewestMinor)
-    fail(fmt::format("--as: there are no figures of `{}`; there are torch@2.{} to torch@2.{}{}", quotable(release),
-                     kOldestMinor, kNewestMinor,
-                     number && *number < kOldestMinor ? ": before 2.9 PyTorch has no fused RMSNorm" : ""));
+  const auto number = version.starts_with(library->major) ? integer(minor) : std::nullopt;
+  if (!number || *number < library->oldest || *number > library->newest)
+    fail(fmt::format("--as: there are no figures of `{}`; there are {}{}{}", quotable(release), range_of(*library),
+                     number && *number < library->oldest ? ": " : "",
+                     number && *number < library->oldest ? library->why_not_older : ""));
   TorchMemory out;
   out.name_ = release;
   out.runs_ = read_torch_runs(runs_in(folder));
+  out.gpu_runs_ = read_torch_runs(gpu_runs_in(folder));
+  for (TorchRuns* runs : {&out.runs_, &out.gpu_runs_})
+    std::erase_if(runs->rows, [&](const TorchRun& run) {
+      return (run.cell.training.recipe == kBf16Recipe) == !library->float8_recipe.empty();
+    });
+  return out;
+}
+
+std::vector<std::string> TorchMemory::recipes() const {
+  const Library& library = *library_of(name_);
+  std::vector<std::string> out{std::string(kBf16Recipe)};
+  if (!library.float8_recipe.empty()) out.emplace_back(library.float8_recipe);
   return out;
 }
 
@@ -178,21 +270,35 @@ std::string TorchMemory::title(Program program) const {
             "under FSDP2\nwith `master_weights: f32` sharded parameters are FP32 and layers compute in BF16 "
             "(MixedPrecisionPolicy)"
           : "the layers of lib/subjects, which `subject: torch` trains (one product for Q, K and V)";
+  const bool is_float8 = !library_of(name_)->float8_recipe.empty();
+  std::string compared;
+  for (const auto& [operators, where] :
+       {std::pair(Operators::kHost, "on a CPU"),
+        std::pair(Operators::kCudaOnShapes, "with CUDA's operators on shapes (FakeTensorMode)")})
+    if (const Accuracy accuracy = accuracy_of(runs_, operators); accuracy.runs > 0)
+      compared += (compared.empty() ? "" : ",\n") + text_of(accuracy, where);
+  const std::string on_gpus =
+      gpu_runs_.rows.empty()
+          ? "No run on a GPU: blocks, reserved memory and workspaces are as without float8.\n"
+          : fmt::format("On GPUs {}; reserved memory {}\n({}). ",
+                        text_of(accuracy_of(gpu_runs_, Operators::kCuda), "runs"),
+                        text_of(accuracy_of_reserved(gpu_runs_), "on the same GPUs"), gpu_runs_.measured);
   return fmt::format(
       "As {}: live bytes of an eager program with SDPA's flash kernel, F.cross_entropy of FP32 logits, AdamW, and "
-      "FSDP2;\n{}.\nPeak and end of forward compared with runs of PyTorch: {},\n{}\n({}).\nFrom PyTorch's source, "
-      "compared with no run: on a GPU, blocks of 512 bytes, 32 MiB of cuBLAS's workspace, and what flash\nattention's "
-      "backward allocates; releases before the one that ran.\n",
-      name_, layers, text_of(accuracy_of(runs_, Operators::kHost), "on a CPU"),
-      text_of(accuracy_of(runs_, Operators::kCudaOnShapes), "with CUDA's operators on shapes (FakeTensorMode)"),
-      runs_.measured);
+      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "
+      "with no run.\n",
+      name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,
+      runs_.measured, on_gpus);
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
-  if (const std::vector<std::string> reasons = uncovered_by_torch(cell, arm); !reasons.empty())
+  if (const std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *library_of(name_));
+      !reasons.empty())
     fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
   const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
-  const eager::Memory memory = memory_of(cell, program, operators);
+  CellConfig trained = cell;
+  if (arm == Arm::kBf16) trained.training.recipe = kBf16Recipe;
+  const eager::Memory memory = memory_of(trained, program, operators);
   Estimate out;
   for (const auto& [name, bytes] : memory.figures) out.figures[name] = static_cast<double>(bytes);
   out.peak_phase = eager::kPhaseNames[static_cast<std::size_t>(memory.peak_phase)];
@@ -204,6 +310,7 @@ Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program)
 
 CellConfig as_torchtitan(CellConfig cell) {
   if (is_sharded(cell) && !cell.reduce_dtype) cell.reduce_dtype = ReduceDType::kF32;
+  cell.training.steps = std::max<std::int64_t>(cell.training.steps, eager::kStepsThatReserve);
   return cell;
 }
 

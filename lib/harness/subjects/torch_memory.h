@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "harness/eager/program.h"
 #include "harness/predict/predict.h"
 
-// Memory of PyTorch programs: harness/eager for the cells that it covers, held to recorded runs of PyTorch.
+// Memory of PyTorch programs, also with torchao's float8: harness/eager for the cells that it covers, held to recorded
+// runs.
 namespace fp8lab {
 
 /// A configuration that python -m fp8lab_subjects.recording.torch_memory measured.
@@ -17,6 +19,7 @@ struct TorchRun {
   eager::Program program = eager::Program::kWorker;
   eager::Operators operators = eager::Operators::kHost;
   double peak = 0, end_of_forward = 0, end_of_backward = 0, end_of_step = 0;  ///< bytes
+  double reserved = 0;                                                        ///< bytes, on CUDA
   std::string what;                                                           ///< for messages: its row as JSON
 };
 
@@ -27,34 +30,36 @@ struct TorchRuns {
 /// Throws Error for a file that is no record of runs, with the place.
 TorchRuns read_torch_runs(const std::string& path);
 
-/// How far predictions of peaks and ends of forward are from runs.
+/// How far predictions are from runs.
 struct Accuracy {
-  std::size_t runs = 0, within = 0;  ///< `within`: both figures are within 1 %
+  std::size_t runs = 0, within = 0;  ///< `within`: all figures are within 1 %
   double worst = 0;                  ///< the largest distance, as a part of the measured figure
 };
+/// Peaks and ends of forward.
 Accuracy accuracy_of(const TorchRuns& runs, eager::Operators operators);
+/// Bytes that the allocator reserved in runs on CUDA.
+Accuracy accuracy_of_reserved(const TorchRuns& runs);
 
-/// How much more than live bytes PyTorch's caching allocator reserved in measured runs, as a part of the peak.
-struct ReservedShare {
-  double least, most;
-};
-/// One H100, 53 runs of layers with peaks above 4 GiB; two H100 under FSDP2, nine such runs (reports/measured: the runs
-/// of Transformer Engine, whose activations and FSDP2 are PyTorch's).
-ReservedShare reserved_share(const CellConfig& cell);
+/// What PyTorch's caching allocator reserves for an arm, and 2 %, within which 30 of 32 runs are; nothing on a
+/// host, whose allocator reserves nothing.
+std::optional<double> reserved_with_margin(const Estimate& estimate);
 
 class TorchMemory {
  public:
-  /// `folder`: of lib/subjects. `release`: "torch@2.15". Throws Error for a release that is not covered, and for a file
-  /// that is no record of runs.
+  /// `folder`: of lib/subjects. `release`: "torch@2.15" or "torchao@0.18". Throws Error for a release that is not
+  /// covered, and for a file that is no record of runs.
   static TorchMemory find(const std::string& folder, const std::string& release);
-  /// The file of recorded runs in `folder`.
+  /// Files of recorded runs in `folder`: without a GPU, and on GPUs.
   static std::string runs_in(const std::string& folder);
-  /// True for "torch@..." and "torch".
+  static std::string gpu_runs_in(const std::string& folder);
+  /// True for "torch@...", "torch", "torchao@..." and "torchao".
   static bool is_named(const std::string& release);
   /// The newest release that is covered: "torch@2.15".
-  static std::string newest();
+  static std::string newest(std::string_view library = "torch");
 
   const std::string& name() const { return name_; }  ///< "torch@2.15"
+  /// The recipes that the library trains with.
+  std::vector<std::string> recipes() const;
   /// The lines that state what the figures are, how they were compared, and what a GPU does that no run showed.
   std::string title(eager::Program program) const;
 
@@ -63,10 +68,11 @@ class TorchMemory {
 
  private:
   std::string name_;
-  TorchRuns runs_;
+  TorchRuns runs_, gpu_runs_;
 };
 
-/// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell sets another type.
+/// The cell as a torchtitan program trains it: gradients are reduced in FP32 unless the cell sets another type, and it
+/// trains for the steps after which the allocator reserves no more.
 CellConfig as_torchtitan(CellConfig cell);
 
 }  // namespace fp8lab

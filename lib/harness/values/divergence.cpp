@@ -79,6 +79,8 @@ class RankComparison {
                       .step = a_[i].step,
                       .place = place_of(a_[i]),
                       .size = 0,
+                      .norm = a_[i].sketch.norm,
+                      .other_norm = paired.sketch.norm,
                       .noise = std::max(noise_[i], before),
                       .order = i,
                       .why = {},

@@ -20,6 +20,8 @@ struct Difference {
   std::int64_t step = 0;
   std::string place;      ///< "backward, blocks.3.attn: gradient of output"
   double size = 0;        ///< relative_difference(); infinity also for another shape
+  double norm = 0;        ///< the norm of the tensor in the first recording
+  double other_norm = 0;  ///< its norm in the second recording
   double noise = 0;       ///< largest difference of this tensor, or of the tensor before it, in two equal runs
   std::size_t order = 0;  ///< position in the order of execution of its rank
   std::string why;        ///< "shape 4x8 instead of 8x8"; "" for other values

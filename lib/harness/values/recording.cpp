@@ -170,6 +170,8 @@ void RecordingWriter::finish() {
   check(file_.good(), fmt::format("{}: not everything could be written", path_.string()));
 }
 
+bool has_recording(const fs::path& folder) { return fs::is_directory(folder) && !files_of(folder).empty(); }
+
 void clear_recording(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) return;

@@ -59,6 +59,9 @@ class RecordingWriter {
   std::size_t tensors_ = 0;
 };
 
+/// True if a rank left a file in the folder, which may be absent.
+bool has_recording(const std::filesystem::path& folder);
+
 /// Removes the ranks' files of an earlier recording from a folder, and nothing else. The folder may be absent.
 void clear_recording(const std::filesystem::path& folder);
 

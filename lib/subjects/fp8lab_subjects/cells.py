@@ -14,6 +14,11 @@ class Cell:
     measure: list
     timeout_s: float
 
+    def changed(self, arm=None, **keys):
+        """The cell of another arm, or with other keys; "__" stands for the dot of a key."""
+        config = self.config | {name.replace("__", "."): value for name, value in keys.items()}
+        return dataclasses.replace(self, arm=arm or self.arm, config=config)
+
     def __getitem__(self, key):
         return self.config[key]
 

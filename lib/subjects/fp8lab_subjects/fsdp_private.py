@@ -1,4 +1,4 @@
-"""The unsharded buffers of FSDP2, which it does not show: private attributes, looked up with care."""
+"""The buffers of FSDP2 and DistributedDataParallel, which they do not show: private attributes, looked up with care."""
 
 
 def unsharded_tensors(model):
@@ -19,3 +19,11 @@ def unsharded_tensors(model):
                 inner = getattr(parameter, "_unsharded_inner_tensors", None) or ()
                 for tensor in inner:
                     yield name, tensor
+
+
+def bucket_sizes(model):
+    """The bytes of each bucket in which DistributedDataParallel reduces gradients."""
+    for module in model.modules():
+        figures = getattr(module, "_get_ddp_logging_data", dict)()
+        for key in ("bucket_sizes", "rebuilt_bucket_sizes"):
+            yield from (int(one) for one in str(figures.get(key, "")).split(",") if one.strip())

@@ -43,6 +43,13 @@ class Scheduled:
     def state(self):
         return self.inner.state
 
+    def state_dict(self):
+        return {"inner": self.inner.state_dict(), "steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+        self.steps = state["steps"]
+
     def step(self):
         for group in self.inner.param_groups:
             group["lr"] = learning_rate(self.cell, self.steps)
@@ -64,6 +71,15 @@ class MasterWeights:
     @property
     def state(self):
         return self.inner.state
+
+    def state_dict(self):
+        return {"inner": self.inner.state_dict(), "masters": self.masters}
+
+    @torch.no_grad()
+    def load_state_dict(self, state):
+        self.inner.load_state_dict(state["inner"])
+        for master, saved in zip(self.masters, state["masters"], strict=True):
+            master.copy_(saved)
 
     def step(self):
         for master, owner in zip(self.masters, self.owners, strict=True):

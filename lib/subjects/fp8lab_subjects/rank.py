@@ -8,7 +8,7 @@ from . import subjects
 VALUES = "FP8LAB_VALUES"  # the folder in which each arm records its tensors, as watching/values.py
 
 
-def make_instruments(group, device, folder):
+def make_instruments(group, device, folder, has_twin=False):
     from . import clock, memory, traffic
     from .scored import values
 
@@ -17,7 +17,8 @@ def make_instruments(group, device, folder):
         "traffic": traffic.TrafficInstrument,
         "host": clock.HostInstrument,
         "time": clock.TimeInstrument,
-        "parity": lambda: values.ValuesInstrument(folder),
+        "parity": lambda: values.ValuesInstrument(folder, has_twin),
+        "twin": values.LossInstrument,
     }
     return [makers[group]()] if group != "values" else []
 
@@ -35,12 +36,12 @@ def start_group(cell, rank, folder):
     )
 
 
-def _trained(cell, group, rank, device, values_folder):
+def _trained(cell, group, rank, device, values_folder, has_twin):
     """Metrics and the rest of an arm's result, of this rank, which has joined the process group."""
     from .training import Run
 
     subject = subjects.load(cell.subject).make(cell, device)
-    instruments = make_instruments(group, device, values_folder)
+    instruments = make_instruments(group, device, values_folder, has_twin)
     run = Run(cell, subject, rank, device, instruments)
     metrics = run.run()
     samples = {}
@@ -69,8 +70,9 @@ def record(cell, rank, folder):
     return answer
 
 
-def train(cell, group, rank, folder, values_folder=None):
-    """Returns metrics and the rest of an arm's result, of this rank."""
+def train(cell, group, rank, folder, values_folder=None, has_twin=False):
+    """Returns metrics and the rest of an arm's result, of this rank. `has_twin`: its values are compared with a plain
+    twin's."""
     import torch
 
     torch.set_num_threads(1)  # ranks share the cores, and sums have one order
@@ -80,7 +82,7 @@ def train(cell, group, rank, folder, values_folder=None):
         torch.cuda.set_device(device)
     if cell.sharded:
         start_group(cell, rank, folder)
-    answer = _trained(cell, group, rank, device, values_folder)
+    answer = _trained(cell, group, rank, device, values_folder, has_twin)
     # Not after an error: NCCL waits here for every rank, and another one may wait for this one in a collective.
     if cell.sharded:
         torch.distributed.destroy_process_group()

@@ -10,17 +10,17 @@ from torch.distributed.tensor import DTensor
 REDUCE_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
+def make_mesh(cell, device_type):
+    replicas, shards = cell.mesh
+    if replicas > 1:
+        return init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicas", "shards"))
+    return init_device_mesh(device_type, (shards,), mesh_dim_names=("shards",))
+
+
 def shard(cell, model, device_type, mesh=None):
     """Shards every layer of `model`, and the root; over `mesh`, or the cell's."""
-    replicas, shards = cell.mesh
-    if mesh is not None:
-        pass
-    elif replicas > 1:
-        mesh = init_device_mesh(device_type, (replicas, shards), mesh_dim_names=("replicas", "shards"))
-    else:
-        mesh = init_device_mesh(device_type, (shards,), mesh_dim_names=("shards",))
     options = {
-        "mesh": mesh,
+        "mesh": mesh or make_mesh(cell, device_type),
         "reshard_after_forward": bool(cell["reshard_after_forward"]),
         "mp_policy": MixedPrecisionPolicy(reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype"))),
     }

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 
 from . import abilities
-from .versions import version_of
+from .versions import checked, version_of
 
 PACKAGES = {
     "torch": ("torch",),
@@ -37,12 +37,15 @@ def load(subject):
 
 
 def preload(cell):
-    """Imports a library once, before ranks are forked; on GPUs only PyTorch.
+    """Imports a library once, before ranks are forked.
 
-    A library that uses the GPU when it is imported would leave CUDA unusable in forked processes.
+    A library that uses the GPU when it is imported would leave CUDA unusable in forked processes: on GPUs only releases
+    of which it is known that they do not.
     """
     module = load(cell.subject)
-    if cell["device"] == "cpu":
+    getattr(module, "prepare", lambda _: None)(cell)
+    first = getattr(module, "FORKED_ON_GPUS_SINCE", None)
+    if cell["device"] == "cpu" or (first and checked(version_of(cell.subject), first)):
         for name in getattr(module, "PRELOADED", ()):
             importlib.import_module(name)
 

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from . import data, philox, sharding
+from . import data, philox, resuming, sharding
 
 
 class BehindAnEmbedding(torch.autograd.Function):
@@ -64,14 +64,17 @@ class Run:
         """Parameters with the names of the runtime."""
         return [(self.subject.own_name(name), parameter) for name, parameter in self.model.named_parameters()]
 
-    def build(self):
-        self._tell("phase", "setup")
+    def make(self):
         self.model = self.subject.make_model()
         if self.cell.sharded:
             sharding.shard(self.cell, self.model, self.device.type)
             self.subject.sharded(self.model)
         self.subject.fill(self.model)
         self.optimizer = self.subject.make_optimizer(self.model)
+
+    def build(self):
+        self._tell("phase", "setup")
+        self.make()
         self._tell("built")
 
     def make_inputs(self, micro_batch):
@@ -138,6 +141,7 @@ class Run:
         self._tell("phase", "idle")
         self.x = self.target = self.output = self.loss = None
         self.make_inputs(index)
+        self.subject.micro_batch = index
         self._tell("phase", "forward")
         self.forward()
         self._tell("mark", "end_of_forward", last)
@@ -152,6 +156,8 @@ class Run:
 
     def train(self):
         for self.step in range(self.cell["training.steps"]):
+            if 0 < self.step == self.cell["training.resume_at"]:
+                resuming.resume(self)
             for index in range(self.cell["training.micro_batches"]):
                 self.pass_micro_batch(index)
             self._tell("phase", "optimizer")

@@ -7,7 +7,7 @@ import stat
 import sys
 
 from . import cells, protocol, rank, ranks, subjects
-from .scored import parity
+from .scored import parity, twin
 
 
 def measure(cell):
@@ -24,6 +24,11 @@ def measure(cell):
             scored = answer.pop("metrics")
             notes += answer.pop("notes")
             out.update({key: answer[key] for key in ("losses", "noise", "values_hash") if key in answer})
+            continue
+        if group == "twin":
+            figures, reported = twin.measure(cell)
+            metrics.update(figures)
+            notes += reported
             continue
         first = ranks.run(lambda one, folder: rank.train(cell, group, one, folder), cell["ranks"])[0]
         metrics.update(first["metrics"])

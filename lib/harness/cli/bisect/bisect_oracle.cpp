@@ -9,9 +9,8 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
+#include "harness/cli/one_cell.h"
 #include "harness/cli/selection.h"
-#include "harness/run/signal_watch.h"
-#include "harness/subjects/subjects.h"
 
 namespace fp8lab {
 
@@ -55,18 +54,7 @@ BisectOracle::BisectOracle(const BisectRequest& request, const Program& program)
 }
 
 Trial BisectOracle::run(const PlannedCell& cell, const std::string& version) const {
-  const Vocabulary& vocabulary = program_.vocabulary();
-  Subjects subjects(program_.worker_directory);
-  std::vector<PlannedCell> cells{cell};
-  subjects.skip_impossible(cells, vocabulary);
-  RunnerOptions options;
-  options.timeout_s = request_.timeout_s;
-  options.predict = program_.predict;
-  options.worker_command = [&](const CellConfig& config, Arm arm) { return subjects.command(config, arm); };
-  CellRecord record;
-  RunnerEvents events;
-  events.finished = [&](CellRecord&& finished) { record = std::move(finished); };
-  const int stopped_by = run_cells(cells, vocabulary, options, events, SignalWatch::until_exit());
+  const auto [record, stopped_by] = run_one_cell(cell, program_, request_.timeout_s);
   Trial out{
       .version = version, .answer = Answer::kSkipped, .figure = {}, .reason = record.reason, .seconds = record.seconds};
   if (stopped_by != 0 || record.verdict == Verdict::kSkipped) return out;

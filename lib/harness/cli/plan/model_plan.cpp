@@ -25,7 +25,8 @@ struct NotSet {
 };
 
 constexpr std::string_view kOwnRuntime =
-    "--model plans fp8lab's own runtime, and PyTorch by --as torch@2.15; for another library's layers write a scenario "
+    "--model plans fp8lab's own runtime, PyTorch by --as torch@2.15, and torchao by --as torchao@0.18; for another "
+    "library's layers write a scenario "
     "file, and predict them by `fp8lab plan FILE --as transformer_engine@2.16`";
 constexpr std::string_view kAfterAlone =
     "--model plans only the after arm, which this key does not change; write a scenario file and plan it";

@@ -81,7 +81,7 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
 int plan_command(const PlanRequest& asked, const Program& own) {
   PlanRequest request = asked;
   if (TorchMemory::is_named(request.as) && !request.model.empty() && request.recipes.empty())
-    request.recipes = {"bf16"};
+    request.recipes = TorchMemory::find(own.worker_directory, request.as).recipes();
   std::string title;
   const Program program = as_library(request, own, title);
   const Capacity capacity = capacity_of(request);

@@ -44,20 +44,18 @@ std::string peak_text(const Estimate& estimate, const char* what) {
                      owners.empty() ? "" : fmt::format(" in {}: {}", estimate.peak_phase, owners));
 }
 
-/// "fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator reserved 17 to 25 % more ...": PyTorch's
-/// peak against the capacity.
+/// "fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator reserves 79.0 GiB: it may not fit".
 std::string torch_fit(const Planned& plan, const Estimate& estimate) {
   const double peak = estimate.figures.at("memory.peak_bytes"), capacity = static_cast<double>(plan.capacity);
-  const ReservedShare share = reserved_share(plan.cell.config);
   if (peak > capacity)
     return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
                        bytes_text(peak - capacity));
-  const bool is_sure = peak * (1.0 + share.most) <= capacity;
+  const std::optional<double> reserved = reserved_with_margin(estimate);
+  const bool is_sure = reserved && *reserved <= capacity;
   return fmt::format(
-      "fits {}{} with {} to spare; PyTorch's allocator reserved {:.0f} to {:.0f} % more than live bytes in "
-      "measured runs, here {} to {}{}",
-      bytes_text(capacity), is_sure ? "" : kByLiveBytes, bytes_text(capacity - peak), 100.0 * share.least,
-      100.0 * share.most, bytes_text(peak * (1.0 + share.least)), bytes_text(peak * (1.0 + share.most)),
+      "fits {}{} with {} to spare{}{}", bytes_text(capacity), is_sure ? "" : kByLiveBytes,
+      bytes_text(capacity - (is_sure ? *reserved : peak)),
+      reserved ? fmt::format("; PyTorch's allocator reserves {}, with a margin of 2 %", bytes_text(*reserved)) : "",
       is_sure ? "" : ": it may not fit");
 }
 
@@ -148,8 +146,8 @@ bool fits_tightly(const Planned& plan, const PlannedArm& arm) {
   if (!arm.spare) return false;
   const std::int64_t peak = plan.capacity - *arm.spare;
   if (!TorchMemory::is_named(plan.library)) return is_tight(peak, plan.capacity);
-  const double most = static_cast<double>(peak) * (1.0 + reserved_share(plan.cell.config).most);
-  return peak <= plan.capacity && most > static_cast<double>(plan.capacity);
+  const std::optional<double> reserved = reserved_with_margin(arm.lasting ? *arm.lasting : arm.estimate);
+  return peak <= plan.capacity && (!reserved || *reserved > static_cast<double>(plan.capacity));
 }
 
 std::string text_of_changes(const Fit& fit) {

@@ -44,12 +44,10 @@ Json as_torch_json(const Planned& plan, const PlannedArm& arm) {
   Json out{{"figures_of", plan.torch}, {"predicted", figures_json(*arm.as_torch)}};
   add_peak(*arm.as_torch, out);
   if (!arm.as_torch_spare) return out;
-  const double peak = arm.as_torch->figures.at("memory.peak_bytes");
-  const ReservedShare share = reserved_share(plan.cell.config);
   out["spare_bytes"] = *arm.as_torch_spare;
-  out["reserved_bytes_expected"] = {std::round(peak * (1.0 + share.least)), std::round(peak * (1.0 + share.most))};
   // Live bytes within the memory do not show that what the allocator reserves is.
-  const bool is_sure = peak * (1.0 + share.most) <= static_cast<double>(plan.capacity);
+  const std::optional<double> reserved = reserved_with_margin(*arm.as_torch);
+  const bool is_sure = reserved && *reserved <= static_cast<double>(plan.capacity);
   out["fits"] = *arm.as_torch_spare < 0 ? Json(false) : is_sure ? Json(true) : Json(nullptr);
   return out;
 }

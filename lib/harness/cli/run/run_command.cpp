@@ -28,6 +28,7 @@ namespace {
 RunnerOptions runner_options(const RunRequest& request, const Program& program) {
   RunnerOptions options;
   options.jobs = request.jobs > 0 ? request.jobs : usable_cores();
+  options.libraries_share_gpus = request.jobs > 0;
   options.timeout_s = request.timeout_s;
   options.predict = program.predict;
   options.worker_command = [subjects = Subjects(program.worker_directory)](const CellConfig& cell, Arm arm) {

@@ -167,7 +167,8 @@ Json definitions(const Vocabulary& vocabulary) {
                                {"rel?", share, "the same as a share of the limit's size: 0.01, or 1 %"},
                                {"status?", {{"enum", arm_statuses()}}, "how the arm's process must end"},
                                {"signal?", {{"enum", expected_signals()}}, "the signal that must end it"},
-                               {"when?", reference("when"), "the cells that this is about; all, if left out"}});
+                               {"when?", reference("when"), "the cells that this is about; all, if left out"},
+                               {"otherwise?", number, "the figure in cells without an entry of the metric and arm"}});
   out["claim"] = object({{"source", text, "who states it: an issue, a pull request, a paper"},
                          {"words", text, "the source's own words"},
                          {"metric", reference("metric"), "the metric of the figure"},
@@ -200,7 +201,7 @@ std::string scenario_schema(const Vocabulary& vocabulary) {
   Json out = document(
       "fp8lab.scenario/1", "fp8lab scenario",
       object({{"version", {{"const", 1}}, "version of the file format"},
-              {"name", file_name, "the scenario's name, in ids of cells and names of files"},
+              {"name?", file_name, "the scenario's name, in ids of cells and names of files; the file's, if left out"},
               {"title", text, "what it shows, in one line"},
               {"upstream?", filled_list_of({{"type", "string"}}), "reports and fixes that this is about"},
               {"versions?", section("versions"), "releases or folders of the subject, by arm"},

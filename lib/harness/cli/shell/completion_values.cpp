@@ -89,6 +89,7 @@ Candidates explained_metrics() {
 Candidates profiled_releases(const std::string& folder) {
   Candidates out;
   out.push_back({TorchMemory::newest(), "eager PyTorch with FSDP2"});
+  out.push_back({TorchMemory::newest("torchao"), "torchao's float8 in eager PyTorch with FSDP2"});
   for (const std::string& release : MemoryProfile::releases(folder)) out.push_back({release, "has a memory profile"});
   return out;
 }

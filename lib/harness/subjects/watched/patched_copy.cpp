@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "core/check.h"
-#include "harness/cell/temporary_folder.h"
 #include "harness/run/arm_process.h"
 #include "harness/subjects/captured_process.h"
 
@@ -44,31 +43,18 @@ void copy_folder(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 PatchedCopy::PatchedCopy(const fs::path& folder, const fs::path& patch)
-    : root_(make_temporary_folder("fp8lab-patched-")) {
-  check(!root_.empty(), "patch: no temporary folder can be made; name another place in FP8LAB_TMPDIR");
-  path_ = root_ / folder.lexically_normal().filename();
-  if (path_ == root_ || !path_.has_filename()) path_ = root_ / "copy";
-  try {
-    copy_folder(folder, path_);
-    // A repository around the folder for temporary files would make git skip files silently.
-    const Captured run =
-        captured(outside_of_repositories({"GIT_CEILING_DIRECTORIES=" + root_.string(), "git", "-C", path_.string(),
-                                          "apply", "--whitespace=nowarn", fs::absolute(patch).string()}),
-                 "", kPatchSeconds);
-    if (run.status == 127) fail("git is not installed, which applies `patch`; install it");
-    if (run.status != 0)
-      fail(fmt::format("{} does not apply to a copy of {}: {}", patch.string(), folder.string(),
-                       one_line(run.late ? "git took too long" : run.errors)));
-  } catch (...) {
-    std::error_code ignored;
-    fs::remove_all(root_, ignored);
-    throw;
-  }
-}
-
-PatchedCopy::~PatchedCopy() {
-  std::error_code ignored;
-  fs::remove_all(root_, ignored);
+    : root_("patch"), path_(root_.path() / folder.lexically_normal().filename()) {
+  if (path_ == root_.path() || !path_.has_filename()) path_ = root_.path() / "copy";
+  copy_folder(folder, path_);
+  // A repository around the folder for temporary files would make git skip files silently.
+  const Captured run =
+      captured(outside_of_repositories({"GIT_CEILING_DIRECTORIES=" + root_.path().string(), "git", "-C", path_.string(),
+                                        "apply", "--whitespace=nowarn", fs::absolute(patch).string()}),
+               "", kPatchSeconds);
+  if (run.status == 127) fail("git is not installed, which applies `patch`; install it");
+  if (run.status != 0)
+    fail(fmt::format("{} does not apply to a copy of {}: {}", patch.string(), folder.string(),
+                     one_line(run.late ? "git took too long" : run.errors)));
 }
 
 fs::path moved(const fs::path& path, const fs::path& folder, const fs::path& copy) {

@@ -53,14 +53,12 @@ void add_notes(const CellConfig& cell, const Watched& watched, ArmResult& result
   const WatchedProcess& worst = *watched.worst;
   result.notes.push_back(
       fmt::format("PyTorch {}, Python {}, {}, {} steps", worst.torch, worst.python, worst.device, worst.steps));
-  if (watched.processes.size() > 1)
-    result.notes.push_back(fmt::format("figures of rank {}, whose peak is largest", worst.rank));
   if (worst.world != cell.ranks)
     result.notes.push_back(fmt::format("the program ran on {} ranks, the cell names {}", worst.world, cell.ranks));
   if (worst.device != cell.device)
     result.notes.push_back(fmt::format("the program trained on {}, the cell names {}", worst.device, cell.device));
   for (const WatchFinding& finding : watched.findings)
-    result.notes.push_back("found: " + finding.text + ranks_text(finding, watched.processes.size()));
+    result.notes.push_back("found: " + finding.text + ranks_text(finding, watched));
 }
 
 }  // namespace
@@ -109,6 +107,8 @@ ArmResult run_script_arm(const CellConfig& cell, Arm arm, const Subjects& subjec
     if (watched.end.signal != 0) result.signal = words_of(watched.end, session.program);
   } else if (watched.worst == nullptr) {
     fail(why_nothing(watched));
+  } else if (!watched.missing.empty()) {
+    fail(watched.missing);
   }
   return result;
 }

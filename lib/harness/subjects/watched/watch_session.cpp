@@ -6,49 +6,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
+#include <set>
 
+#include "comm/launch.h"
 #include "core/check.h"
 #include "harness/cell/metrics.h"
-#include "harness/cell/temporary_folder.h"
+#include "harness/run/run_folder.h"
 #include "harness/subjects/python_path.h"
 
 namespace fp8lab {
 namespace {
 
-namespace fs = std::filesystem;
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr const char* kPackage = "fp8lab_subjects";
-
-/// A folder that is removed at the end.
-class SpoolFolder {
- public:
-  SpoolFolder() : path_(make_temporary_folder("fp8lab-watch-")) {
-    check(!path_.empty(), "watch: no temporary folder can be made; name another place in TMPDIR");
-  }
-  ~SpoolFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  SpoolFolder(const SpoolFolder&) = delete;
-  SpoolFolder& operator=(const SpoolFolder&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
-std::string folder_of_instruments(const std::string& built_in) {
-  const char* named = std::getenv("FP8LAB_WORKER");
-  const std::string folder = named && *named ? named : built_in;
-  check(
-      fs::is_directory(fs::path(folder) / kPackage / "watching" / "attach"),
-      fmt::format("watch: '{}' does not hold the instruments ({}/watching); name the checkout's folder lib/subjects in "
-                  "FP8LAB_WORKER",
-                  folder, kPackage));
-  return fs::absolute(folder).string();
-}
 
 /// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without
 /// them.
@@ -62,11 +33,48 @@ std::string how_ranks_ended(const Watched& watched) {
   return killed + failed;
 }
 
+/// True if a launcher started this program for each rank, so that the other ranks are not below it.
+bool is_one_of_several() {
+  try {
+    return discover_launch([](const char* name) { return std::getenv(name); }).size > 1;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Sets `ranks` and `missing`. Processes without a step left no figures.
+void count_ranks(Watched& watched) {
+  constexpr std::size_t kMostNamed = 8;
+  std::set<int> present;
+  int here = 0, world = 0;
+  for (const WatchedProcess& process : watched.processes) {
+    if (process.steps == 0) continue;
+    present.insert(process.rank);
+    here = std::max(here, process.on_this_host);
+    world = std::max(world, process.world);
+  }
+  watched.ranks = present.size();
+  if (is_one_of_several() || present.size() >= static_cast<std::size_t>(here)) return;
+  watched.ranks = static_cast<std::size_t>(here);
+  if (here < world) {
+    watched.missing =
+        fmt::format("{} of the {} ranks on this host left no figures", watched.ranks - present.size(), here);
+    return;
+  }
+  std::vector<std::string> absent;
+  for (int rank = 0; rank < world && absent.size() < kMostNamed; ++rank)
+    if (!present.contains(rank)) absent.push_back(std::to_string(rank));
+  const std::size_t all = watched.ranks - present.size();
+  watched.missing = fmt::format("{} {}{} of {} left no figures", all == 1 ? "rank" : "ranks", fmt::join(absent, ", "),
+                                all > absent.size() ? " ..." : "", world);
+}
+
 }  // namespace
 
 Watched watch(const WatchSession& session) {
-  const SpoolFolder spool;
-  const std::string worker = folder_of_instruments(session.instruments);
+  const TemporaryFolder spool("watch");
+  const std::string worker =
+      worker_folder_with(fmt::format("{}/watching/attach", kPackage), session.instruments, "watch");
   WatchedProgram program = session.program;
   std::string path = fmt::format("{0}/{1}/watching/attach:{0}", worker, kPackage);
   for (const std::string& folder : session.folders) path += ":" + folder;
@@ -84,12 +92,23 @@ Watched watch(const WatchSession& session) {
   const bool any =
       std::any_of(out.processes.begin(), out.processes.end(), [](const WatchedProcess& p) { return p.steps > 0; });
   if (any) out.worst = &worst_of(out.processes);
-  out.findings = findings_of(out.processes);
+  if (out.failure.empty())
+    for (WatchedProcess& process : out.processes)  // the program went on without it
+      if (!process.error.empty())
+        process.failed.push_back(
+            {.kind = "failed", .subject = "process", .text = process.error, .size = 0, .ranks = {process.rank}});
+  out.findings = merged(out.processes, &WatchedProcess::findings);
+  out.failed = merged(out.processes, &WatchedProcess::failed);
+  count_ranks(out);
   return out;
 }
 
+bool is_complete(const Watched& watched) { return watched.missing.empty() && watched.failed.empty(); }
+
 ArmResult figures_of(const Watched& watched) {
   ArmResult out = watched.worst->result;
+  if (watched.processes.size() > 1)
+    out.notes.push_back(fmt::format("figures of rank {}, whose peak is largest", watched.worst->rank));
   for (const WatchedProcess& process : watched.processes)
     for (const char* name : {"parity.weights_moved", "parity.gradients_not_finite", "memory.growth_bytes"}) {
       const auto other = process.result.metrics.find(name);
@@ -99,6 +118,14 @@ ArmResult figures_of(const Watched& watched) {
       if (!mine.value || (less_is_worse ? *other->second.value < *mine.value : *other->second.value > *mine.value))
         mine = other->second;
     }
+  for (const WatchFinding& failed : watched.failed) {
+    out.notes.push_back("failed: " + failed.text + ranks_text(failed, watched));
+    for (auto& [name, figure] : out.metrics)
+      if (name.starts_with(failed.subject + ".")) {
+        figure.value.reset();
+        figure.reason = failed.subject + " was not measured to the end";
+      }
+  }
   return out;
 }
 
@@ -106,15 +133,16 @@ std::string why_nothing(const Watched& watched) {
   if (watched.processes.empty())
     return "no process of the program imported PyTorch under the instruments: they attach through PYTHONPATH, which "
            "Python ignores when it is started with -I or -E, and containers may not inherit";
+  if (!watched.failure.empty()) return "no step had ended by then";
   return "no step ended: a step ends with the step of a torch.optim.Optimizer; "
          "`import fp8lab_subjects; fp8lab_subjects.watch(model, optimizer)` in the program names the optimizer";
 }
 
-std::string ranks_text(const WatchFinding& finding, std::size_t processes) {
-  if (processes == 1) return "";
-  if (finding.ranks.size() == processes) return " (every rank)";
+std::string ranks_text(const WatchFinding& finding, const Watched& watched) {
+  if (watched.ranks <= 1 || finding.ranks.empty()) return "";
+  if (finding.ranks.size() == watched.ranks) return " (every rank)";
   return fmt::format(" ({} {} of {})", finding.ranks.size() == 1 ? "rank" : "ranks", fmt::join(finding.ranks, ", "),
-                     processes);
+                     watched.ranks);
 }
 
 }  // namespace fp8lab

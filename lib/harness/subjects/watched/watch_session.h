@@ -26,6 +26,9 @@ struct Watched {
   std::vector<WatchedProcess> processes;
   const WatchedProcess* worst = nullptr;  ///< in `processes`; null: no process measured anything
   std::vector<WatchFinding> findings;
+  std::vector<WatchFinding> failed;  ///< what was not measured to its end
+  std::string missing;               ///< "ranks 2, 3 of 4 left no figures"; empty: all left some
+  std::size_t ranks = 1;             ///< number of the program's ranks on this host
   double seconds = 0;
 };
 
@@ -33,14 +36,18 @@ struct Watched {
 /// no process can be started, and for a file that is none of theirs.
 Watched watch(const WatchSession& session);
 
+/// True if every rank left figures and every instrument ran to the end: else it may have missed a finding.
+bool is_complete(const Watched& watched);
+
 /// The figures of the worst process, with its notes; figures of weights and of growth are the worst of all ranks.
+/// Figures of an instrument that failed on a rank are absent.
 /// `watched.worst` must not be null.
 ArmResult figures_of(const Watched& watched);
 
 /// The sentence for a program that left no figures.
 std::string why_nothing(const Watched& watched);
 
-/// " (rank 1 of 2)", " (every rank)" of `processes`; "" if there is one.
-std::string ranks_text(const WatchFinding& finding, std::size_t processes);
+/// " (rank 1 of 2)", " (every rank)"; "" if there is one.
+std::string ranks_text(const WatchFinding& finding, const Watched& watched);
 
 }  // namespace fp8lab

@@ -3,6 +3,8 @@
 `leak_context` and `leak_module` keep one byte too many; `extra_collective` reduces one number more in every step;
 `gather_f32` gathers weights in a wider type; `frozen_weights` leaves out the first tensor in every step; `wrong_rank`
 changes one weight on the last rank; `stale_transpose` multiplies gradients by the first layer's initial weights;
+`first_micro_batch` uses only the gradient of the first micro-batch of a step; `sum_of_ranks` adds gradients of ranks up
+and does not average them; `other_recompute` multiplies by 1.01 in recomputations of the first layer;
 `crash` ends the last rank by a signal, `raise` by an error, `hang` never ends.
 """
 
@@ -44,6 +46,12 @@ class StaleProduct(torch.autograd.Function):
         return grad @ stale, grad.t() @ x, None
 
 
+class OtherRecompute(model.Linear):
+    def forward(self, x):
+        # Autograd runs only while a backward does.
+        return super().forward(x) * (1.01 if torch._C._current_graph_task_id() != -1 else 1.0)
+
+
 class StaleLinear(model.Linear):
     stale = None
 
@@ -58,6 +66,7 @@ class DoubleSubject(TorchSubject):
     def __init__(self, cell, device):
         super().__init__(cell, device)
         self.defect = "" if cell.arm == BF16 else cell.version
+        self.passes = 0  # in this step
 
     def _is_last_rank(self):
         return not torch.distributed.is_initialized() or (
@@ -66,8 +75,9 @@ class DoubleSubject(TorchSubject):
 
     def make_model(self):
         built = super().make_model()
-        if self.defect == "stale_transpose":
-            next(module for module in built.modules() if type(module) is model.Linear).__class__ = StaleLinear
+        replaced = {"stale_transpose": StaleLinear, "other_recompute": OtherRecompute}.get(self.defect)
+        if replaced is not None:
+            next(module for module in built.modules() if type(module) is model.Linear).__class__ = replaced
         return built.float() if self.defect == "gather_f32" else built
 
     def make_optimizer(self, built):
@@ -86,6 +96,11 @@ class DoubleSubject(TorchSubject):
         if self.defect == "gather_f32":
             return super().forward(built, x.float()).to(x.dtype)
         out = super().forward(built, x)
+        self.passes += 1
+        if self.defect == "first_micro_batch" and (self.passes - 1) % self.cell["training.micro_batches"] > 0:
+            out = out.detach() + 0.0 * out
+        if self.defect == "sum_of_ranks" and torch.distributed.is_initialized() and self.cell.sharded:
+            out.register_hook(lambda grad: grad * self.cell["ranks"])
         return LeakyIdentity.apply(out) if self.defect == "leak_context" else out
 
     def stepped(self, built):

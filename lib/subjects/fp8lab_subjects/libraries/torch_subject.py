@@ -13,6 +13,7 @@ class TorchSubject:
     def __init__(self, cell, device):
         self.cell, self.device = cell, device
         self.dtype = model.dtype_of(cell)
+        self.micro_batch = 0  # index in its step, set before each forward
 
     def make_model(self):
         """The model, on no device: values come from fill()."""

@@ -3,6 +3,8 @@
 Written for releases 2.9 to 2.20. Layers have other parameter names than the runtime's; NAMES translates them.
 """
 
+import dataclasses
+import math
 import os
 import re
 
@@ -14,11 +16,25 @@ from .torch_subject import TorchSubject
 from ..versions import version_of
 
 PRELOADED = ("transformer_engine.pytorch",)
+FORKED_ON_GPUS_SINCE = (2, 20)  # measured with 2.20.2: the import does not open CUDA's driver
 RECIPES = {
     "delayed": "DelayedScaling",
     "current": "Float8CurrentScaling",
     "block": "Float8BlockScaling",
     "mxfp8": "MXFP8BlockScaling",
+}
+
+# Types of FusedAdam's moments, the first of which has eight bits.
+EIGHT_BITS = (torch.uint8, torch.float16)
+# Options of delayed scaling, and options of each tensor's cast.
+RECIPE_OPTIONS = {
+    "training.recipe_options.amax_history_length": "amax_history_len",
+    "training.recipe_options.amax_algorithm": "amax_compute_algo",
+    "training.recipe_options.margin": "margin",
+}
+TENSOR_OPTIONS = {
+    "training.recipe_options.epsilon": "amax_epsilon",
+    "training.recipe_options.power_of_two_scales": "power_2_scale",
 }
 
 # Parameters' names in Transformer Engine, after `layers.N.`, and their names in the runtime.
@@ -53,8 +69,24 @@ def own_name(name, fused=False):
 def recipe_of(cell):
     from transformer_engine.common import recipe
 
-    attention = {"fp8_dpa": True, "fp8_mha": bool(cell["training.fp8_mha"])} if cell["training.fp8_attention"] else {}
-    return getattr(recipe, RECIPES[cell.recipe])(**attention)
+    options = {"fp8_dpa": True, "fp8_mha": bool(cell["training.fp8_mha"])} if cell["training.fp8_attention"] else {}
+    for key, name in RECIPE_OPTIONS.items():
+        if (value := cell.get(key)) is not None:
+            options[name] = value
+    if (name := cell.get("training.recipe_options.fp8_format")) is not None:
+        options["fp8_format"] = recipe.Format[name.upper()]
+    made = getattr(recipe, RECIPES[cell.recipe])(**options)
+    parameters = {name: cell[key] for key, name in TENSOR_OPTIONS.items() if cell.get(key) is not None}
+    for name in ("fp8_quant_fwd_inp", "fp8_quant_fwd_weight", "fp8_quant_bwd_grad") if parameters else ():
+        setattr(made, name, dataclasses.replace(getattr(made, name), **parameters))
+    return made
+
+
+def prepare(cell):
+    """Sets what the library reads when it is imported, and allows it to load the states that it saved here."""
+    if not cell["training.fp8_attention_backward"]:
+        os.environ["NVTE_FP8_DPA_BWD"] = "0"
+    os.environ.setdefault("NVTE_ALLOW_UNSAFE_PICKLE_EXTRA_STATE", "1")
 
 
 def deferred(cell):
@@ -123,6 +155,18 @@ def attends(cell):
     return cell["model.layer"] in ("multihead_attention", "transformer_layer")
 
 
+def group_rows(cell):
+    """Tokens of each expert, as the runtime splits them (lib/nn/layer_config.cpp)."""
+    tokens, experts = cell.tokens, cell["model.experts"]
+    uneven = cell["model.split"] == "uneven"
+    unit = math.gcd(tokens, 128) if uneven else 1
+    shares = list(range(experts, 0, -1)) if uneven else [1] * experts
+    if uneven and experts > 1:
+        shares[1] = 0
+    ends = [tokens // unit * sum(shares[: i + 1]) // sum(shares) for i in range(experts)]
+    return [unit * (end - begin) for begin, end in zip([0, *ends], ends)]
+
+
 class EngineLayer(torch.nn.Module):
     """A layer of Transformer Engine with the runtime's inputs: [tokens, hidden]."""
 
@@ -130,15 +174,15 @@ class EngineLayer(torch.nn.Module):
         super().__init__()
         self.inner, self.cell = layer, cell
 
-    def forward(self, x, positions=None):
+    def forward(self, x, positions=None, first=None):
         cell = self.cell
+        micro_batch = {} if first is None else {"is_first_microbatch": first}
         if cell["model.layer"] == "grouped_linear":
-            experts = cell["model.experts"]
-            return self.inner(x, [x.shape[0] // experts] * experts)
+            return self.inner(x, group_rows(cell))
         if not attends(cell):
-            return self.inner(x)
+            return self.inner(x, **micro_batch)
         shaped = x.view(cell["model.seq"], cell["model.batch"], cell["model.hidden"])
-        out = self.inner(shaped, rotary_pos_emb=positions)
+        out = self.inner(shaped, rotary_pos_emb=positions, **micro_batch)
         out = out[0] if isinstance(out, tuple) else out
         return out.reshape(x.shape)
 
@@ -152,13 +196,14 @@ class EngineModel(torch.nn.Module):
         self.recompute = cell["training.checkpoint"] == "full"
         self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and cell.llama else None
 
-    def forward(self, x):
+    def forward(self, x, first=None):
+        """`first`: whether x is the first micro-batch of a step, if layers keep casts of their weights for all of them."""
         positions = None if self.rotary is None else self.rotary(self.seq)
         for layer in self.layers:
             if self.recompute and torch.is_grad_enabled():
-                x = self.te.checkpoint(layer, x, positions, use_reentrant=False)
+                x = self.te.checkpoint(layer, x, positions, first, use_reentrant=False)
             else:
-                x = layer(x, positions)
+                x = layer(x, positions, first)
         return x
 
 
@@ -167,8 +212,6 @@ class TransformerEngineSubject(TorchSubject):
 
     def __init__(self, cell, device):
         super().__init__(cell, device)
-        if not cell["training.fp8_attention_backward"]:
-            os.environ["NVTE_FP8_DPA_BWD"] = "0"  # read when the library is imported
         import transformer_engine.pytorch as te
 
         self.te = te
@@ -233,7 +276,8 @@ class TransformerEngineSubject(TorchSubject):
         from ..optimizers import MOMENTS
 
         master = cell["training.master_weights"]
-        moments = MOMENTS[cell["training.moments"]]
+        # As in the runtime, squares have 16 bits if means have eight.
+        first, second = EIGHT_BITS if cell["training.moments"] == "e4m3" else 2 * (MOMENTS[cell["training.moments"]],)
         return FusedAdam(
             built.parameters(),
             lr=cell["training.learning_rate"],
@@ -241,19 +285,20 @@ class TransformerEngineSubject(TorchSubject):
             adam_w_mode=bool(cell["training.decoupled_decay"]),
             master_weights=master != "none",
             store_param_remainders=master == "remainder",
-            exp_avg_dtype=moments,
-            exp_avg_sq_dtype=moments,
+            exp_avg_dtype=first,
+            exp_avg_sq_dtype=second,
         )
 
     def forward(self, built, x):
         if self.recipe is None:
             return built(x)
+        first = self.micro_batch == 0 if self.cell["training.cache_weights"] else None
         cast = getattr(self.te, "autocast", None)
         if cast is not None:
             with cast(enabled=True, recipe=self.recipe):
-                return built(x)
+                return built(x, first)
         with self.te.fp8_autocast(enabled=True, fp8_recipe=self.recipe):
-            return built(x)
+            return built(x, first)
 
     def notes(self):
         return [*super().notes(), f"transformer_engine {version_of('transformer_engine')}"]

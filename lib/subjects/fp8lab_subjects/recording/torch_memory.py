@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.distributed.device_mesh import init_device_mesh
 from torch.utils._pytree import tree_iter
 
 from .. import cells, ledger, model, optimizers, ranks, sharding, training
+from ..versions import version_of
 from . import published_model
 
 SCHEMA = "fp8lab.torch-memory/1"
@@ -82,6 +82,15 @@ def configurations():
         yield "cuda_shapes", "torchtitan", keys
     for keys in [*sharded, {"ranks": 2, **TITAN}, {"ranks": 2, **TITAN, "model.seq": 200}]:
         yield "host", "torchtitan", keys
+    hsdp = [
+        {"ranks": 4, "mesh": "2x2", **TITAN}, {"ranks": 4, "mesh": "2x2", "reduce_dtype": "f32"},
+        {"ranks": 4, "mesh": "2x2", "training.micro_batches": 2}, {"ranks": 2, "mesh": "2x1"},
+    ]  # fmt: skip
+    for keys in hsdp:
+        for program in ("worker", "torchtitan"):
+            yield "host", program, keys
+            yield "cuda_shapes", program, keys
+    yield "cuda_shapes", "torchtitan", {**TITAN, "reduce_dtype": "bf16", "ranks": 16, "mesh": "2x8"}
     for count in (2, 8):
         for keys in [
             TITAN, {**TITAN, **ODD}, {**TITAN, "training.checkpoint": "full", "model.seq": 200},
@@ -89,8 +98,71 @@ def configurations():
             {**TITAN, "model.form": "gpt", "model.kv_heads": 6}, {"model.vocabulary": 3000},
         ]:  # fmt: skip
             yield "cuda_shapes", "torchtitan", {**keys, "ranks": count}
-    for keys in [{"ranks": 8}, {"ranks": 64}, {"ranks": 8, "training.checkpoint": "full"}]:
+    for keys in [{"ranks": 8}, {"ranks": 64}, {"ranks": 8, "training.checkpoint": "full"},
+                 {"ranks": 64, "mesh": "8x8"}]:  # fmt: skip
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
+    yield from configurations_of_layers()
+    yield from torchao_configurations()
+
+
+def configurations_of_layers():
+    """Layers without embedding and head, and the limit of the gradients' norm."""
+    layers = {"model.vocabulary": 0, "training.loss": "sum"}
+    mlp = {**layers, "model.layer": "layernorm_mlp"}
+    mse, full = {"training.loss": "mse"}, {"training.checkpoint": "full"}
+    gpt = {"model.form": "gpt", "model.kv_heads": 6}
+    of_layers = [
+        layers, {**layers, **mse, "training.micro_batches": 2}, {**layers, **full}, {**layers, **gpt, **mse},
+        {**layers, "ranks": 2, "reduce_dtype": "f32"}, {**layers, **mse, **MASTERS, "ranks": 2},
+        mlp, {**mlp, **full, **mse}, {**mlp, **gpt}, {**mlp, "ranks": 2, "reduce_dtype": "f32"},
+        {**layers, "training.clip_norm": 1.0}, {**layers, **MASTERS, "training.clip_norm": 1.0},
+    ]  # fmt: skip
+    for keys in of_layers:
+        yield "host", "worker", keys
+        yield "cuda_shapes", "worker", keys
+    clipped = {**TITAN, "ranks": 2, "training.clip_norm": 1.0, "training.optimizer": "foreach_adam"}
+    yield "host", "torchtitan", clipped
+    yield "cuda_shapes", "torchtitan", clipped
+
+
+def torchao_configurations():
+    """Sizes that products on eight bits take. Only CUDA's operators: a CPU's products on eight bits are emulated."""
+    small = {"training.recipe": "current", "model.seq": 112}
+    odd = {
+        **small, **ODD, "model.hidden": 144, "model.heads": 3, "model.kv_heads": 3, "model.ffn": 352, "model.seq": 80,
+    }  # fmt: skip
+    gathers = {"training.quantized_weights": True}
+    one_rank = [
+        {}, {"training.checkpoint": "full", "model.batch": 2}, {"model.form": "gpt", "model.kv_heads": 6},
+        {"model.form": "gpt", "model.kv_heads": 6, "training.checkpoint": "full"}, {"training.micro_batches": 2},
+        {"training.param_dtype": "f32", "training.moments": "f32", "training.optimizer": "foreach_adam"},
+    ]  # fmt: skip
+    sharded = [
+        {}, TITAN, {**TITAN, "training.checkpoint": "full"}, {**TITAN, "training.micro_batches": 2}, gathers,
+        {**TITAN, **gathers}, {**TITAN, **gathers, "training.checkpoint": "full"},
+        {**TITAN, **gathers, "training.micro_batches": 2, "reshard_after_forward": False},
+        {**TITAN, **gathers, "ranks": 4, "mesh": "2x2"},
+    ]  # fmt: skip
+    for program in ("worker", "torchtitan"):
+        for keys in [*one_rank, *({"ranks": 2, **keys} for keys in sharded)]:
+            yield "cuda_shapes", program, {**small, **keys}
+        yield "cuda_shapes", program, odd
+        yield "cuda_shapes", program, {**odd, **TITAN, **gathers, "ranks": 4}
+    layers = {**small, "model.vocabulary": 0, "training.loss": "sum"}
+    mlp = {**layers, "model.layer": "layernorm_mlp"}
+    mse = {"training.loss": "mse", "ranks": 2, **gathers}
+    for keys in [layers, {**layers, **mse}, mlp, {**mlp, **mse}]:
+        yield "cuda_shapes", "worker", keys
+    for keys in [{}, gathers, {"training.checkpoint": "full"}]:
+        yield "cuda_shapes", "torchtitan", {"training.recipe": "current", **LLAMA3_8B, **TITAN, **keys, "ranks": 8}
+
+
+def with_float8(cell, built):
+    """torchao's float8 in the products of layers, with CUDA's matrix product."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(enable_fsdp_float8_all_gather=cell.quantized_weights)
+    return convert_to_float8_training(built, config=config, module_filter_fn=lambda _, name: name != "head")
 
 
 class ShapesLedger(ledger.HostLedger):
@@ -173,7 +245,10 @@ def make_optimizer(cell, program, built):
     return inner
 
 
-def step(optimizer, built):
+def step(cell, optimizer, built):
+    clips_itself = isinstance(optimizer, (optimizers.Scheduled, optimizers.MasterWeights))
+    if cell["training.clip_norm"] and not clips_itself:
+        torch.nn.utils.clip_grad_norm_(built.parameters(), cell["training.clip_norm"])
     for mine, parameter in zip(getattr(optimizer, "own", ()), built.parameters(), strict=False):
         mine.grad = sharding.local(parameter.grad)
     optimizer.step()
@@ -181,30 +256,61 @@ def step(optimizer, built):
         mine.grad = None
 
 
-def train(cell, program, mesh, counts):
-    """Trains, as training.py does, and returns figures in bytes."""
-    device = torch.device("cpu")
+def make_inputs(cell, device):
+    if cell.vocabulary:
+        return tuple(torch.zeros(cell.tokens, dtype=torch.int64, device=device) for _ in range(2))
+    has_target = cell["training.loss"] == "mse"
+    shape, dtype = (cell.tokens, cell["model.hidden"]), model.dtype_of(cell)
+    x, target = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+    return x, target if has_target else None
+
+
+def loss_of(cell, output, target):
+    if cell.vocabulary:
+        return F.cross_entropy(output.float(), target)
+    return output.sum() if target is None else F.mse_loss(output, target)
+
+
+def make_model(cell, program, mesh, device):
+    """The model, sharded if the cell is; on a GPU a sharded one is made on the meta device, as people make it."""
     build = published_model.Model if program == "torchtitan" else model.build
-    built = build(cell, device)
+    is_deferred = cell.sharded and device.type == "cuda"
+    built = build(cell, torch.device("meta") if is_deferred else device)
+    if cell.recipe != cells.BF16:
+        built = with_float8(cell, built)
     if cell.sharded:
         if program == "torchtitan":
             published_model.shard(cell, built, mesh)
         else:
-            sharding.shard(cell, built, "cpu", mesh)
+            sharding.shard(cell, built, device.type, mesh)
+    if is_deferred:
+        built.to_empty(device=device)
+    return built
+
+
+def train(cell, program, mesh, counts, device="cpu"):
+    """Trains, as training.py does, and returns figures in bytes."""
+    device = torch.device(device)
     figures, peaks = {}, {}
-    with counts:
-        for tensor in [*built.parameters(), *built.buffers()]:
-            counts._add(sharding.local(tensor.detach()))
+    with contextlib.ExitStack() as counting:
+        if device.type == "cuda":
+            counting.enter_context(counts)  # the allocator counts from here
+        built = make_model(cell, program, mesh, device)
+        if device.type != "cuda":
+            counting.enter_context(counts)
+            for tensor in [*built.parameters(), *built.buffers()]:
+                for inner in ledger.inner_tensors(sharding.local(tensor.detach())):
+                    counts._add(inner)
         optimizer = make_optimizer(cell, program, built)
-        asking = torch.zeros(0, requires_grad=True)
+        asking = torch.zeros(0, requires_grad=True, device=device)
         loss = x = target = None
         for _ in range(cell["training.steps"]):
             for _ in range(cell["training.micro_batches"]):
                 loss = x = target = None
-                x, target = (torch.zeros(cell.tokens, dtype=torch.int64) for _ in range(2))
+                x, target = make_inputs(cell, device)
                 counts.reset_peak()
                 given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
-                loss = F.cross_entropy(built(given).float(), target)
+                loss = loss_of(cell, built(given), target)
                 figures["end_of_forward"] = counts.allocated()
                 peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
                 counts.reset_peak()
@@ -213,7 +319,7 @@ def train(cell, program, mesh, counts):
                 peaks["backward"] = max(peaks.get("backward", 0), counts.peak())
             counts.reset_peak()
             if optimizer is not None:
-                step(optimizer, built)
+                step(cell, optimizer, built)
             peaks["optimizer"] = max(peaks.get("optimizer", 0), counts.peak())
             for parameter in built.parameters():
                 parameter.grad = None
@@ -228,7 +334,7 @@ def measure(operators, program, keys, rank, folder):
     mesh = None
     if cell.sharded:
         start_group(operators, cell["ranks"], rank, folder)
-        mesh = init_device_mesh("cpu", (cell["ranks"],))
+        mesh = sharding.make_mesh(cell, "cpu")
     if operators == "host":
         return train(cell, program, mesh, ledger.HostLedger())
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, cudas_operators():
@@ -247,7 +353,8 @@ def record(of_operators=None, most=None):
     return {
         "schema": SCHEMA,
         "subject": "torch",
-        "measured": f"torch {torch.__version__}, {datetime.date.today()}, python -m fp8lab_subjects.recording.torch_memory",
+        "measured": f"torch {torch.__version__}, torchao {version_of('torchao')}, {datetime.date.today()}, "
+        "python -m fp8lab_subjects.recording.torch_memory",
         "rows": rows,
     }
 

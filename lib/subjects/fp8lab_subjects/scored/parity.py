@@ -6,15 +6,16 @@ import pathlib
 import subprocess
 
 from .. import cells, rank, ranks
+from . import twin_rules
 
 SCORE = "__score"  # the program's hidden command
 
 
-def _train(cell, folder):
+def _train(cell, folder, has_twin=False):
     folder.mkdir()
 
     def one(number, ranks_folder):
-        return rank.train(cell, "parity", number, ranks_folder, folder)
+        return rank.train(cell, "parity", number, ranks_folder, folder, has_twin)
 
     return ranks.run(one, cell["ranks"])[0]
 
@@ -23,7 +24,22 @@ def _same_after(cell):
     """The cell as the after arm runs it, for the comparison of both; None if that needs another version."""
     if cell.arm != "before" or cell.control == "none":
         return None
-    return cells.Cell("after", cell.config, cell.measure, cell.timeout_s)
+    return cell.changed(arm="after")
+
+
+def _about(cell):
+    """What the program needs to score the values."""
+    return {
+        "ranks": cell["ranks"],
+        "sharded": cell.sharded,
+        "shards": cell.mesh[1] if cell.sharded else 1,
+        "micro_batches": cell["training.micro_batches"],
+        "in_f32": cell["training.param_dtype"] == "f32",
+        "reduced_in_f32": cell.get("reduce_dtype", cell["training.param_dtype"]) == "f32",
+        "sums_loss": cell["training.loss"] == "sum",
+        "has_equal_bits": twin_rules.has_equal_bits(cell),
+        "why_not_joined": twin_rules.why_not_joined(cell),
+    }
 
 
 def score(folder):
@@ -38,10 +54,13 @@ def measure(cell):
     """Metrics, losses, noise by tensor and notes."""
     with ranks.temporary_folder("fp8lab-values-") as temporary:
         folder = pathlib.Path(temporary)
-        first = _train(cell, folder / "arm")
-        _train(cells.Cell(cells.BF16, cell.config, cell.measure, cell.timeout_s), folder / "bf16")
+        first = _train(cell, folder / "arm", has_twin=True)
+        if cell.arm == cells.BF16:
+            (folder / "bf16").symlink_to(folder / "arm")
+        else:
+            _train(cell.changed(arm=cells.BF16), folder / "bf16")
         after = _same_after(cell)
         if after is not None:
             _train(after, folder / "after")
-        (folder / "cell.json").write_text(json.dumps({"ranks": cell["ranks"], "sharded": cell.sharded}))
+        (folder / "cell.json").write_text(json.dumps(_about(cell)))
         return score(folder) | {"notes": first["notes"]}

@@ -24,7 +24,7 @@ class Pass:
 def settled_pass(run, subject, built):
     """As one_pass. Under delayed scaling the scales follow from passes before, which would clip what an update of the
     weights enlarged; the second time they follow from these very tokens."""
-    if run.cell["training.recipe"] == "delayed":
+    if subject.cell.recipe == "delayed":
         one_pass(run, subject, built)
     return one_pass(run, subject, built)
 
@@ -34,6 +34,7 @@ def one_pass(run, subject, built):
     one's. `gradients` has the order of built.parameters()."""
     for index in range(run.cell["training.micro_batches"]):
         run.make_inputs(index)
+        subject.micro_batch = index
         x = run.x.detach()
         if x.is_floating_point():
             x.requires_grad_(True)
@@ -46,21 +47,26 @@ def one_pass(run, subject, built):
 
 
 @torch.no_grad()
-def _store(built, weights):
+def store(built, weights):
     for parameter, values in zip(built.parameters(), weights, strict=True):
         rows = sharding.local(parameter.detach())
         first = sharding.first_row(parameter)
         rows.copy_(values[first : first + rows.shape[0]] if rows.dim() else values)
 
 
-def bf16_pass(run, weights):
-    """The pass of BF16 layers that hold `weights`, unsharded values of each parameter. Every rank calls it."""
-    cell = cells.Cell(cells.BF16, run.cell.config, run.cell.measure, run.cell.timeout_s)
+def pass_of(run, cell, weights):
+    """The pass of newly built layers of `cell` that hold `weights`, unsharded values of each parameter. Every rank that
+    shards the cell calls it."""
     subject = subjects.load(cell.subject).make(cell, run.device)
     built = subject.make_model()
     if cell.sharded:
         sharding.shard(cell, built, run.device.type)
         subject.sharded(built)
     subject.fill(built)
-    _store(built, weights)
-    return one_pass(run, subject, built)
+    store(built, weights)
+    return settled_pass(run, subject, built)
+
+
+def bf16_pass(run, weights):
+    """The pass of BF16 layers over the same ranks."""
+    return pass_of(run, run.cell.changed(arm=cells.BF16), weights)

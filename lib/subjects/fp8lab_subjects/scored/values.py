@@ -7,7 +7,7 @@ import struct
 import torch
 
 from .. import cells, model, sharding
-from . import same_weights
+from . import plain_twin, same_weights, twin_rules
 from ..training import Instrument
 
 
@@ -16,13 +16,19 @@ def plain(tensor):
     return torch.empty(tensor.shape, dtype=torch.float32).copy_(tensor.float().cpu())
 
 
+class LossInstrument(Instrument):
+    """Keeps nothing, but losses have all their bits."""
+
+    reads_values = True
+
+
 class ValuesInstrument(Instrument):
     """Keeps what parity compares. Writes rank-R.json and one file of 32-bit floats for each kind of values."""
 
     reads_values = True
 
-    def __init__(self, folder):
-        self.folder, self.kept, self.input_gradient = folder, {}, 0
+    def __init__(self, folder, has_twin):
+        self.folder, self.has_twin, self.kept, self.input_gradient = folder, has_twin, {}, 0
 
     def built(self, run):
         # full_tensor() is a collective: every rank calls it for every parameter, in one order.
@@ -55,10 +61,25 @@ class ValuesInstrument(Instrument):
 
     def trained(self, run):
         weights = self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
+        if run.cell.arm == cells.BF16 and not self.has_twin:
+            return
+        self._keep_pass(run, "own", same_weights.settled_pass(run, run.subject, run.model))
+        run.optimizer = run.output = run.loss = None  # room for a second model
         if run.cell.arm != cells.BF16:
-            self._keep_pass(run, "own", same_weights.settled_pass(run, run.subject, run.model))
-            run.optimizer = run.output = run.loss = None  # room for a second model
             self._keep_pass(run, "bf16", same_weights.bf16_pass(run, weights))
+        if self.has_twin:
+            self._keep_twin(run, weights)
+
+    def _keep_twin(self, run, weights):
+        """Every rank makes these, as a library may have collectives in each pass; the first rank's are compared."""
+        if twin_rules.has_equal_bits(run.cell):
+            self._keep_pass(run, "again", plain_twin.again(run, weights))
+        if twin_rules.why_not_joined(run.cell):
+            return
+        for of in (plain_twin.joined, plain_twin.exact):
+            outputs, gradients = of(run, weights)
+            self.kept[f"{of.__name__}_outputs"] = [plain(output) for output in outputs]
+            self.kept[f"{of.__name__}_gradients"] = [self._gradient(*one) for one in zip(weights, gradients)]
 
     def _keep_pass(self, run, of, done):
         """The pass that `of` makes with the trained weights."""
@@ -86,8 +107,8 @@ class ValuesInstrument(Instrument):
             begin = sharding.first_row(parameter) * row
             own = sharding.local(parameter.detach()).numel()
             described.append(
-                {"name": name, "elements": parameter.numel(), "gradient": gradient.numel(), "begin": begin,
-                 "end": begin + own}
+                {"name": name, "elements": parameter.numel(), "rows": parameter.shape[0] if parameter.dim() > 1 else 1,
+                 "gradient": gradient.numel(), "begin": begin, "end": begin + own}
             )
         about = {
             "tensors": described,

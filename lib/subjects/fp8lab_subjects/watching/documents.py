@@ -24,6 +24,7 @@ class Document:
         self.lock = threading.Lock()
         self.written_at = 0.0
         self.measured = None  # what describe() returned after the last step
+        self.is_finished = False  # what is written last stays
         self.error = None
         self.main = threading.get_ident()
 
@@ -39,6 +40,7 @@ class Document:
 
     def update(self, state):
         session = self.session
+        session.failed.pop("results", None)  # this writes all of them
         session.busy, was_off, session.storages.off = True, session.storages.off, True
         begin = time.perf_counter()
         try:
@@ -54,10 +56,15 @@ class Document:
         if not self.owned or os.getpid() != int(self.path.rsplit("-", 1)[1].split(".")[0]):
             return
         self.error = self.error or error
+        self.is_finished = True
         try:
             self.update("error" if self.error else "ended")
         except Exception as problem:
-            self._write({**(self.measured or {}), "state": "error", "error": f"while results were written: {problem}"})
+            why = f"while results were written: {type(problem).__name__}: {problem}"
+            try:
+                self._write({**(self.measured or {}), "state": "error", "error": why})
+            except Exception:  # such as a full disk
+                sys.stderr.write(f"fp8lab watch: {why}\n")
 
     def disown(self):
         self.owned = False
@@ -68,6 +75,8 @@ class Document:
         if self.error:
             content = {**content, "error": self.error}
         with self.lock:
+            if self.is_finished and content["state"] == "running":
+                return  # the thread looked before the end
             temporary = f"{self.path}.{threading.get_ident()}"
             with open(temporary, "w", encoding="utf-8") as file:
                 json.dump(exact({"schema": SCHEMA, "pid": os.getpid(), **content}), file)
@@ -75,7 +84,7 @@ class Document:
 
     def _watch_for_standstill(self):
         """For a program that hangs, the file shows where, though its main thread no longer runs."""
-        while self.owned:
+        while self.owned and not self.is_finished:
             time.sleep(STUCK_S)
             session = self.session
             since = session.phase_since
@@ -88,8 +97,8 @@ class Document:
             try:
                 measured = self.measured or report.who(session)
                 self._write({**measured, "state": "running", "where": words.place(where)})
-            except (OSError, AttributeError, RuntimeError):
-                continue  # the main thread changes what is read
+            except Exception:
+                continue  # the main thread changes what is read, or the disk is full
 
     def _line(self):
         """The innermost line of the program itself, "train.py:33 in main"."""

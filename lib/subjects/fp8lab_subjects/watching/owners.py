@@ -141,15 +141,19 @@ class Search:
             roots = [(value, f"{node.name()}.{name}{behind}") for name, value in own.items()]
             self.follow(roots, "context")
 
-    def rest(self):
-        """Gives what has no owner the kind `unexplained`, with what made it."""
+    def rest(self, buckets):
+        """Gives what has no owner the kind `unexplained`, with what made it. `buckets`: the bytes of each bucket that
+        DistributedDataParallel made before the first step; its reducer is C++."""
+        buckets = collections.Counter(self.storages.rounded(size, self.device) for size in buckets)
         for key, entry in self.unclaimed.items():
             phase, module = entry.made
             kind, label = "unexplained", f"nothing that was found; {phase}{' by ' + module if module else ''}"
             if self._hidden and phase == "made in forward":
                 kind, label = "context", f"saved tensors, perhaps of the graph of {self._hidden}; {label.partition('; ')[2]}"
-            if module.endswith("DistributedDataParallel"):  # its reducer is C++
-                kind, label = "recipe_state", f"{module}'s reducer (buckets of gradients)"
+            is_bucket = phase == "made in setup" and buckets[entry.size] > 0
+            buckets[entry.size] -= is_bucket
+            if is_bucket or module.endswith("DistributedDataParallel"):
+                kind, label = "recipe_state", f"{module or 'DistributedDataParallel'}'s reducer (buckets of gradients)"
             self.claimed[key] = (kind, label, entry)
             self.storages.move(entry, kind, label)
 
@@ -184,15 +188,19 @@ def saved_tensors(node):
             continue  # freed
 
 
+CONTAINERS = (list, tuple, set, frozenset, collections.deque)
+
+
 def inside(thing, label):
-    """(object, label) of everything that a container, an object or a function holds."""
+    """(object, label) of everything that a container, an object or a function holds. Calls no method of a subclass: it
+    may do work, such as import what it names."""
     kind = type(thing)
     try:
         if issubclass(kind, dict):
             return [(value, f"{label}[{key!r}]" if type(key) is str and len(key) < 40 else f"{label}[*]")
-                    for key, value in list(thing.items())]
-        if issubclass(kind, (list, tuple, set, frozenset, collections.deque)):
-            return [(value, f"{label}[*]") for value in list(thing)]
+                    for key, value in list(dict.items(thing))]
+        if base := next((one for one in CONTAINERS if issubclass(kind, one)), None):
+            return [(value, f"{label}[*]") for value in base.__iter__(thing)]
         if issubclass(kind, types.FunctionType):
             cells = zip(thing.__code__.co_freevars, thing.__closure__ or ())
             return [(cell.cell_contents, f"{label}: {name}") for name, cell in cells if _is_filled(cell)]
@@ -254,7 +262,7 @@ def program_roots():
             if variable.startswith("__"):
                 continue
             own.append((value, where + variable))
-            if isinstance(value, type) and value.__module__ == name:
+            if issubclass(type(value), type) and value.__module__ == name:
                 own += [(one, f"{where}{variable}.{key}") for key, one in list(vars(value).items())]
     return own + others
 
@@ -309,4 +317,4 @@ def claim_all(search, models, optimizers, roots_of_backward=()):
     if search.unclaimed:
         search.follow(program_roots(), "variable")
     search.follow_graphs(roots_of_backward)
-    search.rest()
+    search.rest(size for _, model in models for size in fsdp_private.bucket_sizes(model))

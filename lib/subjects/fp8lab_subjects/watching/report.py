@@ -15,22 +15,29 @@ SHARE_OF_PEAK = 0.001
 
 def who(session):
     return {
-        "rank": session.rank(), "world": session.world(), "device": session.device,
+        "rank": session.rank(), "world": session.world(), "on_this_host": ranks_on_this_host(session),
+        "device": session.device,
         "program": os.path.basename(sys.argv[0]) if sys.argv else "",
         "torch": torch.__version__, "python": platform.python_version(),
         "steps": session.steps_ended, "guesses": session.guesses(),
     }
 
 
+def ranks_on_this_host(session):
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or session.world())
+
+
 def describe(session):
     metrics, members, notes = {}, {}, []
-    for instrument in session.instruments:
-        figures, more, remarks = instrument.result()
+    for one in session.instruments:
+        try:
+            figures, more, remarks = one.result()
+        except Exception as error:
+            session.fail(one, error, "result")
+            continue
         metrics.update(figures)
         members.update(more)
         notes += remarks
-    for name, why in session.failed.items():
-        notes.append(f"{name} was not measured to the end: {why}")
     result = protocol.result(metrics)
     samples = members.pop("samples", None)
     result |= members | ({"samples": samples} if samples else {})
@@ -39,7 +46,9 @@ def describe(session):
     return {
         **who(session), "result": result,
         "lines": [{"topic": topic, "text": text} for topic, text in lines(session)],
-        "findings": findings(session), "overhead": overhead(session),
+        "findings": findings(session), "failed": [finding("failed", name, f"{name}: {why}", 0)
+                                                  for name, why in session.failed.items()],
+        "overhead": overhead(session),
     }
 
 
@@ -50,10 +59,11 @@ def instrument(session, name):
 def lines(session):
     """[(topic, text)] of this process."""
     out = [["model", session.model_text or "no step has ended"]]
-    makers = {"memory": memory_lines, "traffic": traffic_lines, "host": host_lines, "parity": weight_lines}
+    makers = {"memory": memory_lines, "traffic": traffic_lines, "host": host_lines, "parity": weight_lines,
+              "values": value_lines}
     for name, make in makers.items():
         one = instrument(session, name)
-        if one is not None:
+        if one is not None and name not in session.failed:
             out += make(session, one)
     return out
 
@@ -118,6 +128,14 @@ def weight_lines(session, weights):
     return [["weights", ", ".join(parts)]]
 
 
+def value_lines(_, values):
+    if not values.tensors:
+        return [["values", "no tensor was recorded"]]
+    since, until = values.of_steps
+    steps = f"step {since}" if since == until else f"steps {since} to {until}"
+    return [["values", f"{words.counted(values.tensors, 'tensor')} of {steps} in {values.path()}"]]
+
+
 def findings(session):
     """[{kind, subject, text, size}]: what a training program should not do."""
     out = []
@@ -133,7 +151,7 @@ def findings(session):
     if weights is not None:
         still = weights.still()
         trained = len(weights.trained())
-        if still:
+        if still and "parity" not in session.failed:  # else it did not see them move
             text = words.still(still, trained, session.steps_ended, weights.without_gradient,
                                weights.rates_rounded_off)
             out.append(finding("still", "", text, len(still)))

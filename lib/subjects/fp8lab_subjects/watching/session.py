@@ -33,6 +33,7 @@ class Session:
         self.phase, self.collective = "setup", ""
         self.device = "cpu"
         self.stack, self.thread, self.busy, self.backward_depth = [], None, False, 0
+        self._group = None
         self._models, self._optimizers, self._given = [], [], (None, None)
         self._optimizer_names = []
         self._names, self._parameter_names = {}, {}
@@ -59,11 +60,11 @@ class Session:
             try:
                 instrument.observe(*arguments)
             except Exception as error:
-                self._fail(instrument, error, "observe")
+                self.fail(instrument, error, "observe")
 
         return observe
 
-    def _fail(self, instrument, error, event):
+    def fail(self, instrument, error, event):
         why = f"{type(error).__name__}: {error} (step {self.step}, {event})"
         self.failed[instrument.name] = why
         if hasattr(instrument, "ends_incomplete"):
@@ -90,19 +91,18 @@ class Session:
     def name_of(self, module):
         return self._names.get(id(module), type(module).__name__)
 
-    @staticmethod
-    def world():
+    def group(self):
+        """(rank, number of ranks): of the process group while it lives, and afterwards what they were."""
         distributed = torch.distributed
         if distributed.is_available() and distributed.is_initialized():
-            return distributed.get_world_size()
-        return int(os.environ.get("WORLD_SIZE") or 1)
+            self._group = distributed.get_rank(), distributed.get_world_size()
+        return self._group or (int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1))
 
-    @staticmethod
-    def rank():
-        distributed = torch.distributed
-        if distributed.is_available() and distributed.is_initialized():
-            return distributed.get_rank()
-        return int(os.environ.get("RANK") or 0)
+    def rank(self):
+        return self.group()[0]
+
+    def world(self):
+        return self.group()[1]
 
     def seconds(self):
         """Seconds of the median step; None before two steps have ended."""
@@ -140,7 +140,7 @@ class Session:
         atexit.register(self._ended)
         os.register_at_fork(after_in_child=self._forked)
         hook = sys.excepthook
-        sys.excepthook = lambda *error: (self._crashed(error), hook(*error))
+        sys.excepthook = lambda *error: self._crashed(hook, error)
         self.document.start()
 
     def name(self, model, optimizer):
@@ -203,7 +203,7 @@ class Session:
                     with torch.no_grad():
                         handler(*arguments)
                 except Exception as error:
-                    self._fail(instrument, error, event)
+                    self.fail(instrument, error, event)
                 self.spent[instrument.name] = self.spent.get(instrument.name, 0.0) + time.perf_counter() - begin
         finally:
             self.busy, self.storages.off = False, was_off
@@ -302,18 +302,25 @@ class Session:
         if not self._optimizers or self._optimizers[0]() is not optimizer:
             return
         now = time.perf_counter()
+        self.group()  # the program destroys it before it ends
         self.stack.clear()
         if self._is_measured():
             self.tell("step_ends")
             self.steps_ended += 1
             self.step_seconds.append(now - self.begun)
-            self.model_text = report.model(self)
-            self.document.step_ended()
+            self._write_results()
         self.begun = time.perf_counter()
         self._set_phase(words.AFTER_STEP)
         if self.last is not None and self.step >= self.last:
             self._detach()
         self.step += 1
+
+    def _write_results(self):
+        try:
+            self.model_text = report.model(self)
+            self.document.step_ended()
+        except Exception as error:  # such as a full disk; the optimizer's step runs on
+            self.failed["results"] = f"{type(error).__name__}: {error} (step {self.step})"
 
     # The end.
 
@@ -332,9 +339,11 @@ class Session:
         self.document.disown()
         self.busy = True
 
-    def _crashed(self, error):
-        kind, value = error[0], error[1]
-        self.document.ended(f"{kind.__name__}: {value}".splitlines()[0][:300])
+    def _crashed(self, hook, error):
+        try:
+            self.document.ended(f"{error[0].__name__}: {error[1]}".splitlines()[0][:300])
+        finally:
+            hook(*error)
 
     def _ended(self):
         self.document.ended(None)

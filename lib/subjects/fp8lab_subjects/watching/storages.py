@@ -117,7 +117,7 @@ class Storages(TorchDispatchMode):
                 device = storage.device.type
                 if device == "meta":
                     continue
-                size = self._rounded(storage.nbytes(), device)
+                size = self.rounded(storage.nbytes(), device)
             except (RuntimeError, NotImplementedError):
                 continue  # a tensor without storage
             key = id(storage)
@@ -134,7 +134,7 @@ class Storages(TorchDispatchMode):
         return found
 
     @staticmethod
-    def _rounded(size, device):
+    def rounded(size, device):
         grain = GRAIN.get(device, 1)
         return -(-size // grain) * grain
 
@@ -149,7 +149,7 @@ class Storages(TorchDispatchMode):
         for entry in list(self.entries.values()):
             storage = entry.reference()
             if storage is not None:
-                size = self._rounded(storage.nbytes(), entry.device)
+                size = self.rounded(storage.nbytes(), entry.device)
                 if size != entry.size:
                     self.account(entry.device).change(entry, size, self.serial, self.place()[:2])
 

@@ -91,6 +91,7 @@ class Values:
         self.session = session
         self.first, self.last = steps_of(os.environ.get(STEPS, ""))
         self.lines, self.file, self.written, self.tensors = [], None, 0, 0
+        self.of_steps = ()  # the first and the last step of recorded tensors
         self.inputs_end = 0  # lines before the first line after the model's inputs
         self.known = set()  # models whose initial weights are recorded, by identity
 
@@ -108,6 +109,7 @@ class Values:
             columns = columns_of(inner)
             self.lines.append("\t".join(" ".join(one.split()) for one in place) + "\t" + "\t".join(columns))
             self.tensors += 1
+            self.of_steps = (*self.of_steps[:1], self.session.step) if self.of_steps else (self.session.step,) * 2
 
     def _record_tree(self, phase, module, name, tree):
         tensors = [one for one in tree_iter(tree) if isinstance(one, torch.Tensor)]
@@ -177,12 +179,15 @@ class Values:
         except OSError:
             pass  # the program's results name the failure
 
+    def path(self):
+        return os.path.join(os.environ[FOLDER], f"rank-{self.session.rank()}.tsv")
+
     def _write(self):
         """Adds the lines of the step to the file of this rank."""
         if self.file is None:
             os.makedirs(os.environ[FOLDER], exist_ok=True)
-            path = os.path.join(os.environ[FOLDER], f"rank-{self.session.rank()}.tsv")
-            self.file, self.process = open(path, "w", encoding="utf-8"), os.getpid()
+            self.file = open(self.path(), "x", encoding="utf-8")  # another process may have this rank, too
+            self.process = os.getpid()
             self.file.write(f"{SCHEMA}\n")
             atexit.register(self.close)
         self.file.write("".join(line + "\n" for line in self.lines))

@@ -28,6 +28,8 @@ def checksum(tensor):
 def has_non_finite(gradient):
     """The sum shows it, unless it overflows itself."""
     for inner in inner_tensors(gradient.detach()):
+        if inner.is_sparse:
+            inner = inner._values()  # as of an embedding; isfinite() has no sparse kernel
         if not (inner.is_floating_point() or inner.is_complex()) or inner.numel() == 0:
             continue
         if inner.element_size() == 1:

@@ -1,4 +1,4 @@
-#include "harness/measure/twin.h"
+#include "harness/measure/twin/equal_losses.h"
 
 #include <cstring>
 #include <string>

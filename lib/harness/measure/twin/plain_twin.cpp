@@ -1,4 +1,4 @@
-#include "harness/measure/plain_twin.h"
+#include "harness/measure/twin/plain_twin.h"
 
 #include <fmt/core.h>
 
@@ -10,7 +10,7 @@
 #include "core/fnv1a.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
-#include "harness/measure/twin.h"
+#include "harness/measure/twin/equal_losses.h"
 #include "harness/reference/support.h"
 
 namespace fp8lab {
@@ -140,6 +140,10 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm) {
   if (out.splits && !trains_alike(here, plain)) out.same_split = plain;
   CellConfig one = on_one_rank(plain, out.joined);
   if (out.splits && may_be_16_bits(one, recipe)) one.training.quantized_weights = false;
+  if (out.splits && out.joined > 1 && here.training.data == Data::kStress) {
+    out.parts = on_one_rank(plain, 1);
+    if (may_be_16_bits(*out.parts, recipe)) out.parts->training.quantized_weights = false;
+  }
   out.cell = std::move(one);
   out.first = first_step(here, recipe);
   out.steps = steps_of(here);

@@ -1,116 +1,24 @@
-#include "harness/subjects/scored_values.h"
+#include "harness/subjects/scored/scored_values.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
-#include <iterator>
 #include <limits>
-#include <system_error>
 
 #include "core/check.h"
 #include "harness/measure/arms.h"
 #include "harness/measure/scores.h"
 #include "harness/results/json_reader.h"
+#include "harness/subjects/scored/rank_values.h"
+#include "harness/subjects/scored/scored_twin.h"
 
 namespace fp8lab {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// One forward and backward with the trained weights. The last of the gradients is the input's.
-struct PassValues {
-  std::vector<float> output;
-  Lists gradients;
-};
-
-/// What one rank of a run left.
-struct RankValues {
-  std::vector<std::string> names;
-  std::vector<ElementRange> shards;
-  std::optional<bool> gathered_equals_unsharded;
-  std::vector<float> losses, output;
-  Lists initial, weights, gradients;
-  std::optional<PassValues> own_pass, bf16_pass;  ///< the second: BF16 layers with the same weights
-};
-
-std::ifstream opened(const fs::path& path) {
-  std::error_code ignored;  // a pipe would never end
-  std::ifstream file;
-  if (fs::is_regular_file(path, ignored)) file.open(path, std::ios::binary);
-  check(file.is_open(),
-        fmt::format("'{}' cannot be read; a worker must write it before it requests scores", path.string()));
-  return file;
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file = opened(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Reads in one piece: a layer of full size leaves gigabytes.
-std::vector<float> floats_of(const fs::path& path) {
-  std::ifstream file = opened(path);
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  check(!error && bytes % sizeof(float) == 0, fmt::format("'{}' is no file of 32-bit floats", path.string()));
-  std::vector<float> values(bytes / sizeof(float));
-  file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(bytes));
-  check(file.good(), fmt::format("'{}' cannot be read to its end", path.string()));
-  return values;
-}
-
-/// The tensors that a file holds one after the other.
-Lists lists_of(const fs::path& path, const std::vector<std::int64_t>& sizes) {
-  const std::vector<float> all = floats_of(path);
-  Lists out;
-  std::size_t begin = 0;
-  for (const std::int64_t size : sizes) {
-    const std::size_t end = begin + static_cast<std::size_t>(size);
-    check(end <= all.size(), fmt::format("'{}' holds fewer values than its description states", path.string()));
-    out.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(begin), all.begin() + static_cast<std::ptrdiff_t>(end));
-    begin = end;
-  }
-  check(begin == all.size(), fmt::format("'{}' holds more values than its description states", path.string()));
-  return out;
-}
-
-RankValues values_of(const fs::path& folder, int rank) {
-  const JsonDocument document(text_of(folder / fmt::format("rank-{}.json", rank)));
-  RankValues out;
-  std::vector<std::int64_t> elements, gradients;
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  document.root().at("tensors").each_item([&](const JsonReader& tensor) {
-    out.names.push_back(tensor.at("name").text());
-    elements.push_back(tensor.at("elements").integer(0, kMost));
-    gradients.push_back(tensor.at("gradient").integer(0, elements.back()));
-    const std::int64_t begin = tensor.at("begin").integer(0, elements.back());
-    out.shards.push_back({.begin = begin, .end = tensor.at("end").integer(begin, elements.back())});
-  });
-  if (const auto equal = document.root().find("gathered_equals_unsharded"))
-    out.gathered_equals_unsharded = equal->flag();
-  const auto file = [&](const char* kind) { return folder / fmt::format("{}-{}.f32", kind, rank); };
-  out.losses = floats_of(file("losses"));
-  check(!out.losses.empty(), fmt::format("'{}' holds no loss", file("losses").string()));
-  out.output = floats_of(file("output"));
-  out.initial = lists_of(file("initial"), elements);
-  out.weights = lists_of(file("weights"), elements);
-  out.gradients = lists_of(file("gradients"), gradients);
-  if (!fs::exists(file("own_pass_output"))) return out;
-  gradients.push_back(document.root().at("input_gradient").integer(0, kMost));
-  out.own_pass = {floats_of(file("own_pass_output")), lists_of(file("own_pass_gradients"), gradients)};
-  out.bf16_pass = {floats_of(file("bf16_pass_output")), lists_of(file("bf16_pass_gradients"), gradients)};
-  return out;
-}
-
 using Ranks = std::vector<RankValues>;
-
-Ranks ranks_of(const fs::path& folder, int count) {
-  Ranks out;
-  for (int rank = 0; rank < count; ++rank) out.push_back(values_of(folder, rank));
-  return out;
-}
 
 std::vector<double> mean_losses(const Ranks& ranks) {
   std::vector<float> all;
@@ -129,7 +37,7 @@ void put_pass_noise(ArmResult& result, const Ranks& ranks) {
   names.emplace_back("input");
   std::vector<Noise> outputs, gradients;
   for (const RankValues& rank : ranks) {
-    if (!rank.own_pass) return;
+    if (!rank.own_pass || !rank.bf16_pass) return;
     check_alike(rank.own_pass->output, rank.bf16_pass->output, "the output with the trained weights");
     outputs.push_back(noise_of(rank.bf16_pass->output, rank.own_pass->output));
     for (std::size_t i = 0; i < names.size(); ++i)
@@ -220,9 +128,9 @@ bool equal_values(const RankValues& a, const RankValues& b) {
 }  // namespace
 
 ArmResult score_values(const fs::path& folder) {
-  const JsonDocument cell(text_of(folder / "cell.json"));
+  const JsonDocument cell(file_text(folder / "cell.json"));
   const int count = static_cast<int>(cell.root().at("ranks").integer(1, kMostRanks));
-  const Ranks ranks = ranks_of(folder / "arm", count), reference = ranks_of(folder / "bf16", count);
+  const Ranks ranks = rank_values(folder / "arm", count), reference = rank_values(folder / "bf16", count);
   check(ranks.front().names == reference.front().names, "the arm and BF16 have different parameters");
   ArmResult result;
   result.losses = mean_losses(ranks);
@@ -237,12 +145,13 @@ ArmResult score_values(const fs::path& folder) {
   put_noise_of(result, "parity.weight_sqnr_db", "weight", &RankValues::weights, first, first_reference);
   put_pass_noise(result, ranks);
   put_norm_ratios(result, ranks, reference);
+  put_library_twin(result, ranks, cell.root());
   put_of_ranks(result, ranks, cell.root().at("sharded").flag());
   for (const char* name : {"parity.clip_fraction", "parity.underflow_fraction", "parity.values_cast"})
     put(result.metrics, name, std::nullopt, "a library does not show the values that it casts");
   if (fs::is_directory(folder / "after"))
     put(result.metrics, "parity.bitwise_equal",
-        std::ranges::equal(ranks, ranks_of(folder / "after", count), equal_values) ? 1.0 : 0.0);
+        std::ranges::equal(ranks, rank_values(folder / "after", count), equal_values) ? 1.0 : 0.0);
   else
     put(result.metrics, "parity.bitwise_equal", std::nullopt, "two versions of a library run in different processes");
   return result;

@@ -1,4 +1,4 @@
-#include "harness/measure/reference.h"
+#include "harness/measure/reference/reference.h"
 
 #include <fmt/core.h>
 
@@ -14,9 +14,10 @@
 
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
-#include "harness/measure/cast_check.h"
 #include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
+#include "harness/measure/reference/step_bounds.h"
+#include "harness/measure/reference/step_casts.h"
 #include "harness/reference/compare.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
@@ -45,38 +46,36 @@ double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 /// element of a gradient is a sum over products of eight bits, and a step of one of these moves it by some percent.
 constexpr double kSameAmax = 0x1p-4;
 
-/// The largest magnitudes of what the runtime cast in a micro-batch, and in the last step the casts themselves.
-class StepCasts : public CastWatch {
- public:
-  StepCasts(std::int64_t last_step, bool checks) : last_step_(last_step), checks_(checks) {}
-
-  void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) override {
-    if (!made.format().per_tensor()) {
-      check(device, x, made);
-      return;
-    }
-    const Ledger& ledger = device.ledger();
-    const Holder& holder = ledger.holder((made.rowwise() ? made.rowwise() : made.columnwise()).data.holder());
-    double& amax = amaxes_[holder.owner + " " + holder.what];
-    amax = std::max(amax, reference_step::amax_of(Matrix(x.rows(), x.cols(), device.read(x))));
-    check(device, x, made);
+/// A gradient over all ranks, on each of them: reduced to the mean in the type of the reduction, over shards and then
+/// over replicas. Collective. `rounds`: as the types of the reduction and of parameters do.
+Matrix mean_over_ranks(const CellConfig& cell, ProcessGroup* world, const reference_step::Casts& storage,
+                       const Matrix& mine, bool rounds) {
+  if (world == nullptr) return mine;
+  const bool in_bf16 =
+      cell.reduce_dtype ? *cell.reduce_dtype == ReduceDType::kBF16 : cell.training.param_dtype == ParamDType::kBF16;
+  const reference_step::Format& format = in_bf16 ? reference_step::kBF16 : reference_step::kF32;
+  const auto round = [&](Matrix& values) {
+    for (double& value : values.values)
+      if (rounds) value = reference_step::rounded(value, format);
+  };
+  Matrix sent = mine;
+  round(sent);
+  const std::vector<double> all = of_all_ranks(world, sent.values, "reference gradients");
+  const MeshText mesh = mesh_of(cell);
+  Matrix sum(mine.rows, mine.cols);
+  auto from = all.begin();
+  for (int replica = 0; replica < mesh.replicas; ++replica) {
+    Matrix of_replica(mine.rows, mine.cols);
+    for (int shard = 0; shard < mesh.shards; ++shard)
+      for (double& value : of_replica.values) value += *from++;
+    round(of_replica);
+    sum = reference_step::sum(sum, of_replica);
   }
-
-  /// By the owner of the quantized data and what they are there, as the reference step names places.
-  const std::map<std::string, double>& amaxes() const { return amaxes_; }
-  void end_micro_batch() { amaxes_.clear(); }
-  const CastCheck& checked() const { return check_; }
-
- private:
-  void check(Device& device, const Tensor& x, const QuantizedTensor& made) {
-    if (checks_ && device.ledger().phase().step == last_step_) check_.saw_cast(device, x, made);
-  }
-
-  std::int64_t last_step_;
-  bool checks_;
-  CastCheck check_;
-  std::map<std::string, double> amaxes_;
-};
+  round(sum);
+  for (double& value : sum.values) value /= world->size();
+  round(sum);
+  return rounds ? storage.stored(std::move(sum)) : sum;
+}
 
 /// Every rank compares its own micro-batches; what ranks add up, and weights, are compared on rank 0.
 class Comparison {
@@ -89,8 +88,15 @@ class Comparison {
         rounded_(cell, recipe.name, false),
         update_(cell.training),
         storage_(cell, recipe.name, false),
-        quantized_(recipe.quantized),
-        has_f32_(cell.training.param_dtype == ParamDType::kF32) {
+        bounds_(cell, recipe.quantized) {
+    const int parts = cell.context_parallel;
+    if (parts > 1)
+      for (reference_step::Model* model : {&exact_, &rounded_})
+        model->set_parts({.part = world->rank() % parts, .parts = parts, .gather = [world, parts](const auto& own) {
+                            const std::vector<double> all = of_all_ranks(world, own, "reference sequences");
+                            const auto of_parts = all.begin() + world->rank() / parts * parts * std::ssize(own);
+                            return std::vector<double>(of_parts, of_parts + parts * std::ssize(own));
+                          }});
     if (world != nullptr)
       rounded_.set_group([world](std::vector<double>& values) {
         const std::vector<double> all = of_all_ranks(world, values, "largest magnitudes");
@@ -107,7 +113,7 @@ class Comparison {
     const SeenAmaxes all = judged_amaxes(amaxes, seen.amaxes);
     rounded_.set_seen_amaxes(&all);
     const ModelConfig& model = cell_.model;
-    const std::int64_t tokens = model.seq * model.batch;
+    const std::int64_t tokens = seq_of_rank(cell_) * model.batch;
     const bool language = is_language_model(cell_);
     const std::int64_t in = language ? 1 : model.hidden, out = language ? model.vocabulary : model.hidden;
     const Matrix x(tokens, in, seen.x), target = seen.target.empty() ? Matrix() : Matrix(tokens, in, seen.target);
@@ -125,13 +131,13 @@ class Comparison {
                                rounded = rounded_.run(x, target, before, layers, share);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
     // A language model's embedding, last norm and head have no eight bits under any recipe.
-    const Bounds plain = bounds(reference_step::kIndependentShare);
+    const Bounds plain = bounds_.with(reference_step::kIndependentShare);
     if (language) judge("output", "embedding", exact.embedded, rounded.embedded, layers.front().input, plain);
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const std::string name = fmt::format("layers[{}]", i);
-      judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_of_layer(i));
+      judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_.of_layer(i));
       judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
-            i + 1 < layers.size() ? bounds_of_layer(i + 1) : plain);
+            i + 1 < layers.size() ? bounds_.of_layer(i + 1) : plain);
     }
     if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
     if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
@@ -242,13 +248,13 @@ class Comparison {
                        several ? fmt::format(", micro-batch {}", micro_batch_) : "", step_);
   }
 
-  /// Adds a micro-batch's gradients, of all ranks. Collective. They are reduced to their mean in the type of the
-  /// reduction, over shards and then over replicas, and added up in the type of parameters.
+  /// Adds a micro-batch's gradients, of all ranks, in the type of parameters. Collective.
   void add_up(const std::vector<std::string>& names, const reference_step::Step& exact,
               const reference_step::Step& rounded) {
     for (const std::string& name : names) {
       const Matrix &of_exact = exact.gradients.at(name), &of_rounded = rounded.gradients.at(name);
-      Sum sum{.exact = mean_over_ranks(of_exact, false), .rounded = mean_over_ranks(of_rounded, true)};
+      Sum sum{.exact = mean_over_ranks(cell_, world_, storage_, of_exact, false),
+              .rounded = mean_over_ranks(cell_, world_, storage_, of_rounded, true)};
       const auto term = rounded.largest_terms.find(name);
       for (const double largest :
            of_all_ranks(world_, std::vector{term != rounded.largest_terms.end() ? term->second : 0.0}, "largest terms"))
@@ -262,38 +268,11 @@ class Comparison {
     }
   }
 
-  Matrix mean_over_ranks(const Matrix& mine, bool rounds) const {
-    if (world_ == nullptr) return mine;
-    const bool in_bf16 = cell_.reduce_dtype ? *cell_.reduce_dtype == ReduceDType::kBF16 : !has_f32_;
-    const reference_step::Format& format = in_bf16 ? reference_step::kBF16 : reference_step::kF32;
-    const auto round = [&](Matrix& values) {
-      for (double& value : values.values)
-        if (rounds) value = reference_step::rounded(value, format);
-    };
-    Matrix sent = mine;
-    round(sent);
-    const std::vector<double> all = of_all_ranks(world_, sent.values, "reference gradients");
-    const MeshText mesh = mesh_of(cell_);
-    Matrix sum(mine.rows, mine.cols);
-    auto from = all.begin();
-    for (int replica = 0; replica < mesh.replicas; ++replica) {
-      Matrix of_replica(mine.rows, mine.cols);
-      for (int shard = 0; shard < mesh.shards; ++shard)
-        for (double& value : of_replica.values) value += *from++;
-      round(of_replica);
-      sum = reference_step::sum(sum, of_replica);
-    }
-    round(sum);
-    for (double& value : sum.values) value /= ranks();
-    round(sum);
-    return rounds ? storage_.stored(std::move(sum)) : sum;
-  }
-
   void judge_step(const StepValues& seen, const NamedMatrices& gradients, const std::vector<std::string>& names,
                   const std::vector<Shape>& shapes) {
     for (const std::string& name : names) {
       const Sum& sum = sums_.at(name);
-      judge("gradient", name, sum.exact, sum.rounded, gradients.at(name), bounds_of_gradient(name, sum.largest_term));
+      judge("gradient", name, sum.exact, sum.rounded, gradients.at(name), bounds_.of_gradient(name, sum.largest_term));
     }
     if (!updates_are_covered()) return;
     const NamedMatrices before = named(names, shapes, seen.weights);
@@ -307,8 +286,8 @@ class Comparison {
             difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
-            bounds(reference_step::kNoiseShare,
-                   vectors.contains(name) ? step_at(reference_step::amax_of(before.at(name))) : 0.0));
+            bounds_.with(reference_step::kNoiseShare,
+                         vectors.contains(name) ? bounds_.step_at(reference_step::amax_of(before.at(name))) : 0.0));
   }
 
   /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must
@@ -317,10 +296,9 @@ class Comparison {
   SeenAmaxes judged_amaxes(const std::map<std::string, double>& cast,
                            const std::map<std::string, std::vector<float>>& recorded) {
     SeenAmaxes out;
-    std::map<std::string, double> by_place;
-    for (const auto& [owner, of_roles] : recorded) add_roles(owner, of_roles, by_place);
+    const std::map<std::string, double> by_place = amaxes_by_place(recorded);
     for (const auto& [place, amax] : by_place)
-      out[place] = {amax, place.find(" grad") != std::string::npos ? kSameAmax : bounds(0.0).step};
+      out[place] = {amax, place.find(" grad") != std::string::npos ? kSameAmax : bounds_.with(0.0).step};
     for (const auto& [place, amax] : cast) {
       out[place] = {amax, kSameAmax};
       const auto found = by_place.find(place);
@@ -330,24 +308,6 @@ class Comparison {
              fmt::format("amax of {}{}: {:.7g} is recorded, {:.7g} was cast", place, where(), found->second, amax)});
     }
     return out;
-  }
-
-  /// Amaxes of the roles of a product or of attention, under the names of what it casts.
-  static void add_roles(const std::string& owner, const std::vector<float>& of_roles,
-                        std::map<std::string, double>& amaxes) {
-    using Roles = std::array<const char*, 3>;
-    constexpr Roles kForward{"input", "weight", "output"}, kBackward{"gradient", "input gradient", ""},
-        kAttentionForward{"qkv", "p", "o"}, kAttentionBackward{"grad o", "grad s", "grad qkv"};
-    const std::size_t space = owner.rfind(' ');
-    if (space == std::string::npos) return;
-    const std::string of = owner.substr(0, space);
-    const bool forward = owner.substr(space + 1) == "forward", attention = of.ends_with(".attention");
-    const Roles& roles =
-        attention ? (forward ? kAttentionForward : kAttentionBackward) : (forward ? kForward : kBackward);
-    // Under current scaling only the matrices inside attention have a history.
-    const std::size_t first = attention && of_roles.size() == 1 ? 1 : 0;
-    for (std::size_t i = 0; i < std::min(of_roles.size(), roles.size()); ++i)
-      amaxes[of + " " + roles[first + i]] = static_cast<double>(of_roles[i]);
   }
 
   /// The name of the matrix that the reference cast last with the values closest to these.
@@ -385,40 +345,6 @@ class Comparison {
     return out;
   }
 
-  Bounds bounds(double share, double rounding = 0.0) const {
-    return {.share = share,
-            .step = has_f32_ ? reference_step::kF32Steps : reference_step::kBF16Steps,
-            .rounding = rounding};
-  }
-  /// Bounds of what comes out of a layer, forward or backward.
-  Bounds bounds_of_layer(std::size_t layer) const {
-    const auto number = static_cast<std::int64_t>(layer);
-    const TrainingConfig& training = cell_.training;
-    const bool casts =
-        quantized_ && number >= training.first_layers_bf16 && number < cell_.model.layers - training.last_layers_bf16;
-    if (!casts) return bounds(reference_step::kIndependentShare);
-    return bounds(is_language_model(cell_) ? reference_step::kRepeatedShare : reference_step::kNoiseShare);
-  }
-  /// A sum over tokens may be far smaller than its largest term, of which one rounding may fall to the other side.
-  Bounds bounds_of_gradient(const std::string& name, double largest_term) const {
-    Bounds out = bounds_of_gradient(name);
-    out.rounding = step_at(largest_term);
-    return out;
-  }
-  /// "layers[12].qkv.weight" has its layer's; a language model's embedding the bounds of the first layer, before which
-  /// it is, and what follows the layers has no eight bits.
-  Bounds bounds_of_gradient(const std::string& name) const {
-    constexpr std::string_view kLayer = "layers[";
-    if (name.starts_with(kLayer)) return bounds_of_layer(std::stoul(name.substr(kLayer.size())));
-    if (name.starts_with("norm.") || name == "head.weight") return bounds(reference_step::kIndependentShare);
-    return bounds_of_layer(0);
-  }
-  /// The step of the type that tensors are stored in, at this magnitude.
-  double step_at(double magnitude) const {
-    const int fraction = has_f32_ ? reference_step::kF32.fraction : reference_step::kBF16.fraction;
-    return magnitude > 0.0 ? std::ldexp(1.0, std::ilogb(magnitude) - fraction) : 0.0;
-  }
-
   /// List-wise Adam rounds between decay and update.
   bool updates_are_covered() const {
     const TrainingConfig& training = cell_.training;
@@ -454,8 +380,7 @@ class Comparison {
   reference_step::Model rounded_;
   reference_step::Update update_;
   reference_step::Casts storage_;
-  bool quantized_;
-  bool has_f32_;
+  StepBounds bounds_;
   std::map<std::string, Sum> sums_;
   bool in_step_ = false;  ///< what is judged covers all ranks and micro-batches
   std::int64_t micro_batch_ = 0;

@@ -17,7 +17,8 @@ inline constexpr const char* kScoreCommand = "__score";
 /// gradients-R.f32 (of the rank's rows). `arm` may also hold a pass of its layers with the trained weights, and of BF16
 /// layers with the same weights: own_pass_output-R.f32, own_pass_gradients-R.f32 (with the gradient of the input at the
 /// end: `input_gradient` values, as rank-R.json states), bf16_pass_output-R.f32 and
-/// bf16_pass_gradients-R.f32. Throws Error for a folder that holds anything else.
+/// bf16_pass_gradients-R.f32; and again_pass_*, joined_* and exact_* of plain_twin.py. Throws Error for a folder that
+/// holds anything else.
 ArmResult score_values(const std::filesystem::path& folder);
 
 }  // namespace fp8lab

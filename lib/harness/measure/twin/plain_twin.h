@@ -23,6 +23,10 @@ struct PlainTwin {
   /// The cell over the same ranks and micro-batches, with everything else plain, whose bits are the cell's; nothing if
   /// that is the cell itself, or the twin.
   std::optional<CellConfig> same_split;
+  /// The twin with all micro-batches that the cell adds up, if the noise of a sum does not show the noise of its
+  /// parts: magnitudes vary over many binades, so that parts may cancel, and a scale per tensor differs from part to
+  /// part.
+  std::optional<CellConfig> parts;
   std::int64_t first = 0;  ///< the first step whose values have bounds; the twin starts with step 0
   std::int64_t steps = 0;  ///< how many of the cell's first steps it trains
   /// The twin's weights after its last step are the cell's: it trains all steps, and both have them in 16 or 32 bits.
