@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "harness/run/fake_process.h"
+#include "harness/run/file_lock.h"
 #include "harness/values/recording.h"
 #include "support/paths.h"
 
@@ -180,6 +181,24 @@ TEST_F(DivergenceOfProgramsTest, LibraryCell_IsRecordedByItsWorker) {
   EXPECT_EQ(process.finish(), 1) << process.output;
   EXPECT_TRUE(contains(process.output, "noise  none: two runs of an arm have equal bits")) << process.output;
   EXPECT_TRUE(contains(process.output, "first  step 1, backward: operand 1 of mm: shape")) << process.output;
+}
+
+TEST(DivergenceOfOwnRuntime, AFolderHasOneRun_AndStepsThatNoProgramReachesAreNamed) {
+  sample::Scenarios scenarios({});
+  scenarios.add("own", "device: cpu\n");
+  const std::string file = scenarios.file("own.yaml").string(), out = scenarios.file("recordings").string();
+  const auto divergence = [&](const std::string& steps) {
+    return sample::run({"divergence", file, "--arms", "before,after", "--steps", steps, "-o", out});
+  };
+  const sample::Ended first = divergence("1:2");
+  EXPECT_LE(first.code, 1) << first.errors;
+  EXPECT_TRUE(contains(first.output, "recordings: " + out + "\n")) << first.output;
+  EXPECT_TRUE(contains(divergence("9:10").errors, "no tensor is in either recording")) << "both are empty";
+  const FileLock lock(out + "/lock", FileLock::Create::kYes);
+  ASSERT_TRUE(lock.held());
+  const sample::Ended locked = divergence("1:2");
+  EXPECT_EQ(locked.code, 2);
+  EXPECT_TRUE(contains(locked.errors, out + " is used by another run; name another folder with -o")) << locked.errors;
 }
 
 }  // namespace

@@ -6,9 +6,8 @@
 #include <sstream>
 
 #include "harness/run/fake_process.h"
-#include "harness/run/file_lock.h"
 
-// `plan`, `compare`, `divergence` and shell completion, as a user sees them.
+// `plan`, `compare` and shell completion, as a user sees them.
 namespace fp8lab {
 namespace {
 
@@ -17,27 +16,6 @@ using sample::contains;
 using sample::Ended;
 using sample::run;
 using sample::Scenarios;
-
-TEST(Divergence, AFolderHasOneRun_AndStepsThatNoProgramReachesAreNamed) {
-  const Scenarios scenarios({});
-  const std::string file = scenarios.file("own.yaml").string(), out = scenarios.file("recordings").string();
-  sample::write(file,
-                "version: 1\nname: own\ntitle: Own\nmodel: {layer: linear, hidden: 64, seq: 8}\n"
-                "training: {steps: 2}\nmatrix: {device: [cpu]}\nmeasure: [memory]\n"
-                "expect: [{metric: memory.peak_bytes, at_least: 1}]\n");
-  const auto divergence = [&](const std::string& steps) {
-    return run({"divergence", file, "--arms", "before,after", "--steps", steps, "-o", out});
-  };
-  const Ended first = divergence("1:2");
-  EXPECT_LE(first.code, 1) << first.errors;
-  EXPECT_TRUE(contains(first.output, "recordings: " + out + "\n")) << first.output;
-  EXPECT_TRUE(contains(divergence("9:10").errors, "no tensor is in either recording")) << "both are empty";
-  const FileLock lock(out + "/lock", FileLock::Create::kYes);
-  ASSERT_TRUE(lock.held());
-  const Ended locked = divergence("1:2");
-  EXPECT_EQ(locked.code, 2);
-  EXPECT_TRUE(contains(locked.errors, out + " is used by another run; name another folder with -o")) << locked.errors;
-}
 
 TEST(Compare, RegressionExitsOneAndNamesTheFigure) {
   const Scenarios scenarios({"one", "two"});

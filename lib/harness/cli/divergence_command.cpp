@@ -34,9 +34,9 @@ struct Found {
   std::string of;  ///< "cell leak/device=cpu: before and after"
   Divergence divergence;
   bool has_noise = false;
-  CellRecord record;  ///< the cell's second run; of two folders, a cell of their names
   double tolerance = 0;
   std::string files;  ///< the folder of the recordings that were made; "" if none were
+  CellRecord record;  ///< the cell's second run; of two folders, a cell of their names
 };
 
 CellRecord record_of_folders(const DivergenceRequest& request) {
@@ -61,7 +61,8 @@ Found of_folders(const DivergenceRequest& request) {
           .has_noise = !repeats.empty(),
           .record = record_of_folders(request),
           .tolerance = request.tolerance,
-          .files = ""};
+          .files = "",
+          .record = record_of_folders(request)};
 }
 
 /// Sets a variable of the environment for the arms that are started meanwhile.
@@ -121,7 +122,6 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
     check(std::find(has.begin(), has.end(), arm) != has.end(),
           fmt::format("divergence: cell {} has no {} arm; --arms names two of those that it has", cell.config.id,
                       name(arm)));
-  CellRecord record;
   const fs::path out = request.out;
   std::error_code error;
   fs::create_directories(out, error);
@@ -129,6 +129,7 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
   const FileLock lock(out / "lock", FileLock::Create::kYes);
   check(lock.held(), fmt::format("divergence: {} {}; name another folder with -o", request.out,
                                  lock.held_by_another() ? "is used by another run" : "cannot be locked"));
+  CellRecord record;
   for (const char* run : kRuns) {
     stopped_by = record_cell(cell, arms, out / run, request, program, record);
     if (stopped_by != 0) return {};
@@ -140,7 +141,8 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
           .has_noise = true,
           .record = std::move(record),
           .tolerance = request.tolerance,
-          .files = request.out};
+          .files = request.out,
+          .record = std::move(record)};
 }
 
 std::string text_of(const Difference& one) {
@@ -151,30 +153,29 @@ std::string text_of(const Difference& one) {
                      one.rank == 0 ? "" : fmt::format(", rank {}", one.rank));
 }
 
-std::vector<std::string> noise_lines(const Found& found) {
+/// What a difference must exceed, " by more than noise"; "": nothing.
+std::string limit_of(const Found& found) {
+  const std::string tolerance = found.tolerance > 0 ? fmt::format("{:g}", found.tolerance) : "";
+  if (!found.has_noise) return tolerance.empty() ? "" : " by more than " + tolerance;
+  return " by more than " + (tolerance.empty() ? "noise" : fmt::format("noise and {}", tolerance));
+}
+
+std::string noise_text(const Found& found) {
   const Divergence& seen = found.divergence;
+  if (!found.has_noise) return "not measured: --noise names second runs";
   std::vector<std::string> out;
   if (!seen.noisiest.empty())
     out.push_back(fmt::format("two runs of an arm differ by up to {:.2g}: {}", seen.largest_noise, seen.noisiest));
   if (seen.unlike > 0)
     out.push_back(fmt::format("{} of two runs of an arm cannot be compared, the first: {}",
                               counted(seen.unlike, "tensor"), seen.first_unlike));
-  if (!found.has_noise) out.push_back("not measured: --noise names second runs");
-  if (out.empty()) out.push_back("none: two runs of an arm have equal bits");
-  return out;
+  return out.empty() ? "none: two runs of an arm have equal bits" : fmt::format("{}", fmt::join(out, "; "));
 }
 
 std::string rise_text(const Divergence& seen) {
   const bool has_factor = std::isfinite(seen.rise_factor);
   return text_of(*seen.rise) +
          (has_factor ? fmt::format(", {:.0f} times as much as any before it in this phase", seen.rise_factor) : "");
-}
-
-/// What a difference must exceed, " by more than noise"; "": nothing.
-std::string limit_of(const Found& found) {
-  const std::string tolerance = found.tolerance > 0 ? fmt::format("{:g}", found.tolerance) : "";
-  if (!found.has_noise) return tolerance.empty() ? "" : " by more than " + tolerance;
-  return " by more than " + (tolerance.empty() ? "noise" : fmt::format("noise and {}", tolerance));
 }
 
 void print(std::FILE* out, const Found& found) {
@@ -185,7 +186,7 @@ void print(std::FILE* out, const Found& found) {
   std::fprintf(out, "%s\n",
                for_terminal(fmt::format("{}: {} compared", found.of, counted(seen.tensors, "tensor"))).c_str());
   for (const std::string& one : seen.incomplete) row("warning", one);
-  for (const std::string& one : noise_lines(found)) row("noise", one);
+  row("noise", noise_text(found));
   if (seen.only_in_one > 0)
     row("only", fmt::format("{} of one run only, the first: {}", counted(seen.only_in_one, "tensor"), seen.first_only));
   if (!seen.first) {
@@ -197,13 +198,13 @@ void print(std::FILE* out, const Found& found) {
   row("all", fmt::format("{} of {} differ{}", seen.different, counted(seen.tensors, "tensor"), limit_of(found)));
 }
 
-/// The record of the result set: three gates that state what was found.
+/// The record of the result set: gates that state what was found.
 CellRecord record_of(const Found& found) {
   const Divergence& seen = found.divergence;
   const std::string compared = fmt::format("{} of {} differ; noise: {}", seen.different,
                                            counted(seen.tensors, "tensor"), fmt::join(noise_lines(found), "; "));
   Gate equal;
-  equal.text = "no tensor differs by more than noise";
+  equal.text = "no tensor differs" + limit_of(found);
   equal.side = Side::kDifference;
   equal.pass = !seen.first;
   equal.detail = compared;
@@ -221,12 +222,12 @@ CellRecord record_of(const Found& found) {
   paired.limit = 0;
   paired.detail = seen.first_only.empty() ? "" : "first: " + seen.first_only;
   Gate complete;
-  complete.text = "every recording has its last line";
+  complete.text = "no recording is incomplete";
   complete.side = Side::kDifference;
   complete.pass = seen.incomplete.empty();
   complete.observed = static_cast<double>(seen.incomplete.size());
   complete.limit = 0;
-  complete.detail = seen.incomplete.empty() ? "" : *seen.incomplete.begin();
+  complete.detail = fmt::format("{}", fmt::join(seen.incomplete, "; "));
   CellRecord out = found.record;
   out.verdict = *equal.pass && *paired.pass && *complete.pass ? Verdict::kPass : Verdict::kFail;
   out.reason = !*equal.pass ? text_of(*seen.first) : !*paired.pass ? paired.detail : complete.detail;

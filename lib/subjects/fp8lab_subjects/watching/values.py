@@ -186,8 +186,8 @@ class Values:
         """Adds the lines of the step to the file of this rank."""
         if self.file is None:
             os.makedirs(os.environ[FOLDER], exist_ok=True)
-            # Another process may have this rank, too.
-            self.file, self.process = open(self.path(), "x", encoding="utf-8"), os.getpid()
+            self.file = open(self.path(), "x", encoding="utf-8")  # another process may have this rank, too
+            self.process = os.getpid()
             self.file.write(f"{SCHEMA}\n")
             atexit.register(self.close)
         self.file.write("".join(line + "\n" for line in self.lines))
