@@ -59,7 +59,6 @@ Found of_folders(const DivergenceRequest& request) {
   return {.of = fmt::format("{} and {}", request.inputs[0], request.inputs[1]),
           .divergence = compare_folders(compared, repeats, request.tolerance),
           .has_noise = !repeats.empty(),
-          .record = record_of_folders(request),
           .tolerance = request.tolerance,
           .files = "",
           .record = record_of_folders(request)};
@@ -139,7 +138,6 @@ Found of_cell(const DivergenceRequest& request, const Program& program, int& sto
   return {.of = fmt::format("cell {}: {} and {}", cell.config.id, name(arms[0]), name(arms[1])),
           .divergence = compare_folders({folder(0, 0), folder(0, 1)}, repeats, request.tolerance),
           .has_noise = true,
-          .record = std::move(record),
           .tolerance = request.tolerance,
           .files = request.out,
           .record = std::move(record)};
@@ -201,8 +199,8 @@ void print(std::FILE* out, const Found& found) {
 /// The record of the result set: gates that state what was found.
 CellRecord record_of(const Found& found) {
   const Divergence& seen = found.divergence;
-  const std::string compared = fmt::format("{} of {} differ; noise: {}", seen.different,
-                                           counted(seen.tensors, "tensor"), fmt::join(noise_lines(found), "; "));
+  const std::string compared =
+      fmt::format("{} of {} differ; noise: {}", seen.different, counted(seen.tensors, "tensor"), noise_text(found));
   Gate equal;
   equal.text = "no tensor differs" + limit_of(found);
   equal.side = Side::kDifference;
