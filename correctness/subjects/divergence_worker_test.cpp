@@ -184,9 +184,14 @@ TEST_F(DivergenceOfProgramsTest, LibraryCell_IsRecordedByItsWorker) {
 }
 
 TEST(DivergenceOfOwnRuntime, AFolderHasOneRun_AndStepsThatNoProgramReachesAreNamed) {
-  sample::Scenarios scenarios({});
-  scenarios.add("own", "device: cpu\n");
-  const std::string file = scenarios.file("own.yaml").string(), out = scenarios.file("recordings").string();
+  const sample::TemporaryDirectory directory;
+  const std::string file = (directory / "own.yaml").string(), out = (directory / "recordings").string();
+  sample::write(file,
+                "version: 1\nname: own\ntitle: Own\nupstream: [TransformerEngine#1935]\n"
+                "fix: release_attention_tensors\n"
+                "model: {layer: transformer_layer, layers: 1, hidden: 64, heads: 2, ffn: 96, seq: 16}\n"
+                "training: {steps: 2, recipe: delayed, fp8_attention: true}\nmatrix: {device: [cpu]}\n"
+                "measure: [memory]\nexpect: [{metric: memory.retained_bytes, arm: [before, after], at_least: 0}]\n");
   const auto divergence = [&](const std::string& steps) {
     return sample::run({"divergence", file, "--arms", "before,after", "--steps", steps, "-o", out});
   };
