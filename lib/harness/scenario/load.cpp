@@ -104,7 +104,7 @@ void check_both_arms_are_expected(const Scenario& scenario, const std::vector<Pl
   if (first) check(*first, Side::kBefore, states_before);
 }
 
-bool is_of_values(const Expectation& expectation) {
+bool gates_values(const Expectation& expectation) {
   const Metric* metric = find_metric(expectation.metric);
   return metric && metric->is_of_values();
 }
@@ -129,7 +129,7 @@ void check_values_are_computed(const Scenario& scenario, const std::vector<Plann
   for (const PlannedCell& cell : cells) {
     if (vocabulary.computes_values(cell.config.device) || !(cell.skip_reason.empty() || cell.skipped_here)) continue;
     for (const Expectation& e : cell.expect)
-      if (is_of_values(e) && lines.insert(e.line).second)
+      if (gates_values(e) && lines.insert(e.line).second)
         mistakes.collect([&] {
           throw ScenarioError(
               scenario.file, {e.line, 1},
@@ -147,7 +147,7 @@ void foresee_inconclusive(std::vector<PlannedCell>& cells, const Vocabulary& voc
   for (PlannedCell& cell : cells) {
     if (!vocabulary.computes_values || !vocabulary.computes_values(cell.config.device)) continue;
     for (const Expectation& e : cell.expect) {
-      if (!is_of_values(e) || !cell.inconclusive.empty()) continue;
+      if (!gates_values(e) || !cell.inconclusive.empty()) continue;
       const Arm arm = e.side == Side::kBefore ? Arm::kBefore : e.side == Side::kBf16 ? Arm::kBf16 : Arm::kAfter;
       if (const std::string reason = vocabulary.why_absent(cell.config, arm, e.metric); !reason.empty())
         cell.inconclusive = fmt::format("{} is absent: {}", e.metric, reason);
