@@ -134,7 +134,8 @@ TEST_F(ScoredValues, APassIsComparedWithNewlyBuiltLayersAndWithOneRank) {
   }
   EXPECT_EQ(metric("parity.twin_faults"), 0.0);
   EXPECT_EQ(metric("parity.twin_tensors"), 12.0) << "and the outputs of both ranks, and two unsharded gradients";
-  put("arm", "joined_gradients-0.f32", {3.0f, 4.0f, 1.5f, 2.0f, 1.0f, 1.0f});
+  for (const char* of : {"joined", "exact"})
+    put("arm", std::string(of) + "_gradients-0.f32", {3.0f, 4.0f, 1.5f, 2.0f, 1.0f, 1.0f});
   EXPECT_EQ(metric("parity.twin_faults"), 1.0) << "the second rank's rows are doubled";
   EXPECT_EQ(fault().find("gradient w, after the last step: "), 0u) << fault();
   put("arm", "joined_gradients-0.f32", {3.0f, 4.0f, std::numeric_limits<float>::quiet_NaN(), 4.0f, 1.0f, 1.0f});
