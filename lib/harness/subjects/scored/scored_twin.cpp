@@ -13,8 +13,6 @@
 namespace fp8lab {
 namespace {
 
-using reference_step::Matrix;
-
 void compare_again(const std::vector<RankValues>& ranks, TwinFindings& out) {
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const PassValues &seen = *ranks[rank].own_pass, &again = *ranks[rank].again_pass;
@@ -37,8 +35,8 @@ std::vector<float> unsharded(const std::vector<RankValues>& ranks, std::size_t t
   return out;
 }
 
-Matrix matrix_of(const std::vector<float>& values, std::int64_t rows, double factor) {
-  Matrix out(rows, rows == 0 ? 0 : std::ssize(values) / rows, values);
+reference_step::Matrix matrix_of(const std::vector<float>& values, std::int64_t rows, double factor) {
+  reference_step::Matrix out(rows, rows == 0 ? 0 : std::ssize(values) / rows, values);
   for (double& value : out.values) value *= factor;
   return out;
 }
