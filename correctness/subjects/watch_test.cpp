@@ -198,7 +198,7 @@ TEST_F(Watch, OfTwoProcessesOfOneRankTheOneWithStepsCounts) {
 
 TEST_F(Watch, OfTwoProcessesOfOneRankThatTrainedBothFindingsCount) {
   Json first = process(0, 1, 1000), second = process(0, 1, 3000);
-  first["findings"] = {finding("still", "", "1 of 3 weights have not moved", 1)};
+  first["findings"] = Json::array({finding("still", "", "1 of 3 weights have not moved", 1)});
   second["pid"] = 7;
   second["steps"] = 6;
   EXPECT_EQ(watch({first, second}), 1) << output_;
@@ -213,7 +213,7 @@ TEST_F(Watch, OfTwoProcessesOfOneRankThatTrainedBothFindingsCount) {
 
 TEST_F(Watch, WhatAnInstrumentThatFailedDidNotSeeIsNotFoundToBeSound) {
   Json zero = process(0, 2, 1000), one = process(1, 2, 500);
-  one["failed"] = {finding("failed", "parity", "parity: NotImplementedError: no kernel (step 1, before_update)", 0)};
+  one["failed"] = Json::array({finding("failed", "parity", "parity: NotImplementedError: no kernel (step 1, before_update)", 0)});
   EXPECT_EQ(watch({zero, one}), 5) << output_;
   EXPECT_TRUE(
       contains(output_, "  failed    parity: NotImplementedError: no kernel (step 1, before_update) (rank 1 of 2)\n"))
@@ -223,7 +223,7 @@ TEST_F(Watch, WhatAnInstrumentThatFailedDidNotSeeIsNotFoundToBeSound) {
   EXPECT_TRUE(contains(cell_.at("reason"), "NotImplementedError")) << cell_.at("reason");
   EXPECT_TRUE(gate("parity.weights_moved").is_null()) << "a weight of rank 1 may stay";
   EXPECT_EQ(gate("memory.growth_bytes").at("pass"), true);
-  one["findings"] = {finding("not_finite", "", "gradients are not finite since step 1: w", 1)};
+  one["findings"] = Json::array({finding("not_finite", "", "gradients are not finite since step 1: w", 1)});
   EXPECT_EQ(watch({zero, one}), 1) << output_;
   EXPECT_EQ(gate("parity.gradients_not_finite").at("pass"), false);
   Json lost = process(0, 1, 1000);
@@ -240,7 +240,7 @@ TEST_F(Watch, RanksWithoutFiguresAreMissed) {
   EXPECT_TRUE(contains(output_, "  missing   ranks 2, 3 of 4 left no figures\n")) << output_;
   EXPECT_TRUE(contains(output_, "figures of rank 0, the worst")) << output_ << "rank 2 has none";
   EXPECT_EQ(cell_.at("verdict"), "inconclusive");
-  for (Json* each : {&zero, &one}) (*each)["findings"] = {finding("still", "", "1 weight has not moved", 1)};
+  for (Json* each : {&zero, &one}) (*each)["findings"] = Json::array({finding("still", "", "1 weight has not moved", 1)});
   EXPECT_EQ(watch({zero, one}), 1);
   EXPECT_TRUE(contains(output_, "FOUND     1 weight has not moved (ranks 0, 1 of 4)")) << output_;
   for (Json* each : {&zero, &one}) {
