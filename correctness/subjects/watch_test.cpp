@@ -213,7 +213,8 @@ TEST_F(Watch, OfTwoProcessesOfOneRankThatTrainedBothFindingsCount) {
 
 TEST_F(Watch, WhatAnInstrumentThatFailedDidNotSeeIsNotFoundToBeSound) {
   Json zero = process(0, 2, 1000), one = process(1, 2, 500);
-  one["failed"] = Json::array({finding("failed", "parity", "parity: NotImplementedError: no kernel (step 1, before_update)", 0)});
+  one["failed"] =
+      Json::array({finding("failed", "parity", "parity: NotImplementedError: no kernel (step 1, before_update)", 0)});
   EXPECT_EQ(watch({zero, one}), 5) << output_;
   EXPECT_TRUE(
       contains(output_, "  failed    parity: NotImplementedError: no kernel (step 1, before_update) (rank 1 of 2)\n"))
@@ -240,7 +241,8 @@ TEST_F(Watch, RanksWithoutFiguresAreMissed) {
   EXPECT_TRUE(contains(output_, "  missing   ranks 2, 3 of 4 left no figures\n")) << output_;
   EXPECT_TRUE(contains(output_, "figures of rank 0, the worst")) << output_ << "rank 2 has none";
   EXPECT_EQ(cell_.at("verdict"), "inconclusive");
-  for (Json* each : {&zero, &one}) (*each)["findings"] = Json::array({finding("still", "", "1 weight has not moved", 1)});
+  for (Json* each : {&zero, &one})
+    (*each)["findings"] = Json::array({finding("still", "", "1 weight has not moved", 1)});
   EXPECT_EQ(watch({zero, one}), 1);
   EXPECT_TRUE(contains(output_, "FOUND     1 weight has not moved (ranks 0, 1 of 4)")) << output_;
   for (Json* each : {&zero, &one}) {

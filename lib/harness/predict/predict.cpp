@@ -1,7 +1,5 @@
 #include "harness/predict/predict.h"
 
-#include <algorithm>
-
 #include "harness/cell/subject_keys.h"
 #include "harness/predict/predict_run.h"
 #include "harness/predict/predict_traffic.h"
@@ -45,13 +43,10 @@ Estimate estimate_in(Runtime runtime, const CellConfig& config, Arm arm) {
   for (const auto& [name, bytes] : run.bytes) out.figures[name] = static_cast<double>(bytes);
   for (const auto& [name, count] : traffic(config, cell, layers, ends, optimizer))
     out.figures[name] = static_cast<double>(count);
-  out.peak_phase = run.peak_phase;
+  out.peak_phase = run.peak.first;
+  out.peak_by_owner = largest_first(run.peak.second.by_owner);
   out.fp8_weights = layers.sum(&LayerAccount::fp8_weights);
   out.refused_weights = layers.sum(&LayerAccount::refused_weights);
-  for (std::size_t i = 0; i < kOwnerNames.size(); ++i)
-    if (run.at_peak.bytes[i] != 0) out.peak_by_owner.emplace_back(kOwnerNames[i], run.at_peak.bytes[i]);
-  std::stable_sort(out.peak_by_owner.begin(), out.peak_by_owner.end(),
-                   [](const auto& a, const auto& b) { return a.second > b.second; });
   return out;
 }
 

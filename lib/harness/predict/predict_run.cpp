@@ -9,31 +9,6 @@
 // Figures at a point of time (end of forward, of backward, of the step) are sums of the bytes that must be alive then.
 // Peaks are the highest points of the run's schedule, which is composed of the schedules of its layers.
 namespace fp8lab::closed_form {
-namespace {
-
-/// The highest point of a phase.
-struct Peak {
-  Bytes bytes = 0;
-  ByOwner by_owner{};
-};
-
-/// The live bytes while schedules are applied one after the other.
-class Level {
- public:
-  void pass(const Schedule& schedule) { so_far_ += schedule; }
-  void pass(const Schedule& schedule, Peak& highest) {
-    if (so_far_.net + schedule.high > highest.bytes)
-      highest = {so_far_.net + schedule.high, so_far_.nets.plus(schedule.at_high)};
-    so_far_ += schedule;
-  }
-  Bytes bytes() const { return so_far_.net; }
-
- private:
-  Schedule so_far_;
-};
-
-}  // namespace
-
 RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
                        const EndsAccount& ends, const OptimizerNumbers& optimizer)
     : cell_(cell),
@@ -160,18 +135,12 @@ RunFigures RunAccount::figures() const {
   // All batches after the first are the same, and so is what is alive between steps.
   if (validates_after_steps_) validate(false);
   check(level.bytes() == end_of_step(), "predict: the schedule of the run must end with the sums of the step");
-  // If phases share the peak, the first one names it.
-  Peak peak = in_setup;
-  std::string_view phase = "setup";
-  for (const auto& [at, name] : {std::pair<const Peak&, std::string_view>{between, "forward"},
-                                 {in_forward, "forward"},
-                                 {in_backward, "backward"},
-                                 {in_update, "optimizer"}}) {
-    if (at.bytes <= peak.bytes) continue;
-    peak = at;
-    phase = name;
-  }
-  return {.bytes = {{"memory.peak_bytes", peak.bytes},
+  const PhasePeak peak = highest_of({{"setup", in_setup},
+                                     {"forward", between},
+                                     {"forward", in_forward},
+                                     {"backward", in_backward},
+                                     {"optimizer", in_update}});
+  return {.bytes = {{"memory.peak_bytes", peak.second.bytes},
                     {"memory.setup_peak_bytes", in_setup.bytes},
                     {"memory.forward_peak_bytes", in_forward.bytes},
                     {"memory.optimizer_peak_bytes", in_update.bytes},
@@ -181,8 +150,7 @@ RunFigures RunAccount::figures() const {
                     {"memory.weight_bytes", kept_},
                     {"memory.host_copies_peak_bytes", host_copies_peak()},
                     {"memory.retained_bytes", retained() + left_transposes()}},
-          .peak_phase = phase,
-          .at_peak = peak.by_owner};
+          .peak = peak};
 }
 
 }  // namespace fp8lab::closed_form

@@ -10,8 +10,7 @@ namespace fp8lab::closed_form {
 struct RunFigures {
   /// By metric name. Figures of a point of time (end of forward, of backward, of the step) describe the last step.
   std::map<std::string, Bytes> bytes;
-  std::string_view peak_phase;  ///< setup, forward, backward or optimizer
-  ByOwner at_peak;              ///< its sum is memory.peak_bytes
+  PhasePeak peak;  ///< in setup, forward, backward or optimizer
 };
 
 /// The live bytes of a training run on one rank.

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 // Schedules of allocations and frees, from which the closed forms of predict.h compute peaks.
 namespace fp8lab::closed_form {
@@ -23,9 +28,12 @@ enum class Owner {
   kLogits,
   kF32Logits,  ///< PyTorch only, see predict_torch.h; so are the two below
   kEager,
-  kReductions
+  kReductions,
+  kInput,  ///< profiles of libraries only, see subjects/memory_profile.h; so are the two below
+  kBuffers,
+  kTemporaries
 };
-inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
+inline constexpr std::array<std::string_view, 14> kOwnerNames{"parameters",
                                                               "scales and amax histories",
                                                               "unsharded parameters",
                                                               "gradients",
@@ -35,7 +43,10 @@ inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
                                                               "logits and their gradients",
                                                               "FP32 logits, log-probabilities and gradients",
                                                               "outputs of SiLU that eager mode saves",
-                                                              "FSDP2's copies of gradients to reduce"};
+                                                              "FSDP2's copies of gradients to reduce",
+                                                              "input",
+                                                              "FSDP2's buffers",
+                                                              "temporaries"};
 
 /// Bytes by owner.
 struct ByOwner {
@@ -92,6 +103,62 @@ constexpr Schedule repeat(std::int64_t count, const Schedule& schedule) {
           .high = before * schedule.net + schedule.high,
           .nets = ByOwner{}.plus(schedule.nets, count),
           .at_high = schedule.at_high.plus(schedule.nets, before)};
+}
+
+/// Allocations and frees at one moment: live bytes change by `bytes` without a rise on the way.
+constexpr Schedule at_once(const ByOwner& bytes) {
+  Schedule out{.nets = bytes, .at_high = bytes};
+  for (const Bytes each : bytes.bytes) out.net += each;
+  out.high = out.net;
+  return out;
+}
+/// What `bytes` allocates and frees, and at once the reverse.
+constexpr Schedule for_a_moment(const ByOwner& bytes) {
+  Schedule out = at_once(bytes);
+  out.net = 0;
+  out.nets = {};
+  return out;
+}
+
+/// The highest point of a phase.
+struct Peak {
+  Bytes bytes = 0;
+  ByOwner by_owner{};
+};
+
+/// The live bytes while schedules are applied one after the other.
+class Level {
+ public:
+  void pass(const Schedule& schedule) { so_far_ += schedule; }
+  void pass(const Schedule& schedule, Peak& highest) {
+    if (so_far_.net + schedule.high > highest.bytes)
+      highest = {so_far_.net + schedule.high, so_far_.nets.plus(schedule.at_high)};
+    so_far_ += schedule;
+  }
+  Bytes bytes() const { return so_far_.net; }
+  const ByOwner& by_owner() const { return so_far_.nets; }
+
+ private:
+  Schedule so_far_;
+};
+
+/// The owners of bytes, largest first.
+inline std::vector<std::pair<std::string_view, Bytes>> largest_first(const ByOwner& owners) {
+  std::vector<std::pair<std::string_view, Bytes>> out;
+  for (std::size_t i = 0; i < kOwnerNames.size(); ++i)
+    if (owners.bytes[i] != 0) out.emplace_back(kOwnerNames[i], owners.bytes[i]);
+  std::ranges::stable_sort(out, std::greater<>(), [](const auto& entry) { return entry.second; });
+  return out;
+}
+
+/// A phase's name, and its highest point.
+using PhasePeak = std::pair<std::string_view, Peak>;
+/// The highest of several phases; the first one of equals.
+constexpr PhasePeak highest_of(std::initializer_list<PhasePeak> phases) {
+  PhasePeak highest = *phases.begin();
+  for (const PhasePeak& phase : phases)
+    if (phase.second.bytes > highest.second.bytes) highest = phase;
+  return highest;
 }
 
 }  // namespace fp8lab::closed_form

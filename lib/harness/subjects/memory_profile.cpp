@@ -5,16 +5,19 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
+#include <cmath>
 #include <utility>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
+#include "harness/predict/predict_schedule.h"
 #include "harness/subjects/fsdp2_buffers.h"
 
 namespace fp8lab {
 namespace {
+
+using namespace closed_form;
 
 /// Bytes of Adam's state for an element.
 double state_bytes(const TrainingConfig& training) {
@@ -24,55 +27,6 @@ double state_bytes(const TrainingConfig& training) {
                                                                         : 0.0;
   return master + 2.0 * (training.moments == Moments::kF32 ? 4.0 : 2.0);
 }
-
-/// Bytes alive, by what they are for.
-struct Alive {
-  double parameters = 0, optimizer = 0, state = 0, input = 0, context = 0, gradients = 0, workspace = 0, fsdp = 0;
-
-  double total() const { return parameters + optimizer + state + input + context + gradients + workspace + fsdp; }
-
-  /// With what `times` layers leave, of whose gradients a rank holds a `share`.
-  Alive plus(const TermsByKind& kinds, const Sizes& sizes, double times = 1.0, double share = 1.0) const {
-    Alive out = *this;
-    for (const auto& [kind, terms] : kinds) {
-      const double bytes = times * sizes.of(terms);
-      (kind == "context"    ? out.context
-       : kind == "gradient" ? out.gradients
-                            : out.workspace) += kind == "gradient" ? share * bytes : bytes;
-    }
-    return out;
-  }
-  Alive with_fsdp(double bytes) const {
-    Alive out = *this;
-    out.fsdp = bytes;
-    return out;
-  }
-
-  Estimate as_owners(std::string phase) const {
-    Estimate out;
-    out.peak_phase = std::move(phase);
-    for (const auto& [owner, bytes] :
-         {std::pair("parameters", parameters), std::pair("optimizer state", optimizer),
-          std::pair("recipe state", state), std::pair("input", input), std::pair("saved for backward", context),
-          std::pair("gradients", gradients), std::pair("FSDP2's buffers", fsdp), std::pair("temporaries", workspace)})
-      if (bytes > 0) out.peak_by_owner.emplace_back(owner, static_cast<std::int64_t>(bytes));
-    std::ranges::stable_sort(out.peak_by_owner, std::greater<>(), [](const auto& entry) { return entry.second; });
-    return out;
-  }
-};
-
-/// The highest of several moments.
-struct Highest {
-  Alive alive;
-  std::string phase;
-
-  void consider(const Alive& moment, const char* of) {
-    if (phase.empty() || moment.total() > alive.total()) {
-      alive = moment;
-      phase = of;
-    }
-  }
-};
 
 /// Products of two widths, which count weights; other terms count tokens.
 constexpr std::array kOfWeights{"hidden*hidden", "hidden*ffn", "hidden*qkv"};
@@ -124,6 +78,163 @@ ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
   return row;
 }
 
+Owner owner_of(const std::string& kind) {
+  return kind == "context" ? Owner::kActivations : kind == "gradient" ? Owner::kGradients : Owner::kTemporaries;
+}
+
+/// A cell's step: the schedule that a profile's terms make up.
+class ProfiledStep {
+ public:
+  ProfiledStep(ProfileRow row, const ProfileLoss& loss, double scratch, const CellConfig& cell, bool drops_copies)
+      : row_(std::move(row)), loss_(loss), training_(cell.training), layers_(cell.model.layers), sizes_(cell.model) {
+    for (const Terms& weight : row_.weights) {
+      elements_ += sizes_.of(weight);
+      largest_ = std::max(largest_, sizes_.of(weight));
+    }
+    vectors_ = sizes_.of(row_.vectors);
+    fsdp_ = Fsdp2Buffers(cell, rounded(2.0 * (elements_ + vectors_)));
+    // A layer in 16 bits has no copies.
+    if (fsdp_.is_sharded() && row_.recipe != "bf16" && drops_copies)
+      row_ = without_copies(std::move(row_), sizes_, largest_);
+    if (const auto gradient = row_.backward.find("gradient"); gradient != row_.backward.end())
+      gradients_ = rounded(all_layers(sizes_.of(gradient->second)));
+    if (training_.micro_batches > 1) row_ = adding_gradients(std::move(row_));
+
+    standing_[Owner::kParameters] =
+        rounded(all_layers(static_cast<double>(row_.bytes_of_weight) * elements_ + 2.0 * vectors_));
+    standing_[Owner::kScales] = layers_ * row_.state;
+    standing_[Owner::kInput] = input() + rounded(sizes_.of(loss.held));
+    standing_[Owner::kTemporaries] = rounded(scratch);
+  }
+
+  Estimate estimate() const {
+    Level level;
+    Peak in_forward, in_backward, in_update;
+    level.pass(at_once(standing_) + allocate(has_stepped() ? state() : 0, Owner::kOptimizer) +
+               allocate(training_.micro_batches > 1 ? gradients_ : 0, Owner::kGradients) + saved(row_.before));
+    level.pass(forward_of_layer() + (is_recomputed() ? Schedule{} : saved(row_.first_surplus)) +
+                   repeat(layers_ - 1, forward_of_layer()) + moments(loss_.forward_moments),
+               in_forward);
+    level.pass(saved(loss_.forward), in_forward);
+    const ByOwner after_forward = level.by_owner();
+    const Bytes end_of_forward = level.bytes();
+    level.pass(moments(loss_.backward_moments) + allocate(rounded(sizes_.of(loss_.backward)), Owner::kTemporaries) +
+                   backward_of_layer(0) + repeat(layers_ - 2, backward_of_layer(1)),
+               in_backward);
+    if (layers_ > 1) level.pass(backward_of_layer(layers_ - 1), in_backward);
+
+    const Schedule kept = training_.keep_loss ? saved(loss_.kept) : Schedule{};
+    const Schedule after_backward = at_once(standing_) + kept + allocate(gradients_, Owner::kGradients);
+    const Schedule after_step = at_once(standing_) + kept + allocate(state(), Owner::kOptimizer);
+    std::map<std::string, double> figures;
+    const auto figure = [&](const std::string& name, Bytes bytes) { figures[name] = static_cast<double>(bytes); };
+    if (training_.optimizer == Optimizer::kAdam) {
+      Level updating;
+      updating.pass(after_step + allocate(gradients_, Owner::kGradients));
+      updating.pass(allocate(temporaries_of_adam(), Owner::kTemporaries), in_update);
+      figure("memory.optimizer_peak_bytes", in_update.bytes);
+    }
+    // FP8 weights that Adam has written may be turned in the next forward, and a sharded layer's own peak may be below
+    // the loss's in the run that made the profile; profiles hold neither.
+    const bool turned = training_.optimizer != Optimizer::kNone && row_.quantized_weights && has_stepped();
+    if (!turned && !fsdp_.is_sharded() && !is_recomputed()) figure("memory.forward_peak_bytes", in_forward.bytes);
+
+    const PhasePeak peak = highest_of({{"forward", in_forward}, {"backward", in_backward}, {"optimizer", in_update}});
+    figure("memory.peak_bytes", peak.second.bytes);
+    figure("memory.weight_bytes", standing_[Owner::kParameters]);
+    figure("memory.retained_bytes", 0);
+    figure("memory.end_of_forward_bytes", end_of_forward);
+    figure("memory.end_of_backward_bytes", after_backward.net + (has_stepped() ? state() : 0));
+    figure("memory.end_of_step_bytes", after_step.net);
+    const Bytes output = rounded(sizes_.of(loss_.kept));
+    const std::string held = "memory.forward_by_holder.";
+    figure(held + "parameter", after_forward[Owner::kParameters]);
+    figure(held + "optimizer_state", after_forward[Owner::kOptimizer]);
+    figure(held + "recipe_state", after_forward[Owner::kScales]);
+    figure(held + "input", after_forward[Owner::kInput]);
+    figure(held + "output", output);
+    figure(held + "context", after_forward[Owner::kActivations] - output);
+    figure(held + "workspace", after_forward[Owner::kTemporaries]);
+    if (after_forward[Owner::kBuffers] > 0) figure(held + "unsharded", after_forward[Owner::kBuffers]);
+    return {.figures = std::move(figures),
+            .peak_phase = std::string(peak.first),
+            .peak_by_owner = largest_first(peak.second.by_owner)};
+  }
+
+ private:
+  static Bytes rounded(double bytes) { return std::llround(bytes); }
+  bool is_recomputed() const { return training_.checkpoint == Recompute::kFull; }
+  /// Adam makes its state in its first step. Figures are the last step's.
+  bool has_stepped() const { return training_.steps > 1; }
+  Bytes input() const { return rounded(2.0 * sizes_.of("tokens*hidden").value()); }
+  Bytes state() const { return rounded(all_layers(elements_ + vectors_) * state_bytes(training_)); }
+  /// A rank's share of all layers, each of which has `of_layer` before it is sharded.
+  double all_layers(double of_layer) const { return fsdp_.share() * static_cast<double>(layers_) * of_layer; }
+  Bytes temporaries_of_adam() const {
+    const double last = row_.weights.empty() ? 0.0 : sizes_.of(row_.weights.back());
+    return rounded(all_layers(row_.adam_all * elements_) +
+                   fsdp_.share() * (row_.adam_largest * largest_ + row_.adam_last * last));
+  }
+
+  Schedule saved(const Terms& terms) const { return allocate(rounded(sizes_.of(terms)), Owner::kActivations); }
+  /// `share`: the part of gradients that counts.
+  ByOwner bytes(const TermsByKind& kinds, double share) const {
+    ByOwner out;
+    for (const auto& [kind, terms] : kinds)
+      out[owner_of(kind)] += rounded((kind == "gradient" ? share : 1.0) * sizes_.of(terms));
+    return out;
+  }
+  /// Moments with `buffers` of FSDP2.
+  Schedule moments(const std::vector<TermsByKind>& all, Bytes buffers = 0) const {
+    Schedule out;
+    for (const TermsByKind& moment : all) {
+      ByOwner alive = bytes(moment, 1.0);
+      alive[Owner::kBuffers] += buffers;
+      out += for_a_moment(alive);
+    }
+    return out;
+  }
+
+  /// A recomputed layer keeps only its input.
+  Schedule forward_of_layer() const {
+    if (is_recomputed()) return allocate(input(), Owner::kActivations);
+    return moments(row_.forward_moments, fsdp_.in_forward()) + at_once(bytes(row_.forward, 1.0)) +
+           allocate(fsdp_.after_forward(), Owner::kBuffers);
+  }
+
+  /// The backward of the layer behind which backward has `done` others.
+  Schedule backward_of_layer(std::int64_t done) const {
+    const bool is_spread = done == 0 && !loss_.surplus.empty();
+    const Schedule itself = moments(is_spread ? row_.spread_moments : row_.backward_moments, fsdp_.in_backward(done)) +
+                            allocate(done == 0 ? rounded(sizes_.of(loss_.surplus)) : 0, Owner::kTemporaries);
+    ByOwner left = bytes(row_.backward, fsdp_.share());
+    if (is_recomputed()) {
+      // It begins with its forward, whose output is dropped.
+      ByOwner forward = bytes(row_.forward, 1.0), gradient;
+      forward[Owner::kActivations] -= input();
+      gradient[Owner::kGradients] = left[Owner::kGradients];
+      ByOwner freed = ByOwner{}.plus(bytes(row_.forward, 1.0), -1);
+      return moments(row_.forward_moments) + at_once(forward) + itself + at_once(freed.plus(gradient));
+    }
+    left[Owner::kBuffers] -= fsdp_.after_forward();
+    if (!fsdp_.is_sharded()) return itself + at_once(left);
+    // Behind the layer its gradients are among FSDP2's buffers.
+    ByOwner reducing = bytes(row_.backward, 0.0);
+    reducing[Owner::kBuffers] += fsdp_.in_reduce(done);
+    return itself + for_a_moment(reducing) + at_once(left);
+  }
+
+  ProfileRow row_;
+  const ProfileLoss& loss_;
+  const TrainingConfig& training_;
+  std::int64_t layers_;
+  Sizes sizes_;
+  Fsdp2Buffers fsdp_;
+  double elements_ = 0.0, largest_ = 0.0, vectors_ = 0.0;
+  Bytes gradients_ = 0;  ///< when backward has ended
+  ByOwner standing_;     ///< alive in all steps
+};
+
 }  // namespace
 
 PredictFunction with_profiles(PredictFunction own, std::string folder) {
@@ -155,144 +266,10 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   return out;
 }
 
-Estimate MemoryProfile::estimate_of(const ProfileRow& of_kind, const CellConfig& cell) const {
-  const Sizes sizes(cell.model);
-  ProfileRow row = of_kind;
-  const ProfileLoss& loss = losses_.at(to_text(find_key("training.loss")->get(cell)));
-  const auto layers = static_cast<double>(cell.model.layers);
-  double elements = 0.0, largest = 0.0;
-  for (const Terms& weight : row.weights) {
-    elements += sizes.of(weight);
-    largest = std::max(largest, sizes.of(weight));
-  }
-  const double vectors = sizes.of(row.vectors), bytes_of_input = 2.0 * sizes.of("tokens*hidden").value();
-  const Fsdp2Buffers fsdp(cell, 2.0 * (elements + vectors));
-  const double share = fsdp.share();
-  // A layer in 16 bits has no copies.
-  if (fsdp.is_sharded() && row.recipe != "bf16" && drops_sharded_copies())
-    row = without_copies(std::move(row), sizes, largest);
-
-  Alive base;
-  base.parameters = share * layers * (static_cast<double>(row.bytes_of_weight) * elements + 2.0 * vectors);
-  // Adam makes its state in its first step, which is also the last one of which figures are if there is no other.
-  const double state = share * layers * (elements + vectors) * state_bytes(cell.training);
-  const bool has_stepped = cell.training.steps > 1;
-  base.optimizer = has_stepped ? state : 0.0;
-  base.state = layers * static_cast<double>(row.state);
-  base.input = bytes_of_input + sizes.of(loss.held);
-  base.workspace = scratch_;
-
-  double gradients = 0.0;  // when backward has ended
-  if (const auto gradient = row.backward.find("gradient"); gradient != row.backward.end())
-    gradients = share * layers * sizes.of(gradient->second);
-  Alive before = base;
-  if (cell.training.micro_batches > 1) {
-    before.gradients = gradients;
-    row = adding_gradients(std::move(row));
-  }
-  before.context += sizes.of(row.before);
-  Highest peak;
-  Alive end_of_forward;
-  std::map<std::string, double> figures;
-  const double given = sizes.of(loss.backward), surplus = sizes.of(loss.surplus);
-  const auto moments_of = [&](double done) -> const std::vector<TermsByKind>& {
-    return done == 0.0 && !loss.surplus.empty() ? row.spread_moments : row.backward_moments;
-  };
-  const bool recomputed = cell.training.checkpoint == Recompute::kFull;
-  if (recomputed) {
-    // Each layer's input is kept; its backward begins with its forward, whose output is dropped.
-    end_of_forward = before;
-    end_of_forward.context += layers * bytes_of_input;
-    for (const TermsByKind& moment : loss.forward_moments) peak.consider(end_of_forward.plus(moment, sizes), "forward");
-    end_of_forward.context += sizes.of(loss.forward);
-    for (const TermsByKind& moment : loss.backward_moments)
-      peak.consider(end_of_forward.plus(moment, sizes), "backward");
-    Alive recomputing = end_of_forward;
-    recomputing.workspace += given;
-    for (const TermsByKind& moment : row.forward_moments) peak.consider(recomputing.plus(moment, sizes), "backward");
-    const auto of_layer = [&](double done) {
-      Alive alive = recomputing.plus(row.forward, sizes);
-      alive.context -= (1.0 + done) * bytes_of_input;
-      if (done > 0) alive.workspace += surplus;
-      const auto gradient = row.backward.find("gradient");
-      if (gradient != row.backward.end()) alive.gradients += done * sizes.of(gradient->second);
-      return alive;
-    };
-    for (const double done : {0.0, layers - 1.0})
-      for (const TermsByKind& moment : moments_of(done)) peak.consider(of_layer(done).plus(moment, sizes), "backward");
-  } else {
-    const auto after = [&](double done) {
-      Alive alive = before.plus(row.forward, sizes, done);
-      if (done > 0) alive.context += sizes.of(row.first_surplus);
-      return alive;
-    };
-    end_of_forward = after(layers).with_fsdp(fsdp.after_forward(layers));
-    Highest forward;
-    for (const TermsByKind& moment : row.forward_moments)
-      for (const double done : {0.0, layers - 1.0})
-        forward.consider(after(done).plus(moment, sizes).with_fsdp(fsdp.in_forward(done)), "forward");
-    for (const TermsByKind& moment : loss.forward_moments)
-      forward.consider(end_of_forward.plus(moment, sizes), "forward");
-    end_of_forward.context += sizes.of(loss.forward);
-    // FP8 weights that Adam has written may be turned in the next forward, and a sharded layer's own peak may
-    // be below the loss's in the run that made the profile; profiles hold neither.
-    const bool turned = cell.training.optimizer != Optimizer::kNone && row.quantized_weights && has_stepped;
-    if (!turned && !fsdp.is_sharded()) figures["memory.forward_peak_bytes"] = forward.alive.total();
-    peak.consider(forward.alive, "forward");
-    for (const TermsByKind& moment : loss.backward_moments)
-      peak.consider(end_of_forward.plus(moment, sizes), "backward");
-    const auto in_backward = [&](double done) {
-      Alive alive = end_of_forward.plus(row.backward, sizes, done, share);
-      alive.workspace += given + (done > 0 ? surplus : 0.0);
-      return alive;
-    };
-    // Between its first and last layers backward's memory is linear in what is done.
-    for (const double done : {0.0, std::min(1.0, layers - 1.0), std::max(layers - 2.0, 0.0), layers - 1.0}) {
-      for (const TermsByKind& moment : moments_of(done))
-        peak.consider(in_backward(done).plus(moment, sizes).with_fsdp(fsdp.in_backward(done)), "backward");
-      // Behind the layer its gradients are among FSDP2's buffers.
-      if (fsdp.is_sharded()) {
-        Alive reducing = in_backward(done).plus(row.backward, sizes, 1.0, 0.0).with_fsdp(fsdp.in_reduce(done));
-        if (done == 0.0) reducing.workspace += surplus;
-        peak.consider(reducing, "backward");
-      }
-    }
-  }
-
-  Alive end_of_backward = base;
-  end_of_backward.gradients = gradients;
-  if (cell.training.keep_loss) end_of_backward.context = sizes.of(loss.kept);
-  Alive end_of_step = end_of_backward;
-  end_of_step.gradients = 0.0;
-  end_of_step.optimizer = state;
-  if (cell.training.optimizer == Optimizer::kAdam) {
-    Alive stepping = end_of_backward;
-    stepping.optimizer = state;
-    stepping.workspace += share * (row.adam_all * layers * elements + row.adam_largest * largest +
-                                   row.adam_last * (row.weights.empty() ? 0.0 : sizes.of(row.weights.back())));
-    figures["memory.optimizer_peak_bytes"] = stepping.total();
-    peak.consider(stepping, "optimizer");
-  }
-
-  Estimate out = peak.alive.as_owners(peak.phase);
-  figures["memory.peak_bytes"] = peak.alive.total();
-  figures["memory.weight_bytes"] = base.parameters;
-  figures["memory.retained_bytes"] = 0.0;
-  figures["memory.end_of_forward_bytes"] = end_of_forward.total();
-  figures["memory.end_of_backward_bytes"] = end_of_backward.total();
-  figures["memory.end_of_step_bytes"] = end_of_step.total();
-  const std::string held = "memory.forward_by_holder.";
-  figures[held + "parameter"] = end_of_forward.parameters;
-  figures[held + "optimizer_state"] = end_of_forward.optimizer;
-  figures[held + "recipe_state"] = end_of_forward.state;
-  figures[held + "input"] = end_of_forward.input;
-  figures[held + "output"] = sizes.of(loss.kept);
-  figures[held + "context"] = end_of_forward.context - sizes.of(loss.kept);
-  figures[held + "workspace"] = end_of_forward.workspace;
-  if (end_of_forward.fsdp > 0) figures[held + "unsharded"] = end_of_forward.fsdp;
-  for (auto& [name, bytes] : figures) bytes = static_cast<double>(static_cast<std::int64_t>(bytes));
-  out.figures = std::move(figures);
-  return out;
+Estimate MemoryProfile::estimate_of(const ProfileRow& row, const CellConfig& cell) const {
+  return ProfiledStep(row, losses_.at(to_text(find_key("training.loss")->get(cell))), scratch_, cell,
+                      drops_sharded_copies())
+      .estimate();
 }
 
 }  // namespace fp8lab
