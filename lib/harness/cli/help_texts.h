@@ -44,7 +44,7 @@ inline constexpr const char* kEnvironmentText =
 inline constexpr const char* kRunExamples =
     "Examples:\n"
     "  fp8lab run scenarios -d meta,cpu -o out\n"
-    "  fp8lab run scenarios/saved_tensors/attention.yaml -f 'checkpoint=full'\n"
+    "  fp8lab run scenarios/saved_tensors/attention-saved-tensors.yaml -f 'checkpoint=full'\n"
     "  fp8lab run scenarios -f '-device=cuda'      all cells except cells on cuda\n"
     "  fp8lab run scenarios -o out --resume        only what an earlier run did not finish\n"
     "  fp8lab run scenarios -o out --against main  also fails if anything is worse than in the run `main`\n\n"
@@ -106,7 +106,7 @@ inline constexpr const char* kDivergenceHelp =
     "\n"
     "Examples:\n"
     "  fp8lab divergence my-training.yaml -f variant=eager\n"
-    "  fp8lab divergence scenarios/parity/recipes.yaml -f recipe=current --arms bf16,after\n"
+    "  fp8lab divergence scenarios/parity/recipe-parity.yaml -f recipe=current --arms bf16,after\n"
     "  fp8lab watch --values a -- python train.py\n"
     "  fp8lab watch --values b -- python train.py --compile\n"
     "  fp8lab divergence a b\n"
