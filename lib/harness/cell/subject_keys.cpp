@@ -45,6 +45,12 @@ const std::string& version_of(const CellConfig& cell, Arm arm) {
 
 bool is_folder(std::string_view version) { return version.find('/') != std::string_view::npos; }
 
+PinnedRelease pinned_release(std::string_view text) {
+  const std::size_t split = text.find("==");
+  if (split == std::string_view::npos) return {.library = {}, .release = std::string(text)};
+  return {.library = std::string(text.substr(0, split)), .release = std::string(text.substr(split + 2))};
+}
+
 std::string subject_text(const CellConfig& cell) {
   const auto& [before, after] = cell.versions;
   if (before.empty()) return after.empty() ? cell.subject : fmt::format("{} {}", cell.subject, after);

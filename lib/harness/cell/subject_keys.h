@@ -63,6 +63,12 @@ const std::string& version_of(const CellConfig& cell, Arm arm);
 /// True for a version that is a folder (a checkout, or a tree of packages), not a release or a defect's name.
 bool is_folder(std::string_view version);
 
+/// The library and the release of "torch==2.10.0"; without a library "" and the text.
+struct PinnedRelease {
+  std::string library, release;
+};
+PinnedRelease pinned_release(std::string_view text);
+
 /// "transformer_engine 2.13.0 -> 2.14.1", or "torch" without versions.
 std::string subject_text(const CellConfig& cell);
 

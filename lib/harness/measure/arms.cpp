@@ -48,6 +48,14 @@ CellConfig as_bf16(CellConfig cell) {
   return cell;
 }
 
+CellConfig as_run(const CellConfig& cell, Arm arm) {
+  if (arm == Arm::kBf16) return as_bf16(cell);
+  CellConfig out = cell;
+  out.fix.clear();
+  out.control = Control::kNone;
+  return out;
+}
+
 void put(std::map<std::string, MetricValue>& metrics, const std::string& name, std::optional<double> value,
          std::string reason) {
   const Metric* row = find_metric(name);

@@ -26,6 +26,10 @@ bool plants_on(const CellConfig& cell, Arm arm, const ProcessGroup* world);
 /// the same BF16 arm.
 CellConfig as_bf16(CellConfig cell);
 
+/// The cell without what the arm ignores: as_bf16() for the BF16 arm; otherwise without the fix and the control, which
+/// only change the before arm.
+CellConfig as_run(const CellConfig& cell, Arm arm);
+
 /// Puts a figure, or the reason why there is none, into `metrics`, in the unit of the metric table.
 void put(std::map<std::string, MetricValue>& metrics, const std::string& name, std::optional<double> value,
          std::string reason = {});

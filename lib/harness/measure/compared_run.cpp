@@ -58,20 +58,11 @@ KeptRuns& kept() {
   return runs;
 }
 
-/// The cell without what a run as `arm` ignores.
-CellConfig as_run_by(const CellConfig& cell, Arm arm) {
-  if (arm == Arm::kBf16) return as_bf16(cell);
-  CellConfig fixed = cell;
-  fixed.fix.clear();
-  fixed.control = Control::kNone;
-  return fixed;
-}
-
 /// Equal for runs that have the same bits on the same rank.
-std::string name_of(const CellConfig& as_run, Arm arm, const ProcessGroup* world) {
+std::string name_of(const CellConfig& cell, Arm arm, const ProcessGroup* world) {
   std::string text(arm == Arm::kBf16 ? "bf16" : "after");
   if (world != nullptr) text.append(1, '\n').append(std::to_string(world->rank()));
-  for (const Key& key : keys()) text.append(1, '\n').append(to_text(key.get(as_run)));
+  for (const Key& key : keys()) text.append(1, '\n').append(to_text(key.get(cell)));
   return text;
 }
 
@@ -128,13 +119,13 @@ std::int64_t ComparedRun::bytes() const {
 }
 
 std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm, ProcessGroup* world) {
-  const CellConfig as_run = as_run_by(cell, arm);
+  const CellConfig trained = as_run(cell, arm);
   const std::shared_ptr<const ComparedRun> known =
-      cell.training.deterministic ? kept().find(name_of(as_run, arm, world)) : nullptr;
+      cell.training.deterministic ? kept().find(name_of(trained, arm, world)) : nullptr;
   // A rank that trained while another did not would wait for it for ever.
   const bool known_on_all = on_all_ranks(world, known != nullptr, "run is known");
   if (known_on_all) return known;
-  TrainingRun run(as_run, Behaviors{}, recipe_of(cell, arm), {.world = world});
+  TrainingRun run(trained, Behaviors{}, recipe_of(cell, arm), {.world = world});
   run.keep_values(true);
   run.train();
   const auto finished = std::make_shared<const ComparedRun>(run, arm == Arm::kAfter);
@@ -145,7 +136,7 @@ std::shared_ptr<const ComparedRun> compared_run(const CellConfig& cell, Arm arm,
 void keep_run(const CellConfig& cell, Arm arm, const std::shared_ptr<const ComparedRun>& run,
               const ProcessGroup* world) {
   if (!cell.training.deterministic || (arm == Arm::kAfter && !has_before(cell))) return;
-  kept().keep(name_of(as_run_by(cell, arm), arm, world), run);
+  kept().keep(name_of(as_run(cell, arm), arm, world), run);
 }
 
 TrainingRun::Passes passes_with_stored_weights(const CellConfig& cell, Arm arm, TrainingRun& run) {

@@ -197,9 +197,8 @@ Broken broken_file_rule(std::string_view key, const std::string& path) {
 }
 
 Broken broken_version_rule(std::string_view key, const std::string& version) {
-  const std::size_t split = version.find("==");
-  if (version.empty() || is_folder(version) || (split != std::string::npos && split > 0 && split + 2 < version.size()))
-    return std::nullopt;
+  const auto [library, release] = pinned_release(version);
+  if (version.empty() || is_folder(version) || (!library.empty() && !release.empty())) return std::nullopt;
   return BrokenRule{std::string(key), fmt::format("{} is no version for a script; write a release with its library "
                                                   "(torch==2.10.0), an environment or a checkout (./TransformerEngine)",
                                                   version)};

@@ -21,34 +21,29 @@ namespace fs = std::filesystem;
 /// Transformer Engine's extension for PyTorch is compiled when it is installed.
 constexpr double kInstallSeconds = 3600;
 
-struct Release {
-  std::string subject, version;
-};
-
-Release parsed(const std::string& text) {
-  const std::size_t split = text.find("==");
-  const std::string subject = text.substr(0, split);
+PinnedRelease parsed(const std::string& text) {
+  PinnedRelease out = pinned_release(text);
+  if (out.library.empty()) std::swap(out.library, out.release);  // without a release
   std::vector<std::string> installable;
   for (const SubjectRow& row : kSubjects)
     if (row.installable) installable.emplace_back(row.name);
-  if (std::find(installable.begin(), installable.end(), subject) == installable.end())
-    fail(fmt::format("subjects: --install: `{}` is no library that can be installed; name one of {}", quotable(subject),
-                     listed(installable)));
-  const std::string version = split == std::string::npos ? "" : text.substr(split + 2);
-  const bool sound = version.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.+") == std::string::npos;
-  if (version.empty() || !sound || version.front() == '.')
-    fail(fmt::format("subjects: --install: `{}` names no release; write {}==2.16.1", quotable(text), subject));
-  return {subject, version};
+  if (std::find(installable.begin(), installable.end(), out.library) == installable.end())
+    fail(fmt::format("subjects: --install: `{}` is no library that can be installed; name one of {}",
+                     quotable(out.library), listed(installable)));
+  const bool sound = out.release.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyz.+") == std::string::npos;
+  if (out.release.empty() || !sound || out.release.front() == '.')
+    fail(fmt::format("subjects: --install: `{}` names no release; write {}==2.16.1", quotable(text), out.library));
+  return out;
 }
 
 /// What pip is given, call after call. Transformer Engine's extra brings its layers for PyTorch, whose extension is
 /// compiled against the PyTorch that is installed already.
-std::vector<std::vector<std::string>> calls_of_pip(const Release& release) {
-  const std::string pinned = release.subject + "==" + release.version;
-  if (release.subject == "torch") return {{pinned}};
-  if (release.subject == "torchao") return {{"torch", pinned}};
+std::vector<std::vector<std::string>> calls_of_pip(const PinnedRelease& release) {
+  const std::string pinned = release.library + "==" + release.release;
+  if (release.library == "torch") return {{pinned}};
+  if (release.library == "torchao") return {{"torch", pinned}};
   return {{"torch", "setuptools", "wheel", "packaging", "ninja", "pybind11"},
-          {"--no-build-isolation", "transformer_engine[pytorch]==" + release.version}};
+          {"--no-build-isolation", "transformer_engine[pytorch]==" + release.release}};
 }
 
 void run_step(const std::vector<std::string>& words, const Installation& installation, const std::string& remedy) {
@@ -68,8 +63,8 @@ void run_step(const std::vector<std::string>& words, const Installation& install
 }  // namespace
 
 std::string install_release(const std::string& text, const std::string& folder) {
-  const Release release = parsed(text);
-  const fs::path environment = fs::path(folder) / fmt::format("{}-{}", release.subject, release.version);
+  const PinnedRelease release = parsed(text);
+  const fs::path environment = fs::path(folder) / fmt::format("{}-{}", release.library, release.release);
   const std::string python = (environment / "bin/python").string();
   fs::create_directories(folder);
   const Installation installation(environment);
@@ -85,7 +80,7 @@ std::string install_release(const std::string& text, const std::string& folder) 
                          environment.string(), python, fmt::join(wanted, " ")));
   }
   installation.finish();
-  return fmt::format("{} {} is in {}; scenarios name it in `versions`", release.subject, release.version,
+  return fmt::format("{} {} is in {}; scenarios name it in `versions`", release.library, release.release,
                      environment.string());
 }
 

@@ -34,13 +34,6 @@ constexpr int kFound = 0, kSeveralLeft = 1, kUnclear = 3, kEndCannotRun = 5;
 
 Json text_json(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-/// The library and the release of "torch==2.10.0"; without a library "" and the text.
-std::pair<std::string, std::string> parts_of(const std::string& text) {
-  const std::size_t split = text.find("==");
-  if (split == std::string::npos) return {"", text};
-  return {text.substr(0, split), text.substr(split + 2)};
-}
-
 /// The versions of the search, and how the cell gets one of them.
 class Versions {
  public:
@@ -53,17 +46,17 @@ class Versions {
       return;
     }
     if (!request.build.empty()) fail("bisect: --build needs --checkout");
-    library_ = is_script(cell.config) ? parts_of(request.good).first : cell.config.subject;
-    if (library_.empty()) library_ = parts_of(cell.config.versions.after).first;
+    library_ = is_script(cell.config) ? pinned_release(request.good).library : cell.config.subject;
+    if (library_.empty()) library_ = pinned_release(cell.config.versions.after).library;
     if (library_.empty()) fail("bisect: whose releases? write the library, as in --good torch==2.9.0");
     std::vector<std::string> listed = request.releases, named = request.releases;
     named.insert(named.end(), {request.good, request.bad});
     for (const std::string& one : named)
-      if (const std::string other = parts_of(one).first; !other.empty() && other != library_)
+      if (const std::string other = pinned_release(one).library; !other.empty() && other != library_)
         fail(fmt::format("bisect: {} is no release of {}, whose releases are searched", one, library_));
-    for (std::string& one : listed) one = parts_of(one).second;
+    for (std::string& one : listed) one = pinned_release(one).release;
     if (listed.empty()) listed = installed_releases(subjects_.folder(), library_);
-    list_ = releases_between(listed, parts_of(request.good).second, parts_of(request.bad).second);
+    list_ = releases_between(listed, pinned_release(request.good).release, pinned_release(request.bad).release);
   }
 
   const std::vector<std::string>& list() const { return list_; }

@@ -23,14 +23,6 @@ constexpr double kMostMultiplications = 1e9;
 /// Values that ranks gather on each of them, of one step.
 constexpr double kMostGathered = 1 << 25;
 
-CellConfig as_run(const CellConfig& cell, Arm arm) {
-  if (arm == Arm::kBf16) return as_bf16(cell);
-  CellConfig out = cell;
-  out.fix.clear();
-  out.control = Control::kNone;
-  return out;
-}
-
 std::int64_t batches_of_a_step(const CellConfig& cell) {
   return data_parallel_ranks(cell) * cell.training.micro_batches;
 }

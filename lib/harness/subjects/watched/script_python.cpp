@@ -15,9 +15,9 @@ namespace fs = std::filesystem;
 
 /// The folder of the virtual environment of "torch==2.14.0"; empty for other versions.
 fs::path environment_of(const std::string& version, const std::string& environments) {
-  const std::size_t split = version.find("==");
-  if (is_folder(version) || split == std::string::npos) return {};
-  return fs::path(environments) / fmt::format("{}-{}", version.substr(0, split), version.substr(split + 2));
+  const auto [library, release] = pinned_release(version);
+  if (is_folder(version) || library.empty()) return {};
+  return fs::path(environments) / fmt::format("{}-{}", library, release);
 }
 
 }  // namespace
