@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "harness/run/fake_process.h"
 #include "harness/run/file_lock.h"
 #include "harness/values/recording.h"
+#include "subjects/pytorch_program.h"
 #include "support/paths.h"
 
 // `fp8lab divergence` with programs that PyTorch runs (watched/planted.py). Skipped if $FP8LAB_SUBJECT_PYTHON
@@ -49,19 +49,9 @@ constexpr Plant kPlants[] = {
     {"weight", 4, 1, "step 2, forward, 4.down: operand 3 of addmm"},
 };
 
-class DivergenceOfProgramsTest : public ::testing::Test {
+class DivergenceOfProgramsTest : public PyTorchProgramTest {
  protected:
-  DivergenceOfProgramsTest() {
-    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
-    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
-    ::setenv("OMP_NUM_THREADS", "1", 1);
-    const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
-    python_ = named ? named : "python3";
-  }
-  void SetUp() override {
-    const std::string probe = python_ + " -c 'import torch' 2> /dev/null";
-    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python_ << " has no PyTorch";
-  }
+  DivergenceOfProgramsTest() : PyTorchProgramTest(paths::kWorkerFolder) {}
 
   /// Records the program under `name`.
   void record(const std::string& name, const std::string& defect, int block, int step, int ranks = 1,
@@ -75,11 +65,8 @@ class DivergenceOfProgramsTest : public ::testing::Test {
                                    (directory_ / name).string(),
                                    "-o",
                                    (directory_ / "out").string(),
-                                   "--",
-                                   python_};
-    if (ranks > 1)
-      words.insert(words.end(),
-                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
+                                   "--"};
+    for (const std::string& word : launch(ranks)) words.push_back(word);
     words.insert(words.end(),
                  {std::string(paths::kWatched) + "/planted.py", defect, std::to_string(block), std::to_string(step)});
     sample::Process process(words, directory_.string());
@@ -95,9 +82,6 @@ class DivergenceOfProgramsTest : public ::testing::Test {
     output_ = process.output;
     return code;
   }
-
-  sample::TemporaryDirectory directory_;
-  std::string python_, output_;
 };
 
 TEST_F(DivergenceOfProgramsTest, PlantedTensor_IsNamed_InEveryPlant) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "harness/run/fake_process.h"
+#include "subjects/pytorch_program.h"
 #include "support/paths.h"
 
 // `fp8lab watch` with a training program that never imports it (watched/train.py), and PyTorch on the host. Skipped
@@ -16,29 +16,16 @@ namespace {
 using Json = nlohmann::json;
 using sample::contains;
 
-class WatchedProgramTest : public ::testing::Test {
+class WatchedProgramTest : public PyTorchProgramTest {
  protected:
-  WatchedProgramTest() {
-    ::setenv("FP8LAB_WORKER", paths::kWorkerFolder, 1);
-    ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
-    ::setenv("OMP_NUM_THREADS", "1", 1);
-    const char* named = std::getenv("FP8LAB_SUBJECT_PYTHON");
-    python_ = named ? named : "python3";
-  }
-
-  void SetUp() override {
-    const std::string probe = python_ + " -c 'import torch' 2> /dev/null";
-    if (std::system(probe.c_str()) != 0) GTEST_SKIP() << python_ << " has no PyTorch";
-  }
+  WatchedProgramTest() : PyTorchProgramTest(paths::kWorkerFolder) {}
 
   /// Watches watched/train.py with a defect, on `ranks` ranks.
   int watch(const std::string& defect, int ranks = 1, const std::vector<std::string>& options = {}, int steps = 6) {
     std::vector<std::string> words{"watch", "-o", (directory_ / "out").string()};
     words.insert(words.end(), options.begin(), options.end());
-    words.insert(words.end(), {"--", python_});
-    if (ranks > 1)
-      words.insert(words.end(),
-                   {"-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)});
+    words.emplace_back("--");
+    for (const std::string& word : launch(ranks)) words.push_back(word);
     words.insert(words.end(), {std::string(paths::kWatched) + "/train.py", defect, std::to_string(steps)});
     sample::Process process(words, directory_.string());
     const int code = process.finish();
@@ -59,8 +46,6 @@ class WatchedProgramTest : public ::testing::Test {
   }
   bool found(const std::string& text) const { return contains(output_, "FOUND     " + text); }
 
-  sample::TemporaryDirectory directory_;
-  std::string python_, output_;
   Json cell_;
 };
 
@@ -174,6 +159,10 @@ TEST_F(WatchedProgramTest, TwoLinesInTheProgramNameModelAndOptimizer) {
   EXPECT_EQ(watch("named"), 0) << output_;
   EXPECT_FALSE(contains(output_, "guessed")) << output_;
   EXPECT_TRUE(contains(output_, "train: 6 steps")) << output_ << "steps of the other optimizer are none";
+  const std::string values = (directory_ / "values").string();
+  EXPECT_EQ(watch("named", 1, {"--measure", "parity", "--values", values}), 0) << output_;
+  EXPECT_FALSE(contains(output_, "failed")) << output_ << "the recording of the other optimizer's steps is replaced";
+  EXPECT_FALSE(contains(sample::read(values + "/rank-0.tsv"), "parameter 0 of group 0"));
   EXPECT_EQ(watch("none", 1, {"--measure", "parity"}), 0);
   EXPECT_TRUE(
       contains(output_, "guessed   model: Model (the outermost module called); a step ends with a step of AdamW"))

@@ -148,6 +148,9 @@ class Session:
         if model is None and optimizer is None:
             return
         if optimizer is not None and self.steps_ended:
+            for one in self.instruments:
+                if hasattr(one, "discard"):
+                    one.discard()
             self._begin()
         self._given = (weakref.ref(model) if model is not None else None,
                        weakref.ref(optimizer) if optimizer is not None else None)
