@@ -126,7 +126,7 @@ class ModelRun {
                                      ModelOptions{.layer = config.layer,
                                                   .layers = config.layers,
                                                   .config = config.config,
-                                                  .checkpoint_layers = config.checkpoint,
+                                                  .checkpoint_every = config.checkpoint ? 1 : 0,
                                                   .eight_bit_weights = config.eight_bit_weights,
                                                   .deferred_init = world != nullptr && config.deferred_init,
                                                   .initial_history_length = config.initial_history_length,
@@ -139,7 +139,6 @@ class ModelRun {
     sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = config.reshard,
                                                            .gather_ahead = config.gather_ahead,
-                                                           .checkpoint_layers = config.checkpoint,
                                                            .reduce_dtype = config.reduce_dtype});
   }
 

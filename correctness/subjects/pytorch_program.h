@@ -33,6 +33,12 @@ class PyTorchProgramTest : public ::testing::Test {
     return {python_, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", std::to_string(ranks)};
   }
 
+  /// PyTorch 2.6 shards on GPUs only.
+  bool shards_on_host() const {
+    const std::string probe = python_ + " -c 'import torch; torch.cpu.current_stream().record_event'";
+    return std::system((probe + " 2> /dev/null").c_str()) == 0;
+  }
+
   sample::TemporaryDirectory directory_;
   std::string python_, output_;
 };

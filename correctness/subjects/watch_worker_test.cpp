@@ -35,12 +35,6 @@ class WatchedProgramTest : public PyTorchProgramTest {
     return code;
   }
 
-  /// PyTorch 2.6 shards on GPUs only.
-  bool shards_on_host() const {
-    const std::string probe = python_ + " -c 'import torch; torch.cpu.current_stream().record_event'";
-    return std::system((probe + " 2> /dev/null").c_str()) == 0;
-  }
-
   Json value(const std::string& metric) const {
     return cell_.at("arms").at("after").at("metrics").at(metric).at("value");
   }
@@ -86,7 +80,7 @@ TEST_F(WatchedProgramTest, EveryPlantedLeakIsFoundWithItsHolderAndItsFirstStep) 
   EXPECT_TRUE(found("memory grows by 8.0 KiB a step since step 1: attribute blocks.*.seen[*] of a module")) << output_;
   EXPECT_EQ(watch("graph"), 1);
   EXPECT_TRUE(contains(output_, "a step since step 1: autograd's ")) << output_;
-  EXPECT_TRUE(contains(output_, "saved (graph of train.py: losses[*])")) << output_;
+  EXPECT_TRUE(contains(output_, "graph of train.py: losses[*]")) << output_;  // in 2.6 behind "perhaps of the"
 }
 
 TEST_F(WatchedProgramTest, WhatAContextKeepsAfterBackwardIsRetained) {

@@ -16,7 +16,7 @@ namespace fp8lab {
 enum class Pass { kForward, kBackward };
 
 struct GroupOptions {
-  bool recomputes = false;              ///< the module runs its forward again in backward
+  bool recomputes = false;  ///< the module runs its forward again in backward, which then needs both orientations
   std::optional<DType> reduce_dtype{};  ///< see ShardingOptions
 };
 

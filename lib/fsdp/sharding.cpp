@@ -82,7 +82,7 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
       [&](std::unique_ptr<Module> module, const std::string& name, std::span<Parameter* const> parameters) {
         groups_.push_back(std::make_unique<ParameterGroup>(
             runtime, name, parameters, mesh, states_,
-            GroupOptions{.recomputes = options.checkpoint_layers, .reduce_dtype = options.reduce_dtype}));
+            GroupOptions{.recomputes = model.recomputes(name), .reduce_dtype = options.reduce_dtype}));
         for (std::string& warning : groups_.back()->warnings()) warnings_.push_back(std::move(warning));
         return std::make_unique<ShardedModule>(std::move(module), *groups_.back());
       });

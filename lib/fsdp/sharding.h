@@ -19,8 +19,6 @@ struct ShardingOptions {
   /// Each layer's parameters are gathered while the previous layer computes, in either pass. One more layer's unsharded
   /// parameters are then alive.
   bool gather_ahead = false;
-  /// Layers recompute their forward in backward, so backward needs both orientations of their weights.
-  bool checkpoint_layers = false;
   /// The type in which gradients are added up over ranks and averaged (FSDP2's MixedPrecisionPolicy::reduce_dtype), f32
   /// or bf16. The result is rounded to the parameter's type once. Left out: the parameter's type.
   std::optional<DType> reduce_dtype{};

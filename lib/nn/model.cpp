@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -75,8 +76,9 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
     const std::size_t first_parameter = registry_.parameters.size();
     const std::string name = fmt::format("layers[{}]", i);
     std::unique_ptr<Module> layer = row.make(build, name, options.config);
-    if (options.checkpoint_layers) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer));
-    layers_.push_back({name, std::move(layer), first_parameter});
+    const bool recomputes = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
+    if (recomputes) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer));
+    layers_.push_back({name, std::move(layer), first_parameter, recomputes});
   }
   root_ = std::make_unique<Root>(*this);
 }
@@ -87,6 +89,10 @@ std::vector<std::string> Model::layer_names() const {
   std::vector<std::string> names;
   for (const Layer& layer : layers_) names.push_back(layer.name);
   return names;
+}
+
+bool Model::recomputes(std::string_view layer) const {
+  return std::ranges::any_of(layers_, [&](const Layer& one) { return one.recomputes && one.name == layer; });
 }
 
 void Model::wrap_modules(const Wrap& wrap) {

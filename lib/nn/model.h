@@ -18,7 +18,8 @@ struct ModelOptions {
   std::int64_t layers = 1;
   LayerConfig config;
   DType dtype = DType::kBF16;
-  bool checkpoint_layers = false;  ///< every layer is a checkpointed region
+  /// 1: every layer is a checkpointed region, 2: every second one, beginning with the second; 0: none.
+  std::int64_t checkpoint_every = 0;
   bool eight_bit_weights = false;  ///< weights of matrix products are stored in the recipe's weight format
   /// Norms and activations cast or measure their results in the same kernel, if possible.
   bool fused_quantize = true;
@@ -66,6 +67,8 @@ class Model {
   /// Replaces each layer by the result of `wrap`, then the root, called "root", if it has parameters of its own.
   void wrap_modules(const Wrap& wrap);
   std::vector<std::string> layer_names() const;
+  /// True if the layer runs its forward again in backward. False for the root.
+  bool recomputes(std::string_view layer) const;
 
   /// Compute the scales of the next pass from the amaxes that a pass recorded: after forward, and after backward. With
   /// a group this is a collective, and the amaxes are the largest over its ranks. Without one, ranks that see different
@@ -88,6 +91,7 @@ class Model {
     std::string name;
     std::unique_ptr<Module> module;
     std::size_t first_parameter = 0;  ///< index in the registry; its parameters end at the next layer's
+    bool recomputes = false;
   };
   std::vector<Layer> layers_;
   std::unique_ptr<Module> root_;

@@ -72,6 +72,8 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   cell.training.deferred_init.reset();
   if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
   cell.gather_ahead = is_sharded(cell) && draw.chance();
+  cell.training.checkpoint_every =
+      cell.training.checkpoint == Recompute::kFull ? std::min(cell.model.layers, draw.upto(3)) : 1;
   cell.reduce_dtype.reset();
   if (is_sharded(cell) && draw.chance()) cell.reduce_dtype = draw.of({"bf16", "f32", "f32"});
   cell.training.weight_average = draw.upto(4) == 1;

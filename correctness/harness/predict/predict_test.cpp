@@ -64,6 +64,8 @@ void for_each_cell(int draws, Visit visit) {
                   cell.training.fp8_attention = fp8_attention;
                   draw_sizes(draw, std::string(recipe.name), cell.model);
                   draw_training(draw, cell.training);
+                  cell.training.checkpoint_every =
+                      cell.training.checkpoint == Recompute::kFull ? std::min(cell.model.layers, draw.upto(3)) : 1;
                   draw_bf16_layers(draw, cell);
                   draw_language(draw, cell);
                   cell.training.fp8_attention_backward = !fp8_attention || draw.upto(3) > 1;

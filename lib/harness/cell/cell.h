@@ -170,7 +170,9 @@ struct TrainingConfig {
   bool fp8_attention_backward = true;      ///< false: backward of FP8 attention computes in 16 bits
   bool fp8_mha = false;                    ///< with fp8_attention: eight-bit tensors between it and the linear layers
   bool cache_weights = false;              ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
-  Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute every layer's activations in backward
+  Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute layers' activations in backward
+  /// With `checkpoint: full` one of so many layers is recomputed, the last of each group: 2: the second, the fourth ...
+  std::int64_t checkpoint_every = 1;
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest
   /// Before this step the training state is saved to files, model, sharding and optimizer are built again, and the

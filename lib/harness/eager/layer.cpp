@@ -29,7 +29,10 @@ Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Blo
   return out;
 }
 
-Layer::Layer(const Numbers& numbers, Heap& heap) : numbers_(numbers), heap_(heap) {
+Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
+    : numbers_(numbers),
+      heap_(heap),
+      recomputed_(numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0) {
   const Numbers& n = numbers;
   if (n.attends) {
     norm1_ = norm();
@@ -75,7 +78,7 @@ Block Layer::forward(Block input, bool keeps_input) {
   const Numbers& n = numbers_;
   input_ = input;
   keeps_input_ = keeps_input;
-  const bool keeps = !n.recomputed;
+  const bool keeps = !recomputed_;
   run_forward(keeps);
   Block last = multiply(fc2_);
   done(activated_, keeps);
@@ -98,7 +101,7 @@ void Layer::run_forward(bool keeps) {
     Block attended = attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
     heap_.free(attended);
-    if (!saves_stream() && !n.recomputed && !keeps_input_) heap_.free(input_);
+    if (!saves_stream() && !recomputed_ && !keeps_input_) heap_.free(input_);
   }
   normed2_ = normalize(saved2_, keeps);
   if (n.gated && n.in_titan()) {
@@ -318,7 +321,7 @@ Block Layer::attention_backward(Block& gradient) {
 
 Block Layer::backward(Block gradient) {
   const Numbers& n = numbers_;
-  if (n.recomputed) {
+  if (recomputed_) {
     run_forward(true);  // stops at the last tensor that backward needs
     if (n.float8) {     // which an autograd function saves after it has computed
       Block last = product_of(fc2_);

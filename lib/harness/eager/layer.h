@@ -44,7 +44,8 @@ void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter);
 
 class Layer {
  public:
-  Layer(const Numbers& numbers, Heap& heap);
+  /// The layer `index` of the model. `numbers` and `heap` must outlive it.
+  Layer(const Numbers& numbers, Heap& heap, Bytes index);
 
   std::vector<Parameter> parameters;  ///< in the order in which modules register them
 
@@ -92,6 +93,7 @@ class Layer {
 
   const Numbers& numbers_;
   Heap& heap_;
+  bool recomputed_;
   std::vector<std::size_t> norm1_, norm2_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
 

@@ -13,7 +13,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   bias = model.bias.value_or(!gated);
   tied = model.head == HeadWeight::kTied;
   learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
-  recomputed = training.checkpoint == Recompute::kFull;
+  checkpoint_every = training.checkpoint == Recompute::kFull ? training.checkpoint_every : 0;
   float8 = training.recipe != "bf16";
   float8_gathers = float8 && training.quantized_weights;
   reshards = cell.reshard_after_forward;

@@ -40,7 +40,7 @@ struct Numbers {
   Program program;
   Operators operators;
   bool attends;  ///< false for layernorm_mlp
-  bool gated, bias, tied, learned_positions, recomputed, reshards, sharded;
+  bool gated, bias, tied, learned_positions, reshards, sharded;
   bool float8;          ///< torchao's Float8Linear computes the products of layers
   bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
@@ -48,7 +48,8 @@ struct Numbers {
   Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
   Bytes reduced;  ///< bytes of gradients while ranks add them up
   Bytes shards, replicas;
-  Bytes norm_vectors;  ///< vectors of a norm: a weight, and a bias if it has one
+  Bytes checkpoint_every;  ///< one of so many layers is recomputed, the last of each group; 0: none
+  Bytes norm_vectors;      ///< vectors of a norm: a weight, and a bias if it has one
 };
 
 }  // namespace fp8lab::eager

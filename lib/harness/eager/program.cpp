@@ -16,7 +16,7 @@ class Training {
  public:
   Training(const CellConfig& cell, Program program, Operators operators)
       : cell_(cell), n_(cell, program, operators), heap_(operators == Operators::kCuda) {
-    for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_);
+    for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_, i);
     if (n_.vocabulary > 0) {
       embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
       head_ = embedding_;
@@ -209,6 +209,9 @@ Block Training::head_backward(Block of_logits) {
 
 void Training::embedding_backward(Block gradient) {
   add_gradient(embedding_);
+  // The worker repeats positions for every sequence. Of one sequence the stream's gradient itself becomes theirs.
+  const bool is_theirs = !n_.in_titan() && n_.batch == 1;
+  if (is_theirs) heap_.free(gradient);
   if (n_.learned_positions) add_gradient(positions_);
   heap_.free(gradient);
 }

@@ -80,6 +80,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     }
   }
   if (layer.residual) saved += stream_;  // between the branches
+  forwards = cell.shape.checkpoint ? 2 : 1;
   keeps_input = cell.shape.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
@@ -214,13 +215,21 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool
 }
 
 LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime) {
-  CellConfig plain = config;
-  plain.training.recipe = "bf16";
-  const std::int64_t first = config.training.first_layers_bf16, last = config.training.last_layers_bf16;
-  const std::int64_t between = config.model.layers - first - last;
-  if (first > 0) runs_.emplace_back(first, plain, arm, runtime);
-  if (between > 0) runs_.emplace_back(between, config, arm, runtime);
-  if (last > 0) runs_.emplace_back(last, plain, arm, runtime);
+  const TrainingConfig& training = config.training;
+  const std::int64_t every = training.checkpoint == Recompute::kFull ? training.checkpoint_every : 1;
+  const auto is_plain = [&](std::int64_t layer) {
+    return layer < training.first_layers_bf16 || layer >= config.model.layers - training.last_layers_bf16;
+  };
+  const auto is_passed_over = [&](std::int64_t layer) { return (layer + 1) % every != 0; };
+  for (std::int64_t layer = 0, begin = 0; layer < config.model.layers; begin = layer) {
+    while (layer < config.model.layers && is_plain(layer) == is_plain(begin) &&
+           is_passed_over(layer) == is_passed_over(begin))
+      ++layer;
+    CellConfig own = config;
+    if (is_plain(begin)) own.training.recipe = "bf16";
+    if (is_passed_over(begin)) own.training.checkpoint = Recompute::kNone;
+    runs_.emplace_back(layer - begin, own, arm, runtime);
+  }
 }
 
 std::int64_t LayersAccount::count() const {

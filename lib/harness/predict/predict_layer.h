@@ -68,6 +68,7 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
+  std::int64_t forwards = 1;              ///< 2: backward recomputes the layer
   Exchanges forward_ring, backward_ring;  ///< exchanges of one forward, and of backward without recomputation
   Bytes saved = 0;                        ///< saved from forward to backward, without the layer's input
   Bytes held = 0;  ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
@@ -89,8 +90,8 @@ class LayerAccount {
   Bytes early_transposes_ = 0;  ///< those that a gather of forward makes
 };
 
-/// The layers of a cell's model, in order: all alike, or, if the first or the last ones stay in 16 bits, up to three
-/// runs of equal layers.
+/// The layers of a cell's model, in order, as runs of equal layers: one run if neither the recipe nor recomputation
+/// leaves any out.
 class LayersAccount {
  public:
   LayersAccount(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);

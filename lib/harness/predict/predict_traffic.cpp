@@ -46,11 +46,10 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   if (optimizer.reduces_norm) reductions.add(1, kF32);
 
   Exchanges ring;
-  const std::int64_t forwards = cell.shape.checkpoint ? 2 : 1;
   layers.visit([&](std::int64_t count, const LayerAccount& layer) {
     const std::int64_t times = count * micro_batches;
-    ring += {.calls = times * (forwards * layer.forward_ring.calls + layer.backward_ring.calls),
-             .bytes = times * (forwards * layer.forward_ring.bytes + layer.backward_ring.bytes)};
+    ring += {.calls = times * (layer.forwards * layer.forward_ring.calls + layer.backward_ring.calls),
+             .bytes = times * (layer.forwards * layer.forward_ring.bytes + layer.backward_ring.bytes)};
   });
 
   return {{"traffic.all_gather_bytes", payload + scales},

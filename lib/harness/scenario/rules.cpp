@@ -83,6 +83,16 @@ Broken broken_bf16_layers_rule(const CellConfig& cell) {
       fmt::format("{} first and {} last layers are more than the model's {}", first, last, cell.model.layers)};
 }
 
+Broken broken_checkpoint_rule(const CellConfig& cell) {
+  const TrainingConfig& t = cell.training;
+  if (t.checkpoint_every == 1) return std::nullopt;
+  if (t.checkpoint != Recompute::kFull)
+    return BrokenRule{"training.checkpoint_every", "nothing is recomputed; write `checkpoint: full` too"};
+  if (t.checkpoint_every <= cell.model.layers) return std::nullopt;
+  return BrokenRule{"training.checkpoint_every",
+                    fmt::format("the model has {} layers, so none of them would be recomputed", cell.model.layers)};
+}
+
 Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const std::int64_t most = vocabulary.max_ranks ? vocabulary.max_ranks(cell.device) : 1;
   if (cell.ranks <= most) return std::nullopt;
@@ -245,6 +255,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add_model_rules(cell.model, cell.training.micro_batches, out);
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
+  if (!is_broken("model.layers")) add(broken_checkpoint_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));
   add(broken_context_rule(cell));
   add(broken_mesh_rule(cell));

@@ -70,7 +70,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "ranks") return is_sharded(cell);
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 10> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 11> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -78,6 +78,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.vocabulary",
                                                              "model.head",
                                                              "model.positions",
+                                                             "training.checkpoint_every",
                                                              "training.tokens",
                                                              "training.corpus"};
   return std::ranges::find(kCovered, key.path) != kCovered.end();

@@ -64,7 +64,7 @@ ModelOptions model_options(const CellConfig& cell) {
           .layers = cell.model.layers,
           .config = config,
           .dtype = training_dtype(cell),
-          .checkpoint_layers = cell.training.checkpoint == Recompute::kFull,
+          .checkpoint_every = cell.training.checkpoint == Recompute::kFull ? cell.training.checkpoint_every : 0,
           .eight_bit_weights = cell.training.quantized_weights,
           .fused_quantize = cell.training.fused_quantize,
           .deferred_init = defers_init(cell),
@@ -81,9 +81,7 @@ ModelOptions model_options(const CellConfig& cell) {
 }
 
 ShardingOptions sharding_options(const CellConfig& cell) {
-  ShardingOptions options{.reshard_after_forward = cell.reshard_after_forward,
-                          .gather_ahead = cell.gather_ahead,
-                          .checkpoint_layers = cell.training.checkpoint == Recompute::kFull};
+  ShardingOptions options{.reshard_after_forward = cell.reshard_after_forward, .gather_ahead = cell.gather_ahead};
   if (cell.reduce_dtype) options.reduce_dtype = *cell.reduce_dtype == ReduceDType::kF32 ? DType::kF32 : DType::kBF16;
   return options;
 }

@@ -53,6 +53,11 @@ class Cell:
         return self.recipe != BF16 and bool(self["training.quantized_weights"])
 
     @property
+    def recompute_every(self):
+        """One of so many layers is recomputed in backward, the last of each group; 0: none."""
+        return self.get("training.checkpoint_every", 1) if self["training.checkpoint"] == "full" else 0
+
+    @property
     def mesh(self):
         """Replicas and shards."""
         text = self.get("mesh", "")

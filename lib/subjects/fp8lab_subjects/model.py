@@ -139,7 +139,7 @@ class Model(nn.Module):
             if cell["model.head"] == "own":
                 self.head = Table(cell, cell.vocabulary, device, dtype)
         self.layers = nn.ModuleList(make_layer(cell, device, dtype) for _ in range(cell["model.layers"]))
-        self.recompute = cell["training.checkpoint"] == "full"
+        self.recompute_every = cell.recompute_every
 
     def embed(self, tokens):
         rows = F.embedding(tokens, self.embedding.weight)
@@ -148,8 +148,8 @@ class Model(nn.Module):
     def forward(self, x):
         if self.embedding is not None:
             x = self.embed(x)
-        for layer in self.layers:
-            if self.recompute and torch.is_grad_enabled():
+        for number, layer in enumerate(self.layers, 1):
+            if self.recompute_every and number % self.recompute_every == 0 and torch.is_grad_enabled():
                 x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
             else:
                 x = layer(x)

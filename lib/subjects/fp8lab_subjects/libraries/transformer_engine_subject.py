@@ -193,14 +193,14 @@ class EngineModel(torch.nn.Module):
     def __init__(self, cell, layers, te):
         super().__init__()
         self.layers, self.te, self.seq = torch.nn.ModuleList(layers), te, cell["model.seq"]
-        self.recompute = cell["training.checkpoint"] == "full"
+        self.recompute_every = cell.recompute_every
         self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and cell.llama else None
 
     def forward(self, x, first=None):
         """`first`: whether x is the first micro-batch of a step, if layers keep casts of their weights for all of them."""
         positions = None if self.rotary is None else self.rotary(self.seq)
-        for layer in self.layers:
-            if self.recompute and torch.is_grad_enabled():
+        for number, layer in enumerate(self.layers, 1):
+            if self.recompute_every and number % self.recompute_every == 0 and torch.is_grad_enabled():
                 x = self.te.checkpoint(layer, x, positions, first, use_reentrant=False)
             else:
                 x = layer(x, positions, first)

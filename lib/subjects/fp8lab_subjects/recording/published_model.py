@@ -83,14 +83,14 @@ class Model(nn.Module):
         if cell["model.head"] == "tied":
             self.head.weight = self.embedding.weight
         self.register_buffer("table", rotary_table(cell, device) if cell.llama else None, persistent=False)
-        self.recompute = cell["training.checkpoint"] == "full"
+        self.recompute_every = cell.recompute_every
 
     def forward(self, tokens):
         x = self.embedding(tokens.view(self.batch, self.seq))
         if self.positions is not None:
             x = x + self.positions.weight
-        for layer in self.layers:
-            if self.recompute:
+        for number, layer in enumerate(self.layers, 1):
+            if self.recompute_every and number % self.recompute_every == 0:
                 x = torch.utils.checkpoint.checkpoint(layer, x, self.table, use_reentrant=False)
             else:
                 x = layer(x, self.table)

@@ -103,6 +103,7 @@ def configurations():
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
     yield from configurations_of_layers()
     yield from torchao_configurations()
+    yield from configurations_of_recomputation()
 
 
 def configurations_of_layers():
@@ -123,6 +124,19 @@ def configurations_of_layers():
     clipped = {**TITAN, "ranks": 2, "training.clip_norm": 1.0, "training.optimizer": "foreach_adam"}
     yield "host", "torchtitan", clipped
     yield "cuda_shapes", "torchtitan", clipped
+
+
+def configurations_of_recomputation():
+    """Every second or third layer recomputes its forward."""
+    second, third = ({"training.checkpoint": "full", "training.checkpoint_every": every} for every in (2, 3))
+    for operators in ("host", "cuda_shapes"):
+        yield operators, "worker", {**second, "model.batch": 2}
+        yield operators, "worker", {**third, **ODD, "model.form": "gpt"}
+        yield operators, "worker", {**second, "model.vocabulary": 0, "training.loss": "mse", "ranks": 2}
+        yield operators, "torchtitan", {**second, **TITAN, **ODD, "ranks": 2}
+        yield operators, "torchtitan", {**third, **TITAN, "model.layers": 4, "training.micro_batches": 2, "ranks": 2}
+    float8 = {"training.recipe": "current", "model.seq": 112, **TITAN, "training.quantized_weights": True, "ranks": 2}
+    yield "cuda_shapes", "torchtitan", {**float8, **second}
 
 
 def torchao_configurations():
