@@ -68,6 +68,8 @@ struct Behaviors {
   bool cast_blocks_in_adam = true;      ///< Adam accepts weights in blocks and MXFP8 (TransformerEngine#2753)
   bool skip_empty_tensors = true;       ///< list kernels are launched over lists without empty tensors (#3212)
   bool count_empty_steps = true;        ///< Adam counts steps of groups that are empty on this rank (#3318)
+  bool divide_adam_lists = true;        ///< the launcher gets long lists of tensors in parts (#3418)
+  bool count_in_64_bits = true;         ///< list kernels count a tensor's elements in 64 bits (#3136)
 
   // Saved training state of sharded models (TransformerEngine#2795, #2974). False is the behaviour before the fix.
   bool shard_saved_state = true;   ///< optimizer state is saved as shards, not as one rank's tensor

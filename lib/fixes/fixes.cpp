@@ -191,6 +191,21 @@ constexpr std::array kFixes = {
                    "parameter group was empty",
         .decision = "Adam counts the steps of a parameter group that is empty on this rank",
         .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
+    // The sources of 2.20.2 divide the lists.
+    Fix{.name = "divide_adam_lists",
+        .upstream = {{"TransformerEngine#2189", "TransformerEngine#3418"}, "", "2.20"},
+        .symptom =
+            "fused Adam ends with an error on models of many tensors, such as 512 experts in each of ten layers, "
+            "because the launcher runs out of tensor handles",
+        .decision = "the launcher gets lists of tensors in parts of a bounded length",
+        .revert = [](Behaviors& b) { b.divide_adam_lists = false; }},
+    Fix{.name = "count_in_64_bits",
+        .upstream = {{"TransformerEngine#2918", "TransformerEngine#3136"}, "5d1dddfe2", "2.17"},
+        .symptom =
+            "clipping a gradient of more than 2^31 elements, such as an embedding's, is an illegal memory access, "
+            "and without clipping Adam never updates this parameter",
+        .decision = "list kernels count the elements of a tensor in 64 bits",
+        .revert = [](Behaviors& b) { b.count_in_64_bits = false; }},
     Fix{.name = "cast_blocks_in_adam",
         .upstream = {{"TransformerEngine#2753"}, "fcceeb961", "2.14"},
         .symptom = "fused Adam crashes on weights in MXFP8 and in 128 x 128 blocks, sharded or not",

@@ -108,6 +108,8 @@ constexpr FixNumbers kFixes[] = {
     {"write_back_list_updates", [](Decisions& d) { d.write_back_list_updates = false; }},
     {"rebind_amax_on_resize", [](Decisions& d) { d.rebind_amax_on_resize = false; }},
     {"reset_incomplete_workspaces", [](Decisions& d) { d.reset_incomplete_workspaces = false; }},
+    {"divide_adam_lists", [](Decisions& d) { d.divide_adam_lists = false; }},
+    {"count_in_64_bits", [](Decisions& d) { d.count_in_64_bits = false; }},
 };
 
 template <class Row, std::size_t N>

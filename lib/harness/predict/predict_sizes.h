@@ -138,6 +138,10 @@ struct Decisions {
   bool reset_incomplete_workspaces = true;
   /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
+  /// Adam's launcher gets lists in parts; else it stops if a list needs too many handles.
+  bool divide_adam_lists = true;
+  /// The norm of gradients counts in 64 bits; else it stops above 2^31 elements.
+  bool count_in_64_bits = true;
 };
 
 /// What trains the cell: the own runtime, or PyTorch with the least that it holds.
