@@ -45,6 +45,11 @@ struct Behaviors {
   /// before the fix.
   bool reset_incomplete_workspaces = true;
 
+  // Casts of cached copies in later micro-batches of a step, in which the weight is the same. False is the behaviour
+  // before the fix: the copy is cast again.
+  bool skip_cached_casts = true;      ///< kernels of MXFP8, and Blackwell's under one scale, skip too (#3246, #3271)
+  bool skip_casts_of_experts = true;  ///< GroupedLinear skips too (#3052, #3065)
+
   /// A weight's quantizer records into the amax history that a resize made (TransformerEngine#1814, #2044). False is
   /// the behaviour before the fix.
   bool rebind_amax_on_resize = true;

@@ -265,6 +265,22 @@ constexpr std::array kFixes = {
                    "step after it ends in an error",
         .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized again",
         .revert = [](Behaviors& b) { b.reset_incomplete_workspaces = false; }},
+    // #3246 fixed MXFP8's kernels, #3271 the kernel of Blackwell for one scale; both are first in 2.19.
+    Fix{.name = "skip_cached_casts",
+        .upstream = {{"TransformerEngine#3246", "TransformerEngine#3271"}, "ea41e0837", "2.19"},
+        .symptom =
+            "in CUDA graphs every micro-batch casts the cached copies of weights again: always under MXFP8, and on "
+            "blackwell also under one scale for a tensor",
+        .decision = "kernels that cast read the flag of an unchanged weight, and skip",
+        .revert = [](Behaviors& b) { b.skip_cached_casts = false; }},
+    Fix{.name = "skip_casts_of_experts",
+        .upstream = {{"TransformerEngine#3051", "TransformerEngine#3052", "TransformerEngine#3065"},
+                     "1ea48eb75",
+                     "2.17"},
+        .symptom = "in CUDA graphs GroupedLinear casts the cached copies of all experts' weights again in every "
+                   "micro-batch; under delayed scaling each time with another scale",
+        .decision = "GroupedLinear passes the flag of unchanged weights to its casts",
+        .revert = [](Behaviors& b) { b.skip_casts_of_experts = false; }},
 };
 
 }  // namespace

@@ -92,6 +92,19 @@ struct Product {
     return allocate(transposed, Owner::kGathered) + cast + y + release(rows_copy.both) + allocate(saved_scale) +
            release(x.both - x.kept);
   }
+  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
+  /// is recomputed.
+  Schedule cast_for_both(Run run) const {
+    const bool recomputed = run == Run::kSaving && checkpoint;
+    switch (cached) {
+      case Cached::kNever: return copy.schedule();
+      case Cached::kMade: return recomputed ? recast() : owned_by(Owner::kCachedCopies, copy.schedule());
+      case Cached::kWidened: return recomputed ? recast() : owned_by(Owner::kCachedCopies, widened);
+      case Cached::kAgain: return recast();
+      case Cached::kRead: return {};
+    }
+    return {};
+  }
   /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
   /// make_input(), make_operand() and multiply().
@@ -150,19 +163,6 @@ struct Product {
     }
   }
   Schedule recast() const { return allocate(copy.scratch) + release(copy.scratch); }
-  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
-  /// is recomputed.
-  Schedule cast_for_both(Run run) const {
-    const bool recomputed = run == Run::kSaving && checkpoint;
-    switch (cached) {
-      case Cached::kNever: return copy.schedule();
-      case Cached::kMade: return recomputed ? recast() : owned_by(Owner::kCachedCopies, copy.schedule());
-      case Cached::kWidened: return recomputed ? recast() : owned_by(Owner::kCachedCopies, widened);
-      case Cached::kAgain: return recast();
-      case Cached::kRead: return {};
-    }
-    return {};
-  }
   /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
   Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }

@@ -25,6 +25,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
       recipe_(build.recipe),
       casts_output_(shape.casts_output),
       casts_input_gradient_(shape.casts_input_gradient),
+      grouped_(shape.grouped),
       fused_quantize_(build.fused_quantize),
       cache_weights_(build.cache_weights),
       hooks_(make_linear_hooks(build.runtime.behaviors)),
@@ -79,7 +80,7 @@ const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantiz
     Quantizer first = cast;
     first.holder = device.holder(HolderKind::kRecipeState, name_, "cached weight");
     cached_ = quantize(device, weight_->value, first);
-  } else if (runtime.first_micro_batch) {
+  } else if (runtime.first_micro_batch || !hooks_->skips_cast(device.arch(), format, grouped_)) {
     const Rewrite rewrite{.value = weight_->value, .to = &cached_, .quantizer = &cast};
     quantize_in_place(device, {&rewrite, 1});
     if (device.cast_watch() != nullptr) device.cast_watch()->saw_cast(device, weight_->value, cached_);

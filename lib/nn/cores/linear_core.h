@@ -21,6 +21,7 @@ struct LinearShape {
   // Results that the product itself casts, under scales with a history; only for recipes whose scales have one.
   bool casts_output = false;          ///< y, in the format of activations
   bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
+  bool grouped = false;               ///< one of the products of a GroupedLinear
 };
 
 /// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the
@@ -90,6 +91,7 @@ class LinearCore {
   const Recipe& recipe_;
   bool casts_output_;
   bool casts_input_gradient_;
+  bool grouped_;
   bool fused_quantize_;
   bool cache_weights_;
   QuantizedTensor cached_;  ///< copy of `weight_` that lives for the entire training

@@ -19,6 +19,11 @@ class LinearHooks {
   virtual bool drops_incomplete_copy(const QuantFormat& format) const {
     return format.per_tensor() || !format.columnwise_is_transpose();
   }
+  /// True if a cached copy in `format` is left as it is once a step has cast it; otherwise every micro-batch casts it.
+  /// `grouped`: the copy belongs to an expert of a GroupedLinear.
+  virtual bool skips_cast(const ArchProfile& /*arch*/, const QuantFormat& /*format*/, bool /*grouped*/) const {
+    return true;
+  }
   /// Before forward of the core `reader` reads an eight-bit weight.
   virtual void before_forward_reads(Runtime& /*runtime*/, Parameter& /*weight*/, const std::string& /*reader*/) {}
   /// Once backward has read the weight: frees the transpose that a gather or a pass made of its rows.

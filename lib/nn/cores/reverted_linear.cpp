@@ -18,6 +18,16 @@ class RevertedLinear final : public LinearHooks {
            (behaviors_.reset_incomplete_workspaces && LinearHooks::drops_incomplete_copy(format));
   }
 
+  // skip_cached_casts: the host launches the cast in every micro-batch, and kernels skip it by a flag in device memory.
+  // The kernels of MXFP8 do not read the flag. Neither does Blackwell's under one scale, if it makes only rows. Here
+  // the host decides, so what such a kernel casts is cast again. skip_casts_of_experts: GroupedLinear passes no flag.
+  bool skips_cast(const ArchProfile& arch, const QuantFormat& format, bool grouped) const override {
+    if (grouped && !behaviors_.skip_casts_of_experts) return false;
+    const bool reads_flag =
+        format.per_tensor() ? !reads_rowwise_transposed(arch, format) : format.scale_dtype() != DType::kE8M0;
+    return reads_flag || behaviors_.skip_cached_casts;
+  }
+
   // use_weight_quantizer: the module's quantizer, which makes both orientations for training, configures the weight.
   // validate_usage_by_pass: the weight is prepared for backward's product already here.
   void before_forward_reads(Runtime& runtime, Parameter& weight, const std::string& reader) override {
