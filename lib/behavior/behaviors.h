@@ -50,6 +50,13 @@ struct Behaviors {
   bool skip_cached_casts = true;      ///< kernels of MXFP8, and Blackwell's under one scale, skip too (#3246, #3271)
   bool skip_casts_of_experts = true;  ///< GroupedLinear skips too (#3052, #3065)
 
+  /// A checkpointed region stashes the scales of layers that choose their recipe inside it (TransformerEngine#3284,
+  /// #3394). False is the behaviour before the fix.
+  bool stash_inner_scales = true;
+  /// An input in eight bits needs a gradient if what made it does (TransformerEngine#3172). False is the behaviour
+  /// before the fix: it needs none.
+  bool differentiate_quantized_inputs = true;
+
   /// A weight's quantizer records into the amax history that a resize made (TransformerEngine#1814, #2044). False is
   /// the behaviour before the fix.
   bool rebind_amax_on_resize = true;

@@ -281,6 +281,20 @@ constexpr std::array kFixes = {
                    "micro-batch; under delayed scaling each time with another scale",
         .decision = "GroupedLinear passes the flag of unchanged weights to its casts",
         .revert = [](Behaviors& b) { b.skip_casts_of_experts = false; }},
+    // 2.14 (#2559) to 2.17.
+    Fix{.name = "differentiate_quantized_inputs",
+        .upstream = {{"TransformerEngine#3172"}, "e201f228e", "2.18"},
+        .symptom = "a linear layer whose input comes in FP8 returns no gradient for it, so the layers before it never "
+                   "learn, and no error shows it",
+        .decision = "a quantized tensor reads from the graph whether it needs a gradient",
+        .revert = [](Behaviors& b) { b.differentiate_quantized_inputs = false; }},
+    // #3284 (2.19) decides inside the region; #3394 (2.20) also covers modules in evaluation mode.
+    Fix{.name = "stash_inner_scales",
+        .upstream = {{"TransformerEngine#3284", "TransformerEngine#3394"}, "731f242a6", "2.19"},
+        .symptom = "recomputation under delayed scaling ends with an error if layers choose their recipe inside the "
+                   "checkpointed region, or are in evaluation mode",
+        .decision = "layers stash their scales in every checkpointed region, whatever surrounds it",
+        .revert = [](Behaviors& b) { b.stash_inner_scales = false; }},
 };
 
 }  // namespace

@@ -262,7 +262,8 @@ Node cast_attention(const CellNumbers& cell) {
   const Schedule recorded =
       allocate(node.stash) + forward + release(qkv.both + s_scale + (exchanges ? 0 : o.both) + lse);
   node.forward = begun_saving + forward;
-  node.backward = (exchanges ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
+  const bool grad_comes_cast = exchanges && cell.decisions.differentiate_quantized_inputs;
+  node.backward = (grad_comes_cast ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
                   grad_qkv.schedule() + rounded(plain_qkv, comes_cast) +
                   release((comes_cast ? 0 : grad_qkv.both) + grad_o.both);
   const bool has_shells = numbers.has_shells && !comes_cast;

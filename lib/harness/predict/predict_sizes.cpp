@@ -110,6 +110,8 @@ constexpr FixNumbers kFixes[] = {
     {"reset_incomplete_workspaces", [](Decisions& d) { d.reset_incomplete_workspaces = false; }},
     {"skip_cached_casts", [](Decisions& d) { d.skip_cached_casts = false; }},
     {"skip_casts_of_experts", [](Decisions& d) { d.skip_casts_of_experts = false; }},
+    {"stash_inner_scales", [](Decisions& d) { d.stash_inner_scales = false; }},
+    {"differentiate_quantized_inputs", [](Decisions& d) { d.differentiate_quantized_inputs = false; }},
     {"divide_adam_lists", [](Decisions& d) { d.divide_adam_lists = false; }},
     {"count_in_64_bits", [](Decisions& d) { d.count_in_64_bits = false; }},
 };

@@ -142,6 +142,10 @@ struct Decisions {
   bool skip_casts_of_experts = true;
   /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
+  /// Regions stash the scales of their layers; else recomputation under a history stops training.
+  bool stash_inner_scales = true;
+  /// A product whose input came in eight bits returns its gradient; else zeros in high precision.
+  bool differentiate_quantized_inputs = true;
   /// Adam's launcher gets lists in parts; else it stops if a list needs too many handles.
   bool divide_adam_lists = true;
   /// The norm of gradients counts in 64 bits; else it stops above 2^31 elements.

@@ -189,7 +189,8 @@ void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand) const {
   operand.columnwise() = make_columnwise(runtime.device, operand, runtime.workspace(name_));
 }
 
-Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
+Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
+                              bool x_came_quantized) {
   Device& device = runtime.device;
   const DType dtype = weight_->spec.dtype;
   const bool came_quantized = grad_y.is_quantized();
@@ -211,6 +212,7 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
     grad_x.plain = gemm(device, product);
   copy.reset();
   hooks_->after_backward_reads(*weight_);
+  if (x_came_quantized) hooks_->before_return(runtime, grad_x, dtype);
   if (came_quantized) complete(runtime, grad.quantized);
   if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),

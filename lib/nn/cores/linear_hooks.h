@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "autograd/runtime.h"
+#include "autograd/node.h"
 
 namespace fp8lab {
 
@@ -24,6 +24,8 @@ class LinearHooks {
   virtual bool skips_cast(const ArchProfile& /*arch*/, const QuantFormat& /*format*/, bool /*grouped*/) const {
     return true;
   }
+  /// Before backward returns the gradient of an input that came in eight bits. `dtype` is its type in high precision.
+  virtual void before_return(Runtime& /*runtime*/, Gradient& /*of_input*/, DType /*dtype*/) const {}
   /// Before forward of the core `reader` reads an eight-bit weight.
   virtual void before_forward_reads(Runtime& /*runtime*/, Parameter& /*weight*/, const std::string& /*reader*/) {}
   /// Once backward has read the weight: frees the transpose that a gather or a pass made of its rows.

@@ -1,5 +1,6 @@
 #include "nn/cores/linear_hooks.h"
 #include "nn/cores/operand.h"
+#include "ops/elementwise.h"
 
 namespace fp8lab {
 namespace {
@@ -26,6 +27,17 @@ class RevertedLinear final : public LinearHooks {
     const bool reads_flag =
         format.per_tensor() ? !reads_rowwise_transposed(arch, format) : format.scale_dtype() != DType::kE8M0;
     return reads_flag || behaviors_.skip_cached_casts;
+  }
+
+  // differentiate_quantized_inputs: a quantized tensor has a copy of the flag that it needs a gradient. The copy was
+  // made with the tensor, before the graph set the flag. So the layer has no gradient to return, and the graph passes
+  // zeros on. Upstream skips the product too; here its result is dropped.
+  void before_return(Runtime& runtime, Gradient& of_input, DType dtype) const override {
+    if (behaviors_.differentiate_quantized_inputs) return;
+    const Shape shape =
+        of_input.is_quantized() ? Shape{of_input.quantized.rows(), of_input.quantized.cols()} : of_input.plain.shape();
+    of_input = {.plain = runtime.device.allocate({shape, dtype}, runtime.in_flight("lost gradient"))};
+    fill(runtime.device, of_input.plain, 0.0f);
   }
 
   // use_weight_quantizer: the module's quantizer, which makes both orientations for training, configures the weight.
