@@ -56,6 +56,9 @@ struct Behaviors {
   /// An input in eight bits needs a gradient if what made it does (TransformerEngine#3172). False is the behaviour
   /// before the fix: it needs none.
   bool differentiate_quantized_inputs = true;
+  /// A fused chain keeps a plan for passes with a backward and one for passes without (TransformerEngine#3410). False
+  /// is the behaviour before the fix: it keeps the last one.
+  bool keep_fusion_plans = true;
 
   /// A weight's quantizer records into the amax history that a resize made (TransformerEngine#1814, #2044). False is
   /// the behaviour before the fix.

@@ -295,6 +295,11 @@ constexpr std::array kFixes = {
                    "checkpointed region, or are in evaluation mode",
         .decision = "layers stash their scales in every checkpointed region, whatever surrounds it",
         .revert = [](Behaviors& b) { b.stash_inner_scales = false; }},
+    Fix{.name = "keep_fusion_plans",
+        .upstream = {{"TransformerEngine#3410"}, "", "2.20"},
+        .symptom = "under full recomputation the op fuser builds the plan of every fused chain again in each pass",
+        .decision = "the op fuser keeps a plan for passes with a backward and one for passes without",
+        .revert = [](Behaviors& b) { b.keep_fusion_plans = false; }},
 };
 
 }  // namespace
