@@ -1,4 +1,4 @@
-// Which tensors of a list the launcher launches a kernel for.
+// Which tensors of a list the launcher launches a kernel for, and the limits of a list.
 
 #include "optim/launch_tables.h"
 
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "optim/optim_hooks.h"
 
 namespace fp8lab {
 namespace {
@@ -53,6 +54,37 @@ TEST(LaunchTables, TableFullOfBlocks_IsLaunched) {
 TEST(LaunchTables, TableWhoseLastPlaceIsAnEmptyTensors_Overflows) {
   EXPECT_EQ(launched_tensors(repeated(35, 1, {0}), ListDepth::kFour), 0u);
   EXPECT_THROW(launched_tensors(repeated(35, 1, {0, 1}), ListDepth::kFour), Error);
+}
+
+TEST(Handles, AreOneForEachTensorOfEachListAndOneForTheFlag) {
+  for (const auto& [tensors, lists] : {std::pair<std::size_t, std::size_t>{5080, 4}, {4064, 5}, {2540, 8}}) {
+    EXPECT_NO_THROW(check_handles(tensors, lists));
+    EXPECT_THROW(check_handles(tensors + 1, lists), Error);
+  }
+}
+
+TEST(Counts, OfElementsFit32BitsUpToTheLargestSignedNumber) {
+  EXPECT_TRUE(fits_32_bits(2'147'483'647));
+  EXPECT_FALSE(fits_32_bits(2'147'483'648));
+  EXPECT_FALSE(fits_32_bits((std::int64_t{1} << 32) + 1));  // 1 in 32 bits
+}
+
+/// True if the norm of a gradient with so many rows of 65536 elements can be computed.
+bool finds_norm(const Behaviors& behaviors, std::int64_t rows) {
+  std::vector<MatrixView> gradients{
+      {.data = nullptr, .dtype = DType::kBF16, .rows = rows, .cols = kBlock, .row_stride = kBlock}};
+  try {
+    make_adam_hooks(behaviors, {})->choose_for_norm(gradients);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+TEST(Counts, In32Bits_LetTheNormReadBeforeATensorWithMoreThan2To31Elements) {
+  EXPECT_TRUE(finds_norm({}, 32769));
+  EXPECT_TRUE(finds_norm({.count_in_64_bits = false}, 32768));
+  EXPECT_FALSE(finds_norm({.count_in_64_bits = false}, 32769));
 }
 
 }  // namespace

@@ -33,7 +33,10 @@ class ModeScope {
 }  // namespace
 
 CheckpointFrame::CheckpointFrame(Runtime& runtime, std::string name, Forward forward, const Variable& input)
-    : name_(std::move(name)), forward_(std::move(forward)) {
+    : name_(std::move(name)),
+      forward_(std::move(forward)),
+      // stash_inner_scales: the region decides by the recipe at its entry, and outside of its layers there is none.
+      stashes_scales_(runtime.behaviors.stash_inner_scales) {
   const std::string owner = "checkpoint " + name_;
   input_ = {input.value.held_by(runtime.device.holder(HolderKind::kSavedSlot, owner, "input")), input.producer};
   stash_holder_ = runtime.device.holder(HolderKind::kRecipeState, owner, "stashed scales");

@@ -15,7 +15,8 @@ namespace fp8lab {
 /// long as any of its nodes still has slots.
 ///
 /// Scales from an amax history have changed by the time of recomputation. So the first forward stashes its scales, and
-/// the second one uses them in order.
+/// the second one uses them in order. Layers choose their recipe inside the region. Hazard: at the region's entry it is
+/// unknown whether they will quantize. Rule: scales are stashed as each layer begins.
 class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
  public:
   using Forward = std::function<Variable(const Variable&)>;
@@ -29,6 +30,8 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   /// While recomputing: hands the next slot's tensor to the node that waits for it.
   void replay(const Tensor& tensor);
 
+  /// While recording: whether scales are stashed.
+  bool stashes_scales() const { return stashes_scales_; }
   void stash(Tensor scales) { stash_.push_back(std::move(scales)); }
   const Tensor& next_stashed();
   HolderId stash_holder() const { return stash_holder_; }
@@ -45,6 +48,7 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   Forward forward_;
   Variable input_;
   HolderId stash_holder_ = 0;
+  bool stashes_scales_;
   std::vector<Waiting> waiting_;
   std::vector<Tensor> stash_;
   std::size_t next_slot_ = 0;

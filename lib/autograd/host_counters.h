@@ -14,10 +14,11 @@ struct PreForwardSample {
   std::int64_t quantizer_copies = 0;
 };
 
-/// Counters of the host's work before layers. Clocks are read only if `samples` is set.
+/// Counters of the host's work. Clocks are read only if `samples` is set.
 class HostCounters {
  public:
   std::int64_t quantizer_copies = 0;
+  std::int64_t fusion_plans = 0;  ///< plans that fused chains made
   /// One sample per layer and step is appended. Reserve it, so that measuring does not allocate. Null: no measurement.
   std::vector<PreForwardSample>* samples = nullptr;
   /// Returns this thread's allocations so far; null if no one counts them.

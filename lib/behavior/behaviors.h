@@ -45,6 +45,21 @@ struct Behaviors {
   /// before the fix.
   bool reset_incomplete_workspaces = true;
 
+  // Casts of cached copies in later micro-batches of a step, in which the weight is the same. False is the behaviour
+  // before the fix: the copy is cast again.
+  bool skip_cached_casts = true;      ///< kernels of MXFP8, and Blackwell's under one scale, skip too (#3246, #3271)
+  bool skip_casts_of_experts = true;  ///< GroupedLinear skips too (#3052, #3065)
+
+  /// A checkpointed region stashes the scales of layers that choose their recipe inside it (TransformerEngine#3284,
+  /// #3394). False is the behaviour before the fix.
+  bool stash_inner_scales = true;
+  /// An input in eight bits needs a gradient if what made it does (TransformerEngine#3172). False is the behaviour
+  /// before the fix: it needs none.
+  bool differentiate_quantized_inputs = true;
+  /// A fused chain keeps a plan for passes with a backward and one for passes without (TransformerEngine#3410). False
+  /// is the behaviour before the fix: it keeps the last one.
+  bool keep_fusion_plans = true;
+
   /// A weight's quantizer records into the amax history that a resize made (TransformerEngine#1814, #2044). False is
   /// the behaviour before the fix.
   bool rebind_amax_on_resize = true;
@@ -68,6 +83,8 @@ struct Behaviors {
   bool cast_blocks_in_adam = true;      ///< Adam accepts weights in blocks and MXFP8 (TransformerEngine#2753)
   bool skip_empty_tensors = true;       ///< list kernels are launched over lists without empty tensors (#3212)
   bool count_empty_steps = true;        ///< Adam counts steps of groups that are empty on this rank (#3318)
+  bool divide_adam_lists = true;        ///< the launcher gets long lists of tensors in parts (#3418)
+  bool count_in_64_bits = true;         ///< list kernels count a tensor's elements in 64 bits (#3136)
 
   // Saved training state of sharded models (TransformerEngine#2795, #2974). False is the behaviour before the fix.
   bool shard_saved_state = true;   ///< optimizer state is saved as shards, not as one rank's tensor

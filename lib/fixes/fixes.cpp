@@ -191,6 +191,21 @@ constexpr std::array kFixes = {
                    "parameter group was empty",
         .decision = "Adam counts the steps of a parameter group that is empty on this rank",
         .revert = [](Behaviors& b) { b.count_empty_steps = false; }},
+    // The sources of 2.20.2 divide the lists.
+    Fix{.name = "divide_adam_lists",
+        .upstream = {{"TransformerEngine#2189", "TransformerEngine#3418"}, "", "2.20"},
+        .symptom =
+            "fused Adam ends with an error on models of many tensors, such as 512 experts in each of ten layers, "
+            "because the launcher runs out of tensor handles",
+        .decision = "the launcher gets lists of tensors in parts of a bounded length",
+        .revert = [](Behaviors& b) { b.divide_adam_lists = false; }},
+    Fix{.name = "count_in_64_bits",
+        .upstream = {{"TransformerEngine#2918", "TransformerEngine#3136"}, "5d1dddfe2", "2.17"},
+        .symptom =
+            "clipping a gradient of more than 2^31 elements, such as an embedding's, is an illegal memory access, "
+            "and without clipping Adam never updates this parameter",
+        .decision = "list kernels count the elements of a tensor in 64 bits",
+        .revert = [](Behaviors& b) { b.count_in_64_bits = false; }},
     Fix{.name = "cast_blocks_in_adam",
         .upstream = {{"TransformerEngine#2753"}, "fcceeb961", "2.14"},
         .symptom = "fused Adam crashes on weights in MXFP8 and in 128 x 128 blocks, sharded or not",
@@ -250,6 +265,41 @@ constexpr std::array kFixes = {
                    "step after it ends in an error",
         .decision = "a cached copy that lacks an orientation is dropped, and the weight is quantized again",
         .revert = [](Behaviors& b) { b.reset_incomplete_workspaces = false; }},
+    // #3246 fixed MXFP8's kernels, #3271 the kernel of Blackwell for one scale; both are first in 2.19.
+    Fix{.name = "skip_cached_casts",
+        .upstream = {{"TransformerEngine#3246", "TransformerEngine#3271"}, "ea41e0837", "2.19"},
+        .symptom =
+            "in CUDA graphs every micro-batch casts the cached copies of weights again: always under MXFP8, and on "
+            "blackwell also under one scale for a tensor",
+        .decision = "kernels that cast read the flag of an unchanged weight, and skip",
+        .revert = [](Behaviors& b) { b.skip_cached_casts = false; }},
+    Fix{.name = "skip_casts_of_experts",
+        .upstream = {{"TransformerEngine#3051", "TransformerEngine#3052", "TransformerEngine#3065"},
+                     "1ea48eb75",
+                     "2.17"},
+        .symptom = "in CUDA graphs GroupedLinear casts the cached copies of all experts' weights again in every "
+                   "micro-batch; under delayed scaling each time with another scale",
+        .decision = "GroupedLinear passes the flag of unchanged weights to its casts",
+        .revert = [](Behaviors& b) { b.skip_casts_of_experts = false; }},
+    // 2.14 (#2559) to 2.17.
+    Fix{.name = "differentiate_quantized_inputs",
+        .upstream = {{"TransformerEngine#3172"}, "e201f228e", "2.18"},
+        .symptom = "a linear layer whose input comes in FP8 returns no gradient for it, so the layers before it never "
+                   "learn, and no error shows it",
+        .decision = "a quantized tensor reads from the graph whether it needs a gradient",
+        .revert = [](Behaviors& b) { b.differentiate_quantized_inputs = false; }},
+    // #3284 (2.19) decides inside the region; #3394 (2.20) also covers modules in evaluation mode.
+    Fix{.name = "stash_inner_scales",
+        .upstream = {{"TransformerEngine#3284", "TransformerEngine#3394"}, "731f242a6", "2.19"},
+        .symptom = "recomputation under delayed scaling ends with an error if layers choose their recipe inside the "
+                   "checkpointed region, or are in evaluation mode",
+        .decision = "layers stash their scales in every checkpointed region, whatever surrounds it",
+        .revert = [](Behaviors& b) { b.stash_inner_scales = false; }},
+    Fix{.name = "keep_fusion_plans",
+        .upstream = {{"TransformerEngine#3410"}, "", "2.20"},
+        .symptom = "under full recomputation the op fuser builds the plan of every fused chain again in each pass",
+        .decision = "the op fuser keeps a plan for passes with a backward and one for passes without",
+        .revert = [](Behaviors& b) { b.keep_fusion_plans = false; }},
 };
 
 }  // namespace

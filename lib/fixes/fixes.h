@@ -13,7 +13,7 @@ namespace fp8lab {
 struct Upstream {
   /// Reports and pull requests, one or more: "TransformerEngine#1935". The rest of the array is empty.
   std::array<std::string_view, 3> references;
-  std::string_view commit;   ///< the commit on the main branch, abbreviated; empty: none yet
+  std::string_view commit;   ///< the commit on the main branch, abbreviated; empty: none yet, or not known
   std::string_view release;  ///< the first release that contains it: "2.15"; empty: none yet
 };
 

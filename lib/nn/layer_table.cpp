@@ -66,7 +66,8 @@ std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerC
 }
 
 constexpr std::array<std::string_view, 2> kLinearKeys{"model.bias", "training.cache_weights"};
-constexpr std::array<std::string_view, 3> kGroupedKeys{"model.bias", "model.experts", "model.split"};
+constexpr std::array<std::string_view, 4> kGroupedKeys{"model.bias", "model.experts", "model.split",
+                                                       "training.cache_weights"};
 constexpr std::array<std::string_view, 4> kNormLinearKeys{"model.form", "model.bias", "training.fused_quantize",
                                                           "training.cache_weights"};
 constexpr std::array<std::string_view, 7> kMlpKeys{"model.form",

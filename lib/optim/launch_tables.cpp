@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 #include "core/shape.h"
@@ -12,6 +13,7 @@ namespace {
 
 constexpr std::int64_t kBlockElems = 65536;
 constexpr std::int64_t kBlocksPerTable = 320;
+constexpr std::size_t kHandles = 20'321;
 
 std::size_t tensors_per_table(ListDepth depth) {
   switch (depth) {
@@ -47,5 +49,16 @@ std::size_t launched_tensors(std::span<const std::int64_t> elems, ListDepth dept
   }
   return launched;
 }
+
+void check_handles(std::size_t tensors, std::size_t lists) {
+  const std::size_t handles = tensors * lists + 1;
+  if (handles > kHandles)
+    fail(fmt::format(
+        "launch of a list of tensors: {} tensors in {} lists take {} handles in one call, and there are {}; divide the "
+        "lists among calls",
+        tensors, lists, handles, kHandles));
+}
+
+bool fits_32_bits(std::int64_t elems) { return elems <= std::numeric_limits<std::int32_t>::max(); }
 
 }  // namespace fp8lab

@@ -24,4 +24,13 @@ enum class ListDepth {
 /// Throws Error if a table overflows, because its last place went to a tensor without elements.
 std::size_t launched_tensors(std::span<const std::int64_t> elems, ListDepth depth);
 
+/// Checks the handles that one call of the launcher takes: before it fills tables, it makes one for each of `tensors`
+/// tensors in each of `lists` lists, and one for the flag that makes kernels skip. Hazard: a process has 20,321 handles
+/// (20 MiB of 1032 bytes each in Transformer Engine 2.19), so the number of tensors in a call has a limit. Rule: long
+/// lists are divided among calls. Throws Error if there are fewer handles.
+void check_handles(std::size_t tensors, std::size_t lists);
+
+/// True if a table that counts elements in 32 bits has the right size of a tensor with `elems` elements.
+bool fits_32_bits(std::int64_t elems);
+
 }  // namespace fp8lab

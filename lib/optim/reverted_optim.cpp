@@ -51,7 +51,17 @@ class RevertedAdam final : public AdamHooks {
   }
 
   // skip_empty_tensors: the list has tensors without elements.
+  // count_in_64_bits: the kernel of norms also has 32 bits for the offset of a block, which is negative beyond 2^31
+  // elements.
   void choose_for_norm(std::vector<MatrixView>& gradients) override {
+    constexpr std::int64_t kReached = std::int64_t{1} << 31;
+    if (!behaviors_.count_in_64_bits)
+      for (const MatrixView& gradient : gradients)
+        if (gradient.numel() > kReached)
+          fail(fmt::format(
+              "Adam: the norm of a gradient with {} elements is an illegal memory access, because count_in_64_bits is "
+              "reverted; keep that fix, or train without clip_norm",
+              gradient.numel()));
     if (behaviors_.skip_empty_tensors) return AdamHooks::choose_for_norm(gradients);
     elems_.clear();
     for (const MatrixView& gradient : gradients) elems_.push_back(gradient.numel());
@@ -61,7 +71,7 @@ class RevertedAdam final : public AdamHooks {
   void before_update(Runtime& runtime, const AdamUpdate& update) override {
     if (!behaviors_.fuse_moment_casts && options_.exp_avg == DType::kBF16 && options_.exp_avg_sq == DType::kBF16)
       widen_moments(runtime, update);
-    if (!behaviors_.skip_empty_tensors) choose_launched(update);
+    choose_launched(update);
     std::size_t rewrite = 0;
     for (std::size_t i = 0; i < update.parameters.size(); ++i) {
       const Parameter& shard = local_shard(*update.parameters[i]);
@@ -71,7 +81,7 @@ class RevertedAdam final : public AdamHooks {
     if (!behaviors_.measure_scale_in_adam) keep_scales(runtime, update.rewrites);
   }
 
-  bool is_launched(std::size_t index) const override { return behaviors_.skip_empty_tensors || launched_[index] != 0; }
+  bool is_launched(std::size_t index) const override { return launched_[index] != 0; }
 
   void after_update(Runtime& runtime, const AdamUpdate& /*update*/) override {
     kept_scales_ = {};
@@ -118,10 +128,11 @@ class RevertedAdam final : public AdamHooks {
     return source == AmaxSource::kHistory || (source == AmaxSource::kTensor && !behaviors_.measure_scale_in_adam);
   }
 
-  // skip_empty_tensors: finds out which parameters the launcher launches Adam's kernel for. It has a list for each
-  // group and form of parameters: weights that the kernel casts to eight bits, parameters in 16 bits, and values in
-  // f32, which include the masters of other FP8 weights. Parameters without elements count as launched: only their
-  // scales are written.
+  // Finds out which parameters the launcher launches Adam's kernel for. It has a list for each group and form of
+  // parameters: weights that the kernel casts to eight bits, parameters in 16 bits, and values in f32, which include
+  // the masters of other FP8 weights. divide_adam_lists: one call of the launcher gets an entire list.
+  // skip_empty_tensors: lists have tensors without elements. These count as launched: only their scales are written.
+  // count_in_64_bits: a table has the low 32 bits of a size, with a sign, so the kernel leaves out elements.
   void choose_launched(const AdamUpdate& update) {
     enum class Form { kEightBits, k16Bits, kF32 };
     const auto form_of = [&](const Parameter& parameter) {
@@ -143,8 +154,16 @@ class RevertedAdam final : public AdamHooks {
         }
         const bool masters =
             form == Form::kEightBits || (form == Form::k16Bits && options_.master != MasterWeights::kNone);
-        const std::size_t launched = launched_tensors(elems_, masters ? ListDepth::kFive : ListDepth::kFour);
-        for (std::size_t i = launched; i < elems_.size(); ++i) launched_[of_list_[i]] = elems_[i] == 0;
+        // Gradients, parameters, two moments and masters; of eight bits also scales, amaxes and inverse scales.
+        const std::size_t lists = form == Form::kEightBits ? 8 : masters ? 5 : 4;
+        if (!behaviors_.divide_adam_lists) check_handles(elems_.size(), lists);
+        if (!behaviors_.skip_empty_tensors) {
+          const std::size_t launched = launched_tensors(elems_, masters ? ListDepth::kFive : ListDepth::kFour);
+          for (std::size_t i = launched; i < elems_.size(); ++i) launched_[of_list_[i]] = elems_[i] == 0;
+        }
+        if (!behaviors_.count_in_64_bits)
+          for (std::size_t i = 0; i < elems_.size(); ++i)
+            if (!fits_32_bits(elems_[i])) launched_[of_list_[i]] = 0;
       }
   }
 

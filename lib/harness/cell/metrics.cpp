@@ -64,6 +64,7 @@ constexpr std::array kMetrics{
            "Python functions that a library calls before a sharded layer's own work (p50)"},
     Metric{"host.pre_forward_python_objects", "1", kLess, true,
            "blocks of Python's allocator that a library's work before a sharded layer leaves in use (p50)"},
+    Metric{"host.fusion_plans", "1", kLess, true, "plans that fused chains of operations made in the last step"},
 
     Metric{"parity.loss_gap", "1", kLess, true, "relative distance of the last loss from BF16's", 1e-4, 1.0},
     Metric{"parity.loss_progress", "1", kMore, true,
@@ -150,8 +151,9 @@ constexpr std::array kMetrics{
 using Names = std::string_view[];
 constexpr Names kMemory = {"memory.retained_bytes", "memory.peak_bytes"};
 constexpr Names kTraffic = {"traffic.all_gather_bytes"};
-constexpr Names kHost = {"host.pre_forward_ns", "host.pre_forward_allocations", "host.pre_forward_quantizer_copies",
-                         "host.pre_forward_python_calls", "host.pre_forward_python_objects"};
+constexpr Names kHost = {
+    "host.pre_forward_ns",           "host.pre_forward_allocations",    "host.pre_forward_quantizer_copies",
+    "host.pre_forward_python_calls", "host.pre_forward_python_objects", "host.fusion_plans"};
 constexpr Names kParity = {"parity.loss_gap", "parity.output_sqnr_db"};
 constexpr Names kReference = {"reference.faults"};
 constexpr Names kTwin = {"twin.losses_equal"};

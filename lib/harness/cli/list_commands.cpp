@@ -151,8 +151,9 @@ int fixes_command(const std::string& name, std::string directory, bool json, con
                      {"files", shown.files}});
       continue;
     }
+    const std::string commit = fix.commit.empty() ? "" : fmt::format(", commit {}", fix.commit);
     const std::string made =
-        fix.commit.empty() ? ", in no release yet" : fmt::format(", commit {}, release {}", fix.commit, fix.release);
+        fix.release.empty() ? ", in no release yet" : fmt::format("{}, release {}", commit, fix.release);
     const char* const never_released = fix.counterfactual ? "; counterfactual: no release was without it" : "";
     print(fmt::format("{}\n  upstream:  {}{}{}\n  symptom:   {}\n  fix:       {}\n  scenarios: {}\n", fix.name,
                       fmt::join(fix.upstream, ", "), made, never_released, fix.symptom, fix.decision,

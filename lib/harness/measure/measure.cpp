@@ -170,6 +170,7 @@ void measure_host(const TrainingRun& run, ArmResult& result) {
   put_median("host.pre_forward_ns", &PreForwardSample::nanoseconds);
   put_median("host.pre_forward_allocations", &PreForwardSample::heap_allocations);
   put_median("host.pre_forward_quantizer_copies", &PreForwardSample::quantizer_copies);
+  put(metrics, "host.fusion_plans", static_cast<double>(run.last_step_fusion_plans()));
 }
 
 /// True if the casts of the arm's run can be counted while it runs: no time is measured, and what is cast is stored, or

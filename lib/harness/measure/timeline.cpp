@@ -44,39 +44,44 @@ class Writer {
 
 std::string_view separator(std::size_t i) { return i == 0 ? "" : ","; }
 
-/// The bytes of every holder, as events change them.
+/// The bytes of every kind of holder, as events change them.
 class Replay {
  public:
-  explicit Replay(const Ledger& ledger) : ledger_(ledger), bytes_(ledger.holders()) {}
+  explicit Replay(const Ledger& ledger) : ledger_(ledger) {}
 
   void add(const LedgerEvent& event) {
-    bytes_[event.holder] += event.delta_bytes == 0 ? event.bytes : event.delta_bytes;
-    if (event.delta_bytes == 0) bytes_[event.from] -= event.bytes;
+    of(event.holder) += event.delta_bytes == 0 ? event.bytes : event.delta_bytes;
+    if (event.delta_bytes == 0) of(event.from) -= event.bytes;
     live_ += event.delta_bytes;
     if (live_ <= peak_) return;
     peak_ = live_;
-    at_peak_ = by_kind();
+    at_peak_ = bytes_;
   }
   std::int64_t live() const { return live_; }
   std::int64_t peak() const { return peak_; }
-  const std::map<std::string, std::int64_t>& at_peak() const { return at_peak_; }
-  std::map<std::string, std::int64_t> by_kind() const {
-    std::map<std::string, std::int64_t> out;
-    for (HolderId id = 0; id < ledger_.holders(); ++id) out[std::string(name(ledger_.holder(id).kind))] += bytes_[id];
-    return out;
-  }
+  std::map<std::string, std::int64_t> at_peak() const { return named(at_peak_); }
+  std::map<std::string, std::int64_t> by_kind() const { return named(bytes_); }
   std::int64_t retained() const {
     std::int64_t sum = 0;
-    for (HolderId id = 0; id < ledger_.holders(); ++id)
-      if (!outlives_backward(ledger_.holder(id).kind)) sum += bytes_[id];
+    for (std::size_t kind = 0; kind < bytes_.size(); ++kind)
+      if (!outlives_backward(static_cast<HolderKind>(kind))) sum += bytes_[kind];
     return sum;
   }
 
  private:
+  using BytesOfKinds = std::array<std::int64_t, kHolderKinds>;
+
+  std::int64_t& of(HolderId holder) { return bytes_[static_cast<std::size_t>(ledger_.holder(holder).kind)]; }
+  static std::map<std::string, std::int64_t> named(const BytesOfKinds& bytes) {
+    std::map<std::string, std::int64_t> out;
+    for (std::size_t kind = 0; kind < bytes.size(); ++kind)
+      out[std::string(name(static_cast<HolderKind>(kind)))] = bytes[kind];
+    return out;
+  }
+
   const Ledger& ledger_;
-  std::vector<std::int64_t> bytes_;
+  BytesOfKinds bytes_{}, at_peak_{};
   std::int64_t live_ = 0, peak_ = 0;
-  std::map<std::string, std::int64_t> at_peak_;
 };
 
 /// The largest difference of figures.

@@ -95,6 +95,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     transposes_ += parameter.transpose;
     early_transposes_ += parameter.transposes_early ? parameter.transpose : 0;
   }
+  stops = stops || (cell.shape.checkpoint && stash > 0 && !cell.decisions.stash_inner_scales);
   left_transposes = cell.decisions.clear_gathered_transposes ? 0 : transposes_;
   transposes_stay = cell.in_later_steps().phase.finds_transposes;
   held = (cell.shape.checkpoint ? stash + unemptied : saved) +

@@ -69,13 +69,14 @@ std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
 }
 
 /// A product for each expert. Each step of a pass runs for all experts before the next. Copies of weights are kept for
-/// backward even if weights are sharded. Backward clears the data of the inputs, not their scales per tensor.
+/// backward even if weights are sharded, unless modules cache them. Backward clears the data of the inputs, not their
+/// scales per tensor.
 Node grouped_linear(const CellNumbers& cell) {
   std::vector<Product> products;
   for (const std::int64_t rows : group_rows(cell)) {
     CellNumbers group = cell;
     group.shape.tokens = rows;
-    products.emplace_back(group, cell.shape.hidden, cell.shape.hidden, true);
+    products.emplace_back(group, cell.shape.hidden, cell.shape.hidden, cell.phase.cached == Cached::kNever);
   }
   Node node;
   node.out = cell.plain(cell.shape.hidden);
@@ -92,7 +93,7 @@ Node grouped_linear(const CellNumbers& cell) {
       begun += product.begin(run);
       const Bytes transposed = run == Run::kSaving ? product.transposed_in_forward : product.transposed_when_recorded;
       inputs += product.x.schedule();
-      weights += allocate(transposed, Owner::kGathered) + product.copy.schedule();
+      weights += allocate(transposed, Owner::kGathered) + product.cast_for_both(run);
       dropped += release(product.x.both - product.x.kept);
     }
     return begun + inputs + weights + allocate(node.out) + dropped;
@@ -261,7 +262,8 @@ Node cast_attention(const CellNumbers& cell) {
   const Schedule recorded =
       allocate(node.stash) + forward + release(qkv.both + s_scale + (exchanges ? 0 : o.both) + lse);
   node.forward = begun_saving + forward;
-  node.backward = (exchanges ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
+  const bool grad_comes_cast = exchanges && cell.decisions.differentiate_quantized_inputs;
+  node.backward = (grad_comes_cast ? Schedule{} : grad_o.schedule() + release(plain_o)) + allocate(plain_qkv) +
                   grad_qkv.schedule() + rounded(plain_qkv, comes_cast) +
                   release((comes_cast ? 0 : grad_qkv.both) + grad_o.both);
   const bool has_shells = numbers.has_shells && !comes_cast;

@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "core/check.h"
 
@@ -162,6 +164,30 @@ class OptimizerSchedule {
   Bytes eight_bit_values_ = 0, average_ = 0;
 };
 
+/// True if a list of tensors stops Adam's first step: the launcher needs a handle for each tensor of each list, and one
+/// more; and the norm's kernel has 32 bits for offsets.
+bool stops_in_lists(const TrainingConfig& training, const CellNumbers& cell, const LayersAccount& layers) {
+  constexpr std::int64_t kHandles = 20'321, kReached = std::int64_t{1} << 31;
+  const Decisions& decisions = cell.decisions;
+  if (decisions.divide_adam_lists && decisions.count_in_64_bits) return false;
+  std::map<std::pair<bool, std::int64_t>, std::int64_t> tensors;  // by kind of parameter and number of lists
+  std::int64_t largest = 0;
+  const auto count = [&](std::int64_t times, const ParameterNumbers& parameter) {
+    const bool casts = parameter.eight_bits && cell.casts.recipe.histories;
+    const bool has_master = training.master_weights != Master::kNone && cell.shape.element != kF32;
+    const std::int64_t lists = casts ? 8 : has_master && !parameter.eight_bits ? 5 : 4;
+    tensors[{parameter.is_vector, lists}] += times;
+    largest = std::max(largest, parameter.shard_elems);
+  };
+  for (const ParameterNumbers& parameter : EndsAccount(cell).parameters) count(1, parameter);
+  layers.visit([&](std::int64_t times, const LayerAccount& layer) {
+    for (const ParameterNumbers& parameter : layer.parameters) count(times, parameter);
+  });
+  if (!decisions.count_in_64_bits && training.clip_norm > 0.0 && largest > kReached) return true;
+  return !decisions.divide_adam_lists &&
+         std::ranges::any_of(tensors, [](const auto& list) { return list.first.second * list.second + 1 > kHandles; });
+}
+
 }  // namespace
 
 bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers) {
@@ -172,6 +198,7 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   if (t.optimizer == Optimizer::kNone || t.optimizer == Optimizer::kSgd) return true;
   if (t.optimizer == Optimizer::kForeachAdam)
     return t.master_weights == Master::kNone && t.moments == Moments::kF32 && t.clip_norm == 0.0;
+  if (stops_in_lists(t, cell, layers)) return false;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
     for (const ParameterNumbers& parameter : layer.parameters) eight_bits = eight_bits || parameter.eight_bits;

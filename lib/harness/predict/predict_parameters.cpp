@@ -205,7 +205,9 @@ void add_gradient(const ParameterNumbers& parameter, GradientBytes& sums) {
 }
 
 ParameterNumbers vector_parameter(const CellNumbers& cell, std::int64_t elems) {
-  return parameter_numbers(cell, elems, 1, false);
+  ParameterNumbers numbers = parameter_numbers(cell, elems, 1, false);
+  numbers.is_vector = true;
+  return numbers;
 }
 
 ParameterNumbers table_parameter(const CellNumbers& cell, std::int64_t rows, std::int64_t cols) {

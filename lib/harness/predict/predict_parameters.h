@@ -27,6 +27,7 @@ struct ParameterNumbers {
   Bytes padded = 0;     ///< the shards of all ranks in the nominal type, each padded to the rows of rank 0's
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
+  bool is_vector = false;
   bool to_be_fp8 = false;         ///< the cell keeps FP8 weights, and this is one, unless sharding refuses it
   bool eight_bits = false;        ///< the shard is stored in eight bits
   Bytes host_made = 0;            ///< kept in host memory when the parameter is made, before or without sharding

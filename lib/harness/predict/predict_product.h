@@ -29,6 +29,9 @@ struct Product {
         plain_x(cell.plain(in)),
         plain_y(cell.plain(out)),
         exchanged_x(exchanged.x ? cell.cast_rowwise(in).both : 0),
+        lost_x(exchanged.x && !cell.decisions.differentiate_quantized_inputs
+                   ? allocate(plain_x) + release(exchanged.grad_x ? cell.cast_rowwise(in).both : plain_x)
+                   : Schedule{}),
         y(made(cell, exchanged.y, out)),
         grad_x(made(cell, exchanged.grad_x, in)),
         completed(cell.casts.any_orientation
@@ -92,6 +95,19 @@ struct Product {
     return allocate(transposed, Owner::kGathered) + cast + y + release(rows_copy.both) + allocate(saved_scale) +
            release(x.both - x.kept);
   }
+  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
+  /// is recomputed.
+  Schedule cast_for_both(Run run) const {
+    const bool recomputed = run == Run::kSaving && checkpoint;
+    switch (cached) {
+      case Cached::kNever: return copy.schedule();
+      case Cached::kMade: return recomputed ? recast() : owned_by(Owner::kCachedCopies, copy.schedule());
+      case Cached::kWidened: return recomputed ? recast() : owned_by(Owner::kCachedCopies, widened);
+      case Cached::kAgain: return recast();
+      case Cached::kRead: return {};
+    }
+    return {};
+  }
   /// Cast and product, from an input that stays alive.
   Schedule forward(Run run = Run::kSaving) const { return x.schedule() + multiply(run); }
   /// make_input(), make_operand() and multiply().
@@ -109,6 +125,7 @@ struct Product {
   bool grad_y_comes_cast;
   Bytes plain_x, plain_y;
   Bytes exchanged_x;   ///< x, if it comes in eight bits
+  Schedule lost_x;     ///< zeros replace the gradient of x
   Schedule y, grad_x;  ///< schedules of the results of products, whichever type they have
   Bytes completed;     ///< transposes of what came in eight bits, made for the gradient of the weight
   ParameterNumbers weight;
@@ -150,19 +167,6 @@ struct Product {
     }
   }
   Schedule recast() const { return allocate(copy.scratch) + release(copy.scratch); }
-  /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
-  /// is recomputed.
-  Schedule cast_for_both(Run run) const {
-    const bool recomputed = run == Run::kSaving && checkpoint;
-    switch (cached) {
-      case Cached::kNever: return copy.schedule();
-      case Cached::kMade: return recomputed ? recast() : owned_by(Owner::kCachedCopies, copy.schedule());
-      case Cached::kWidened: return recomputed ? recast() : owned_by(Owner::kCachedCopies, widened);
-      case Cached::kAgain: return recast();
-      case Cached::kRead: return {};
-    }
-    return {};
-  }
   /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
   Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
@@ -170,7 +174,7 @@ struct Product {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
     const Schedule products = cast_weight + grad_x + release(quantizes_again ? copy.both : 0) +
-                              release(cleared, Owner::kGathered) + allocate(completed) +
+                              release(cleared, Owner::kGathered) + lost_x + allocate(completed) +
                               allocate(weight.unsharded, Owner::kGradients) + release(added_weight, Owner::kGradients);
     const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;

@@ -108,6 +108,12 @@ constexpr FixNumbers kFixes[] = {
     {"write_back_list_updates", [](Decisions& d) { d.write_back_list_updates = false; }},
     {"rebind_amax_on_resize", [](Decisions& d) { d.rebind_amax_on_resize = false; }},
     {"reset_incomplete_workspaces", [](Decisions& d) { d.reset_incomplete_workspaces = false; }},
+    {"skip_cached_casts", [](Decisions& d) { d.skip_cached_casts = false; }},
+    {"skip_casts_of_experts", [](Decisions& d) { d.skip_casts_of_experts = false; }},
+    {"stash_inner_scales", [](Decisions& d) { d.stash_inner_scales = false; }},
+    {"differentiate_quantized_inputs", [](Decisions& d) { d.differentiate_quantized_inputs = false; }},
+    {"divide_adam_lists", [](Decisions& d) { d.divide_adam_lists = false; }},
+    {"count_in_64_bits", [](Decisions& d) { d.count_in_64_bits = false; }},
 };
 
 template <class Row, std::size_t N>
@@ -165,6 +171,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       packed(hidden + 2 * (hidden / heads) * (config.model.kv_heads == 0 ? heads : config.model.kv_heads)),
       activated(form.activation_inputs * ffn),
       experts(config.model.experts),
+      grouped(config.model.layer == "grouped_linear"),
       uneven_split(config.model.split == GroupSplit::kUneven),
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),
@@ -223,8 +230,15 @@ CellNumbers CellNumbers::in_later_steps() const {
 CellNumbers CellNumbers::in_later_micro_batches() const {
   CellNumbers later = in_later_steps();
   later.phase.adds_gradients = !sharding.sharded;
-  if (phase.cached != Cached::kNever) later.phase.cached = Cached::kRead;
+  if (phase.cached != Cached::kNever) later.phase.cached = casts_copies_again() ? Cached::kAgain : Cached::kRead;
   return later;
+}
+
+/// Kernels of MXFP8 cannot skip, nor kernels of one scale that make only rows.
+bool CellNumbers::casts_copies_again() const {
+  if (shape.grouped && !decisions.skip_casts_of_experts) return true;
+  const bool cannot_skip = casts.recipe.per_tensor ? casts.any_orientation : casts.recipe.orientations_differ;
+  return cannot_skip && !decisions.skip_cached_casts;
 }
 
 Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) const {

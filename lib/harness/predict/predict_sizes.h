@@ -136,8 +136,20 @@ struct Decisions {
   bool rebind_amax_on_resize = true;
   /// A cached copy of a weight that lacks an orientation is made again.
   bool reset_incomplete_workspaces = true;
+  /// Later micro-batches leave cached copies as they are; else kernels that cannot skip cast them again.
+  bool skip_cached_casts = true;
+  /// The same for the copies of experts; else all of them are cast again.
+  bool skip_casts_of_experts = true;
   /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
+  /// Regions stash the scales of their layers; else recomputation under a history stops training.
+  bool stash_inner_scales = true;
+  /// A product whose input came in eight bits returns its gradient; else zeros in high precision.
+  bool differentiate_quantized_inputs = true;
+  /// Adam's launcher gets lists in parts; else it stops if a list needs too many handles.
+  bool divide_adam_lists = true;
+  /// The norm of gradients counts in 64 bits; else it stops above 2^31 elements.
+  bool count_in_64_bits = true;
 };
 
 /// What trains the cell: the own runtime, or PyTorch with the least that it holds.
@@ -186,6 +198,7 @@ struct ShapeNumbers {
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t experts;
+  bool grouped;       ///< there is a product for each expert
   bool uneven_split;  ///< groups of experts differ in size, and one is empty
   bool fused_mlp;
   bool dropout;
@@ -237,6 +250,8 @@ struct CellNumbers {
   CellNumbers in_later_steps() const;
   /// These numbers in the micro-batches of any step after its first.
   CellNumbers in_later_micro_batches() const;
+  /// True if micro-batches after the first of a step cast cached copies again.
+  bool casts_copies_again() const;
   /// Norms and activations write products' inputs in eight bits, never in high precision.
   bool casts_unstored() const { return phase.evaluates ? casts.rows_unstored : casts.unstored; }
   /// The bytes in a reduction of gradients that have `bytes` before and after it.

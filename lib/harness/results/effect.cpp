@@ -40,6 +40,7 @@ constexpr Phrase kPhrases[] = {
     {"traffic.collectives", "collectives in a step"},
     {"host.pre_forward_allocations", "heap allocations before the first kernel"},
     {"host.pre_forward_quantizer_copies", "quantizer copies before the first kernel"},
+    {"host.fusion_plans", "plans of fused chains made in a step"},
     {"host.pre_forward_python_calls", "Python calls before the layer's own work"},
     {"host.pre_forward_python_objects", "Python objects before the layer's own work"},
     {"host.pre_forward_ns", "of host time before the first kernel"},

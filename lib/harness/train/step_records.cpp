@@ -27,6 +27,7 @@ void StepRecords::begin(std::int64_t step) {
   const std::int64_t left = cell_.training.steps - step;
   if (timeline_) runtime_.device.ledger().record_timeline(step < kTimelineSteps || left <= kTimelineSteps);
   runtime_.host.samples = measures_host_work_ && is_timed(step) ? &host_work_ : nullptr;
+  fusion_plans_before_ = runtime_.host.fusion_plans;
 }
 
 void StepRecords::add_loss(std::int64_t index, float loss) {
@@ -38,6 +39,7 @@ void StepRecords::add_loss(std::int64_t index, float loss) {
 
 void StepRecords::end(std::int64_t step, const StepTimes& times) {
   if (is_timed(step)) times_.push_back(times);
+  fusion_plans_ = runtime_.host.fusion_plans - fusion_plans_before_;
   if (step == 0) host_work_of_first_step_ = host_work_.size();
 }
 

@@ -65,6 +65,8 @@ class StepRecords {
   const std::vector<StepTimes>& times() const { return times_; }
   /// The samples of every layer in every timed step but the first.
   std::vector<PreForwardSample> host_work() const;
+  /// The plans that fused chains made in the last step.
+  std::int64_t fusion_plans() const { return fusion_plans_; }
 
  private:
   bool is_timed(std::int64_t step) const;
@@ -78,6 +80,7 @@ class StepRecords {
   std::vector<StepTimes> times_;
   std::vector<PreForwardSample> host_work_;
   std::size_t host_work_of_first_step_ = 0;
+  std::int64_t fusion_plans_before_ = 0, fusion_plans_ = 0;
 };
 
 }  // namespace fp8lab

@@ -103,6 +103,8 @@ class TrainingRun {
   const std::vector<StepTimes>& times() const { return records_.times(); }
   /// The last step's collectives over all groups; null if nothing is sharded.
   const Traffic* last_step_traffic() const { return trained_.mesh() != nullptr ? &last_step_traffic_ : nullptr; }
+  /// The plans that fused chains made in the last step.
+  std::int64_t last_step_fusion_plans() const { return records_.fusion_plans(); }
   /// Makes train() measure the pre-forward host work of every layer; call it before training.
   void measure_host_work() { records_.measure_host_work(); }
   /// The samples of every layer in every timed step but the first.

@@ -25,6 +25,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
       recipe_(build.recipe),
       casts_output_(shape.casts_output),
       casts_input_gradient_(shape.casts_input_gradient),
+      grouped_(shape.grouped),
       fused_quantize_(build.fused_quantize),
       cache_weights_(build.cache_weights),
       hooks_(make_linear_hooks(build.runtime.behaviors)),
@@ -79,7 +80,7 @@ const QuantizedTensor& LinearCore::cached_weight(Runtime& runtime, const Quantiz
     Quantizer first = cast;
     first.holder = device.holder(HolderKind::kRecipeState, name_, "cached weight");
     cached_ = quantize(device, weight_->value, first);
-  } else if (runtime.first_micro_batch) {
+  } else if (runtime.first_micro_batch || !hooks_->skips_cast(device.arch(), format, grouped_)) {
     const Rewrite rewrite{.value = weight_->value, .to = &cached_, .quantizer = &cast};
     quantize_in_place(device, {&rewrite, 1});
     if (device.cast_watch() != nullptr) device.cast_watch()->saw_cast(device, weight_->value, cached_);
@@ -188,7 +189,8 @@ void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand) const {
   operand.columnwise() = make_columnwise(runtime.device, operand, runtime.workspace(name_));
 }
 
-Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight) {
+Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
+                              bool x_came_quantized) {
   Device& device = runtime.device;
   const DType dtype = weight_->spec.dtype;
   const bool came_quantized = grad_y.is_quantized();
@@ -210,6 +212,7 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
     grad_x.plain = gemm(device, product);
   copy.reset();
   hooks_->after_backward_reads(*weight_);
+  if (x_came_quantized) hooks_->before_return(runtime, grad_x, dtype);
   if (came_quantized) complete(runtime, grad.quantized);
   if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
   weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),

@@ -21,6 +21,7 @@ struct LinearShape {
   // Results that the product itself casts, under scales with a history; only for recipes whose scales have one.
   bool casts_output = false;          ///< y, in the format of activations
   bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
+  bool grouped = false;               ///< one of the products of a GroupedLinear
 };
 
 /// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the
@@ -48,11 +49,13 @@ class LinearCore {
 
   /// True if backward() uses the amax of `grad_y`.
   bool measures_gradient() const;
-  /// Returns the gradient of x; accumulates the gradients of the parameters. `grad_y` is in high precision, with or
+  /// Returns the gradient of x; accumulates the gradients of the parameters. `x_came_quantized`: forward's input came
+  /// in eight bits. `grad_y` is in high precision, with or
   /// without its amax, or quantized row-wise. Entry `x` of `saved` is forward's operand. Entry `weight` is forward's
   /// SavedWeight. Without a copy the parameter is read, so that the module keeps nothing alive; if it is in high
   /// precision and the recipe quantizes, it is quantized again, only for the gradient of x.
-  Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight);
+  Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
+                    bool x_came_quantized = false);
 
   const std::string& name() const { return name_; }
 
@@ -90,6 +93,7 @@ class LinearCore {
   const Recipe& recipe_;
   bool casts_output_;
   bool casts_input_gradient_;
+  bool grouped_;
   bool fused_quantize_;
   bool cache_weights_;
   QuantizedTensor cached_;  ///< copy of `weight_` that lives for the entire training

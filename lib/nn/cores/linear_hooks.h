@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "autograd/runtime.h"
+#include "autograd/node.h"
 
 namespace fp8lab {
 
@@ -19,6 +19,13 @@ class LinearHooks {
   virtual bool drops_incomplete_copy(const QuantFormat& format) const {
     return format.per_tensor() || !format.columnwise_is_transpose();
   }
+  /// True if a cached copy in `format` is left as it is once a step has cast it; otherwise every micro-batch casts it.
+  /// `grouped`: the copy belongs to an expert of a GroupedLinear.
+  virtual bool skips_cast(const ArchProfile& /*arch*/, const QuantFormat& /*format*/, bool /*grouped*/) const {
+    return true;
+  }
+  /// Before backward returns the gradient of an input that came in eight bits. `dtype` is its type in high precision.
+  virtual void before_return(Runtime& /*runtime*/, Gradient& /*of_input*/, DType /*dtype*/) const {}
   /// Before forward of the core `reader` reads an eight-bit weight.
   virtual void before_forward_reads(Runtime& /*runtime*/, Parameter& /*weight*/, const std::string& /*reader*/) {}
   /// Once backward has read the weight: frees the transpose that a gather or a pass made of its rows.

@@ -1,5 +1,6 @@
 #include "nn/cores/linear_hooks.h"
 #include "nn/cores/operand.h"
+#include "ops/elementwise.h"
 
 namespace fp8lab {
 namespace {
@@ -16,6 +17,27 @@ class RevertedLinear final : public LinearHooks {
   bool drops_incomplete_copy(const QuantFormat& format) const override {
     return format.per_tensor() ||
            (behaviors_.reset_incomplete_workspaces && LinearHooks::drops_incomplete_copy(format));
+  }
+
+  // skip_cached_casts: the host launches the cast in every micro-batch, and kernels skip it by a flag in device memory.
+  // The kernels of MXFP8 do not read the flag. Neither does Blackwell's under one scale, if it makes only rows. Here
+  // the host decides, so what such a kernel casts is cast again. skip_casts_of_experts: GroupedLinear passes no flag.
+  bool skips_cast(const ArchProfile& arch, const QuantFormat& format, bool grouped) const override {
+    if (grouped && !behaviors_.skip_casts_of_experts) return false;
+    const bool reads_flag =
+        format.per_tensor() ? !reads_rowwise_transposed(arch, format) : format.scale_dtype() != DType::kE8M0;
+    return reads_flag || behaviors_.skip_cached_casts;
+  }
+
+  // differentiate_quantized_inputs: a quantized tensor has a copy of the flag that it needs a gradient. The copy was
+  // made with the tensor, before the graph set the flag. So the layer has no gradient to return, and the graph passes
+  // zeros on. Upstream skips the product too; here its result is dropped.
+  void before_return(Runtime& runtime, Gradient& of_input, DType dtype) const override {
+    if (behaviors_.differentiate_quantized_inputs) return;
+    const Shape shape =
+        of_input.is_quantized() ? Shape{of_input.quantized.rows(), of_input.quantized.cols()} : of_input.plain.shape();
+    of_input = {.plain = runtime.device.allocate({shape, dtype}, runtime.in_flight("lost gradient"))};
+    fill(runtime.device, of_input.plain, 0.0f);
   }
 
   // use_weight_quantizer: the module's quantizer, which makes both orientations for training, configures the weight.

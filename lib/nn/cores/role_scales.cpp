@@ -27,7 +27,7 @@ RoleScales::RoleScales(Build& build, const std::string& owner, std::vector<Quant
 
 void RoleScales::begin_forward(Runtime& runtime) {
   if (!delayed_) return;
-  if (runtime.mode == Runtime::Mode::kRecording)
+  if (runtime.mode == Runtime::Mode::kRecording && runtime.frame->stashes_scales())
     runtime.frame->stash(delayed_->stash_scales(runtime.device, runtime.frame->stash_holder()));
   stashed_ = runtime.mode == Runtime::Mode::kRecomputing ? runtime.frame->next_stashed() : Tensor();
 }

@@ -29,9 +29,9 @@ class ExpertCore final : public LinearCore {
   Operand cast_input(Runtime& runtime, const Tensor& x) const {
     return quantize_role(runtime, forward_scales_, kInput, {.plain = x});
   }
-  /// The weight for product_into(). Quantized into `saved` unless the parameter itself can be read.
+  /// The weight for product_into(). Quantized into `saved` unless the parameter or its cached copy can be read.
   OperandView weight_for_forward(Runtime& runtime, SavedWeight& saved) {
-    return weight_rowwise(runtime, true, false, saved.copy);
+    return weight_rowwise(runtime, true, true, saved.copy);
   }
   void product_into(Runtime& runtime, const Operand& x, const OperandView& weight, const Tensor& y) const {
     if (y.rows() == 0) return;
@@ -56,7 +56,7 @@ class ExpertCore final : public LinearCore {
     return quantize_role(runtime, backward_scales_, kGradOutput, {.plain = grad_y});
   }
   OperandView weight_for_backward(Runtime& runtime, Restored& saved, std::size_t weight) {
-    std::optional<QuantizedTensor> copy;  // stays empty: forward keeps its copy
+    std::optional<QuantizedTensor> copy;  // stays empty: forward keeps its copy, or the core does
     return weight_columnwise(runtime, saved, weight, copy);
   }
   void input_gradient_into(Runtime& runtime, const Operand& grad_y, const OperandView& weight,
@@ -138,9 +138,9 @@ class GroupedLinearNode final : public ModuleNode {
 GroupedLinear::GroupedLinear(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name), group_rows_(config.group_rows()) {
   for (std::int64_t i = 0; i < config.experts; ++i)
-    experts_.push_back(
-        std::make_unique<ExpertCore>(build, fmt::format("{}.experts[{}]", name, i),
-                                     LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias}));
+    experts_.push_back(std::make_unique<ExpertCore>(
+        build, fmt::format("{}.experts[{}]", name, i),
+        LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias, .grouped = true}));
 }
 
 GroupedLinear::~GroupedLinear() = default;

@@ -11,23 +11,22 @@ namespace fp8lab {
 /// The single node of a chain.
 class ChainNode final : public ModuleNode {
  public:
-  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input,
-            const std::vector<std::unique_ptr<FusibleOp>>& ops)
-      : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.fuser_shells), ops_(ops) {}
+  ChainNode(Runtime& runtime, std::string name, std::shared_ptr<Node> input, OpFuser& fuser)
+      : ModuleNode(runtime, std::move(name), {std::move(input)}, runtime.behaviors.fuser_shells), fuser_(fuser) {}
 
   void begin_op() { first_entries_.push_back(entries()); }
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
     Operand value{.plain = std::move(grad)};
-    for (std::size_t i = ops_.size(); i-- > 0;)
-      value = ops_[i]->backward(runtime(), saved, first_entries_[i], std::move(value),
-                                i > 0 && ops_[i - 1]->measures_gradient());
+    const std::vector<FusionPlan::Step>& steps = fuser_.plan(runtime(), true).steps;
+    for (std::size_t i = steps.size(); i-- > 0;)
+      value = steps[i].op->backward(runtime(), saved, first_entries_[i], std::move(value), steps[i].measures);
     return {std::move(value.plain)};
   }
 
  private:
-  const std::vector<std::unique_ptr<FusibleOp>>& ops_;
+  OpFuser& fuser_;
   std::vector<std::size_t> first_entries_;
 };
 
@@ -96,14 +95,29 @@ class ActivationOp final : public FusibleOp {
 
 }  // namespace
 
+const FusionPlan& OpFuser::plan(Runtime& runtime, bool with_backward) {
+  std::optional<FusionPlan>& plan = plans_.at(with_backward);
+  if (plan) return *plan;
+  ++runtime.host.fusion_plans;
+  plan.emplace();
+  for (std::size_t i = 0; i < ops_.size(); ++i)
+    plan->steps.push_back(
+        {.op = ops_[i].get(), .measures = with_backward && i > 0 && ops_[i - 1]->measures_gradient()});
+  // keep_fusion_plans: there is room for one plan.
+  if (!runtime.behaviors.keep_fusion_plans) plans_.at(!with_backward).reset();
+  return *plan;
+}
+
 Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
-  const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, ops_);
+  const bool with_backward = runtime.mode == Runtime::Mode::kPlain || runtime.mode == Runtime::Mode::kRecomputing;
+  const std::vector<FusionPlan::Step>& steps = plan(runtime, with_backward).steps;
+  const auto node = std::make_shared<ChainNode>(runtime, name_, x.producer, *this);
   Operand value{.plain = x.value};
-  ops_.front()->begin_forward(runtime);
-  for (std::size_t i = 0; i < ops_.size(); ++i) {
+  steps.front().op->begin_forward(runtime);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     node->begin_op();
-    const OperandRequest next = i + 1 < ops_.size() ? ops_[i + 1]->begin_forward(runtime) : OperandRequest{};
-    value = ops_[i]->forward(runtime, *node, std::move(value), next);
+    const OperandRequest next = i + 1 < steps.size() ? steps[i + 1].op->begin_forward(runtime) : OperandRequest{};
+    value = steps[i].op->forward(runtime, *node, std::move(value), next);
   }
   value.plain.rename(runtime.in_flight(name_));
   return {std::move(value.plain), node};
