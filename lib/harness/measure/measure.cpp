@@ -7,13 +7,17 @@
 #include <cmath>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "comm/process_groups.h"
 #include "harness/cell/median.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
+#include "harness/measure/over_ranks.h"
 #include "harness/measure/parity.h"
 #include "harness/measure/reference/reference.h"
 #include "harness/measure/timeline.h"
@@ -43,15 +47,44 @@ std::string snake_case(std::string_view text) {
   return snake;
 }
 
-void measure_memory(TrainingRun& run, ArmResult& result) {
+/// Puts the largest of each figure over ranks: no rank has larger shards than rank 0. If all ranks have as many rows, a
+/// figure below rank 0's is as wrong, and is put instead. A note names a rank that differs so. Collective.
+void put_of_all_ranks(TrainingRun& run, const std::vector<std::pair<std::string, std::int64_t>>& figures,
+                      ProcessGroup* world, ArmResult& result) {
+  ProcessGroup* const ranks = run.device().computes() ? world : nullptr;
+  std::vector<std::int64_t> mine, own;
+  for (const auto& [name, bytes] : figures) mine.push_back(bytes);
+  for (const ElementRange& range : run.own_elements()) own.push_back(range.end - range.begin);
+  const std::vector<std::int64_t> all = of_all_ranks(ranks, mine, "memory of ranks"),
+                                  elements = of_all_ranks(ranks, own, "elements of shards");
+  bool even = true;
+  for (std::size_t i = 0; i < elements.size(); ++i) even = even && elements[i] == elements[i % own.size()];
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    std::size_t largest = i, smallest = i;
+    const std::string& name = figures[i].first;
+    // A rank with fewer rows than rank 0 makes padded copies of its shards. Blocks of other sizes fit into segments in
+    // another way.
+    const bool of_rank_0 = name.starts_with("memory.reserved_") || (!even && name == "memory.setup_peak_bytes");
+    for (std::size_t j = i; j < all.size() && !of_rank_0; j += mine.size()) {
+      if (all[j] > all[largest]) largest = j;
+      if (all[j] < all[smallest]) smallest = j;
+    }
+    const std::size_t shown = even && largest == i ? smallest : largest;
+    put(result.metrics, name, static_cast<double>(all[shown]));
+    if (shown != i)
+      result.notes.push_back(
+          fmt::format("{}: {} on rank {}, {} on rank 0", name, all[shown], shown / mine.size(), all[i]));
+  }
+}
+
+void measure_memory(TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Ledger& ledger = run.device().ledger();
   const LedgerMark& after_forward = last_mark(ledger, "end_of_forward");
   const LedgerMark& after_backward = last_mark(ledger, "end_of_backward");
   const LedgerMark& after_step = last_mark(ledger, "end_of_step");
   Metrics& metrics = result.metrics;
-  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) {
-    put(metrics, name, static_cast<double>(bytes));
-  };
+  std::vector<std::pair<std::string, std::int64_t>> figures;
+  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) { figures.emplace_back(name, bytes); };
   put_bytes("memory.peak_bytes", ledger.peak_bytes());
   put_bytes("memory.setup_peak_bytes", ledger.peak_bytes(PhaseKind::kSetup));
   put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
@@ -62,7 +95,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   // The driver reports the memory of all processes, so this is measured only in cells that run alone.
   if (any_group(run.cell().measure, &MetricGroup::alone))
     if (const auto overhead = run.device().driver_overhead_bytes())
-      put_bytes("memory.driver_overhead_bytes", *overhead);
+      put(metrics, "memory.driver_overhead_bytes", static_cast<double>(*overhead));
   put_bytes("memory.end_of_forward_bytes", after_forward.live_bytes);
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
@@ -75,6 +108,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   };
   put_kinds("memory.forward_by_holder.", after_forward.by_kind);
   put_kinds("memory.by_holder.", after_backward.by_kind);
+  put_of_all_ranks(run, figures, world, result);
   result.retained_by_holder = after_backward.retained_by_holder;
   result.peak_by_holder = ledger.peak_by_holder();
   result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
@@ -228,7 +262,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (cell.training.fp8_sums == Fp8Sums::kTensorCore && cell.device == "cuda")
     result.notes.emplace_back("fp8_sums: this GPU's tensor cores sum FP8 products, with or without it");
   if (memory) {
-    measure_memory(run, result);
+    measure_memory(run, is_sharded(cell) ? world : nullptr, result);
     result.timeline_json = timeline_json(run.device().ledger());
   }
   if (traffic) measure_traffic(run, result.metrics);
