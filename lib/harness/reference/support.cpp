@@ -39,8 +39,6 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
       {cell.context_parallel > 1 && quantized && training.fp8_attention,
        "FP8 attention over ranks that split sequences, whose casts follow from parts of the sums"},
       {training.validation_batches > 0 && quantized && has_history, "validation batches before a scale from a history"},
-      {training.cache_weights && training.micro_batches > 1 && recipe == "delayed",
-       "cached weights, whose scale comes from the first of several micro-batches"},
       {mesh_of(cell).shards > 1 && (training.moments == Moments::kF16 || training.moments == Moments::kE4M3),
        "moments with a scale per shard"},
       {cell.model.dropout > 0.0 && quantized && training.fp8_attention, "dropout in FP8 attention"},

@@ -19,6 +19,7 @@
 #include "harness/measure/reference/step_bounds.h"
 #include "harness/measure/reference/step_casts.h"
 #include "harness/reference/compare.h"
+#include "harness/reference/initial.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
 #include "harness/reference/update.h"
@@ -38,6 +39,8 @@ constexpr std::size_t kMostNamed = 8;
 
 /// Sums in FP32 over a vocabulary and over the tokens, relative to a loss of 1 or more.
 constexpr double kLossRounding = 0x1p-16;
+/// A sum in double that is rounded once to FP32.
+constexpr double kLossStep = 0x1p-22;
 
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
@@ -125,8 +128,10 @@ class Comparison {
     const double share =
         cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
     const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
-    for (reference_step::Model* model_of : {&exact_, &rounded_})
+    for (reference_step::Model* model_of : {&exact_, &rounded_}) {
       model_of->set_draws({.step = step_, .first_row = number * tokens});
+      model_of->set_casts_weights(!cell_.training.cache_weights || micro_batch_ == 0);
+    }
     const reference_step::Step exact = exact_.run(x, target, before, layers, share),
                                rounded = rounded_.run(x, target, before, layers, share);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
@@ -139,8 +144,9 @@ class Comparison {
       judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
             i + 1 < layers.size() ? bounds_.of_layer(i + 1) : plain);
     }
-    if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
-    if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
+    const Matrix output(tokens, out, seen.output);
+    if (language) judge("output", "y", exact.output, rounded.output, output, plain);
+    judge_loss(rounded_.loss_of(output, target), seen.loss);
     add_up(names, exact, rounded);
     ++micro_batch_;
   }
@@ -270,12 +276,14 @@ class Comparison {
 
   void judge_step(const StepValues& seen, const NamedMatrices& gradients, const std::vector<std::string>& names,
                   const std::vector<Shape>& shapes) {
+    const NamedMatrices before = named(names, shapes, seen.weights);
+    for (std::size_t i = 0; step_ == 0 && i < names.size(); ++i)
+      expect_initial(names[i], before.at(names[i]), shapes[i].rank() == 1);
     for (const std::string& name : names) {
       const Sum& sum = sums_.at(name);
       judge("gradient", name, sum.exact, sum.rounded, gradients.at(name), bounds_.of_gradient(name, sum.largest_term));
     }
-    if (!updates_are_covered()) return;
-    const NamedMatrices before = named(names, shapes, seen.weights);
+    if (cell_.training.optimizer == Optimizer::kNone) return;
     std::set<std::string> vectors;
     for (std::size_t i = 0; i < names.size(); ++i)
       if (shapes[i].rank() == 1) vectors.insert(names[i]);
@@ -345,21 +353,23 @@ class Comparison {
     return out;
   }
 
-  /// List-wise Adam rounds between decay and update.
-  bool updates_are_covered() const {
-    const TrainingConfig& training = cell_.training;
-    if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
-    return training.optimizer != Optimizer::kNone;
+  void expect_initial(const std::string& name, const Matrix& seen, bool is_vector) {
+    ++tensors_;
+    const std::string wrong = reference_step::wrong_initial_values(cell_, name, seen, is_vector);
+    if (!wrong.empty()) faults_.push_back({std::numeric_limits<double>::infinity(), wrong});
   }
 
-  /// One number has no noise to be measured by. It follows from the runtime's own logits except for roundings of FP32.
+  /// One number has no noise to be measured by. It follows from the runtime's own output except for roundings of FP32:
+  /// one at the end, and over a vocabulary one for each term.
   void judge_loss(double expected, double seen) {
     ++tensors_;
-    const double most = kLossRounding * std::max(1.0, std::abs(expected)), distance = std::abs(seen - expected);
+    const double most = is_language_model(cell_) ? kLossRounding * std::max(1.0, std::abs(expected))
+                                                 : kLossStep * std::abs(expected),
+                 distance = std::abs(seen - expected);
     if (distance <= most) return;
     faults_.push_back(
         {std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
-         fmt::format("loss mean{}: {:.7g} is not the cross-entropy of the logits, {:.7g}", where(), seen, expected)});
+         fmt::format("loss{}: {:.7g} is not the loss of the output, {:.7g}", where(), seen, expected)});
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
