@@ -42,7 +42,6 @@ std::string why_unsupported(const CellConfig& cell, std::string_view recipe) {
       {mesh_of(cell).shards > 1 && (training.moments == Moments::kF16 || training.moments == Moments::kE4M3),
        "moments with a scale per shard"},
       {cell.model.dropout > 0.0 && quantized && training.fp8_attention, "dropout in FP8 attention"},
-      {cell.model.op_fuser != OpFuser::kNone, "the operation fuser"},
       {quantized && training.fp8_sums == Fp8Sums::kTensorCore && training.fp8_mha,
        "sums of a tensor core over eight bits that attention exchanges"},
       {quantized && training.quantized_weights, "weights that live in eight bits"},

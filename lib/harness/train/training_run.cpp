@@ -87,6 +87,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       cast_steps_(options.cast_steps),
       saw_micro_batch_(options.saw_micro_batch),
       saw_step_(options.saw_step),
+      saw_validation_(options.saw_validation),
       saw_layer_(options.saw_layer),
       watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted),
@@ -181,6 +182,9 @@ void TrainingRun::validate(std::int64_t steps) {
     runtime_.mode = Runtime::Mode::kPlain;
     device_->synchronize();
     if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
+    if (saw_validation_)
+      saw_validation_(device_->read(output.value),
+                      batch_.target ? device_->read(batch_.target) : std::vector<float>());
     batch_ = {};
   }
   if (compares && trained_.scales() != scales) validations_keep_scales_ = false;
