@@ -95,9 +95,10 @@ NamedMatrices Update::step(const NamedMatrices& parameters, const NamedMatrices&
         m.values[i] = as_floats(m.values[i], g, 1.0 - beta1);
         v.values[i] = as_floats(v.values[i], g * g, 1.0 - beta2);
       }
-      // List-wise Adam decays a parameter by an operation of its own, whose result has the parameter's type.
+      // List-wise Adam decays a parameter by an operation of its own: a factor in FP32, and a result of the parameter's
+      // type.
       if (training_.optimizer == Optimizer::kForeachAdam)
-        value = rounded(value * (1.0 - rate * std::exchange(decoupled, 0.0)), of_parameters);
+        value = rounded(value * rounded(1.0 - rate * std::exchange(decoupled, 0.0), kF32), of_parameters);
       const double quotient = m.values[i] / correction1 / (std::sqrt(v.values[i] / correction2) + kEpsilon);
       value -= rate * (quotient + decoupled * value);
       if (has_masters) value = rounded(value, kF32);
