@@ -54,7 +54,8 @@ std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
 
 /// What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one.
 float share_of_micro_batch(const TrainingConfig& training, std::int64_t mean_over) {
-  return training.loss == Loss::kSum ? 1.0f : 1.0f / static_cast<float>(mean_over > 0 ? mean_over : training.micro_batches);
+  return training.loss == Loss::kSum ? 1.0f
+                                     : 1.0f / static_cast<float>(mean_over > 0 ? mean_over : training.micro_batches);
 }
 
 constexpr double kPlantedShare = 0.05;  // share of a step's time
@@ -183,8 +184,7 @@ void TrainingRun::validate(std::int64_t steps) {
     device_->synchronize();
     if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
     if (saw_validation_)
-      saw_validation_(device_->read(output.value),
-                      batch_.target ? device_->read(batch_.target) : std::vector<float>());
+      saw_validation_(device_->read(output.value), batch_.target ? device_->read(batch_.target) : std::vector<float>());
     batch_ = {};
   }
   if (compares && trained_.scales() != scales) validations_keep_scales_ = false;

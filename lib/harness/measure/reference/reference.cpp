@@ -135,7 +135,8 @@ class Comparison {
     const auto batches = static_cast<std::size_t>(cell_.training.validation_batches);
     for (std::size_t i = 0; i < seen.size(); ++i) {
       double expected = 0.0;
-      for (std::size_t j = 0; j < batches; ++j) expected += validated_.at(i * batches + j) / static_cast<double>(batches);
+      for (std::size_t j = 0; j < batches; ++j)
+        expected += validated_.at(i * batches + j) / static_cast<double>(batches);
       expect_loss(fmt::format("validation loss{}, after step {}", of_rank(), seen[i].step), expected, seen[i].loss);
     }
   }
@@ -286,7 +287,8 @@ class Comparison {
             difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
-            bounds_.with(share, vectors.contains(name) ? bounds_.step_at(reference_step::amax_of(before.at(name))) : 0.0));
+            bounds_.with(share,
+                         vectors.contains(name) ? bounds_.step_at(reference_step::amax_of(before.at(name))) : 0.0));
   }
 
   /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must
@@ -354,7 +356,8 @@ class Comparison {
   void expect_next_tokens(const Matrix& tokens, const Matrix& targets) {
     const std::int64_t batch = cell_.model.batch, parts = cell_.context_parallel;
     const std::int64_t part = parts > 1 ? world_->rank() % parts : 0;
-    const std::vector<std::int64_t> places = reference_step::positions(cell_.model.seq, static_cast<int>(part), static_cast<int>(parts));
+    const std::vector<std::int64_t> places =
+        reference_step::positions(cell_.model.seq, static_cast<int>(part), static_cast<int>(parts));
     std::size_t wrong = 0;
     for (std::size_t i = 0; i + 1 < places.size(); ++i)
       for (std::int64_t s = 0; places[i + 1] == places[i] + 1 && s < batch; ++s) {
@@ -375,9 +378,8 @@ class Comparison {
                                                  : kLossStep * std::abs(expected),
                  distance = std::abs(seen - expected);
     if (distance <= most) return;
-    faults_.push_back(
-        {std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
-         fmt::format("{}: {:.7g} is not the loss of the output, {:.7g}", name, seen, expected)});
+    faults_.push_back({std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
+                       fmt::format("{}: {:.7g} is not the loss of the output, {:.7g}", name, seen, expected)});
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
@@ -431,24 +433,25 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
   std::vector<Shape> shapes;
   // Q, K and V share the scale of one amax, which no cast of one of them shows.
   StepCasts casts(cell.training.steps - 1, !cell.training.fp8_attention);
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
-                  {.world = world,
-                   .casts = &casts,
-                   .cast_steps = cell.training.steps,
-                   .saw_micro_batch =
-                       [&](const StepValues& seen) {
-                         StepValues judged = seen;
-                         if (plants_on(cell, arm, world))
-                           for (float& value : judged.layers.back().output) value = -value;
-                         comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
-                         casts.end_micro_batch();
-                       },
-                   .saw_step =
-                       [&](const StepValues& seen) {
-                         comparison.saw_step(seen, names, shapes);
-                         comparison.saw_averages(seen, names, run.own_elements());
-                       },
-                   .saw_validation = [&](const auto& output, const auto& target) { comparison.saw_validation(output, target); }});
+  TrainingRun run(
+      cell, behaviors_of(cell, arm), recipe,
+      {.world = world,
+       .casts = &casts,
+       .cast_steps = cell.training.steps,
+       .saw_micro_batch =
+           [&](const StepValues& seen) {
+             StepValues judged = seen;
+             if (plants_on(cell, arm, world))
+               for (float& value : judged.layers.back().output) value = -value;
+             comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
+             casts.end_micro_batch();
+           },
+       .saw_step =
+           [&](const StepValues& seen) {
+             comparison.saw_step(seen, names, shapes);
+             comparison.saw_averages(seen, names, run.own_elements());
+           },
+       .saw_validation = [&](const auto& output, const auto& target) { comparison.saw_validation(output, target); }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);

@@ -90,9 +90,9 @@ class PartRecorder : public StepWatch {
 constexpr double kRoundingsOfSum = 3.0;
 
 /// The square of what each element's parts, divided by `divisor`, are rounded by together; or the sum of their squares
-/// if it is larger, because parts of other runs may round otherwise, and not cancel as these do. And the sum over ranks,
-/// their mean, and its addition to the micro-batches before each round by up to `rounding` of some parts, which need not
-/// cancel as all of them do.
+/// if it is larger, because parts of other runs may round otherwise, and not cancel as these do. And the sum over
+/// ranks, their mean, and its addition to the micro-batches before each round by up to `rounding` of some parts, which
+/// need not cancel as all of them do.
 Lists noise_of_parts(const std::vector<Lists>& rounded, const std::vector<Lists>& exact, double divisor,
                      double rounding) {
   Lists out;
@@ -130,8 +130,8 @@ CellConfig in_f32(const CellConfig& twin) {
   return exact;
 }
 
-/// By step, if the twin has parts. As in the cell, a part's loss is a mean over a rank's micro-batches, so that each cast
-/// rounds the values that the cell's does.
+/// By step, if the twin has parts. As in the cell, a part's loss is a mean over a rank's micro-batches, so that each
+/// cast rounds the values that the cell's does.
 std::vector<Lists> noise_by_step(const PlainTwin& twin, std::int64_t micro_batches, const Recipe& recipe,
                                  const std::vector<RecordedStep>& steps) {
   std::vector<Lists> out;
