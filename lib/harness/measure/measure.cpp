@@ -5,15 +5,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "comm/process_groups.h"
 #include "harness/cell/median.h"
 #include "harness/cell/metrics.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/arms.h"
+#include "harness/measure/over_ranks.h"
 #include "harness/measure/parity.h"
 #include "harness/measure/reference/reference.h"
 #include "harness/measure/timeline.h"
@@ -43,15 +48,54 @@ std::string snake_case(std::string_view text) {
   return snake;
 }
 
-void measure_memory(TrainingRun& run, ArmResult& result) {
+using Figures = std::vector<std::pair<std::string, std::int64_t>>;
+
+/// Puts each figure of the rank whose figure is the largest; if the smallest should be as large, and rank 0 has the
+/// largest, of the rank with the smallest. A note names a rank other than 0. Collective. `may_differ`: by name, figures
+/// that are put as rank 0 has them; `may_be_less`: those of other ranks may be smaller.
+void put_of_all_ranks(const Figures& figures, const std::function<bool(const std::string&)>& may_differ,
+                      bool may_be_less, ProcessGroup* world, ArmResult& result) {
+  std::vector<std::int64_t> mine;
+  for (const auto& [name, figure] : figures) mine.push_back(figure);
+  const std::vector<std::int64_t> all = of_all_ranks(world, mine, "figures of ranks");
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const std::string& name = figures[i].first;
+    std::size_t largest = i, smallest = i;
+    for (std::size_t j = i; j < all.size() && !may_differ(name); j += mine.size()) {
+      if (all[j] > all[largest]) largest = j;
+      if (all[j] < all[smallest]) smallest = j;
+    }
+    const std::size_t shown = !may_be_less && largest == i ? smallest : largest;
+    put(result.metrics, name, static_cast<double>(all[shown]));
+    if (shown != i)
+      result.notes.push_back(
+          fmt::format("{}: {} on rank {}, {} on rank 0", name, all[shown], shown / mine.size(), all[i]));
+  }
+}
+
+/// Puts figures of memory: no rank has larger shards than rank 0. Collective.
+void put_memory(TrainingRun& run, const Figures& figures, ProcessGroup* world, ArmResult& result) {
+  std::vector<std::int64_t> own;
+  for (const ElementRange& range : run.own_elements()) own.push_back(range.end - range.begin);
+  const std::vector<std::int64_t> elements = of_all_ranks(world, own, "elements of shards");
+  bool even = true;
+  for (std::size_t i = 0; i < elements.size(); ++i) even = even && elements[i] == elements[i % own.size()];
+  // A rank with fewer rows than rank 0 makes padded copies of its shards. Blocks of other sizes fit into segments in
+  // another way.
+  const auto may_differ = [&](const std::string& name) {
+    return name.starts_with("memory.reserved_") || (!even && name == "memory.setup_peak_bytes");
+  };
+  put_of_all_ranks(figures, may_differ, !even, world, result);
+}
+
+void measure_memory(TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Ledger& ledger = run.device().ledger();
   const LedgerMark& after_forward = last_mark(ledger, "end_of_forward");
   const LedgerMark& after_backward = last_mark(ledger, "end_of_backward");
   const LedgerMark& after_step = last_mark(ledger, "end_of_step");
   Metrics& metrics = result.metrics;
-  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) {
-    put(metrics, name, static_cast<double>(bytes));
-  };
+  Figures figures;
+  const auto put_bytes = [&](const std::string& name, std::int64_t bytes) { figures.emplace_back(name, bytes); };
   put_bytes("memory.peak_bytes", ledger.peak_bytes());
   put_bytes("memory.setup_peak_bytes", ledger.peak_bytes(PhaseKind::kSetup));
   put_bytes("memory.forward_peak_bytes", ledger.peak_bytes(PhaseKind::kForward));
@@ -62,7 +106,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   // The driver reports the memory of all processes, so this is measured only in cells that run alone.
   if (any_group(run.cell().measure, &MetricGroup::alone))
     if (const auto overhead = run.device().driver_overhead_bytes())
-      put_bytes("memory.driver_overhead_bytes", *overhead);
+      put(metrics, "memory.driver_overhead_bytes", static_cast<double>(*overhead));
   put_bytes("memory.end_of_forward_bytes", after_forward.live_bytes);
   put_bytes("memory.end_of_backward_bytes", after_backward.live_bytes);
   put_bytes("memory.end_of_step_bytes", after_step.live_bytes);
@@ -75,6 +119,7 @@ void measure_memory(TrainingRun& run, ArmResult& result) {
   };
   put_kinds("memory.forward_by_holder.", after_forward.by_kind);
   put_kinds("memory.by_holder.", after_backward.by_kind);
+  put_memory(run, figures, world, result);
   result.retained_by_holder = after_backward.retained_by_holder;
   result.peak_by_holder = ledger.peak_by_holder();
   result.sequence_hash = fmt::format("{:016x}", ledger.sequence_hash());
@@ -133,10 +178,14 @@ void measure_time(const TrainingRun& run, ArmResult& result) {
 
 constexpr const char* kNotSharded = "nothing is sharded";
 
-void measure_traffic(const TrainingRun& run, Metrics& metrics) {
+void measure_traffic(const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Traffic* traffic = run.last_step_traffic();
+  Figures figures;
   const auto put_figure = [&](const char* name, std::int64_t figure) {
-    put(metrics, name, traffic ? std::optional(static_cast<double>(figure)) : std::nullopt, traffic ? "" : kNotSharded);
+    if (traffic)
+      figures.emplace_back(name, figure);
+    else
+      put(result.metrics, name, std::nullopt, kNotSharded);
   };
   const Traffic of = traffic ? *traffic : Traffic{};
   const auto bytes = [&](CollectiveKind kind) { return of.of(kind).payload_bytes + of.of(kind).scale_bytes; };
@@ -150,6 +199,8 @@ void measure_traffic(const TrainingRun& run, Metrics& metrics) {
   put_figure("traffic.all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
   put_figure("traffic.ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
   put_figure("traffic.collectives", collectives);
+  // Every rank counts the full arrays of the collectives in which it is.
+  put_of_all_ranks(figures, [](const std::string&) { return false; }, false, world, result);
 }
 
 void measure_host(const TrainingRun& run, ArmResult& result) {
@@ -227,11 +278,13 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   for (std::string& note : run.device().notes()) result.notes.push_back(std::move(note));
   if (cell.training.fp8_sums == Fp8Sums::kTensorCore && cell.device == "cuda")
     result.notes.emplace_back("fp8_sums: this GPU's tensor cores sum FP8 products, with or without it");
+  // Groups of a device of shapes only move no data.
+  ProcessGroup* const ranks = is_sharded(cell) && run.device().computes() ? world : nullptr;
   if (memory) {
-    measure_memory(run, result);
+    measure_memory(run, ranks, result);
     result.timeline_json = timeline_json(run.device().ledger());
   }
-  if (traffic) measure_traffic(run, result.metrics);
+  if (traffic) measure_traffic(run, ranks, result);
   if (asks_for(cell, "host")) measure_host(run, result);
   if (asks_for(cell, "time")) measure_time(run, result);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);

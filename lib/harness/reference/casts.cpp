@@ -108,8 +108,11 @@ Operand Casts::cast(const std::string& place, Role role, const Matrix& x) {
   if (exact_ || scaling_ == Scaling::kNone || in_plain_layer_) return {x, x};
   sources_[place] = x;
   if (scaling_ == Scaling::kDelayed) {
+    if (role == Role::kWeight && !casts_weights_) return weights_.at(place);
     const Matrix made = cast_delayed(place, role, x);
-    return {made, made, unit_of(history(place, role).scale)};
+    const Operand out{made, made, unit_of(history(place, role).scale)};
+    if (role == Role::kWeight) weights_.insert_or_assign(place, out);
+    return out;
   }
   BlockCast cast{.format = format_of(role), .scale = scale_, .epsilon = epsilon_};
   if (scaling_ == Scaling::kBlock && role == Role::kWeight) cast.block_rows = cast.block_cols = 128;

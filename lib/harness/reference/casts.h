@@ -101,6 +101,8 @@ class Casts {
   /// over all ranks, of a list that is as long on each of them.
   void set_group(std::function<void(std::vector<double>&)> largest) { largest_over_ranks_ = std::move(largest); }
 
+  /// False: this pass reads cached weights, cast in the first of a step's passes.
+  void set_casts_weights(bool casts) { casts_weights_ = casts; }
   /// The scales of the next pass come from the amaxes of this one.
   void end_forward() { end_pass(forward_); }
   void end_backward() { end_pass(backward_); }
@@ -137,6 +139,8 @@ class Casts {
   std::int64_t first_plain_ = 0;   ///< the layers before this one are not cast
   std::int64_t end_of_casts_ = 0;  ///< and so are those from this one on
   bool in_plain_layer_ = false;
+  bool casts_weights_ = true;
+  std::map<std::string, Operand> weights_;  ///< under delayed scaling, as they were cast last
   Histories forward_;
   Histories backward_;
   std::map<std::string, Matrix> sources_;

@@ -56,13 +56,6 @@ Value Model::head(const Matrix& x) {
           }};
 }
 
-double Model::cross_entropy_of(const Matrix& logits, const Matrix& targets) const {
-  Step step;
-  step.output = logits;
-  cross_entropy(targets, step);
-  return step.loss;
-}
-
 Matrix Model::cross_entropy(const Matrix& targets, Step& step) const {
   Matrix grad(step.output.rows, step.output.cols);
   const double count = static_cast<double>(grad.rows);

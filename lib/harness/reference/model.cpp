@@ -238,6 +238,13 @@ Matrix Model::distance(const Matrix& target, Step& step) const {
   return grad;
 }
 
+double Model::loss_of(const Matrix& output, const Matrix& target) const {
+  Step step;
+  step.output = output;
+  is_language_model(cell_) ? cross_entropy(target, step) : distance(target, step);
+  return step.loss;
+}
+
 Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
                 const std::vector<SeenLayer>& seen, double share) {
   static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},

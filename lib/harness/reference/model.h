@@ -53,8 +53,8 @@ class Model {
   /// loss counts in the loss of the step, as its gradient does.
   Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
            const std::vector<SeenLayer>& seen = {}, double share = 1.0);
-  /// The mean cross-entropy of these logits.
-  double cross_entropy_of(const Matrix& logits, const Matrix& targets) const;
+  /// The loss of an output, or of logits.
+  double loss_of(const Matrix& output, const Matrix& target) const;
   /// Chooses the masks of the next runs.
   void set_draws(const Draws& draws) { draws_ = draws; }
   /// The tokens of the next runs are a part of each sequence: attention needs the tokens of all parts. run() is then
@@ -62,6 +62,8 @@ class Model {
   void set_parts(SequenceParts parts) { parts_ = std::move(parts); }
   /// As Casts::set_group().
   void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
+  /// As Casts::set_casts_weights().
+  void set_casts_weights(bool casts) { casts_.set_casts_weights(casts); }
   /// As Casts::set_seen_amaxes().
   void set_seen_amaxes(const SeenAmaxes* seen) { casts_.set_seen_amaxes(seen); }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".

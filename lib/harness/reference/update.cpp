@@ -68,6 +68,7 @@ NamedMatrices Update::step(const NamedMatrices& parameters, const NamedMatrices&
   const double clip = clip_factor(gradients, training_.clip_norm), rate = learning_rate();
   const double beta1 = training_.beta1, beta2 = training_.beta2;
   const double correction1 = 1.0 - std::pow(beta1, steps_), correction2 = 1.0 - std::pow(beta2, steps_);
+  const Format& of_parameters = training_.param_dtype == ParamDType::kF32 ? kF32 : kBF16;
   NamedMatrices out;
   for (const auto& [name, gradient] : gradients) {
     const bool decays = !vectors.contains(name) || !training_.decay_only_matrices;
@@ -85,7 +86,7 @@ NamedMatrices Update::step(const NamedMatrices& parameters, const NamedMatrices&
     for (std::size_t i = 0; i < p.values.size(); ++i) {
       double& value = p.values[i];
       const double coupled = training_.decoupled_decay ? 0.0 : decay;
-      const double decoupled = training_.decoupled_decay ? decay : 0.0;
+      double decoupled = training_.decoupled_decay ? decay : 0.0;
       const double g = clip * gradient.values[i] + coupled * value;
       if (training_.moments == Moments::kF32) {
         m.values[i] += (1.0 - beta1) * (g - m.values[i]);
@@ -94,6 +95,10 @@ NamedMatrices Update::step(const NamedMatrices& parameters, const NamedMatrices&
         m.values[i] = as_floats(m.values[i], g, 1.0 - beta1);
         v.values[i] = as_floats(v.values[i], g * g, 1.0 - beta2);
       }
+      // List-wise Adam decays a parameter by an operation of its own: a factor in FP32, and a result of the parameter's
+      // type.
+      if (training_.optimizer == Optimizer::kForeachAdam)
+        value = rounded(value * rounded(1.0 - rate * std::exchange(decoupled, 0.0), kF32), of_parameters);
       const double quotient = m.values[i] / correction1 / (std::sqrt(v.values[i] / correction2) + kEpsilon);
       value -= rate * (quotient + decoupled * value);
       if (has_masters) value = rounded(value, kF32);

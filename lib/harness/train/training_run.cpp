@@ -53,8 +53,9 @@ std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
 }
 
 /// What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one.
-float share_of_micro_batch(const TrainingConfig& training) {
-  return training.loss == Loss::kSum ? 1.0f : 1.0f / static_cast<float>(training.micro_batches);
+float share_of_micro_batch(const TrainingConfig& training, std::int64_t mean_over) {
+  return training.loss == Loss::kSum ? 1.0f
+                                     : 1.0f / static_cast<float>(mean_over > 0 ? mean_over : training.micro_batches);
 }
 
 constexpr double kPlantedShare = 0.05;  // share of a step's time
@@ -87,9 +88,11 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       cast_steps_(options.cast_steps),
       saw_micro_batch_(options.saw_micro_batch),
       saw_step_(options.saw_step),
+      saw_validation_(options.saw_validation),
       saw_layer_(options.saw_layer),
       watch_(device_->computes() ? options.watch : nullptr),
-      planted_(options.planted) {
+      planted_(options.planted),
+      share_(share_of_micro_batch(cell.training, options.mean_over)) {
   if (saw_step_) tap_layers(trained_.model(), step_values_.layers, saw_layer_);
   if (planted_)
     planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},
@@ -180,6 +183,8 @@ void TrainingRun::validate(std::int64_t steps) {
     runtime_.mode = Runtime::Mode::kPlain;
     device_->synchronize();
     if (device_->computes()) sum += static_cast<double>(device_->read(loss.value).front());
+    if (saw_validation_)
+      saw_validation_(device_->read(output.value), batch_.target ? device_->read(batch_.target) : std::vector<float>());
     batch_ = {};
   }
   if (compares && trained_.scales() != scales) validations_keep_scales_ = false;
@@ -211,8 +216,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   device_->synchronize();
   times.forward_ms += watch.lap_ms();
   ledger.mark("end_of_forward");
-  const float share = share_of_micro_batch(cell_.training);
-  if (device_->computes()) records_.add_loss(index, share * device_->read(loss_.value).front());
+  if (device_->computes()) records_.add_loss(index, share_ * device_->read(loss_.value).front());
   if (watch_ != nullptr) watch_->saw_output(*device_, output_.value);
   if (keep) values_.output = device_->read(output_.value);
   if (saw_step_) {
@@ -227,7 +231,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   watch.lap_ms();
   ledger.set_phase(PhaseKind::kBackward, number);
   Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
-  fill(*device_, gradient, share);
+  fill(*device_, gradient, share_);
   run_backward(runtime_, loss_, std::move(gradient));
   if (saw_step_) trained_.add_amaxes(model.registry().backward_scales, step_values_.amaxes);
   model.update_backward_scales(runtime_, world_.get());
@@ -260,7 +264,7 @@ TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<fl
     out.output = device_->read(output.value);
     if (is_language_model(cell_)) output.value = {};  // backward writes the logits' gradient over them
     Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
-    fill(*device_, gradient, share_of_micro_batch(cell_.training));
+    fill(*device_, gradient, share_);
     run_backward(runtime_, loss, std::move(gradient));
     trained_.model().update_backward_scales(runtime_, world_.get());
   }

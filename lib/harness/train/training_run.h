@@ -62,9 +62,13 @@ struct TrainingRunOptions {
   /// read. Ranks call them together.
   std::function<void(const StepValues&)> saw_micro_batch = {};
   std::function<void(const StepValues&)> saw_step = {};
+  /// Gets the output and the target of every batch of a validation.
+  std::function<void(const std::vector<float>& output, const std::vector<float>& target)> saw_validation = {};
   SawLayer saw_layer = {};     ///< with `saw_step` only: gets the values of layers in the order of execution
   StepWatch* watch = nullptr;  ///< must outlive the run
   std::int64_t joined = 1;     ///< see Batches
+  /// The micro-batches over which a step's loss is the mean; 0: all of them. Their gradients are added up.
+  std::int64_t mean_over = 0;
 };
 
 /// One rank's training loop of a cell, as users of the libraries write it. A step is: make the input; forward and loss;
@@ -188,10 +192,12 @@ class TrainingRun {
   CastWatch* casts_;
   std::int64_t cast_steps_;
   std::function<void(const StepValues&)> saw_micro_batch_, saw_step_;
+  std::function<void(const std::vector<float>&, const std::vector<float>&)> saw_validation_;
   SawLayer saw_layer_;
   StepWatch* watch_;        ///< null: no one watches
   StepValues step_values_;  ///< the present step's, if saw_step_ uses them
   bool planted_;
+  float share_;  ///< what a micro-batch's loss counts in the loss of the step
   Tensor planted_byte_;
   bool keep_values_ = false;
   bool validations_keep_scales_ = true;

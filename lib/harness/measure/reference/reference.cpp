@@ -16,9 +16,11 @@
 #include "harness/measure/arms.h"
 #include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
+#include "harness/measure/reference/mean_over_ranks.h"
 #include "harness/measure/reference/step_bounds.h"
 #include "harness/measure/reference/step_casts.h"
 #include "harness/reference/compare.h"
+#include "harness/reference/initial.h"
 #include "harness/reference/model.h"
 #include "harness/reference/support.h"
 #include "harness/reference/update.h"
@@ -38,6 +40,8 @@ constexpr std::size_t kMostNamed = 8;
 
 /// Sums in FP32 over a vocabulary and over the tokens, relative to a loss of 1 or more.
 constexpr double kLossRounding = 0x1p-16;
+/// A sum in double that is rounded once to FP32.
+constexpr double kLossStep = 0x1p-22;
 
 /// std::max would drop a NaN, on which every gate fails.
 double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
@@ -45,37 +49,6 @@ double larger(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 /// A largest magnitude of the runtime's is taken for the reference's if they are this close, relative to them. An
 /// element of a gradient is a sum over products of eight bits, and a step of one of these moves it by some percent.
 constexpr double kSameAmax = 0x1p-4;
-
-/// A gradient over all ranks, on each of them: reduced to the mean in the type of the reduction, over shards and then
-/// over replicas. Collective. `rounds`: as the types of the reduction and of parameters do.
-Matrix mean_over_ranks(const CellConfig& cell, ProcessGroup* world, const reference_step::Casts& storage,
-                       const Matrix& mine, bool rounds) {
-  if (world == nullptr) return mine;
-  const bool in_bf16 =
-      cell.reduce_dtype ? *cell.reduce_dtype == ReduceDType::kBF16 : cell.training.param_dtype == ParamDType::kBF16;
-  const reference_step::Format& format = in_bf16 ? reference_step::kBF16 : reference_step::kF32;
-  const auto round = [&](Matrix& values) {
-    for (double& value : values.values)
-      if (rounds) value = reference_step::rounded(value, format);
-  };
-  Matrix sent = mine;
-  round(sent);
-  const std::vector<double> all = of_all_ranks(world, sent.values, "reference gradients");
-  const MeshText mesh = mesh_of(cell);
-  Matrix sum(mine.rows, mine.cols);
-  auto from = all.begin();
-  for (int replica = 0; replica < mesh.replicas; ++replica) {
-    Matrix of_replica(mine.rows, mine.cols);
-    for (int shard = 0; shard < mesh.shards; ++shard)
-      for (double& value : of_replica.values) value += *from++;
-    round(of_replica);
-    sum = reference_step::sum(sum, of_replica);
-  }
-  round(sum);
-  for (double& value : sum.values) value /= world->size();
-  round(sum);
-  return rounds ? storage.stored(std::move(sum)) : sum;
-}
 
 /// Every rank compares its own micro-batches; what ranks add up, and weights, are compared on rank 0.
 class Comparison {
@@ -118,6 +91,7 @@ class Comparison {
     const std::int64_t in = language ? 1 : model.hidden, out = language ? model.vocabulary : model.hidden;
     const Matrix x(tokens, in, seen.x), target = seen.target.empty() ? Matrix() : Matrix(tokens, in, seen.target);
     const NamedMatrices before = named(names, shapes, seen.weights);
+    if (language) expect_next_tokens(x, target);
     std::vector<SeenLayer> layers;
     for (const LayerValues& layer : seen.layers)
       layers.push_back({Matrix(tokens, model.hidden, layer.input), Matrix(tokens, model.hidden, layer.output),
@@ -125,8 +99,10 @@ class Comparison {
     const double share =
         cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
     const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
-    for (reference_step::Model* model_of : {&exact_, &rounded_})
+    for (reference_step::Model* model_of : {&exact_, &rounded_}) {
       model_of->set_draws({.step = step_, .first_row = number * tokens});
+      model_of->set_casts_weights(!cell_.training.cache_weights || micro_batch_ == 0);
+    }
     const reference_step::Step exact = exact_.run(x, target, before, layers, share),
                                rounded = rounded_.run(x, target, before, layers, share);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
@@ -139,10 +115,30 @@ class Comparison {
       judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
             i + 1 < layers.size() ? bounds_.of_layer(i + 1) : plain);
     }
-    if (language) judge("output", "y", exact.output, rounded.output, Matrix(tokens, out, seen.output), plain);
-    if (language) judge_loss(rounded_.cross_entropy_of(Matrix(tokens, out, seen.output), target), seen.loss);
+    const Matrix output(tokens, out, seen.output);
+    if (language) judge("output", "y", exact.output, rounded.output, output, plain);
+    expect_loss(fmt::format("loss{}", where()), rounded_.loss_of(output, target), seen.loss);
     add_up(names, exact, rounded);
     ++micro_batch_;
+  }
+
+  void saw_validation(const std::vector<float>& output, const std::vector<float>& target) {
+    const std::int64_t tokens = seq_of_rank(cell_) * cell_.model.batch;
+    const auto matrix = [&](const std::vector<float>& values) {
+      return values.empty() ? Matrix() : Matrix(tokens, std::ssize(values) / tokens, values);
+    };
+    validated_.push_back(rounded_.loss_of(matrix(output), matrix(target)));
+  }
+
+  /// Compares the mean losses of this rank's validations.
+  void saw_validations(const std::vector<ValidationLoss>& seen) {
+    const auto batches = static_cast<std::size_t>(cell_.training.validation_batches);
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      double expected = 0.0;
+      for (std::size_t j = 0; j < batches; ++j)
+        expected += validated_.at(i * batches + j) / static_cast<double>(batches);
+      expect_loss(fmt::format("validation loss{}, after step {}", of_rank(), seen[i].step), expected, seen[i].loss);
+    }
   }
 
   /// Collective.
@@ -270,23 +266,28 @@ class Comparison {
 
   void judge_step(const StepValues& seen, const NamedMatrices& gradients, const std::vector<std::string>& names,
                   const std::vector<Shape>& shapes) {
+    const NamedMatrices before = named(names, shapes, seen.weights);
+    for (std::size_t i = 0; step_ == 0 && i < names.size(); ++i)
+      expect_initial(names[i], before.at(names[i]), shapes[i].rank() == 1);
     for (const std::string& name : names) {
       const Sum& sum = sums_.at(name);
       judge("gradient", name, sum.exact, sum.rounded, gradients.at(name), bounds_.of_gradient(name, sum.largest_term));
     }
-    if (!updates_are_covered()) return;
-    const NamedMatrices before = named(names, shapes, seen.weights);
+    if (cell_.training.optimizer == Optimizer::kNone) return;
     std::set<std::string> vectors;
     for (std::size_t i = 0; i < names.size(); ++i)
       if (shapes[i].rank() == 1) vectors.insert(names[i]);
     const NamedMatrices after = update_.step(before, gradients, vectors), updated = named(names, shapes, seen.updated);
+    // Each operation of list-wise Adam rounds, so that a value in FP32 that is nearly a tie may fall to the other side.
+    const double share = cell_.training.optimizer == Optimizer::kForeachAdam ? reference_step::kIndependentShare
+                                                                             : reference_step::kNoiseShare;
     const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
     for (const std::string& name : names)
       judge("update", name, difference(after.at(name), before.at(name)),
             difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
-            bounds_.with(reference_step::kNoiseShare,
+            bounds_.with(share,
                          vectors.contains(name) ? bounds_.step_at(reference_step::amax_of(before.at(name))) : 0.0));
   }
 
@@ -345,21 +346,40 @@ class Comparison {
     return out;
   }
 
-  /// List-wise Adam rounds between decay and update.
-  bool updates_are_covered() const {
-    const TrainingConfig& training = cell_.training;
-    if (training.optimizer == Optimizer::kForeachAdam) return training.weight_decay == 0.0;
-    return training.optimizer != Optimizer::kNone;
+  void expect_initial(const std::string& name, const Matrix& seen, bool is_vector) {
+    ++tensors_;
+    const std::string wrong = reference_step::wrong_initial_values(cell_, name, seen, is_vector);
+    if (!wrong.empty()) faults_.push_back({std::numeric_limits<double>::infinity(), wrong});
   }
 
-  /// One number has no noise to be measured by. It follows from the runtime's own logits except for roundings of FP32.
-  void judge_loss(double expected, double seen) {
+  /// A target is the token that follows. The token after the last one of a part is not in the batch.
+  void expect_next_tokens(const Matrix& tokens, const Matrix& targets) {
+    const std::int64_t batch = cell_.model.batch, parts = cell_.context_parallel;
+    const std::int64_t part = parts > 1 ? world_->rank() % parts : 0;
+    const std::vector<std::int64_t> places =
+        reference_step::positions(cell_.model.seq, static_cast<int>(part), static_cast<int>(parts));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i + 1 < places.size(); ++i)
+      for (std::int64_t s = 0; places[i + 1] == places[i] + 1 && s < batch; ++s) {
+        const auto at = i * static_cast<std::size_t>(batch) + static_cast<std::size_t>(s);
+        wrong += targets.values[at] != tokens.values[at + static_cast<std::size_t>(batch)];
+      }
     ++tensors_;
-    const double most = kLossRounding * std::max(1.0, std::abs(expected)), distance = std::abs(seen - expected);
+    if (wrong > 0)
+      faults_.push_back({std::numeric_limits<double>::infinity(),
+                         fmt::format("target{}: {} tokens are not those that follow", where(), wrong)});
+  }
+
+  /// One number has no noise to be measured by. It follows from the runtime's own output except for roundings of FP32:
+  /// one at the end, and over a vocabulary one for each term.
+  void expect_loss(const std::string& name, double expected, double seen) {
+    ++tensors_;
+    const double most = is_language_model(cell_) ? kLossRounding * std::max(1.0, std::abs(expected))
+                                                 : kLossStep * std::abs(expected),
+                 distance = std::abs(seen - expected);
     if (distance <= most) return;
-    faults_.push_back(
-        {std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
-         fmt::format("loss mean{}: {:.7g} is not the cross-entropy of the logits, {:.7g}", where(), seen, expected)});
+    faults_.push_back({std::isnan(distance) ? std::numeric_limits<double>::infinity() : distance / most,
+                       fmt::format("{}: {:.7g} is not the loss of the output, {:.7g}", name, seen, expected)});
   }
 
   void judge(std::string_view of, const std::string& name, const Matrix& exact, const Matrix& rounded,
@@ -388,7 +408,8 @@ class Comparison {
   std::int64_t tensors_ = 0;
   double noise_ = 0.0;
   double scale_ = 0.0;
-  Lists averages_;  ///< after the step before
+  Lists averages_;                 ///< after the step before
+  std::vector<double> validated_;  ///< losses of validation batches
   std::vector<Fault> faults_;
 };
 
@@ -412,29 +433,32 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
   std::vector<Shape> shapes;
   // Q, K and V share the scale of one amax, which no cast of one of them shows.
   StepCasts casts(cell.training.steps - 1, !cell.training.fp8_attention);
-  TrainingRun run(cell, behaviors_of(cell, arm), recipe,
-                  {.world = world,
-                   .casts = &casts,
-                   .cast_steps = cell.training.steps,
-                   .saw_micro_batch =
-                       [&](const StepValues& seen) {
-                         StepValues judged = seen;
-                         if (plants_on(cell, arm, world))
-                           for (float& value : judged.layers.back().output) value = -value;
-                         comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
-                         casts.end_micro_batch();
-                       },
-                   .saw_step =
-                       [&](const StepValues& seen) {
-                         comparison.saw_step(seen, names, shapes);
-                         comparison.saw_averages(seen, names, run.own_elements());
-                       }});
+  TrainingRun run(
+      cell, behaviors_of(cell, arm), recipe,
+      {.world = world,
+       .casts = &casts,
+       .cast_steps = cell.training.steps,
+       .saw_micro_batch =
+           [&](const StepValues& seen) {
+             StepValues judged = seen;
+             if (plants_on(cell, arm, world))
+               for (float& value : judged.layers.back().output) value = -value;
+             comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
+             casts.end_micro_batch();
+           },
+       .saw_step =
+           [&](const StepValues& seen) {
+             comparison.saw_step(seen, names, shapes);
+             comparison.saw_averages(seen, names, run.own_elements());
+           },
+       .saw_validation = [&](const auto& output, const auto& target) { comparison.saw_validation(output, target); }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
     shapes.push_back(parameter.spec.shape);
   });
   run.train();
   comparison.saw_casts(casts.checked());
+  comparison.saw_validations(run.validations());
   comparison.put_figures(result);
 }
 

@@ -87,18 +87,28 @@ class PartRecorder : public StepWatch {
   std::vector<std::vector<Lists>> sums_;
 };
 
-/// The squares of what each element's parts are rounded by, added up.
-Lists noise_of_parts(const std::vector<Lists>& rounded, const std::vector<Lists>& exact) {
+constexpr double kRoundingsOfSum = 3.0;
+
+/// The square of what each element's parts, divided by `divisor`, are rounded by together; or the sum of their squares
+/// if it is larger, because parts of other runs may round otherwise, and not cancel as these do. And the sum over
+/// ranks, their mean, and its addition to the micro-batches before each round by up to `rounding` of some parts, which
+/// need not cancel as all of them do.
+Lists noise_of_parts(const std::vector<Lists>& rounded, const std::vector<Lists>& exact, double divisor,
+                     double rounding) {
   Lists out;
   for (std::size_t i = 0; i < rounded.front().size(); ++i) {
     std::vector<float>& of_tensor = out.emplace_back(rounded.front()[i].size());
     for (std::size_t j = 0; j < of_tensor.size(); ++j) {
-      double before = 0.0;
+      double before = 0.0, squares = 0.0, sum_before = 0.0, of_additions = 0.0;
       for (std::size_t part = 0; part < rounded.size(); ++part) {
-        const double error = static_cast<double>(rounded[part][i][j]) - exact[part][i][j];
-        of_tensor[j] += static_cast<float>((error - before) * (error - before));
+        const double error = (static_cast<double>(rounded[part][i][j]) - exact[part][i][j]) / divisor;
+        squares += (error - before) * (error - before);
         before = error;
+        const double sum = static_cast<double>(exact[part][i][j]) / divisor, term = rounding * (sum - sum_before);
+        of_additions += kRoundingsOfSum * term * term;
+        sum_before = sum;
       }
+      of_tensor[j] = static_cast<float>(std::max(squares, before * before) + of_additions);
     }
   }
   return out;
@@ -120,17 +130,22 @@ CellConfig in_f32(const CellConfig& twin) {
   return exact;
 }
 
-/// By step, if the twin has parts.
-std::vector<Lists> noise_by_step(const PlainTwin& twin, const Recipe& recipe, const std::vector<RecordedStep>& steps) {
+/// By step, if the twin has parts. As in the cell, a part's loss is a mean over a rank's micro-batches, so that each
+/// cast rounds the values that the cell's does.
+std::vector<Lists> noise_by_step(const PlainTwin& twin, std::int64_t micro_batches, const Recipe& recipe,
+                                 const std::vector<RecordedStep>& steps) {
   std::vector<Lists> out;
   if (!twin.parts) return out;
   CellConfig cell = without_updates(*twin.parts);
   cell.training.steps = twin.steps;
   PartRecorder rounded(steps), exact(steps);
-  TrainingRun(cell, Behaviors{}, recipe, {.watch = &rounded}).train();
-  TrainingRun(in_f32(cell), Behaviors{}, make_recipe("bf16"), {.watch = &exact}).train();
+  const double ranks = static_cast<double>(cell.training.micro_batches) / static_cast<double>(micro_batches);
+  const double divisor = cell.training.loss == Loss::kSum ? 1.0 : ranks;
+  const double rounding = cell.training.param_dtype == ParamDType::kF32 ? 0x1p-24 : 0x1p-9;
+  TrainingRun(cell, Behaviors{}, recipe, {.watch = &rounded, .mean_over = micro_batches}).train();
+  TrainingRun(in_f32(cell), Behaviors{}, make_recipe("bf16"), {.watch = &exact, .mean_over = micro_batches}).train();
   for (std::size_t step = 0; step < steps.size(); ++step)
-    out.push_back(noise_of_parts(rounded.sums()[step], exact.sums()[step]));
+    out.push_back(noise_of_parts(rounded.sums()[step], exact.sums()[step], divisor, rounding));
   return out;
 }
 
@@ -230,7 +245,7 @@ void compare_joined(const CellConfig& cell, const PlainTwin& twin, const Recipe&
     exact_run.train();
     exact_losses = exact_run.losses();
   }
-  const std::vector<Lists> parts = noise_by_step(twin, recipe, recorder.steps());
+  const std::vector<Lists> parts = noise_by_step(twin, cell.training.micro_batches, recipe, recorder.steps());
   TwinComparison comparison(cell, twin, recipe, out);
   for (std::int64_t step = 0; step < twin.steps; ++step) {
     const auto at = static_cast<std::size_t>(step);
