@@ -24,12 +24,15 @@ struct Layer {
   bool fuse_mlp = false;
   std::int64_t layers = 1;
   bool uneven_split = false;
+  std::int64_t head_dim = 0;
+  bool qkv_bias_alone = false;
+  bool qk_norm = false;
 };
 
 inline void PrintTo(const Layer& layer, std::ostream* out) { *out << layer.name; }
 
-// Attention stores norm, qkv (rotated once more in llama), o and proj; the MLP norm, fc1, activation and fc2; residuals
-// their sum and, with dropout, the kept entries.
+// Attention stores norm, qkv (once more for norms of Q and K, and rotated once more in llama), o and proj; the MLP
+// norm, fc1, activation and fc2; residuals their sum and, with dropout, the kept entries.
 inline constexpr Layer kLayers[] = {
     {"linear", "linear", "gpt", 1},
     {"linear_without_bias", "linear", "llama", 1},
@@ -41,6 +44,15 @@ inline constexpr Layer kLayers[] = {
     {"swiglu_mlp", "layernorm_mlp", "llama", 4},
     {"attention", "multihead_attention", "gpt", 4},
     {"grouped_rotary_attention", "multihead_attention", "llama", 5},
+    {.name = "wide_heads", .layer = "multihead_attention", .form = "gpt", .stored = 4, .head_dim = 6},
+    {.name = "narrow_heads_qkv_bias",
+     .layer = "multihead_attention",
+     .form = "llama",
+     .stored = 5,
+     .head_dim = 2,
+     .qkv_bias_alone = true},
+    {.name = "gpt_qk_norm", .layer = "transformer_layer", .form = "gpt", .stored = 11, .head_dim = 6, .qk_norm = true},
+    {.name = "qwen3", .layer = "transformer_layer", .form = "llama", .stored = 12, .head_dim = 6, .qk_norm = true},
     {"attention_dropout", "multihead_attention", "gpt", 4, 0.25f},
     {"gpt", "transformer_layer", "gpt", 10},
     {"llama", "transformer_layer", "llama", 11},
@@ -69,6 +81,9 @@ inline LayerConfig tiny_config(const Layer& layer) {
   config.dropout = layer.dropout;
   config.fuse_mlp = layer.fuse_mlp;
   config.uneven_split = layer.uneven_split;
+  config.columns_of_head = layer.head_dim;
+  config.qkv_bias_alone = layer.qkv_bias_alone;
+  config.qk_norm = layer.qk_norm;
   return config;
 }
 

@@ -65,13 +65,23 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.training.fp8_attention_backward = cell.training.fp8_mha = eight_bit_backward;
     all.push_back(cell);
   }
+  if (attends) {
+    CellConfig cell = base;
+    cell.model.head_dim = base.model.hidden;
+    cell.model.qk_norm = true;
+    cell.model.bias = Bias::kQkv;
+    all.push_back(cell);
+    cell.training.fp8_attention = cell.training.fp8_mha = true;
+    cell.training.checkpoint = "full";
+    all.push_back(cell);
+  }
   if (!has_fusible_mlp) return all;
   CellConfig language_model = base;
   language_model.training.loss = "cross_entropy";
   language_model.model.vocabulary = 50;
   all.push_back(language_model);
   language_model.model.head = "tied";
-  language_model.model.bias = false;
+  language_model.model.bias = Bias::kNone;
   language_model.model.dropout = 0.1;
   language_model.training.checkpoint = "full";
   language_model.training.micro_batches = 2;
@@ -86,7 +96,7 @@ std::string describe(const CellConfig& cell) {
          (cell.training.fp8_attention ? ", fp8 attention" : "") + (cell.training.fp8_mha ? ", fp8 mha" : "") +
          ", loss " + std::string(cell.training.loss.text()) + ", optimizer " +
          std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
-         ", vocabulary " + std::to_string(cell.model.vocabulary);
+         ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

@@ -105,6 +105,22 @@ std::int64_t LayerReference::head_dim(const Matrix& qkv) const {
   return qkv.cols / (problem_.heads + 2 * problem_.kv_heads);
 }
 
+Matrix LayerReference::qk_norm(const std::string& name, const Matrix& qkv) const {
+  if (!parameters_.contains(name + ".q_norm.gamma")) return qkv;
+  const std::int64_t dim = head_dim(qkv);
+  Matrix y = qkv;
+  for (std::int64_t i = 0; i < qkv.rows; ++i)
+    for (std::int64_t head = 0; head < problem_.heads + problem_.kv_heads; ++head) {
+      const auto& gamma = parameters_.at(name + (head < problem_.heads ? ".q_norm.gamma" : ".k_norm.gamma"));
+      double square = 0;
+      for (std::int64_t d = 0; d < dim; ++d) square += qkv.at(i, head * dim + d) * qkv.at(i, head * dim + d);
+      for (std::int64_t d = 0; d < dim; ++d)
+        y.at(i, head * dim + d) *=
+            gamma[static_cast<std::size_t>(d)] / std::sqrt(square / static_cast<double>(dim) + 1e-5);
+    }
+  return y;
+}
+
 Matrix LayerReference::rotate(const Matrix& qkv) const {
   const std::int64_t dim = head_dim(qkv);
   Matrix turned = qkv;
@@ -144,7 +160,7 @@ Matrix LayerReference::attention(const std::string& name, const Matrix& qkv) con
 }
 
 Matrix LayerReference::multihead_attention(const std::string& name, const Matrix& x) const {
-  Matrix qkv = linear(name + ".qkv", norm(name + ".qkv.norm", x));
+  Matrix qkv = qk_norm(name, linear(name + ".qkv", norm(name + ".qkv.norm", x)));
   if (problem_.rope) qkv = rotate(qkv);
   return linear(name + ".proj", attention(name + ".attention", qkv));
 }

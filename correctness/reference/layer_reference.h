@@ -57,6 +57,8 @@ class LayerReference {
   Matrix grouped_linear(const std::string& name, const Matrix& x) const;
   /// Epsilon 1e-5 is added to the variance.
   Matrix norm(const std::string& name, const Matrix& x) const;
+  /// RMSNorm of every head of Q and of K, if "q_norm.gamma" and "k_norm.gamma" are listed.
+  Matrix qk_norm(const std::string& name, const Matrix& qkv) const;
   Matrix activation(const Matrix& x) const;
   /// norm, first product, activation, second product.
   Matrix mlp(const std::string& name, const Matrix& x) const;

@@ -183,6 +183,10 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   EXPECT_EQ(refusal(torchao, {{"recipe", "current"}, {"epsilon", "0.001"}}), "training.recipe_options.epsilon");
   EXPECT_EQ(refusal(engine, {{"bias", "false"}}), "model.bias");
   EXPECT_EQ(refusal(torchao, {{"bias", "false"}}), "");
+  EXPECT_EQ(refusal(engine, {{"head_dim", "32"}}), "");
+  EXPECT_EQ(refusal(engine, {{"bias", "qkv"}}), "model.bias");
+  EXPECT_EQ(refusal(engine, {{"qk_norm", "true"}}), "model.qk_norm");
+  EXPECT_EQ(refusal(torchao, {{"head_dim", "32"}, {"bias", "qkv"}, {"qk_norm", "true"}}), "");
 }
 
 TEST(Abilities, ATrainingIsResumedOnlyForItsValues) {

@@ -286,9 +286,15 @@ TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
         "    - {subject: own, ranks: 1, batch: 4, clip_norm: 0, head: own, model.bias: true}\n"
         "    - {subject: own, ranks: 2, batch: 2, clip_norm: 0, head: own, model.bias: true}\n"
         "    - {subject: torch, ranks: 1, batch: 4, clip_norm: 0, head: own, model.bias: true}\n"
+        "    - {subject: own, ranks: 1, batch: 4, clip_norm: 1, head: own, model.bias: qkv, head_dim: 24, qk_norm: "
+        "true}\n"
+        "    - {subject: own, ranks: 2, batch: 2, clip_norm: 1, head: own, model.bias: qkv, head_dim: 24, qk_norm: "
+        "true}\n"
+        "    - {subject: torch, ranks: 1, batch: 4, clip_norm: 1, head: own, model.bias: qkv, head_dim: 24, qk_norm: "
+        "true}\n"
         "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
-    ASSERT_EQ(cells.size(), 6u);
-    for (const std::size_t first : {0u, 3u}) {
+    ASSERT_EQ(cells.size(), 9u);
+    for (const std::size_t first : {0u, 3u, 6u}) {
       const Json own = losses_of(cells[first]);
       ASSERT_EQ(own.size(), 200u);
       EXPECT_LT(own[199].get<double>(), 0.9 * own[0].get<double>()) << "the model learns nothing";

@@ -28,6 +28,9 @@ struct LayerConfig {
   std::int64_t hidden = 0;
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
+  std::int64_t columns_of_head = 0;  ///< 0: hidden / heads
+  bool qkv_bias_alone = false;       ///< the product that makes Q, K and V has a bias though the form has none
+  bool qk_norm = false;              ///< RMSNorm of every head of Q and K, before the rotary embedding
   std::int64_t ffn = 0;
   std::int64_t seq = 0;
   std::int64_t batch = 1;
@@ -39,7 +42,10 @@ struct LayerConfig {
   std::int64_t experts = 4;   ///< experts of a grouped linear
   bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
 
-  std::int64_t head_dim() const { return hidden / heads; }
+  std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }
+  bool has_qkv_bias() const { return form.bias || qkv_bias_alone; }
+  /// True if Q and K change between the product that makes them and attention.
+  bool rewrites_qkv() const { return form.rope || qk_norm; }
   std::int64_t tokens() const { return seq * batch; }
   /// Rows of each expert's group, in order; they add up to tokens(). An even split has equal groups; rows that the
   /// experts do not divide make some groups larger by one. The groups of an uneven split are multiples of

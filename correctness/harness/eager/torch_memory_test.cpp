@@ -10,6 +10,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "harness/predict/predict.h"
 #include "support/paths.h"
 
 // The closed form of PyTorch's memory: next to recorded runs of PyTorch, next to a run made here if PyTorch is
@@ -93,6 +94,25 @@ TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
     EXPECT_EQ(accuracy.within, accuracy.runs);
     EXPECT_TRUE(accuracy.worst <= kTolerance) << accuracy.worst;
   }
+}
+
+// What norms of Q and K add to the lower bound of any PyTorch program, and to a program whose Q and K have products of
+// their own. If one product makes Q, K and V, attention keeps all of it for V, with norms or without.
+TEST(TorchMemoryOfRecordedRuns, NormsOfQAndK_AddNoLessThanToTheLowerBound) {
+  const char* const name = "memory.end_of_forward_bytes";
+  std::size_t compared = 0;
+  for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {
+    if (!run.cell.model.qk_norm || run.cell.training.recipe != "bf16" || run.program != Program::kTorchtitan) continue;
+    CellConfig without = run.cell;
+    without.model.qk_norm = false;
+    const auto bound = [&](const CellConfig& cell) { return torch_at_least(cell, Arm::kAfter).figures.at(name); };
+    const double more = bound(run.cell) - bound(without);
+    const auto before = static_cast<double>(memory_of(without, run.program, run.operators).figures.at(name));
+    EXPECT_GT(more, 0) << run.what;
+    EXPECT_LE(more, run.end_of_forward - before + kTolerance * before) << run.what;
+    ++compared;
+  }
+  EXPECT_GE(compared, 14U);
 }
 
 // A block that leaves at most 1 MiB of its segment is counted with this rest, and the rest depends on the order of

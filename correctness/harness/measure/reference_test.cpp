@@ -50,7 +50,7 @@ struct Shape2 {
 
 NamedMatrices parameters_of(const CellConfig& cell) {
   const bool llama = cell.model.form == "llama";
-  const std::int64_t hidden = cell.model.hidden, ffn = cell.model.ffn, dim = hidden / cell.model.heads;
+  const std::int64_t hidden = cell.model.hidden, ffn = cell.model.ffn, dim = head_dim_of(cell.model);
   const std::string_view layer = cell.model.layer;
   std::map<std::string, Shape2> shapes;
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
@@ -75,8 +75,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
   if (layer == "layernorm_mlp") mlp(name);
   if (layer == "multihead_attention" || layer == "transformer_layer") {
     norm(name + ".qkv.norm");
-    linear(name + ".qkv", hidden, hidden + 2 * cell.model.kv_heads * dim);
-    linear(name + ".proj", hidden, hidden);
+    linear(name + ".qkv", hidden, (cell.model.heads + 2 * cell.model.kv_heads) * dim);
+    linear(name + ".proj", cell.model.heads * dim, hidden);
+    if (cell.model.bias == Bias::kQkv) shapes[name + ".qkv.bias"] = {1, shapes.at(name + ".qkv.weight").rows};
+    if (cell.model.qk_norm)
+      for (const char* gamma : {".q_norm.gamma", ".k_norm.gamma"}) shapes[name + gamma] = {1, dim};
   }
   if (layer == "transformer_layer") mlp(name + ".mlp");
   NamedMatrices parameters;
@@ -105,6 +108,11 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
                     .dropout = dropout,
                     .experts = 3,
                     .split = GroupSplit::kUneven};
+      if (form == std::string_view("llama")) {
+        cell.model.head_dim = 6;
+        cell.model.bias = Bias::kQkv;
+        cell.model.qk_norm = true;
+      }
       reference_step::Model model(cell, "bf16", true);
       model.set_draws({.step = 3, .first_row = 24});
       const Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);

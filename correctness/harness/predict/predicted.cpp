@@ -129,6 +129,8 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.seq = unit * draw.of<std::int64_t>({1, 3, 8, 50});
   model.batch = draw.of<std::int64_t>({1, 2, 3, 40});
   model.dropout = draw.chance() ? 0.0 : 0.1;
+  model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
+  model.qk_norm = draw.chance();
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
   model.split = draw.of({"even", "uneven"});
@@ -136,7 +138,9 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
 
 void draw_language(Draw& draw, CellConfig& cell) {
   ModelConfig& model = cell.model;
-  model.bias = draw.chance() ? std::optional<bool>() : std::optional(draw.chance());
+  model.bias.reset();
+  if (draw.chance()) model.bias = draw.chance() ? Bias::kAll : Bias::kNone;
+  if (model.layer == "transformer_layer" && draw.chance()) model.bias = Bias::kQkv;
   model.head = "own";
   model.positions.reset();
   model.vocabulary = draw.chance() ? draw.of<std::int64_t>({1, 65, 1001, 50257}) : 0;

@@ -50,6 +50,7 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"context_parallel", {"2"}},
       {"model.heads", {"1", "4"}},
       {"model.kv_heads", {"1"}},
+      {"model.head_dim", {"32"}},
       {"model.experts", {"2"}},
       {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
@@ -152,7 +153,7 @@ const std::vector<Context>& contexts() {
        }},
       {"parameters in f32", [](CellConfig& cell) { cell.training.param_dtype = ParamDType::kF32; }},
       {"micro-batches", [](CellConfig& cell) { cell.training.micro_batches = 2; }},
-      {"bias", [](CellConfig& cell) { cell.model.bias = true; }},
+      {"bias", [](CellConfig& cell) { cell.model.bias = Bias::kAll; }},
       {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
   };
   return kContexts;

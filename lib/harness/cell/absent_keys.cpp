@@ -24,6 +24,7 @@ constexpr std::array kAbsentKeys{
     Row{"model.seq", kRequired},
     Row{"model.heads", "required for layers with attention"},
     Row{"model.kv_heads", "the number of heads"},
+    Row{"model.head_dim", "hidden / heads"},
     Row{"model.ffn", "four times hidden"},
     Row{"model.positions", "learned in form gpt, none in form llama"},
     Row{"model.bias", "as the form has them: true in gpt, false in llama"},

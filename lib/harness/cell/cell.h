@@ -30,6 +30,11 @@ enum class HeadWeight { kOwn, kTied };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<HeadWeight>{"own", "tied"};
 
+/// What has biases. kAll: products and layer norms; kQkv: only the product that makes Q, K and V.
+enum class Bias { kNone, kAll, kQkv };
+template <>
+inline constexpr std::array<std::string_view, 3> kWords<Bias>{"false", "true", "qkv"};
+
 enum class Positions { kNone, kLearned };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Positions>{"none", "learned"};
@@ -106,6 +111,8 @@ struct ModelConfig {
   std::int64_t hidden = 0;
   std::int64_t heads = 1;
   std::int64_t kv_heads = 0;  ///< 0: equal to heads
+  std::int64_t head_dim = 0;  ///< columns of a head; 0: hidden / heads
+  bool qk_norm = false;       ///< RMSNorm of every query and key head, before they are rotated
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
@@ -117,9 +124,9 @@ struct ModelConfig {
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
   /// Of the embedding; left out: learned, unless the form has rotary embedding.
   std::optional<Word<Positions>> positions{};
-  std::optional<bool> bias{};     ///< biases of products and norms; left out: as the form has it
-  double init_std = 0.02;         ///< standard deviation of matrices' initial values
-  bool scaled_residuals = false;  ///< matrices that add to the residual stream: init_std / sqrt(2 layers)
+  std::optional<Word<Bias>> bias{};  ///< left out: as the form has it
+  double init_std = 0.02;            ///< standard deviation of matrices' initial values
+  bool scaled_residuals = false;     ///< matrices that add to the residual stream: init_std / sqrt(2 layers)
 };
 
 /// Scenario key `training`.
@@ -235,6 +242,11 @@ struct ValidationLoss {
 
 /// The most losses that results keep, and the most of validations.
 inline constexpr std::size_t kMostLosses = 1024;
+
+/// Columns of a head of queries, keys or values.
+inline std::int64_t head_dim_of(const ModelConfig& model) {
+  return model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
+}
 
 /// True if the cell trains a language model: tokens in, logits out.
 inline bool is_language_model(const CellConfig& cell) { return cell.model.vocabulary > 0; }

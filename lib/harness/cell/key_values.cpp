@@ -21,6 +21,11 @@ std::string to_text(const Value& value) {
   return "";
 }
 
+Value word_value(std::string_view word) {
+  if (word == "true" || word == "false") return word == "true";
+  return std::string(word);
+}
+
 std::optional<std::int64_t> integer(const std::string& text) {
   const std::size_t sign = text.starts_with('-') ? 1 : 0;
   if (text.size() > sign + 1 && text[sign] == '0')
@@ -73,7 +78,7 @@ std::optional<Value> value_of(const Key& key, const std::string& text, const Voc
     case KeyType::kWord: {
       const std::vector<std::string> allowed = key.words(vocabulary);
       if (std::find(allowed.begin(), allowed.end(), text) == allowed.end()) return std::nullopt;
-      return Value{text};
+      return word_value(text);
     }
     case KeyType::kMesh:
       if (!parse_mesh(text)) return std::nullopt;

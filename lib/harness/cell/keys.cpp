@@ -23,8 +23,10 @@ void assign(Field& field, const Value& value) {
     field = static_cast<Field>(std::get<std::int64_t>(value));
   } else if constexpr (std::is_same_v<Field, double>) {
     field = std::get<double>(value);
+  } else if constexpr (kIsWord<Field>) {
+    field = to_text(value);  // a Word parses it
   } else {
-    field = std::get<std::string>(value);  // a string, or a Word, which parses it
+    field = std::get<std::string>(value);
   }
 }
 
@@ -40,7 +42,7 @@ Value read(const Field& field) {
   } else if constexpr (std::is_integral_v<Field>) {
     return static_cast<std::int64_t>(field);
   } else if constexpr (kIsWord<Field>) {
-    return std::string(field.text());
+    return word_value(field.text());
   } else {
     return field;
   }
@@ -212,9 +214,16 @@ std::vector<Key> make_keys() {
       word("model.form", rows_of<&V::forms>, "norm, activation, biases and positions", kModel<&M::form>),
       integer_key("model.layers", {1, 4096}, "number of layers", kModel<&M::layers>),
       integer_key("model.hidden", kWidth, "width of the residual stream", kModel<&M::hidden>),
-      integer_key("model.heads", kHeads, "attention heads, of layers with attention; hidden is a multiple of it",
+      integer_key("model.heads", kHeads,
+                  "attention heads, of layers with attention; hidden is a multiple of it unless `head_dim` is given",
                   kModel<&M::heads>),
       integer_key("model.kv_heads", kHeads, "key and value heads; default: the number of heads", kModel<&M::kv_heads>),
+      integer_key("model.head_dim", kHeads, "columns of a head of queries, keys or values; default: hidden / heads",
+                  kModel<&M::head_dim>),
+      toggle("model.qk_norm",
+             "true: RMSNorm of every query head and key head before they are rotated, with one vector of head_dim for "
+             "all query heads and one for all key heads (Qwen3)",
+             kModel<&M::qk_norm>),
       integer_key("model.ffn", kWidth, "inner width of the MLP; default: four times hidden", kModel<&M::ffn>),
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
@@ -232,7 +241,11 @@ std::vector<Key> make_keys() {
       choice("model.positions",
              "position embedding: learned or none; gpt: learned, llama: none (rotary embedding in attention)",
              kModel<&M::positions>),
-      toggle("model.bias", "biases of products and of layer norms; default: as in the form", kModel<&M::bias>),
+      choice(
+          "model.bias",
+          "biases of products and of layer norms; qkv: only of the product that makes Q, K and V (Qwen2.5); default: "
+          "as in the form",
+          kModel<&M::bias>),
       number("model.init_std", {0, 1000}, "standard deviation of matrices' initial values", kModel<&M::init_std>),
       toggle("model.scaled_residuals",
              "true: matrices that add to the residual stream start with init_std / sqrt(2 layers)",

@@ -20,6 +20,8 @@ using Value = std::variant<std::monostate, bool, std::int64_t, double, std::stri
 
 /// The value as ids and conditions write it: "true", "2048", "0.1", "mxfp8".
 std::string to_text(const Value& value);
+/// The value of a key that allows words: the words true and false are what YAML and JSON have without quotes.
+Value word_value(std::string_view word);
 
 enum class KeyType { kSwitch, kInteger, kNumber, kWord, kMesh, kText, kFile };
 

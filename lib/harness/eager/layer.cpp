@@ -2,33 +2,6 @@
 
 namespace fp8lab::eager {
 
-Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Block& gradient) {
-  const Bytes all = n.rows_f32(n.hidden);
-  const bool copies = n.element != kF32;
-  const auto temporary = [&](Bytes bytes) { return heap.allocate(bytes, Owner::kTemporaries); };
-  Block f32 = copies ? temporary(all) : 0;
-  if (copies) heap.free(gradient);
-  Block by_weight = temporary(all), scaled = temporary(all), row = temporary(n.hidden * kF32);
-  heap.free(by_weight);
-  heap.free(row);
-  heap.free(copies ? f32 : gradient);
-  heap.free(saved.normalized);
-  Block of_deviation = temporary(all), direct = temporary(all);
-  heap.free(of_deviation);
-  heap.free(scaled);
-  heap.free(saved.deviation);
-  Block spread = temporary(all), powers = temporary(all), twice = temporary(all), squares = temporary(all);
-  for (Block* block : {&powers, &twice, &spread}) heap.free(*block);
-  Block sum = temporary(all);
-  heap.free(direct);
-  heap.free(squares);
-  if (!copies) return sum;
-  heap.free(saved.input_f32);
-  const Block out = temporary(n.rows(n.hidden));
-  heap.free(sum);
-  return out;
-}
-
 Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     : numbers_(numbers),
       heap_(heap),
@@ -37,11 +10,15 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
   if (n.attends) {
     norm1_ = norm();
     if (n.in_titan()) {
-      q_ = product(n.hidden, n.query);
-      k_ = product(n.hidden, n.kv);
-      v_ = product(n.hidden, n.kv);
+      q_ = product(n.hidden, n.query, n.qkv_bias);
+      k_ = product(n.hidden, n.kv, n.qkv_bias);
+      v_ = product(n.hidden, n.kv, n.qkv_bias);
     } else {
-      qkv_ = product(n.hidden, n.query + 2 * n.kv);
+      qkv_ = product(n.hidden, n.query + 2 * n.kv, n.qkv_bias);
+    }
+    if (n.qk_norm) {
+      q_norm_.push_back(vector(n.head_dim));
+      k_norm_.push_back(vector(n.head_dim));
     }
     proj_ = product(n.query, n.hidden);
   }
@@ -55,10 +32,10 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
   fc2_ = product(n.ffn, n.hidden);
 }
 
-Product Layer::product(Bytes inputs, Bytes outputs) {
+Product Layer::product(Bytes inputs, Bytes outputs, bool has_bias) {
   Product out{{parameters.size()}, inputs, outputs};
   parameters.push_back({.rows = outputs, .columns = inputs, .is_float8 = numbers_.float8_gathers});
-  if (numbers_.bias) {
+  if (has_bias) {
     out.parameters.push_back(parameters.size());
     parameters.push_back({.rows = outputs, .columns = 1});
   }
@@ -67,11 +44,13 @@ Product Layer::product(Bytes inputs, Bytes outputs) {
 
 std::vector<std::size_t> Layer::norm() {
   std::vector<std::size_t> out;
-  for (Bytes i = 0; i < numbers_.norm_vectors; ++i) {
-    out.push_back(parameters.size());
-    parameters.push_back({.rows = numbers_.hidden, .columns = 1});
-  }
+  for (Bytes i = 0; i < numbers_.norm_vectors; ++i) out.push_back(vector(numbers_.hidden));
   return out;
+}
+
+std::size_t Layer::vector(Bytes rows) {
+  parameters.push_back({.rows = rows, .columns = 1});
+  return parameters.size() - 1;
 }
 
 Block Layer::forward(Block input, bool keeps_input) {
@@ -92,7 +71,9 @@ Block Layer::forward(Block input, bool keeps_input) {
   return output;
 }
 
-bool Layer::saves_stream() const { return !(numbers_.on_host() && numbers_.gated && numbers_.element != kF32); }
+bool Layer::copies_norms_input() const { return numbers_.on_host() && numbers_.element != kF32; }
+
+bool Layer::saves_stream() const { return !(numbers_.gated && copies_norms_input()); }
 
 void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
@@ -121,39 +102,6 @@ void Layer::run_forward(bool keeps) {
   activated_ = allocate(n.rows(n.ffn));
   done(activation_input_, keeps);
   done(silu_, keeps);
-}
-
-Block Layer::normalize(SavedNorm& saved, bool keeps) {
-  const Numbers& n = numbers_;
-  if (!n.gated || !n.on_host()) {
-    const Block out = allocate(n.rows(n.hidden));
-    // On a host LayerNorm's statistics have the type of its input.
-    const Bytes statistic = n.tokens * (n.on_host() ? n.element : kF32);
-    if (!n.gated) saved.mean = allocate(statistic);
-    saved.deviation = allocate(statistic);
-    done(saved.mean, keeps);
-    done(saved.deviation, keeps);
-    return out;
-  }
-  const bool copies = n.element != kF32;
-  if (copies) saved.input_f32 = allocate(n.rows_f32(n.hidden));
-  Block squares = temporary(n.rows_f32(n.hidden));
-  Block means = temporary(n.rows_f32(1));
-  saved.deviation = allocate(n.rows_f32(1));
-  heap_.free(squares);
-  heap_.free(means);
-  saved.normalized = allocate(n.rows_f32(n.hidden));
-  done(saved.deviation, keeps);
-  Block scaled = allocate(n.rows_f32(n.hidden));
-  if (!copies) {
-    done(saved.normalized, keeps);
-    return scaled;
-  }
-  const Block out = allocate(n.rows(n.hidden));
-  heap_.free(scaled);
-  done(saved.input_f32, keeps);
-  done(saved.normalized, keeps);
-  return out;
 }
 
 Block Layer::rotated(Bytes columns, Block& unrotated) {
@@ -200,6 +148,7 @@ Block Layer::attention(bool keeps) {
     packed_ = multiply(qkv_);
   }
   done(normed1_, keeps);
+  if (n.qk_norm) norm_heads(keeps);
   if (n.gated) {
     if (!n.in_titan()) {
       const Bytes table = n.seq * (n.head_dim / 2) * kF32;
@@ -212,8 +161,11 @@ Block Layer::attention(bool keeps) {
       heap_.free(values);
       heap_.free(angles);
     }
-    query_ = rotated(n.query, query_);
-    key_ = rotated(n.kv, key_);
+    Block query = query_, key = key_;
+    query_ = rotated(n.query, query);
+    key_ = rotated(n.kv, key);
+    heap_.free(query);
+    heap_.free(key);
     done(cosines_, keeps);
     done(sines_, keeps);
   }
@@ -242,25 +194,6 @@ void Layer::accumulate(Block& sum, Block& more) {
     sum = both;
   }
   heap_.free(more);
-}
-
-Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of) {
-  const Numbers& n = numbers_;
-  if (!n.gated || !n.on_host()) {
-    Block out = temporary(n.rows(n.hidden));
-    for (const std::size_t parameter : of) make_gradient(parameter);
-    add_gradients(of);
-    heap_.free(gradient);
-    heap_.free(saved.mean);
-    heap_.free(saved.deviation);
-    if (!keeps_input_ || &input != &input_) heap_.free(input);
-    return out;
-  }
-  for (const std::size_t parameter : of) make_gradient(parameter);
-  add_gradients(of);
-  Block out = composed_norm_backward(n, heap_, saved, gradient);
-  if (n.element == kF32 && (!keeps_input_ || &input != &input_)) heap_.free(input);
-  return out;
 }
 
 void Layer::rotate_backward(Bytes columns, Block& gradient) {
@@ -296,14 +229,15 @@ Block Layer::attention_backward(Block& gradient) {
   Block of_query = temporary(n.rows(n.query)), of_key = temporary(n.rows(n.kv)), of_value = temporary(n.rows(n.kv));
   Block workspace = flash_backward_workspace();
   heap_.free(workspace);
-  for (Block* saved : {&query_, &key_, &value_, &packed_, &attended_, &sums_, &seed_, &offset_, &of_attended})
-    heap_.free(*saved);
+  for (Block* saved : {&query_, &key_, &value_, &attended_, &sums_, &seed_, &offset_, &of_attended}) heap_.free(*saved);
+  if (!n.qk_norm || copies_norms_input()) heap_.free(packed_);
   if (n.gated) {
     rotate_backward(n.kv, of_key);
     rotate_backward(n.query, of_query);
     heap_.free(cosines_);
     heap_.free(sines_);
   }
+  if (n.qk_norm) norm_heads_backward(of_query, of_key);
   if (!n.in_titan()) {
     Block of_packed = temporary(n.rows(n.query + 2 * n.kv));
     heap_.free(of_query);

@@ -29,6 +29,11 @@ struct Product {
   Bytes inputs = 0, outputs = 0;
 };
 
+/// What a norm norms of a token: `columns`, as rows of equal length.
+struct Normed {
+  Bytes columns = 0, rows = 1;
+};
+
 /// A norm's saved tensors.
 struct SavedNorm {
   Block input_f32 = 0, normalized = 0;  ///< for RMSNorm on a host
@@ -37,7 +42,7 @@ struct SavedNorm {
 
 /// Backward of a host's RMSNorm, which is composed of FP32 operations: from the gradient of its output, which it frees
 /// with what the norm saved, to the gradient of its input.
-Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient);
+Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient, Normed of);
 
 /// Makes the gradient, or `added`, which whoever calls frees when the operation has ended.
 void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter);
@@ -56,13 +61,25 @@ class Layer {
   Block backward(Block gradient);
 
  private:
-  Product product(Bytes inputs, Bytes outputs);
+  Product product(Bytes inputs, Bytes outputs) { return product(inputs, outputs, numbers_.bias); }
+  Product product(Bytes inputs, Bytes outputs, bool has_bias);
   std::vector<std::size_t> norm();
+  std::size_t vector(Bytes rows);
 
   void run_forward(bool keeps);
-  /// False for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
+  /// False if norms save copies in place of the residual stream.
   bool saves_stream() const;
+  /// True for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
+  bool copies_norms_input() const;
   Block normalize(SavedNorm& saved, bool keeps);
+  /// RMSNorm of `input`; `keeps`: backward follows.
+  Block rms_norm(SavedNorm& saved, Normed of, bool keeps);
+  Block rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient, const std::vector<std::size_t>& parameters);
+  /// Norms of Q and K, before they are rotated.
+  void norm_heads(bool keeps);
+  void norm_heads_backward(Block& of_query, Block& of_key);
+  /// What CUDA's RMSNorm copies because it is not contiguous: Q and K among the columns of one product.
+  Block contiguous(Normed of);
   Block normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of);
   Block attention(bool keeps);
   Block attention_backward(Block& gradient);
@@ -94,13 +111,14 @@ class Layer {
   const Numbers& numbers_;
   Heap& heap_;
   bool recomputed_;
-  std::vector<std::size_t> norm1_, norm2_;
+  std::vector<std::size_t> norm1_, norm2_, q_norm_, k_norm_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
 
   bool keeps_input_ = false;
   Block input_ = 0, middle_ = 0;  ///< the residual stream before attention, and before the MLP
-  SavedNorm saved1_, saved2_;
+  SavedNorm saved1_, saved2_, saved_q_, saved_k_;
   Block normed1_ = 0, packed_ = 0, value_ = 0, cosines_ = 0, sines_ = 0, query_ = 0, key_ = 0, attended_ = 0;
+  Block raw_query_ = 0, raw_key_ = 0;  ///< before their norms, if products of their own made them
   Block sums_ = 0, seed_ = 0, offset_ = 0;
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;
 };

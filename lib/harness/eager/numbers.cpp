@@ -10,7 +10,9 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   const TrainingConfig& training = cell.training;
   attends = model.layer == "transformer_layer";
   gated = model.form == "llama";
-  bias = model.bias.value_or(!gated);
+  bias = model.bias ? *model.bias == Bias::kAll : !gated;
+  qkv_bias = bias || model.bias == Bias::kQkv;
+  qk_norm = model.qk_norm;
   tied = model.head == HeadWeight::kTied;
   learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
   checkpoint_every = training.checkpoint == Recompute::kFull ? training.checkpoint_every : 0;
@@ -26,7 +28,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   layers = model.layers;
   hidden = model.hidden;
   heads = model.heads;
-  head_dim = hidden / heads;
+  head_dim = head_dim_of(model);
   query = heads * head_dim;
   kv = (model.kv_heads > 0 ? model.kv_heads : heads) * head_dim;
   ffn = model.ffn > 0 ? model.ffn : 4 * hidden;

@@ -196,7 +196,7 @@ Block Training::head_backward(Block of_logits) {
   for (Parameter& vector : norm_) add_gradient(vector);
   Block of_stream = 0;
   if (saved_.normalized != 0) {
-    of_stream = composed_norm_backward(n_, heap_, saved_, of_normed);
+    of_stream = composed_norm_backward(n_, heap_, saved_, of_normed, {n_.hidden});
   } else {
     of_stream = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
     heap_.free(of_normed);

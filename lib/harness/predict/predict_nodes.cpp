@@ -195,9 +195,40 @@ Node fused_mlp(const CellNumbers& cell) {
 
 Node mlp(const CellNumbers& cell) { return cell.shape.fused_mlp ? fused_mlp(cell) : norm_mlp(cell); }
 
+/// The bytes that a norm of Q and K, or their rotation, makes: in the own runtime a packed projection with a copy of V.
+/// PyTorch's norms make only Q and K, and attention reads V from the projection, which the norms have saved. Without
+/// norms nothing saves the projection, so that V counts as a part of the result.
+Bytes rewritten(const CellNumbers& cell) {
+  const bool keeps_values = cell.in_torch && cell.shape.qk_norm;
+  return cell.plain(cell.shape.packed - (keeps_values ? cell.shape.kv_heads * cell.shape.head_dim : 0));
+}
+
+/// The norm of Q, then of K; each reads a copy whose rows are heads, and its result is copied back. PyTorch copies
+/// nothing if Q and K have products of their own, and its results are Q and K themselves.
+Node qk_norm(const CellNumbers& cell) {
+  Node node;
+  node.out = rewritten(cell);
+  node.keeps_input = true;
+  const ParameterNumbers gamma = vector_parameter(cell, cell.shape.head_dim);
+  node.forward = node.recorded = node.backward = allocate(node.out);
+  for (const std::int64_t heads : {cell.shape.heads, cell.shape.kv_heads}) {
+    const Bytes part = cell.in_torch ? 0 : cell.plain(heads * cell.shape.head_dim);
+    const Bytes statistics = cell.shape.tokens * heads * kF32;
+    node.parameters.push_back(gamma);
+    node.saved += statistics;
+    node.forward += allocate(2 * part + statistics) + release(2 * part);
+    node.recorded += allocate(2 * part + statistics) + release(2 * part + statistics);
+    node.backward += allocate(3 * part) + allocate(gamma.unsharded, Owner::kGradients) +
+                     release(cell.phase.adds_gradients ? gamma.unsharded : 0, Owner::kGradients) + release(3 * part);
+  }
+  node.recorded_again = node.recorded;
+  node.backward += release(node.out);
+  return node;
+}
+
 Node rotary(const CellNumbers& cell) {
   Node node;
-  node.out = cell.plain(cell.shape.packed);
+  node.out = rewritten(cell);
   node.forward = node.recorded = node.recorded_again = allocate(node.out);
   node.backward = allocate(node.out) + release(node.out);
   return node;
@@ -206,7 +237,7 @@ Node rotary(const CellNumbers& cell) {
 Node plain_attention(const CellNumbers& cell) {
   const Bytes lse = cell.shape.tokens * cell.shape.heads * kF32;
   Node node;
-  node.out = cell.plain(cell.shape.hidden);
+  node.out = cell.plain(cell.shape.attended);
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
   node.forward = allocate(node.out + lse);
@@ -219,15 +250,15 @@ Node cast_attention(const CellNumbers& cell) {
   const AttentionNumbers& numbers = cell.casts.recipe.attention;
   const std::int64_t history_rows = numbers.history_rows == 0 ? cell.casts.built_history_rows : numbers.history_rows;
   const Cast qkv = cell.cast_rowwise(cell.shape.packed);
-  const Cast grad_o = cell.cast_rowwise(cell.shape.hidden);
-  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.hidden) : Cast{};
+  const Cast grad_o = cell.cast_rowwise(cell.shape.attended);
+  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.attended) : Cast{};
   const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
-  const Bytes plain_o = cell.plain(cell.shape.hidden), plain_qkv = cell.plain(cell.shape.packed);
+  const Bytes plain_o = cell.plain(cell.shape.attended), plain_qkv = cell.plain(cell.shape.packed);
   const Bytes lse = cell.shape.tokens * cell.shape.heads * kF32;
   const Bytes s_scale = kF32;
   // The tensor is cast to eight bits and back: the copy in high precision is freed and made again, unless the next node
   // reads the eight bits.
-  const bool exchanges = cell.casts.exchanges_eight_bits, comes_cast = exchanges && !cell.shape.form.rotary;
+  const bool exchanges = cell.casts.exchanges_eight_bits, comes_cast = exchanges && !cell.shape.rewrites_qkv;
   const auto rounded = [&](Bytes plain, bool goes_cast) {
     return numbers.casts_output ? release(plain) + allocate(goes_cast ? 0 : plain) : Schedule{};
   };
@@ -279,11 +310,14 @@ Node attention_itself(const CellNumbers& cell) {
 }
 
 std::vector<Node> attention(const CellNumbers& cell) {
-  const bool exchanges = cell.casts.exchanges_eight_bits, qkv_too = exchanges && !cell.shape.form.rotary;
-  std::vector<Node> nodes{norm_linear(cell, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
+  const bool exchanges = cell.casts.exchanges_eight_bits, qkv_too = exchanges && !cell.shape.rewrites_qkv;
+  CellNumbers qkv = cell;
+  qkv.shape.form.bias = cell.shape.qkv_bias;
+  std::vector<Node> nodes{norm_linear(qkv, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
+  if (cell.shape.qk_norm) nodes.push_back(qk_norm(cell));
   if (cell.shape.form.rotary) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
-  nodes.push_back(linear(cell, cell.shape.hidden, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
+  nodes.push_back(linear(cell, cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 

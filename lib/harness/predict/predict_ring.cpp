@@ -11,8 +11,8 @@ struct Ring {
   Ring(const CellNumbers& cell, Bytes element, Bytes scale)
       : ranks(cell.shape.context_ranks),
         lse(cell.shape.tokens * cell.shape.heads * kF32),
-        o(cell.shape.tokens * cell.shape.hidden * kF32),
-        kv_columns(cell.shape.packed - cell.shape.hidden),
+        o(cell.shape.tokens * cell.shape.attended * kF32),
+        kv_columns(cell.shape.packed - cell.shape.attended),
         kv_data(cell.shape.tokens * kv_columns * element),
         kv(kv_data + scale),
         grad_q(o),
@@ -59,7 +59,7 @@ struct Ring {
 Node plain_ring_attention(const CellNumbers& cell) {
   const Ring ring(cell, cell.shape.element, 0);
   Node node;
-  node.out = cell.plain(cell.shape.hidden);
+  node.out = cell.plain(cell.shape.attended);
   node.keeps_input = node.keeps_output = true;
   node.saved = ring.lse + ring.kv;
   node.forward = allocate(ring.kv) + ring.forward(ring.kv) + allocate(node.out) + release(ring.o);
@@ -76,10 +76,10 @@ Node cast_ring_attention(const CellNumbers& cell) {
   const std::int64_t history_rows = numbers.history_rows == 0 ? cell.casts.built_history_rows : numbers.history_rows;
   const Ring ring(cell, 1, kF32);
   const Cast qkv = cell.cast_rowwise(cell.shape.packed);
-  const Cast grad_o = cell.cast_rowwise(cell.shape.hidden);
-  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.hidden) : Cast{};
+  const Cast grad_o = cell.cast_rowwise(cell.shape.attended);
+  const Cast o = numbers.casts_output ? cell.cast_rowwise(cell.shape.attended) : Cast{};
   const Cast grad_qkv = numbers.casts_output ? qkv : Cast{};
-  const Bytes plain_o = cell.plain(cell.shape.hidden), plain_qkv = cell.plain(cell.shape.packed);
+  const Bytes plain_o = cell.plain(cell.shape.attended), plain_qkv = cell.plain(cell.shape.packed);
   const Bytes s_scale = kF32;
   const auto rounded = [&](Bytes plain) {
     return numbers.casts_output ? release(plain) + allocate(plain) : Schedule{};

@@ -126,7 +126,7 @@ const Row& row_called(std::string_view name, const Row (&rows)[N], std::string_v
 /// Without biases a layer norm has no beta either.
 FormNumbers form_numbers(const ModelConfig& model) {
   FormNumbers form = row_called(model.form, kForms, "form");
-  form.bias = model.bias.value_or(form.bias);
+  if (model.bias) form.bias = *model.bias == Bias::kAll;
   if (form.norm_parameters == 2 && !form.bias) form.norm_parameters = 1;
   return form;
 }
@@ -163,15 +163,21 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       seq(config.model.seq),
       hidden(config.model.hidden),
       heads(config.model.heads),
+      kv_heads(config.model.kv_heads == 0 ? heads : config.model.kv_heads),
+      head_dim(config.model.head_dim == 0 ? hidden / heads : config.model.head_dim),
       ffn(config.model.ffn == 0 ? 4 * hidden : config.model.ffn),
       vocabulary(config.model.vocabulary),
       tied_head(config.model.head == HeadWeight::kTied),
       learned_positions(config.model.positions.value_or(form.rotary ? Positions::kNone : Positions::kLearned) ==
                         Positions::kLearned),
-      packed(hidden + 2 * (hidden / heads) * (config.model.kv_heads == 0 ? heads : config.model.kv_heads)),
+      attended(heads * head_dim),
+      packed(attended + 2 * kv_heads * head_dim),
       activated(form.activation_inputs * ffn),
       experts(config.model.experts),
       grouped(config.model.layer == "grouped_linear"),
+      qkv_bias(form.bias || config.model.bias == Bias::kQkv),
+      qk_norm(config.model.qk_norm),
+      rewrites_qkv(form.rotary || qk_norm),
       uneven_split(config.model.split == GroupSplit::kUneven),
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),

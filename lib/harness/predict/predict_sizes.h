@@ -192,13 +192,17 @@ struct ShapeNumbers {
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
   std::int64_t tokens;         ///< tokens of this rank
   std::int64_t seq;            ///< tokens of an entire sequence
-  std::int64_t hidden, heads, ffn;
+  std::int64_t hidden, heads, kv_heads, head_dim, ffn;
   std::int64_t vocabulary;  ///< 0: no embedding and no head
   bool tied_head, learned_positions;
+  std::int64_t attended;   ///< columns of Q, and of what attention makes
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t experts;
   bool grouped;       ///< there is a product for each expert
+  bool qkv_bias;      ///< the product that makes Q, K and V has a bias
+  bool qk_norm;       ///< every head of Q and K is normed
+  bool rewrites_qkv;  ///< Q and K are normed or rotated in high precision
   bool uneven_split;  ///< groups of experts differ in size, and one is empty
   bool fused_mlp;
   bool dropout;

@@ -72,6 +72,33 @@ Matrix Model::rotated(const Matrix& qkv, bool inverse) const {
   return casts_.stored(std::move(out));
 }
 
+Value Model::qk_norm(const std::string& name, const Matrix& qkv) {
+  const std::int64_t dim = head_dim();
+  // The heads of a token one below the other, and back.
+  const auto heads_of = [dim](const Matrix& packed, std::int64_t first, std::int64_t count) {
+    Matrix out(packed.rows * count, dim);
+    for (std::int64_t i = 0; i < packed.rows; ++i)
+      std::copy_n(packed.row(i) + first * dim, count * dim, out.row(i * count));
+    return out;
+  };
+  const auto put = [dim](const Matrix& heads, std::int64_t first, std::int64_t count, Matrix& packed) {
+    for (std::int64_t i = 0; i < packed.rows; ++i)
+      std::copy_n(heads.row(i * count), count * dim, packed.row(i) + first * dim);
+  };
+  const std::int64_t queries = cell_.model.heads, keys = kv_heads();
+  Value q = norm(name + ".q_norm", heads_of(qkv, 0, queries), false);
+  Value k = norm(name + ".k_norm", heads_of(qkv, queries, keys), false);
+  Matrix y = qkv;
+  put(q.value, 0, queries, y);
+  put(k.value, queries, keys, y);
+  return {std::move(y), [=](const Matrix& grad) {
+            Matrix out = grad;
+            put(q.backward(heads_of(grad, 0, queries)), 0, queries, out);
+            put(k.backward(heads_of(grad, queries, keys)), queries, keys, out);
+            return out;
+          }};
+}
+
 Value Model::rotary(const Matrix& qkv) {
   return {rotated(qkv, false), [this](const Matrix& grad) { return rotated(grad, true); }};
 }
@@ -93,7 +120,7 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   const bool casts = casts_.attention(), casts_outputs = casts_.attention_outputs();
   const bool casts_back = casts_.attention_backward();
   // What the linear layers before and after attention have cast, or will read, in eight bits.
-  const bool exchanges = casts_.exchanges_eight_bits(), qkv_comes_cast = exchanges && !llama();
+  const bool exchanges = casts_.exchanges_eight_bits(), qkv_comes_cast = exchanges && keeps_qkv();
   const Matrix qkv = casts && !qkv_comes_cast ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
 
   // P of all heads one below the other, so that all share a scale.

@@ -123,10 +123,9 @@ Value Model::grouped_linear(const std::string& name, const Matrix& x) {
           }};
 }
 
-/// LayerNorm, or RMSNorm in Llama's form. With xhat = (x - mean) / deviation and g = grad * gamma, the gradient of x is
+/// With xhat = (x - mean) / deviation and g = grad * gamma, the gradient of x is
 /// (g - mean of g - xhat * mean of g * xhat) / deviation; RMSNorm has no means.
-Value Model::norm(const std::string& name, const Matrix& x) {
-  const bool centred = !llama();
+Value Model::norm(const std::string& name, const Matrix& x, bool centred) {
   const Matrix& gamma = parameters_->at(name + ".gamma");
   const auto beta = parameters_->find(name + ".beta");
   const double count = static_cast<double>(x.cols);
@@ -204,8 +203,9 @@ Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
 }
 
 Value Model::multihead_attention(const std::string& name, const Matrix& x) {
-  const bool exchanges = casts_.exchanges_eight_bits(), qkv_too = exchanges && !llama();
+  const bool exchanges = casts_.exchanges_eight_bits(), qkv_too = exchanges && keeps_qkv();
   std::vector<Value> values{layernorm_linear(name + ".qkv", x, {.y = qkv_too, .grad_y = qkv_too})};
+  if (cell_.model.qk_norm) values.push_back(qk_norm(name, values.back().value));
   if (llama()) values.push_back(rotary(values.back().value));
   values.push_back(attention(name + ".attention", values.back().value));
   values.push_back(linear(name + ".proj", values.back().value, {.x = exchanges, .grad_x = exchanges}));

@@ -85,7 +85,9 @@ class Model {
   Value linear(const std::string& name, const Matrix& x) { return linear(name, x, Exchanged{}); }
   Value linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value grouped_linear(const std::string& name, const Matrix& x);
-  Value norm(const std::string& name, const Matrix& x);
+  Value norm(const std::string& name, const Matrix& x) { return norm(name, x, !llama()); }
+  /// LayerNorm if `centred`, otherwise RMSNorm.
+  Value norm(const std::string& name, const Matrix& x, bool centred);
   Value activation(const Matrix& x);
   /// `x` without the elements that the cell's dropout drops at `place`.
   Value dropout(const std::string& place, const Matrix& x) const;
@@ -94,6 +96,8 @@ class Model {
   Value layernorm_linear(const std::string& name, const Matrix& x) { return layernorm_linear(name, x, Exchanged{}); }
   Value layernorm_linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value layernorm_mlp(const std::string& name, const Matrix& x);
+  /// RMSNorm of every head of Q and of K.
+  Value qk_norm(const std::string& name, const Matrix& qkv);
   Value rotary(const Matrix& qkv);
   Matrix rotated(const Matrix& qkv, bool inverse) const;
   Value attention(const std::string& name, const Matrix& qkv);
@@ -111,7 +115,9 @@ class Model {
 
   bool llama() const { return cell_.model.form == "llama"; }
   std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }
-  std::int64_t head_dim() const { return cell_.model.hidden / cell_.model.heads; }
+  std::int64_t head_dim() const { return head_dim_of(cell_.model); }
+  /// True if nothing between their product and attention changes Q and K.
+  bool keeps_qkv() const { return !llama() && !cell_.model.qk_norm; }
   /// Positions in a sequence, in the order of this rank's tokens.
   std::vector<std::int64_t> own_positions() const { return positions(cell_.model.seq, parts_.part, parts_.parts); }
   /// Rows of each expert's group.

@@ -13,15 +13,16 @@ double multiplications(const ModelConfig& model) {
   const auto count = [](std::int64_t value) { return static_cast<double>(value); };
   const double tokens = count(model.seq) * count(model.batch), hidden = count(model.hidden);
   const double ffn = model.ffn == 0 ? 4.0 * hidden : count(model.ffn);
-  const double keys = hidden * count(model.kv_heads == 0 ? model.heads : model.kv_heads) / count(model.heads);
+  const double attended = count(model.heads) * count(head_dim_of(model));
+  const double keys = count(model.kv_heads == 0 ? model.heads : model.kv_heads) * count(head_dim_of(model));
   double weights = hidden * hidden;
   if (model.layer == "layernorm_mlp" || model.layer == "transformer_layer")
     weights = ffn * hidden * (model.form == "llama" ? 3.0 : 2.0);
   double scores = 0.0;
   if (model.layer == "multihead_attention" || model.layer == "transformer_layer") {
     if (model.layer == "multihead_attention") weights = 0.0;
-    weights += hidden * (2.0 * hidden + 2.0 * keys);
-    scores = 2.0 * tokens * count(model.seq) * hidden;
+    weights += hidden * (2.0 * attended + 2.0 * keys);
+    scores = 2.0 * tokens * count(model.seq) * attended;
   }
   const double head = tokens * hidden * count(model.vocabulary);
   return 3.0 * (count(model.layers) * (tokens * weights + scores) + head);

@@ -37,7 +37,7 @@ Value value_from(const Key& key, const JsonReader& json) {
       return json.integer(std::min<std::int64_t>(low, 0), high);
     }
     case KeyType::kNumber: return json.number();
-    case KeyType::kWord:
+    case KeyType::kWord: return json.is_null() ? Value{json.text()} : word_value(json.text_of_scalar());
     case KeyType::kMesh:
     case KeyType::kText:
     case KeyType::kFile: return json.text();

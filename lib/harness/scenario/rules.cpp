@@ -20,17 +20,19 @@ constexpr double kMostElements = 0x1p52;
 
 Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
-  const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn), widest = std::max(hidden, ffn);
+  const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn);
+  const double attended = static_cast<double>(m.heads) * static_cast<double>(head_dim_of(m));
+  const double widest = std::max({hidden, ffn, attended}),
+               weights = hidden * (4.0 * std::max(hidden, attended) + 3.0 * ffn);
   if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
     return BrokenRule{"model.batch",
                       fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52", m.layers,
                                   m.seq, m.batch, widest)};
-  if (layers * hidden * (4.0 * hidden + 3.0 * ffn) > kMostElements)
+  if (layers * weights > kMostElements)
     return BrokenRule{
         "model.layers",
         fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers, m.hidden, ffn)};
-  const double passed = layers * (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest +
-                                  hidden * (4.0 * hidden + 3.0 * ffn));
+  const double passed = layers * (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest + weights);
   if (micro_batches > 1 && static_cast<double>(micro_batches) * passed > kMostElements)
     return BrokenRule{"training.micro_batches",
                       fmt::format("activations and weights of {} passes are above 2^52 elements", micro_batches)};
@@ -41,12 +43,26 @@ Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
 void add_model_rules(const ModelConfig& m, std::int64_t micro_batches, Rules& out) {
   if (m.hidden == 0) out.push_back({"model.hidden", "missing; a model needs its width"});
   if (m.seq == 0) out.push_back({"model.seq", "missing; a model needs its tokens per sequence"});
-  if (m.hidden % m.heads != 0)
-    out.push_back({"model.heads", fmt::format("hidden {} is not a multiple of heads {}", m.hidden, m.heads)});
+  if (m.head_dim == 0 && m.hidden % m.heads != 0)
+    out.push_back({"model.heads", fmt::format("hidden {} is not a multiple of heads {}; write a divisor, or `head_dim`",
+                                              m.hidden, m.heads)});
   if (m.kv_heads != 0 && m.heads % m.kv_heads != 0)
     out.push_back({"model.kv_heads", fmt::format("heads {} is not a multiple of kv_heads {}", m.heads, m.kv_heads)});
   if (m.hidden == 0 || m.seq == 0) return;
   if (Broken broken = broken_size_rule(m, micro_batches)) out.push_back(std::move(*broken));
+}
+
+/// Rules of layers with attention, and of keys that mean nothing without it.
+Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
+  const ModelConfig& m = cell.model;
+  const bool attends = vocabulary.attends && vocabulary.attends(m.layer);
+  if (!attends && m.bias == Bias::kQkv)
+    return BrokenRule{"model.bias",
+                      fmt::format("qkv, but {} makes no Q, K and V; write true or false, or another `layer`", m.layer)};
+  if (m.form == "llama" && m.head_dim % 2 != 0)
+    return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
+                                                    m.head_dim, m.head_dim + 1)};
+  return std::nullopt;
 }
 
 Broken broken_language_rule(const CellConfig& cell) {
@@ -253,6 +269,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   if (cell.control != Control::kNone && !cell.fix.empty())
     add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
   add_model_rules(cell.model, cell.training.micro_batches, out);
+  add(broken_attention_rule(cell, vocabulary));
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
   if (!is_broken("model.layers")) add(broken_checkpoint_rule(cell));
@@ -272,7 +289,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   CellConfig mended = cell;
   if (is_broken("model.heads") || is_broken("model.kv_heads")) {
     mended.model.heads = 1;
-    mended.model.kv_heads = 0;
+    mended.model.kv_heads = mended.model.head_dim = 0;
   }
   for (BrokenRule& rule : vocabulary.broken_rules(mended)) out.push_back(std::move(rule));
   return out;

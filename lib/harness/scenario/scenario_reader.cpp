@@ -119,7 +119,7 @@ std::string NodeReader::one_of(const YamlNode& node, const std::string& where,
 }
 
 Value NodeReader::value(const Key& key, const YamlNode& node, const std::string& where) const {
-  if (key.type == KeyType::kWord) return one_of(node, where, key.words(vocabulary_));
+  if (key.type == KeyType::kWord) return word_value(one_of(node, where, key.words(vocabulary_)));
   // "3" in quotes is text: reading it as a number would hide a mistake of the program that wrote the file.
   const bool may_be_quoted = key.type == KeyType::kText || key.type == KeyType::kFile;
   const auto value =

@@ -53,7 +53,7 @@ constexpr std::array kTorchReasons{
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.dropout", "figures cover training without dropout"},
-    KeyReason{"model.bias", "figures cover the biases that a form has; leave `bias` out"},
+    KeyReason{"model.bias", "figures cover the biases that a form has, and `qkv`; leave `bias` out"},
     KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},
 };
 
@@ -69,13 +69,16 @@ bool has_moments_of_torch(const CellConfig& cell) {
 bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "ranks") return is_sharded(cell);
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
+  if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 11> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 13> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
                                                              "training.param_dtype",
                                                              "model.vocabulary",
+                                                             "model.head_dim",
+                                                             "model.qk_norm",
                                                              "model.head",
                                                              "model.positions",
                                                              "training.checkpoint_every",

@@ -25,7 +25,7 @@ InitialValuesIn initial_in(MastersFrom from) {
 
 LayerForm form_of(const ModelConfig& model) {
   LayerForm form = layer_form(model.form);
-  form.bias = model.bias.value_or(form.bias);
+  if (model.bias) form.bias = *model.bias == Bias::kAll;
   return form;
 }
 
@@ -41,6 +41,9 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .hidden = model.hidden,
           .heads = model.heads,
           .kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads,
+          .columns_of_head = model.head_dim,
+          .qkv_bias_alone = model.bias == Bias::kQkv,
+          .qk_norm = model.qk_norm,
           .ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn,
           .seq = model.seq,
           .batch = model.batch,

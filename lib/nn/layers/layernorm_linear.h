@@ -12,7 +12,10 @@ namespace fp8lab {
 class LayerNormLinear final : public Module {
  public:
   LayerNormLinear(Build& build, const std::string& name, NormKind norm, const LinearShape& shape)
-      : norm_(build, name + ".norm", norm, shape.in, shape.bias), core_(build, name, shape) {}
+      : LayerNormLinear(build, name, norm, shape, shape.bias) {}
+  /// `norm_bias`: a LayerNorm has a beta, whether the product has a bias or not.
+  LayerNormLinear(Build& build, const std::string& name, NormKind norm, const LinearShape& shape, bool norm_bias)
+      : norm_(build, name + ".norm", norm, shape.in, norm_bias), core_(build, name, shape) {}
   Variable forward(Runtime& runtime, const Variable& x) override;
 
  private:

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "nn/cores/attention_core.h"
+#include "nn/cores/qk_norm.h"
 #include "nn/cores/rotary.h"
 #include "nn/layer_config.h"
 #include "nn/layers/layernorm_linear.h"
@@ -12,7 +14,8 @@
 
 namespace fp8lab {
 
-/// Norm and packed QKV projection, rotary embedding if the form has it, attention, output projection.
+/// Norm and packed QKV projection, norm of Q and K if the model has it, rotary embedding if the form has it, attention,
+/// output projection.
 class MultiheadAttention final : public Module {
  public:
   MultiheadAttention(Build& build, const std::string& name, const LayerConfig& config);
@@ -20,6 +23,7 @@ class MultiheadAttention final : public Module {
 
  private:
   LayerNormLinear qkv_;
+  std::unique_ptr<QkNorm> qk_norm_;  ///< null if the model has none
   std::optional<Rotary> rotary_;
   AttentionCore attention_;
   Linear projection_;

@@ -81,7 +81,7 @@ class Cell:
 
     @property
     def head_dim(self):
-        return self["model.hidden"] // self["model.heads"]
+        return self.get("model.head_dim", 0) or self["model.hidden"] // self["model.heads"]
 
     @property
     def ffn(self):
@@ -93,7 +93,17 @@ class Cell:
 
     @property
     def bias(self):
-        return bool(self.get("model.bias", not self.llama))
+        """True if products and layer norms have biases."""
+        return self.get("model.bias", not self.llama) is True
+
+    @property
+    def qkv_bias(self):
+        """True if the product that makes Q, K and V has a bias."""
+        return self.bias or self.get("model.bias") == "qkv"
+
+    @property
+    def qk_norm(self):
+        return bool(self.get("model.qk_norm", False))
 
     @property
     def vocabulary(self):

@@ -23,21 +23,28 @@ def make_norm(cell, device, dtype):
     return nn.LayerNorm(cell["model.hidden"], bias=cell.bias, **common)
 
 
+def make_qk_norms(cell, device, dtype):
+    """Norms over the columns of every query head and of every key head; None without them."""
+    if not cell.qk_norm:
+        return None, None
+    return tuple(nn.RMSNorm(cell.head_dim, eps=EPSILON, device=device, dtype=dtype) for _ in range(2))
+
+
 class Linear(nn.Linear):
     """A matrix product of the model."""
 
-    def __init__(self, cell, inputs, outputs, device, dtype):
-        super().__init__(inputs, outputs, bias=cell.bias, device=device, dtype=dtype)
+    def __init__(self, cell, inputs, outputs, device, dtype, bias=None):
+        super().__init__(inputs, outputs, bias=cell.bias if bias is None else bias, device=device, dtype=dtype)
 
     def reset_parameters(self):
         """Values come from fill_parameters()."""
 
 
 class LayerNormLinear(nn.Module):
-    def __init__(self, cell, outputs, device, dtype):
+    def __init__(self, cell, outputs, device, dtype, bias=None):
         super().__init__()
         self.norm = make_norm(cell, device, dtype)
-        self.core = Linear(cell, cell["model.hidden"], outputs, device, dtype)
+        self.core = Linear(cell, cell["model.hidden"], outputs, device, dtype, bias)
 
     def forward(self, x):
         return self.core(self.norm(x))
@@ -80,7 +87,8 @@ class MultiheadAttention(nn.Module):
         super().__init__()
         self.cell = cell
         heads, kv_heads = cell["model.heads"], cell.kv_heads
-        self.qkv = LayerNormLinear(cell, (heads + 2 * kv_heads) * cell.head_dim, device, dtype)
+        self.qkv = LayerNormLinear(cell, (heads + 2 * kv_heads) * cell.head_dim, device, dtype, cell.qkv_bias)
+        self.q_norm, self.k_norm = make_qk_norms(cell, device, dtype)
         self.proj = Linear(cell, heads * cell.head_dim, cell["model.hidden"], device, dtype)
 
     def forward(self, x):
@@ -88,6 +96,8 @@ class MultiheadAttention(nn.Module):
         heads, kv_heads = cell["model.heads"], cell.kv_heads
         packed = self.qkv(x).view(cell["model.seq"], cell["model.batch"], heads + 2 * kv_heads, cell.head_dim)
         q, k, v = packed.split((heads, kv_heads, kv_heads), dim=2)
+        if cell.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         if cell.llama:
             tables = rotary_tables(cell, x.device)
             q, k = rotate(q, tables), rotate(k, tables)

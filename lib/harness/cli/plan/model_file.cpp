@@ -6,7 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <string_view>
-#include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "harness/cell/regular_file.h"
@@ -30,9 +30,13 @@ struct ModelType {
   std::int64_t ffn_over_hidden;    ///< `ffn` by default, as a multiple of `hidden`; 0: the file must have it
   bool is_tied;                    ///< by default
   bool has_qkv_bias;               ///< Q, K and V have biases, the other products none
+  bool has_qk_norm;
+  std::int64_t head_dim;  ///< by default; 0: hidden / heads
+  bool uses_window;       ///< by default, if the file has a `sliding_window`
 };
 
-constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false) {
+constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, bool has_qk_norm = false,
+                             std::int64_t head_dim = 0, bool uses_window = false) {
   return {name,
           "llama",
           "num_hidden_layers",
@@ -45,19 +49,34 @@ constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false) {
           "silu",
           0,
           false,
-          has_qkv_bias};
+          has_qkv_bias,
+          has_qk_norm,
+          head_dim,
+          uses_window};
 }
 
 constexpr std::array kTypes{
     ModelType{"gpt2", "gpt", "n_layer", "n_embd", "n_head", "", "n_inner", "n_positions", "activation_function",
-              "gelu_new", 4, true, false},
+              "gelu_new", 4, true, false, false, 0, false},
     of_llama("llama"),
-    of_llama("mistral"),
+    of_llama("mistral", false, false, 0, true),
     of_llama("qwen2", true),
+    of_llama("qwen3", false, true, 128),
 };
 
 /// Keys for the number of experts; a model with more than one has layers that this program does not have.
 constexpr std::array<std::string_view, 3> kExperts{"num_local_experts", "num_experts", "n_routed_experts"};
+
+/// Keys that only models with other layers have, unless they are null.
+struct Foreign {
+  std::string_view key, what;
+};
+constexpr std::array kForeign{
+    Foreign{"kv_lora_rank", "low-rank keys and values (MLA)"},
+    Foreign{"q_lora_rank", "low-rank queries (MLA)"},
+    Foreign{"attn_logit_softcapping", "caps of attention's logits"},
+    Foreign{"final_logit_softcapping", "caps of the head's logits"},
+};
 
 std::int64_t config_size(const JsonReader& config, std::string_view key) {
   return config.at(key).integer(1, kMostSize);
@@ -77,42 +96,56 @@ const ModelType& model_type_of(const JsonReader& config) {
   const JsonReader type = config.at("model_type");
   const auto row = std::ranges::find(kTypes, type.text(), &ModelType::name);
   if (row != kTypes.end()) return *row;
+  if (const std::string_view what = lacking_for(type.text()); !what.empty())
+    type.refuse_for(fmt::format("is {}, which has {}; this program's layers lack that", type.text(), what));
   std::vector<std::string> names;
   for (const ModelType& one : kTypes) names.emplace_back(one.name);
   type.refuse(fmt::format("one of {}, whose layers this program has", listed(names)));
 }
 
-/// Refuses layers that differ from this program's in what they compute or hold.
-void check_layers(const JsonReader& config, const ModelType& type) {
+/// Refuses parts of layers that no type of kTypes has.
+void check_parts(const JsonReader& config) {
   for (const std::string_view key : kExperts)
     if (const auto experts = config.find(key); experts && experts->integer(0, kMostSize) > 1)
       experts->refuse_for("is above 1, and this program has no mixture of experts");
+  for (const Foreign& foreign : kForeign)
+    if (const auto found = config.find(foreign.key))
+      found->refuse_for(fmt::format("is not null, and this program has no {}", foreign.what));
+}
+
+/// True if attention reads a window of tokens.
+bool uses_window(const JsonReader& config, const ModelType& type) {
+  bool used = flag_or(config, "use_sliding_window", type.uses_window);
+  if (const auto layers = config.find("layer_types"))
+    layers->each_item([&](const JsonReader& layer) { used = used || layer.is_text("sliding_attention"); });
+  return used;
+}
+
+/// Refuses layers that differ from this program's in what they compute or hold.
+void check_layers(const JsonReader& config, const ModelType& type, std::int64_t seq) {
   if (const auto activation = config.find(type.activation); activation && !activation->is_text(type.activation_is))
     activation->refuse(fmt::format("{}, the activation of this program's {} layers", type.activation_is, type.form));
-  const std::int64_t hidden = config_size(config, type.hidden), heads = config_size(config, type.heads);
-  if (const auto dim = config.find("head_dim"); dim && dim->integer(1, kMostSize) * heads != hidden)
-    dim->refuse_for(fmt::format("is not {} / {}, as the heads of this program's layers are", type.hidden, type.heads));
-  for (const char* key : {"attention_bias", "mlp_bias"})
-    if (const auto bias = config.find(key); bias && bias->flag())
-      bias->refuse_for("is true, and this program's llama layers have no biases");
+  if (const auto bias = config.find("attention_bias"); bias && bias->flag())
+    bias->refuse_for(
+        "is true: Q, K, V and the product behind attention have biases, and the MLP none; this program has "
+        "biases of all products, or only of Q, K and V");
+  if (const auto bias = config.find("mlp_bias"); bias && bias->flag())
+    bias->refuse_for("is true, and this program has no biases of only the MLP");
+  if (const auto window = config.find("sliding_window"); window && uses_window(config, type))
+    if (const std::int64_t tokens = window->integer(1, INT32_MAX); tokens < seq)
+      window->refuse_for(
+          fmt::format("is {}, fewer than the {} tokens of a sequence, and this program's attention reads "
+                      "all of them; set {} to {}, or sliding_window to null",
+                      tokens, seq, type.seq, tokens));
+  if (config.find("layer_types") && !config.find("sliding_window") && uses_window(config, type))
+    config.at("layer_types").refuse_for("has sliding_attention, and this program's attention reads all tokens");
 }
 
-/// What the figures leave out.
-std::vector<std::string> notes_of(const JsonReader& config, const ModelType& type, const CellConfig& cell) {
-  std::vector<std::string> out;
-  const ModelConfig& model = cell.model;
-  if (type.has_qkv_bias) {
-    const std::int64_t biases = model.layers * (model.heads + 2 * model.kv_heads) * (model.hidden / model.heads);
-    out.push_back(fmt::format("left out: the biases of Q, K and V, {} parameters", biases));
-  }
-  if (const auto window = config.find("sliding_window"); window && flag_or(config, "use_sliding_window", true))
-    out.push_back(fmt::format("attention reads all tokens, not a window of {}", window->integer(1, INT32_MAX)));
-  return out;
-}
-
-PlannedModel model_of(const JsonReader& config, const std::string& name) {
+CellConfig model_of(const JsonReader& config, const std::string& name) {
+  check_parts(config);
   const ModelType& type = model_type_of(config);
-  check_layers(config, type);
+  const std::int64_t seq = std::min(config_size(config, type.seq), kLongestSequence);
+  check_layers(config, type, seq);
   KnownModel sizes{.name = name,
                    .layers = config_size(config, type.layers),
                    .hidden = config_size(config, type.hidden),
@@ -120,14 +153,17 @@ PlannedModel model_of(const JsonReader& config, const std::string& name) {
                    .kv_heads = config_size_or(config, type.kv_heads, config_size(config, type.heads)),
                    .ffn = 0,
                    .vocabulary = config_size(config, "vocab_size"),
-                   .seq = std::min(config_size(config, type.seq), kLongestSequence),
+                   .seq = seq,
                    .form = type.form,
-                   .is_tied = flag_or(config, "tie_word_embeddings", type.is_tied)};
+                   .is_tied = flag_or(config, "tie_word_embeddings", type.is_tied),
+                   .head_dim = config_size_or(config, "head_dim", type.head_dim),
+                   .has_qkv_bias = type.has_qkv_bias,
+                   .has_qk_norm = type.has_qk_norm};
   sizes.ffn = type.ffn_over_hidden == 0 ? config_size(config, type.ffn)
                                         : config_size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
-  PlannedModel out{.cell = sizes.cell(), .notes = {}};
-  out.notes = notes_of(config, type, out.cell);
-  return out;
+  if (sizes.head_dim == 0 && sizes.hidden % sizes.heads != 0)
+    config.at(type.heads).refuse_for(fmt::format("does not divide {}, and the file has no head_dim", type.hidden));
+  return sizes.cell();
 }
 
 /// "Llama-3-8B" of "models/Llama-3-8B/config.json": the file's own name if it is not config.json.
@@ -142,7 +178,7 @@ bool is_model_file(const std::string& model) {
   return model.ends_with(".json") || model.find('/') != std::string::npos;
 }
 
-PlannedModel read_model_file(const std::string& path) {
+CellConfig read_model_file(const std::string& path) {
   const std::string text = read_regular_file(path, kLargestFile);
   try {
     const JsonDocument document(text);

@@ -138,12 +138,9 @@ Capacity capacity_of(const PlanRequest& request) {
 }
 
 ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const Vocabulary& vocabulary) {
-  const PlannedModel known = is_model_file(request.model)
-                                 ? read_model_file(request.model)
-                                 : PlannedModel{.cell = find_model(request.model).cell(), .notes = {}};
-  ModelPlan out{.cells = {}, .ranks = {}, .heading = {}, .notes = known.notes};
+  ModelPlan out{.cells = {}, .ranks = {}, .heading = {}};
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
-  CellConfig base = known.cell;
+  CellConfig base = is_model_file(request.model) ? read_model_file(request.model) : find_model(request.model).cell();
   base.arch = capacity.arch;
   std::optional<bool> quantized_weights;  // set if --set chooses rows by it
   std::vector<const Key*> set;
@@ -185,7 +182,6 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       fail(fmt::format("plan: --set {}: no row reads it: {}; leave it out, or {}", request.settings[i],
                        why[set[i]]->reason, why[set[i]]->remedy));
   out.heading = heading_of(base.scenario, base, capacity, out.cells);
-  for (const std::string& note : out.notes) out.heading += note + "\n";
   return out;
 }
 

@@ -91,7 +91,6 @@ int plan_command(const PlanRequest& asked, const Program& own) {
     if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
     const ModelPlan model = model_plan(request, capacity, program.vocabulary());
     for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity, {Arm::kAfter}, program));
-    for (Planned& plan : plans) plan.notes = model.notes;
     text = request.json ? "" : title + model_text(plans, model);
   } else {
     if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");

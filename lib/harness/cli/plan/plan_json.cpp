@@ -111,7 +111,6 @@ Json json_of(const Planned& plan) {
   Json out{{"id", cell.id},          {"scenario", cell.scenario}, {"file", plan.cell.file},
            {"line", plan.cell.line}, {"device", cell.device},     {"ranks", cell.ranks},
            {"skip", nullptr},        {"arms", Json::object()},    {"expect", Json::array()}};
-  if (!plan.notes.empty()) out["notes"] = plan.notes;
   if (!plan.cell.skip_reason.empty()) out["skip"] = plan.cell.skip_reason;
   for (const PlannedArm& arm : plan.arms) out["arms"][std::string(name(arm.arm))] = json_of(plan, arm);
   for (const Gate& gate : plan.gates)

@@ -23,7 +23,17 @@ constexpr std::array kGpus{
     KnownGpu{"b200", 183359, "blackwell", true},
 };
 
-// From the models' published configurations.
+constexpr KnownModel qwen2_5(std::string_view name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                             std::int64_t kv_heads, std::int64_t ffn, std::int64_t vocabulary, bool is_tied = false) {
+  return {name, layers, hidden, heads, kv_heads, ffn, vocabulary, 8192, "llama", is_tied, 0, true, false};
+}
+
+constexpr KnownModel qwen3(std::string_view name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                           std::int64_t ffn, bool is_tied = false) {
+  return {name, layers, hidden, heads, 8, ffn, 151936, 8192, "llama", is_tied, 128, false, true};
+}
+
+// From the models' published configurations. Sequences of models with long contexts have 8192 tokens, as in training.
 constexpr std::array kModels{
     KnownModel{"gpt3-6.7b", 32, 4096, 32, 32, 16384, 50257, 2048, "gpt", true},
     KnownModel{"gpt3-175b", 96, 12288, 96, 96, 49152, 50257, 2048, "gpt", true},
@@ -35,12 +45,49 @@ constexpr std::array kModels{
     KnownModel{"llama3-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
     KnownModel{"llama3-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
-    // The same layers as llama3, with longer contexts. Training has shorter ones.
+    KnownModel{"mistral-nemo-12b", 40, 5120, 32, 8, 14336, 131072, 8192, "llama", false, 128},
+    KnownModel{"mistral-small-24b", 40, 5120, 32, 8, 32768, 131072, 8192, "llama", false, 128},
     KnownModel{"llama3.1-8b", 32, 4096, 32, 8, 14336, 128256, 8192},
     KnownModel{"llama3.1-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3.1-405b", 126, 16384, 128, 8, 53248, 128256, 8192},
+    KnownModel{"llama3.3-70b", 80, 8192, 64, 8, 28672, 128256, 8192},
     KnownModel{"llama3.2-1b", 16, 2048, 32, 8, 8192, 128256, 8192, "llama", true},
     KnownModel{"llama3.2-3b", 28, 3072, 24, 8, 8192, 128256, 8192, "llama", true},
+    qwen2_5("qwen2.5-0.5b", 24, 896, 14, 2, 4864, 151936, true),
+    qwen2_5("qwen2.5-1.5b", 28, 1536, 12, 2, 8960, 151936, true),
+    qwen2_5("qwen2.5-3b", 36, 2048, 16, 2, 11008, 151936, true),
+    qwen2_5("qwen2.5-7b", 28, 3584, 28, 4, 18944, 152064),
+    qwen2_5("qwen2.5-14b", 48, 5120, 40, 8, 13824, 152064),
+    qwen2_5("qwen2.5-32b", 64, 5120, 40, 8, 27648, 152064),
+    qwen2_5("qwen2.5-72b", 80, 8192, 64, 8, 29568, 152064),
+    qwen3("qwen3-0.6b", 28, 1024, 16, 3072, true),
+    qwen3("qwen3-1.7b", 28, 2048, 16, 6144, true),
+    qwen3("qwen3-4b", 36, 2560, 32, 9728, true),
+    qwen3("qwen3-8b", 36, 4096, 32, 12288),
+    qwen3("qwen3-14b", 40, 5120, 40, 17408),
+    qwen3("qwen3-32b", 64, 5120, 64, 25600),
+};
+
+/// Families of models by the beginnings of their names and `model_type`s, of which this program lacks layers.
+struct Lacking {
+  std::string_view begin, what;
+};
+constexpr std::array kLacking{
+    Lacking{"gemma3", "GeGLU, norms behind attention and MLP, and sliding windows"},
+    Lacking{"gemma-3", "GeGLU, norms behind attention and MLP, and sliding windows"},
+    Lacking{"gemma2", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
+    Lacking{"gemma-2-", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
+    Lacking{"gemma", "GeGLU, and embeddings scaled by the root of hidden"},
+    Lacking{"mixtral", "a mixture of experts"},
+    Lacking{"qwen3-30b", "a mixture of experts"},
+    Lacking{"qwen3-235b", "a mixture of experts"},
+    Lacking{"qwen3_moe", "a mixture of experts"},
+    Lacking{"qwen2_moe", "a mixture of experts"},
+    Lacking{"gpt-oss", "a mixture of experts, sliding windows and attention sinks"},
+    Lacking{"gpt_oss", "a mixture of experts, sliding windows and attention sinks"},
+    Lacking{"llama4", "a mixture of experts, and layers without rotary embedding"},
+    Lacking{"llama-4", "a mixture of experts, and layers without rotary embedding"},
+    Lacking{"deepseek", "a mixture of experts, and low-rank queries, keys and values (MLA)"},
 };
 
 template <class Rows>
@@ -67,8 +114,11 @@ CellConfig KnownModel::cell() const {
                .hidden = hidden,
                .heads = heads,
                .kv_heads = kv_heads,
+               .head_dim = head_dim * heads == hidden ? 0 : head_dim,
+               .qk_norm = has_qk_norm,
                .ffn = ffn,
                .seq = seq};
+  if (has_qkv_bias) out.model.bias = Bias::kQkv;
   out.model.vocabulary = vocabulary;
   out.model.head = is_tied ? HeadWeight::kTied : HeadWeight::kOwn;
   out.training.loss = Loss::kCrossEntropy;
@@ -83,7 +133,18 @@ CellConfig KnownModel::cell() const {
 std::span<const KnownGpu> known_gpus() { return kGpus; }
 std::span<const KnownModel> known_models() { return kModels; }
 const KnownGpu& find_gpu(const std::string& name) { return row_called(kGpus, name, "--gpu"); }
-const KnownModel& find_model(const std::string& name) { return row_called(kModels, name, "--model"); }
+
+std::string_view lacking_for(std::string_view name) {
+  const auto* const row =
+      std::ranges::find_if(kLacking, [&](const Lacking& one) { return name.starts_with(one.begin); });
+  return row == kLacking.end() ? std::string_view{} : row->what;
+}
+
+const KnownModel& find_model(const std::string& name) {
+  if (const std::string_view what = lacking_for(name); !what.empty())
+    fail(fmt::format("--model: {} has {}, which this program's layers lack", quotable(name), what));
+  return row_called(kModels, name, "--model");
+}
 
 std::int64_t parse_bytes(std::string_view option, const std::string& text) {
   const std::size_t digits = text.find_first_not_of("0123456789.");

@@ -27,7 +27,10 @@ struct KnownModel {
   std::string_view name;
   std::int64_t layers, hidden, heads, kv_heads, ffn, vocabulary, seq;
   std::string_view form = "llama";
-  bool is_tied = false;  ///< the head's matrix is the embedding's
+  bool is_tied = false;       ///< the head's matrix is the embedding's
+  std::int64_t head_dim = 0;  ///< 0: hidden / heads
+  bool has_qkv_bias = false;  ///< Q, K and V have biases, the other products none
+  bool has_qk_norm = false;
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;
@@ -35,7 +38,10 @@ struct KnownModel {
 
 std::span<const KnownGpu> known_gpus();
 std::span<const KnownModel> known_models();
-/// Throw Error with a suggestion for another name.
+/// What the layers of the model or `model_type` called `name` have and this program lacks: "GeGLU, ..."; "" if that is
+/// not known.
+std::string_view lacking_for(std::string_view name);
+/// Throw Error with a suggestion for another name, or with what this program's layers lack.
 const KnownGpu& find_gpu(const std::string& name);
 const KnownModel& find_model(const std::string& name);
 

@@ -68,7 +68,6 @@ struct Planned {
   std::string torch;        ///< the release whose figures PlannedArm::as_torch has: "torch@2.15"
   /// Figures of the bf16 arm of a cell in eight bits, with PyTorch's lower bound; absent if there are none.
   std::optional<PlannedArm> bf16;
-  std::vector<std::string> notes{};  ///< ModelPlan::notes
 
   /// "the built-in runtime", or the library
   std::string subject() const { return library.empty() ? "the built-in runtime" : library; }
@@ -93,7 +92,6 @@ struct ModelPlan {
   std::vector<PlannedCell> cells;
   std::vector<int> ranks;
   std::string heading;
-  std::vector<std::string> notes;  ///< what the figures leave out, of a model from a file
 };
 /// Throws Error for an unknown model, a file of none, an unknown key or value, and for a cell that cannot be run.
 ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const Vocabulary& vocabulary);

@@ -61,7 +61,11 @@ Json definition_of(const Key& key, const Vocabulary& vocabulary) {
         bounds("integer");
       break;
     case KeyType::kNumber: bounds("number"); break;
-    case KeyType::kWord: out["enum"] = key.words(vocabulary); break;
+    case KeyType::kWord:
+      out["enum"] = Json::array();
+      for (const std::string& word : key.words(vocabulary))
+        out["enum"].push_back(word == "true" || word == "false" ? Json(word == "true") : Json(word));
+      break;
     case KeyType::kMesh:
       out["type"] = {"integer", "string"};
       out["minimum"] = 1;

@@ -134,6 +134,7 @@ def make_layer(cell, te):
         )
     attention = {
         "num_gqa_groups": cell.kv_heads,
+        "kv_channels": cell.head_dim,
         "attention_dropout": cell["model.dropout"],
         "layernorm_epsilon": model.EPSILON,
         "attn_mask_type": "causal",

@@ -27,13 +27,17 @@ class Attention(nn.Module):
         hidden, heads, kv_heads = cell["model.hidden"], cell["model.heads"], cell.kv_heads
         self.cell = cell
         self.q, self.k, self.v = (
-            model.Linear(cell, hidden, count * cell.head_dim, device, dtype) for count in (heads, kv_heads, kv_heads)
+            model.Linear(cell, hidden, count * cell.head_dim, device, dtype, cell.qkv_bias)
+            for count in (heads, kv_heads, kv_heads)
         )
+        self.q_norm, self.k_norm = model.make_qk_norms(cell, device, dtype)
         self.proj = model.Linear(cell, heads * cell.head_dim, hidden, device, dtype)
 
     def forward(self, x, table):
         batch, seq, _ = x.shape
         q, k, v = (one(x).view(batch, seq, -1, self.cell.head_dim) for one in (self.q, self.k, self.v))
+        if self.cell.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
         if table is not None:
             q, k = rotated(q, table), rotated(k, table)
         q, k, v = (one.transpose(1, 2) for one in (q, k, v))

@@ -50,7 +50,8 @@ LLAMA3_8B = {
 DEFAULTS = {
     "device": "cpu", "subject": "torch", "ranks": 1, "mesh": None, "sharding": None, "reduce_dtype": None,
     "reshard_after_forward": True, "model.layer": "transformer_layer", "model.head": "own", "model.positions": None,
-    "model.bias": None, "model.init_std": 0.02, "model.scaled_residuals": False, "training.micro_batches": 1,
+    "model.head_dim": 0, "model.qk_norm": False, "model.bias": None, "model.init_std": 0.02,
+    "model.scaled_residuals": False, "training.micro_batches": 1,
     "training.learning_rate": 1e-3, "training.learning_rate_schedule": "constant", "training.warmup_steps": 0,
     "training.final_learning_rate": 0.0, "training.decay_steps": 0, "training.beta1": 0.9, "training.beta2": 0.999,
     "training.weight_decay": 0.0, "training.decoupled_decay": True, "training.decay_only_matrices": False,
@@ -102,6 +103,7 @@ def configurations():
                  {"ranks": 64, "mesh": "8x8"}]:  # fmt: skip
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
     yield from configurations_of_layers()
+    yield from configurations_of_attention()
     yield from torchao_configurations()
     yield from configurations_of_recomputation()
 
@@ -139,6 +141,23 @@ def configurations_of_recomputation():
     yield "cuda_shapes", "torchtitan", {**float8, **second}
 
 
+def configurations_of_attention():
+    """Heads of another width than hidden / heads, biases of only Q, K and V, norms of Q and K."""
+    wide, narrow = {"model.head_dim": 40}, {"model.head_dim": 10}
+    bias, norm, full = {"model.bias": "qkv"}, {"model.qk_norm": True}, {"training.checkpoint": "full"}
+    gpt = {"model.form": "gpt", "model.kv_heads": 6}
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
+    for keys in [
+        wide, {**narrow, **full}, {**wide, **gpt}, bias, {**bias, **ODD}, norm, {**norm, **full},
+        {**norm, **wide, **ODD}, {**norm, **gpt}, {**norm, **wide, **in_f32}, {**norm, **wide, "ranks": 2},
+        {**norm, **wide, "model.seq": 200, "model.vocabulary": 40},
+        {**norm, **narrow, **full, **bias, **TITAN, "ranks": 2, "training.micro_batches": 2},
+    ]:  # fmt: skip
+        for program in ("worker", "torchtitan"):
+            for operators in ("host", "cuda_shapes"):
+                yield operators, program, keys
+
+
 def torchao_configurations():
     """Sizes that products on eight bits take. Only CUDA's operators: a CPU's products on eight bits are emulated."""
     small = {"training.recipe": "current", "model.seq": 112}
@@ -162,6 +181,7 @@ def torchao_configurations():
             yield "cuda_shapes", program, {**small, **keys}
         yield "cuda_shapes", program, odd
         yield "cuda_shapes", program, {**odd, **TITAN, **gathers, "ranks": 4}
+        yield "cuda_shapes", program, {**small, "model.head_dim": 32, "model.bias": "qkv", "model.qk_norm": True}
     layers = {**small, "model.vocabulary": 0, "training.loss": "sum"}
     mlp = {**layers, "model.layer": "layernorm_mlp"}
     mse = {"training.loss": "mse", "ranks": 2, **gathers}
