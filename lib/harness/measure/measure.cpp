@@ -52,7 +52,7 @@ using Figures = std::vector<std::pair<std::string, std::int64_t>>;
 
 /// Puts each figure of the rank whose figure is the largest; if the smallest should be as large, and rank 0 has the
 /// largest, of the rank with the smallest. A note names a rank other than 0. Collective. `may_differ`: by name, figures
-/// that are put as rank 0 has them; `may_be_less`: those of other ranks may be smaller.
+/// that are put as rank 0 has them; `may_be_less`: other ranks' may be smaller.
 void put_of_all_ranks(const Figures& figures, const std::function<bool(const std::string&)>& may_differ,
                       bool may_be_less, ProcessGroup* world, ArmResult& result) {
   std::vector<std::int64_t> mine;
