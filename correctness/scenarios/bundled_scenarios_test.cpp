@@ -114,7 +114,8 @@ TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {
 
 // The same scenarios fail in a tree without the fixes, so `confirmed` depends on them.
 TEST(BundledScenarios, MissingFixesAreNotFixed) {
-  for (const char* file : {"attention", "attention-ring", "fuser", "grouped", "modules"}) {
+  for (const char* file : {"attention-saved-tensors", "attention-ring", "fuser-saved-tensors", "grouped-saved-tensors",
+                           "module-saved-tensors"}) {
     const Outcome outcome = run(paths::kUnfixedProgram, std::string(paths::kScenarios) + "/saved_tensors/" + file +
                                                             ".yaml -d meta -f '^[a-z-]+-small/'");
     EXPECT_EQ(outcome.code, 1) << file;
