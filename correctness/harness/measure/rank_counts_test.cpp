@@ -142,7 +142,11 @@ Outcome measure(const CellConfig& cell, Arm arm, const std::function<support::Se
 
 support::SeeCollective drifting(const CellConfig& cell, Drift drift, int rank) {
   const CollectiveKind kind = drift == Drift::kGathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
-  const std::int64_t from = (cell.training.steps - 1) * cell.training.micro_batches * cell.model.layers;
+  // In the last step: every layer scatters in each micro-batch, and so does the root of a language model.
+  const std::int64_t groups = cell.model.layers + (is_language_model(cell) ? 1 : 0);
+  const std::int64_t before = (cell.training.steps - 1) * cell.training.micro_batches * groups;
+  // A state that is saved before the last step gathers the shards' numbers of rows, which must stay as they are.
+  const std::int64_t from = before + (cell.training.resume_at == cell.training.steps - 1 ? 1 : 0);
   return [=](const support::SeenCollective& seen) {
     if (drift == Drift::kNone || rank % 2 == 0 || seen.run != 1 || seen.kind != kind) return;
     if (seen.received != nullptr && seen.scatters >= from) *seen.received ^= std::byte{1};
