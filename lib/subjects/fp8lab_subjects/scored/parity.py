@@ -63,4 +63,5 @@ def measure(cell):
         if after is not None:
             _train(after, folder / "after")
         (folder / "cell.json").write_text(json.dumps(_about(cell)))
-        return score(folder) | {"notes": first["notes"]}
+        scored = score(folder)
+        return scored | {"notes": first["notes"] + scored.get("notes", [])}
