@@ -45,7 +45,7 @@ class PlainValues(unittest.TestCase):
 
     def test_of_a_wrapper_are_not_written_by_its_address(self):
         with tempfile.TemporaryDirectory() as folder:
-            instrument = values.ValuesInstrument(pathlib.Path(folder) / "values")
+            instrument = values.ValuesInstrument(pathlib.Path(folder) / "values", has_twin=False)
             instrument.kept["weights"] = [Wrapped(torch.ones(2, 2))]
             with self.assertRaisesRegex(TypeError, "weights: values of a Wrapped"):
                 instrument.results(types.SimpleNamespace(rank=0))
