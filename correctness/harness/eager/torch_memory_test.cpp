@@ -213,6 +213,10 @@ TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
   EXPECT_NE(reason_of(cell).find("training.moments: "), std::string::npos) << reason_of(cell);
   cell.training.moments = Moments::kBF16;
   EXPECT_EQ(reason_of(cell), "");
+  CellConfig alone = llama3_8b(1);
+  EXPECT_NE(reason_of(alone).find("training.master_weights: "), std::string::npos) << reason_of(alone);
+  alone.sharding = Sharded::kFsdp;
+  EXPECT_EQ(reason_of(alone), "");
   cell.model.vocabulary = 0;
   EXPECT_NE(reason_of(cell).find("model.vocabulary: "), std::string::npos) << reason_of(cell);
   EXPECT_NE(reason_of(cell).find("training.loss: "), std::string::npos) << reason_of(cell);

@@ -113,6 +113,10 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
+  if (cell.training.master_weights == Master::kF32 && program == Program::kTorchtitan && !is_sharded(cell))
+    out.emplace_back(
+        "training.master_weights: a torchtitan program has FP32 masters only as the parameters that FSDP2 shards, over "
+        "one rank too; write `sharding: fsdp`");
   const auto more = unmodelled_keys(
       cell, arm, [&](const Key& key) { return is_modelled_of_torch(key, cell); }, kTorchReasons, "figures");
   out.insert(out.end(), more.begin(), more.end());
