@@ -32,6 +32,30 @@ DEEP = {
 F32 = {"training.param_dtype": "f32", "training.moments": "f32"}
 FULL = {"training.checkpoint": "full"}
 TWO_PASSES = {"training.micro_batches": 2}
+SECOND = {**FULL, "training.checkpoint_every": 2}
+
+# Layers and vocabularies of published models.
+QWEN3_600M = {
+    "model.layers": 28, "model.hidden": 1024, "model.heads": 16, "model.kv_heads": 8, "model.head_dim": 128,
+    "model.ffn": 3072, "model.seq": 4096, "model.vocabulary": 151936, "model.head": "tied", "model.qk_norm": True,
+}  # fmt: skip
+QWEN2_500M = {
+    "model.layers": 24, "model.hidden": 896, "model.heads": 14, "model.kv_heads": 2, "model.ffn": 4864,
+    "model.seq": 2048, "model.vocabulary": 151936, "model.head": "tied", "model.bias": "qkv",
+}  # fmt: skip
+LLAMA3_1B = {
+    "model.layers": 16, "model.hidden": 2048, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 8192,
+    "model.seq": 4096, "model.vocabulary": 128256, "model.head": "tied",
+}  # fmt: skip
+GPT2_MEDIUM = {
+    "model.form": "gpt", "model.layers": 24, "model.hidden": 1024, "model.heads": 16, "model.kv_heads": 16,
+    "model.ffn": 4096, "model.seq": 1024, "model.vocabulary": 50304, "model.head": "tied",
+}  # fmt: skip
+MISTRAL_6_LAYERS = {
+    "model.layers": 6, "model.hidden": 4096, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 14336,
+    "model.seq": 4096, "model.vocabulary": 32768,
+}  # fmt: skip
+FLOAT8 = {"training.recipe": "current"}
 
 
 def configurations():
@@ -51,6 +75,33 @@ def configurations():
         {**WIDE, **TITAN, **TWO_PASSES}, {**GPT, **TITAN}, {**LLAMA3_8B, **TITAN, "model.layers": 3},
     ]:  # fmt: skip
         yield "torchtitan", {**keys, "ranks": 2}
+    yield from configurations_of_models()
+
+
+def configurations_of_models():
+    """Chosen after lib/harness/eager was written, and not used to write it; those on eight bits need torchao."""
+    for program, keys in [
+        ("torchtitan", QWEN3_600M), ("torchtitan", {**QWEN3_600M, **FULL, "model.batch": 2}),
+        ("torchtitan", {**QWEN2_500M, **F32}), ("worker", QWEN2_500M), ("worker", {**QWEN2_500M, **SECOND}),
+        ("torchtitan", LLAMA3_1B), ("torchtitan", {**LLAMA3_1B, **SECOND}),
+        ("worker", {**LLAMA3_1B, **MASTERS, "training.micro_batches": 3}), ("worker", {**GPT2_MEDIUM, "model.batch": 4}),
+        ("torchtitan", {**GPT2_MEDIUM, "training.clip_norm": 1.0, "training.optimizer": "foreach_adam"}),
+        ("torchtitan", MISTRAL_6_LAYERS), ("torchtitan", {**MISTRAL_6_LAYERS, **FULL, "model.qk_norm": True}),
+    ]:  # fmt: skip
+        yield program, keys
+    for program, keys in [
+        ("torchtitan", LLAMA3_1B), ("torchtitan", {**LLAMA3_1B, **FULL}), ("worker", LLAMA3_1B),
+        ("torchtitan", MISTRAL_6_LAYERS), ("torchtitan", {**QWEN3_600M, **TWO_PASSES}), ("worker", QWEN2_500M),
+        ("torchtitan", {**LLAMA3_1B, **F32, "training.optimizer": "foreach_adam"}),
+        ("worker", {**GPT2_MEDIUM, "model.batch": 4}),
+        ("worker", {**MISTRAL_6_LAYERS, "model.vocabulary": 0, "training.loss": "sum"}),
+        ("worker", {**MISTRAL_6_LAYERS, "model.layer": "layernorm_mlp", "model.vocabulary": 0, "training.loss": "mse"}),
+    ]:  # fmt: skip
+        yield program, {**keys, **FLOAT8}
+    for keys in [QWEN3_600M, {**LLAMA3_1B, **SECOND}, {**MISTRAL_6_LAYERS, **FULL, "reshard_after_forward": False}]:
+        yield "torchtitan", {**keys, **TITAN, "ranks": 2}
+    for keys in [{}, {"training.quantized_weights": True}, {"training.quantized_weights": True, **FULL}]:
+        yield "torchtitan", {**LLAMA3_1B, **TITAN, **FLOAT8, **keys, "ranks": 2}
 
 
 def measure(program, keys, rank, folder):
