@@ -82,7 +82,7 @@ def configurations_of_models():
     """Chosen after lib/harness/eager was written, and not used to write it; those on eight bits need torchao."""
     for program, keys in [
         ("torchtitan", QWEN3_600M), ("torchtitan", {**QWEN3_600M, **FULL, "model.batch": 2}),
-        ("torchtitan", {**QWEN2_500M, **F32}), ("worker", QWEN2_500M), ("worker", {**QWEN2_500M, **SECOND}),
+        ("torchtitan", {**WIDE, **F32}), ("worker", QWEN2_500M), ("worker", {**QWEN2_500M, **SECOND}),
         ("torchtitan", LLAMA3_1B), ("torchtitan", {**LLAMA3_1B, **SECOND}),
         ("worker", {**LLAMA3_1B, **MASTERS, "training.micro_batches": 3}), ("worker", {**GPT2_MEDIUM, "model.batch": 4}),
         ("torchtitan", {**GPT2_MEDIUM, "training.clip_norm": 1.0, "training.optimizer": "foreach_adam"}),
@@ -92,7 +92,7 @@ def configurations_of_models():
     for program, keys in [
         ("torchtitan", LLAMA3_1B), ("torchtitan", {**LLAMA3_1B, **FULL}), ("worker", LLAMA3_1B),
         ("torchtitan", MISTRAL_6_LAYERS), ("torchtitan", {**QWEN3_600M, **TWO_PASSES}), ("worker", QWEN2_500M),
-        ("torchtitan", {**LLAMA3_1B, **F32, "training.optimizer": "foreach_adam"}),
+        ("torchtitan", {**LLAMA3_1B, **F32, "model.kv_heads": 32, "training.optimizer": "foreach_adam"}),
         ("worker", {**GPT2_MEDIUM, "model.batch": 4}),
         ("worker", {**MISTRAL_6_LAYERS, "model.vocabulary": 0, "training.loss": "sum"}),
         ("worker", {**MISTRAL_6_LAYERS, "model.layer": "layernorm_mlp", "model.vocabulary": 0, "training.loss": "mse"}),
