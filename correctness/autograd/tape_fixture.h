@@ -10,7 +10,7 @@
 #include "autograd/functions.h"
 #include "autograd/node.h"
 #include "backend/device.h"
-#include "support/layer_run.h"
+#include "support/leaf_node.h"
 
 namespace fp8lab::autograd_test {
 

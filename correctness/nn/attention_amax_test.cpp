@@ -15,17 +15,34 @@
 #include <vector>
 
 #include "nn/cores/attention_core.h"
-#include "nn/role_reference.h"
 #include "reference/attention_reference.h"
+#include "reference/float8_reference.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
-#include "support/layer_run.h"
+#include "support/leaf_node.h"
 #include "support/test_device.h"
 
 namespace fp8lab {
 namespace {
 
-using namespace nn_test;
+using Doubles = std::vector<double>;
+
+const reference::SmallFloat kE4M3(reference::kE4M3Layout);
+const reference::SmallFloat kE5M2(reference::kE5M2Layout);
+
+double amax_of(const Doubles& values) {
+  double amax = 0;
+  for (const double value : values) amax = std::max(amax, std::fabs(value));
+  return amax;
+}
+
+/// Each value cast under `scale` and dequantized again.
+Doubles cast(const Doubles& values, const reference::SmallFloat& format, double scale) {
+  Doubles result;
+  result.reserve(values.size());
+  for (const double value : values) result.push_back(format.decode(format.encode(value * scale)) / scale);
+  return result;
+}
 
 // The smallest sizes that every attention kernel of a GPU supports.
 constexpr std::int64_t kKernelSeq = 512, kKernelDim = 128;
@@ -75,10 +92,10 @@ void rounding_backward(const AttentionBackwardArgs& args, ExecContext& context) 
 class HostMemory final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {
-    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
+    return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{4096}, std::nothrow));
   }
   void release(std::byte* segment, std::size_t) noexcept override {
-    ::operator delete(segment, std::align_val_t{4096});
+    ::operator delete (segment, std::align_val_t{4096});
   }
 };
 

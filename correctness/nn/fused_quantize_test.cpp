@@ -1,5 +1,5 @@
 // Norms and activations that cast or measure their results as they compute them, compared with storing the results
-// first: every bit that leaves a layer, every bit that backward reads, and every amax.
+// first: every bit that backward reads, and every amax.
 
 #include <gtest/gtest.h>
 
@@ -8,15 +8,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "nn/cores/activation_core.h"
 #include "nn/cores/linear_core.h"
 #include "nn/cores/norm_core.h"
-#include "nn/layer_cases.h"
-#include "reference/compare.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 #include "support/recipe_names.h"
@@ -24,10 +21,6 @@
 
 namespace fp8lab {
 namespace {
-
-using nn_test::Layer;
-using support::LayerRun;
-using support::LayerStep;
 
 // A GPU's one-pass kernels take rows of 256 in 16 bits; rows of 384, and f32, use other kernels there.
 constexpr std::int64_t kChainTokens = 128, kHidden = 256, kFfn = 384;
@@ -142,36 +135,6 @@ TEST(FusedQuantize, SavesTheSameBytesForBackward) {
           }
         }
 }
-
-class FusedQuantizeLayers : public ::testing::TestWithParam<std::tuple<Layer, const char*>> {};
-
-TEST_P(FusedQuantizeLayers, GiveTheSameBits) {
-  const auto& [layer, recipe] = GetParam();
-  for (const std::string_view arch : support::test_archs()) {
-    support::LayerCase both = nn_test::make_case(layer, nn_test::block_config(layer), DType::kBF16);
-    both.recipe = recipe;
-    both.arch = arch;
-    both.input_scale = 1.0;
-    LayerRun fused(both);
-    both.model.fused_quantize = false;
-    LayerRun stored(both);
-    for (int step = 0; step < 3; ++step) {
-      const LayerStep made = fused.step(), expected = stored.step();
-      EXPECT_EQ(made.loss, expected.loss) << arch;
-      EXPECT_TRUE(reference::bitwise_equal(made.output, expected.output)) << arch;
-      EXPECT_TRUE(reference::bitwise_equal(made.input_gradient, expected.input_gradient)) << arch;
-      for (const auto& [name, gradient] : expected.gradients)
-        EXPECT_TRUE(reference::bitwise_equal(made.gradients.at(name), gradient)) << name << " on " << arch;
-    }
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(All, FusedQuantizeLayers,
-                         ::testing::Combine(::testing::ValuesIn(nn_test::kLayers),
-                                            ::testing::ValuesIn(support::recipe_names())),
-                         [](const auto& test) {
-                           return std::string(std::get<0>(test.param).name) + "_" + std::get<1>(test.param);
-                         });
 
 }  // namespace
 }  // namespace fp8lab

@@ -31,14 +31,17 @@ void PrintTo(const Trained& run, std::ostream* out) { *out << run.recipe << " " 
 
 class SameBits : public ::testing::TestWithParam<Trained> {};
 
-TEST_P(SameBits, EveryInstructionSet_TrainsToTheseWeightsAndLosses) {
+TEST_P(SameBits, EveryInstructionSetAndArch_TrainsToTheseWeightsAndLosses) {
   const Trained& run = GetParam();
   CellConfig cell = support::small_cell(run.recipe, run.form);
   cell.training.fp8_attention = run.fp8_attention;
   cell.measure = {"parity"};
   for (const std::string_view name : cpu_instruction_sets()) {
     const support::SelectedSet selected(name);
-    EXPECT_EQ(measure_arm(cell, Arm::kAfter).values_hash, run.hash) << name;
+    for (const char* arch : {"hopper", "blackwell"}) {
+      cell.arch = arch;
+      EXPECT_EQ(measure_arm(cell, Arm::kAfter).values_hash, run.hash) << name << " as " << arch;
+    }
   }
 }
 

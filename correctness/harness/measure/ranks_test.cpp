@@ -4,19 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <future>
-#include <map>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "comm/process_groups.h"
 #include "core/check.h"
 #include "harness/measure/measure.h"
-#include "harness/predict/predict.h"
-#include "harness/train/training_run.h"
-#include "reference/compare.h"
 #include "support/cells.h"
 #include "support/recipe_names.h"
 
@@ -78,29 +71,6 @@ class Ranks : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(Ranks, OneShardTrainsAsWithoutSharding) {
-  for (const bool reshard : {true, false}) {
-    const support::FinishedRun alone(cell(1));
-    CellConfig sharded = cell(1, "1");
-    sharded.reshard_after_forward = reshard;
-    run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
-      TrainingRun run(sharded, {}, make_recipe(GetParam().recipe), {.world = &world});
-      run.keep_values(true);
-      run.run();
-      EXPECT_TRUE(reference::bitwise_equal(run.losses(), alone.run.losses()));
-      EXPECT_TRUE(reference::bitwise_equal(run.values().output, alone.run.values().output));
-      const auto same = [](const auto& a, const auto& b, const char* what) {
-        ASSERT_EQ(a.size(), b.size());
-        for (std::size_t i = 0; i < a.size(); ++i)
-          EXPECT_TRUE(reference::bitwise_equal(a[i], b[i])) << what << " " << i;
-      };
-      same(run.values().gradients, alone.run.values().gradients, "gradient");
-      same(run.values().initial_weights, alone.run.values().initial_weights, "initial weight");
-      same(run.values().weights, alone.run.values().weights, "weight");
-    });
-  }
-}
-
 TEST_P(Ranks, HaveEqualWeightsThatMove) {
   const double moved = value(measure_arm(cell(1), Arm::kAfter), "parity.weights_moved");
   EXPECT_GT(moved, 0.8);
@@ -158,90 +128,9 @@ TEST_P(Ranks, HoldTheSameBytesOnMetaAsOnTheHost) {
   }
 }
 
-// Gathering ahead moves the same bytes and computes the same values, on a device that computes and on `meta`.
-TEST_P(Ranks, ComputeTheSameWhenGatheringAhead) {
-  CellConfig wanted = cell(2);
-  wanted.model.layers = 3;
-  CellConfig ahead = wanted;
-  ahead.gather_ahead = true;
-  run_ranks("in_process", {.ranks = 2}, [&](ProcessGroup& world) {
-    const auto run = [&](const CellConfig& config) {
-      auto done = std::make_unique<TrainingRun>(config, Behaviors{}, make_recipe(GetParam().recipe),
-                                                TrainingRunOptions{.world = &world});
-      done->keep_values(true);
-      done->run();
-      return done;
-    };
-    const auto one = run(wanted), other = run(ahead);
-    EXPECT_TRUE(reference::bitwise_equal(one->losses(), other->losses()));
-    EXPECT_TRUE(reference::bitwise_equal(one->values().output, other->values().output));
-    ASSERT_FALSE(one->values().weights.empty());
-    for (std::size_t i = 0; i < one->values().weights.size(); ++i) {
-      EXPECT_TRUE(reference::bitwise_equal(one->values().gradients[i], other->values().gradients[i])) << i;
-      EXPECT_TRUE(reference::bitwise_equal(one->values().weights[i], other->values().weights[i])) << i;
-    }
-  });
-  wanted.measure = ahead.measure = {"memory", "traffic"};
-  for (const char* device : {"cpu", "meta"}) {
-    wanted.device = ahead.device = device;
-    const ArmResult one = measure_arm(wanted, Arm::kAfter), other = measure_arm(ahead, Arm::kAfter);
-    EXPECT_EQ(value(other, "traffic.all_gather_bytes"), value(one, "traffic.all_gather_bytes")) << device;
-    EXPECT_EQ(value(other, "traffic.collectives"), value(one, "traffic.collectives")) << device;
-    const std::map<std::string, double> predicted = predict(ahead, Arm::kAfter);
-    for (const char* peak : {"memory.peak_bytes", "memory.forward_peak_bytes"})
-      EXPECT_EQ(value(other, peak), predicted.at(peak)) << device << " " << peak;
-    EXPECT_GT(value(other, "memory.peak_bytes"), value(one, "memory.peak_bytes")) << device;
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Recipes, Ranks, ::testing::ValuesIn(cases()), [](const auto& test) {
   return std::string(test.param.recipe) + (test.param.quantized_weights ? "_eight_bits" : "");
 });
-
-TEST(RanksTogether, TrainOnAllTokensAsOneRankDoes) {
-  CellConfig one = cell_of("bf16", 1, "1");
-  one.model.layer = "layernorm_mlp";  // without attention the sequences of a batch do not interact
-  one.training.param_dtype = "f32";
-  one.training.steps = 1;
-  one.model.batch = 4;
-  CellConfig four = one;
-  four.ranks = 4;
-  four.mesh = "";
-  four.model.batch = 1;
-  std::vector<std::vector<float>> alone;
-  float loss = 0;
-  run_ranks("in_process", {.ranks = 1}, [&](ProcessGroup& world) {
-    TrainingRun run(one, {}, make_recipe("bf16"), {.world = &world});
-    run.train();
-    alone = run.weights();
-    loss = run.losses().at(0);
-  });
-  std::vector<float> losses(4);
-  run_ranks("in_process", {.ranks = 4}, [&](ProcessGroup& world) {
-    TrainingRun run(four, {}, make_recipe("bf16"), {.world = &world});
-    run.train();
-    losses[static_cast<std::size_t>(world.rank())] = run.losses().at(0);
-    const auto together = run.weights();
-    for (std::size_t i = 0; i < alone.size(); ++i) {
-      // A step of Adam moves every weight by the learning rate against its gradient's sign, so gradients close to zero
-      // show a sum that was averaged or ordered differently.
-      std::size_t off = 0;
-      for (std::size_t j = 0; j < alone[i].size(); ++j) off += std::abs(alone[i][j] - together[i][j]) > 1e-5f;
-      EXPECT_LE(off, alone[i].size() / 100) << i;
-    }
-  });
-  EXPECT_NE(losses[0], losses[1]) << "ranks have tokens of their own";
-  EXPECT_NEAR((losses[0] + losses[1] + losses[2] + losses[3]) / 4, loss, 1e-5f * loss);
-  // An arm reports the mean over the ranks of each step's loss.
-  const std::vector<double> reported = measure_arm(four, Arm::kAfter).losses;
-  const double mean = (double{losses[0]} + double{losses[1]} + double{losses[2]} + double{losses[3]}) / 4.0;
-  ASSERT_EQ(reported.size(), 1u);
-  EXPECT_DOUBLE_EQ(reported[0], mean);
-  four.training.steps = 3;
-  const std::vector<double> longer = measure_arm(four, Arm::kAfter).losses;
-  ASSERT_EQ(longer.size(), 3u);
-  EXPECT_DOUBLE_EQ(longer[0], mean);
-}
 
 TEST(Cells, EveryStepHasDifferentTokens) {
   CellConfig cell = support::small_cell("bf16");
@@ -265,30 +154,6 @@ TEST(Twin, IsNotEqualIfLossesAreNan) {
   const ArmResult broken = measure_arm(cell, Arm::kAfter);
   EXPECT_FALSE(std::isfinite(broken.losses.back()));
   EXPECT_EQ(value(broken, "twin.losses_equal"), 0.0);
-}
-
-TEST(RanksTogether, GatherParametersTwiceAStepAndReduceGradientsOnce) {
-  CellConfig cell = cell_of("bf16", 4);
-  cell.model.layer = "linear";
-  cell.measure = {"memory", "traffic"};
-  const auto measured = [&](bool reshard) {
-    cell.reshard_after_forward = reshard;
-    return measure_arm(cell, Arm::kAfter);
-  };
-  // Linear is hidden x hidden with a bias under the GPT form.
-  const double bytes = 2.0 * static_cast<double>(cell.model.hidden * cell.model.hidden + cell.model.hidden);
-  const ArmResult resharding = measured(true), keeping = measured(false);
-  EXPECT_EQ(value(resharding, "traffic.all_gather_bytes"), 2 * bytes);
-  EXPECT_EQ(value(keeping, "traffic.all_gather_bytes"), bytes);
-  for (const ArmResult& result : {resharding, keeping}) {
-    EXPECT_EQ(value(result, "traffic.all_gather_scale_bytes"), 0.0);
-    EXPECT_EQ(value(result, "traffic.all_gather_payload_bytes"), value(result, "traffic.all_gather_bytes"));
-    EXPECT_EQ(value(result, "traffic.reduce_scatter_bytes"), bytes);
-    EXPECT_EQ(value(result, "traffic.all_reduce_bytes"), 0.0);
-    EXPECT_EQ(value(result, "memory.weight_bytes"), bytes / 4);
-  }
-  EXPECT_EQ(value(resharding, "traffic.collectives"), 3.0);
-  EXPECT_EQ(value(keeping, "traffic.collectives"), 2.0);
 }
 
 TEST(RanksTogether, RunThousandsOfRanksOnMeta) {

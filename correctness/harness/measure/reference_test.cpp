@@ -82,6 +82,12 @@ NamedMatrices parameters_of(const CellConfig& cell) {
       for (const char* gamma : {".q_norm.gamma", ".k_norm.gamma"}) shapes[name + gamma] = {1, dim};
   }
   if (layer == "transformer_layer") mlp(name + ".mlp");
+  if (cell.model.vocabulary > 0) {
+    shapes["embedding.weight"] = {cell.model.vocabulary, hidden};
+    if (cell.model.head == HeadWeight::kOwn) shapes["head.weight"] = {cell.model.vocabulary, hidden};
+    if (!llama) shapes["positions.weight"] = {cell.model.seq, hidden};
+    norm("norm");
+  }
   NamedMatrices parameters;
   unsigned seed = 1;
   for (const auto& [parameter, shape] : shapes)
@@ -92,9 +98,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 // The loss of the exact step falls along each gradient by as much as the gradient predicts: a difference of losses on
 // either side of the parameters, in double, is off by the third derivative times the square of the distance.
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
-  for (const char* layer :
-       {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
+  for (const char* kind : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
+                           "transformer_layer", "language", "language_tied"})
     for (const auto& [form, dropout] : {std::pair("gpt", 0.0), std::pair("llama", 0.0), std::pair("gpt", 0.3)}) {
+      const bool language = std::string_view(kind).starts_with("language");
+      const char* const layer = language ? "transformer_layer" : kind;
       CellConfig cell;
       cell.model = {.layer = layer,
                     .form = form,
@@ -113,12 +121,19 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         cell.model.bias = Bias::kQkv;
         cell.model.qk_norm = true;
       }
+      Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
+      if (language) {
+        cell.model.vocabulary = 5;
+        cell.model.head = kind == std::string_view("language") ? "own" : "tied";
+        cell.training.loss = Loss::kCrossEntropy;
+        x = target = Matrix(12, 1);
+        for (std::size_t i = 0; i < 12; ++i) x.values[i] = static_cast<double>(i % 4), target.values[i] = double(i % 5);
+      }
       reference_step::Model model(cell, "bf16", true);
       model.set_draws({.step = 3, .first_row = 24});
-      const Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
       const NamedMatrices parameters = parameters_of(cell);
       const Step step = model.run(x, target, parameters);
-      ASSERT_EQ(step.gradients.size(), parameters.size()) << layer << ' ' << form;
+      ASSERT_EQ(step.gradients.size(), parameters.size()) << kind << ' ' << form;
       for (const auto& [name, gradient] : step.gradients) {
         const Matrix direction = random_matrix(gradient.rows, gradient.cols, 7);
         double expected = 0.0;
@@ -128,7 +143,7 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         ahead[name] = plus(parameters.at(name), kDistance, direction);
         behind[name] = plus(parameters.at(name), -kDistance, direction);
         const double slope = (model.run(x, target, ahead).loss - model.run(x, target, behind).loss) / (2 * kDistance);
-        EXPECT_NEAR(slope, expected, 1e-7 * (1.0 + std::abs(expected))) << layer << ' ' << form << ' ' << name;
+        EXPECT_NEAR(slope, expected, 1e-7 * (1.0 + std::abs(expected))) << kind << ' ' << form << ' ' << name;
       }
     }
 }

@@ -23,7 +23,6 @@ using predict_test::Draw;
 using predict_test::draw_bf16_layers;
 using predict_test::draw_language;
 using predict_test::draw_sizes;
-using predict_test::Figures;
 using predict_test::measured;
 
 void draw_training(Draw& draw, TrainingConfig& training) {
@@ -133,33 +132,11 @@ TEST(Predict, EqualsTheMeasurementOfEveryConfiguration) {
   EXPECT_GT(runs, 10000);
 }
 
-// A runtime that keeps more bytes than the fixed one differs by what the formulas say, to the byte, in every figure
-// that shows it.
-TEST(Predict, DiffersByEveryTensorThatARevertedFixKeeps) {
-  int differences = 0;
-  for_each_cell(1, [&](CellConfig& cell) {
-    cell.training.keep_loss = true;
-    const Figures after = predict(cell, Arm::kAfter);
-    for (const Fix& fix : fixes()) {
-      cell.fix = fix.name;
-      const Figures formula = predict(cell, Arm::kBefore);
-      if (formula.empty()) continue;  // training stops with an error
-      const Figures before = measured(cell, Arm::kBefore);
-      const double kept = formula.at("memory.retained_bytes");
-      for (const char* name : {"memory.retained_bytes", "memory.end_of_backward_bytes", "memory.end_of_step_bytes"})
-        ASSERT_EQ(before.at(name) - after.at(name), kept) << name << " of " << cell_to_json(cell);
-      differences += kept > 0;
-    }
-    cell.fix = "";
-  });
-  EXPECT_GT(differences, 100);
-}
-
 TEST(Predict, RefusesValuesWithoutAFormula) {
   CellConfig cell = issue_1935();
   cell.arch = "other";
   EXPECT_THROW(predict(cell, Arm::kAfter), Error);
-  for (std::string ModelConfig::* word : {&ModelConfig::layer, &ModelConfig::form}) {
+  for (std::string ModelConfig::*word : {&ModelConfig::layer, &ModelConfig::form}) {
     cell = issue_1935();
     cell.model.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);

@@ -12,7 +12,6 @@
 #include "harness/train/training_run.h"
 #include "optim/learning_rate.h"
 #include "support/cells.h"
-#include "support/recipe_names.h"
 
 // Training on text, with a schedule of the learning rate and validations.
 namespace fp8lab {
@@ -101,65 +100,6 @@ TEST_F(LanguageTraining, ShapesAloneNeedNoTokensOnTheHost) {
   EXPECT_GT(run.mark("end_of_forward").live_bytes, std::int64_t{1} << 40);
 }
 
-TEST_F(LanguageTraining, RanksAndMicroBatchesReadTheSameStep) {
-  CellConfig config = cell();
-  config.model.dropout = 0.1;
-  config.training.steps = 1;
-  config.training.micro_batches = 4;
-  config.training.validation_batches = 4;
-  const support::FinishedRun alone(config);
-  for (const int ranks : {2, 4}) {
-    CellConfig part = config;
-    part.ranks = ranks;
-    part.sharding = Sharded::kFsdp;
-    part.training.micro_batches /= ranks;
-    part.training.validation_batches /= ranks;
-    std::vector<float> losses(static_cast<std::size_t>(ranks));
-    std::vector<double> validations(losses.size());
-    run_ranks("in_process", {.ranks = ranks}, [&](ProcessGroup& world) {
-      TrainingRun run(part, {}, make_recipe("bf16"), {.world = &world});
-      run.train();
-      losses[static_cast<std::size_t>(world.rank())] = run.losses().front();
-      validations[static_cast<std::size_t>(world.rank())] = run.validations().front().loss;
-    });
-    double mean = 0.0, validation = 0.0;
-    for (const float loss : losses) mean += static_cast<double>(loss) / ranks;
-    for (const double loss : validations) validation += loss / ranks;
-    const double expected = static_cast<double>(alone.run.losses().front());
-    EXPECT_NEAR(expected, std::log(256.0), 0.1);
-    EXPECT_NEAR(mean, expected, 4.0 * 0x1p-23 * expected) << ranks;  // sums of four in another order
-    EXPECT_NE(losses[0], losses[1]);
-    EXPECT_NEAR(validation, alone.run.validations().front().loss, 1e-12) << ranks;
-  }
-}
-
-TEST_F(LanguageTraining, ResumedTrainingHasTheBitsOfTrainingThatNeverStopped) {
-  for (const char* recipe : support::recipe_names()) {
-    CellConfig config = cell(recipe);
-    config.model.dropout = 0.1;
-    config.training.steps = 5;
-    config.training.learning_rate_schedule = "cosine";
-    config.training.warmup_steps = 2;
-    config.training.weight_decay = 0.1;
-    config.training.decay_only_matrices = true;
-    config.training.validation_batches = 2;
-    config.training.validate_every = 2;
-    const support::FinishedRun unstopped(config);
-    config.training.resume_at = 3;
-    const support::FinishedRun resumed(config);
-    EXPECT_EQ(resumed.run.losses(), unstopped.run.losses()) << recipe;
-    EXPECT_EQ(resumed.run.values().weights, unstopped.run.values().weights) << recipe;
-    const std::vector<ValidationLoss>&a = resumed.run.validations(), &b = unstopped.run.validations();
-    ASSERT_EQ(b.size(), 4u);
-    ASSERT_EQ(a.size(), b.size());
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      EXPECT_EQ(a[i].step, b[i].step);
-      EXPECT_EQ(a[i].loss, b[i].loss) << recipe << ", after step " << a[i].step;
-    }
-    EXPECT_EQ(b.back().step, 5);
-  }
-}
-
 // Under delayed scaling validation adds to the history of amaxes.
 TEST_F(LanguageTraining, ValidationLeavesNoTrace) {
   for (const char* recipe : {"bf16", "current", "block", "mxfp8"})
@@ -194,34 +134,6 @@ TEST_F(LanguageTraining, ValidationDropsNothing) {
     EXPECT_NE(with.run.losses(), without.run.losses()) << checkpoint;
     EXPECT_EQ(with.run.validations().front().loss, without.run.validations().front().loss) << checkpoint;
   }
-}
-
-TEST_F(LanguageTraining, OnlyMatricesDecayWhereTheCellSaysSo) {
-  for (const char* optimizer : {"adam", "foreach_adam"})
-    for (const bool decoupled : {true, false}) {
-      CellConfig config = cell();
-      config.training.optimizer = optimizer;
-      config.training.param_dtype = "f32";
-      config.training.decoupled_decay = decoupled;
-      config.training.learning_rate = 0.01;
-      config.training.steps = 1;
-      const support::FinishedRun none(config);
-      config.training.weight_decay = 0.1;
-      const support::FinishedRun all(config);
-      config.training.decay_only_matrices = true;
-      const support::FinishedRun matrices(config);
-      const std::vector<std::string> names = matrices.run.parameter_names();
-      for (std::size_t i = 0; i < names.size(); ++i) {
-        const auto weights = [&](const support::FinishedRun& run) { return run.run.values().weights[i]; };
-        const bool gain = names[i].ends_with("gamma"),
-                   vector = gain || names[i].ends_with("beta") || names[i].ends_with("bias");
-        EXPECT_EQ(weights(matrices), weights(vector ? none : all)) << optimizer << " " << names[i];
-        // A bias begins at 0, so that decay changes nothing.
-        if (gain || !vector) {
-          EXPECT_NE(weights(all), weights(none)) << optimizer << " " << names[i];
-        }
-      }
-    }
 }
 
 TEST_F(LanguageTraining, ACorpusThatDoesNotFitTheModelIsAnError) {
