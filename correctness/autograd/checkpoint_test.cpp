@@ -151,8 +151,7 @@ TEST_F(CheckpointTest, ShellThatKeepsItsBuffersFreesNoneOfThem) {
     const Variable x{tape.tensor({16, 16}, DType::kBF16, HolderKind::kInput), nullptr};
     Variable loss = sum_loss(
         tape.runtime,
-        checkpoint(
-            tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
+        checkpoint(tape.runtime, "layers[0]", [&](const Variable& in) { return module.forward(tape.runtime, in); }, x));
     // The weight in both orientations, 2 x 16 x 32 bytes, and its scale.
     EXPECT_EQ(tape.bytes_of("context of layers[0]: weight"), policy == ShellPolicy::kKeepFromForward ? 1028 : 0);
     run_backward(tape.runtime, loss);

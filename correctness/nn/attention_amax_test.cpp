@@ -92,10 +92,10 @@ void rounding_backward(const AttentionBackwardArgs& args, ExecContext& context) 
 class HostMemory final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {
-    return static_cast<std::byte*>(::operator new (bytes, std::align_val_t{4096}, std::nothrow));
+    return static_cast<std::byte*>(::operator new(bytes, std::align_val_t{4096}, std::nothrow));
   }
   void release(std::byte* segment, std::size_t) noexcept override {
-    ::operator delete (segment, std::align_val_t{4096});
+    ::operator delete(segment, std::align_val_t{4096});
   }
 };
 

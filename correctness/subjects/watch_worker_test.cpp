@@ -128,6 +128,11 @@ TEST_F(WatchedProgramTest, ShardsAreGatheredAndReducedAsTheirSizesSay) {
   EXPECT_GT(value("traffic.reduce_scatter_bytes"), 2 * block);
   EXPECT_GT(value("host.pre_forward_ns"), 0);
   EXPECT_EQ(value("memory.weight_bytes"), (2 * block + root) / 2);
+  const int all = (2 * block + root) / 4;
+  const auto with_comma = [](int count) { return std::to_string(count).insert(1, ","); };
+  EXPECT_TRUE(
+      contains(output_, "with " + with_comma(all) + " parameters, " + with_comma(all / 2) + " of them on this rank"))
+      << output_;
 }
 
 TEST_F(WatchedProgramTest, AProgramThatCrashesIsKilledOrHangsLeavesWhatWasMeasured) {

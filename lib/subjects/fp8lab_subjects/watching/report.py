@@ -68,11 +68,18 @@ def lines(session):
     return out
 
 
+def local_numel(parameter):
+    own = parameter.detach()
+    return (own.to_local() if hasattr(own, "to_local") else own).numel()
+
+
 def model(session):
     parts = []
     for _, one in session.models():
-        count = sum(parameter.numel() for parameter in one.parameters())
-        parts.append(f"{type(one).__name__} with {count:,} parameters on this rank")
+        all_ranks = sum(parameter.numel() for parameter in one.parameters())
+        own = sum(local_numel(parameter) for parameter in one.parameters())
+        parts.append(f"{type(one).__name__} with {all_ranks:,} parameters"
+                     + (" on this rank" if own == all_ranks else f", {own:,} of them on this rank"))
     parts += sorted({type(one).__name__ for one in session.optimizers()})
     seconds = session.seconds()
     if seconds is not None:
