@@ -1,4 +1,4 @@
-// Witnesses of fixes to operations on quantized storage, and each fix's effect on the operation itself.
+// Witnesses of fixes to operations on quantized storage.
 
 #include "ops/quantized_storage.h"
 
@@ -84,24 +84,6 @@ bool slices_stay_in_eight_bits(const Behaviors& behaviors) {
             .view.empty())
       return false;
   return true;
-}
-
-// Without the fix a shard keeps the transpose of the unsharded tensor alive; with it nothing.
-TEST(QuantizedStorageFixes, ShardKeepsTheTransposeOfTheUnshardedTensorWithoutTheFix) {
-  const Behaviors before = fixes_test::without("drop_transpose_in_make_like");
-  EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), before), kRows * kCols + 4);
-  EXPECT_EQ(bytes_behind_a_shard(Sample("delayed_e4m3"), {}), 0);
-}
-
-// If scales are rounded down, casting is idempotent, so a copy through values then keeps the bytes.
-TEST(QuantizedStorageFixes, CopyThroughValuesKeepsBytesUnderFloorScales) {
-  const Sample sample("mxfp8_floor");
-  const QuantizedTensor from = sample.make();
-  QuantizedTensor to = sample.make();
-  const Quantizer quantizer = {.format = sample.format, .holder = sample.holder};
-  EXPECT_FALSE(copy_rows(*sample.device, fixes_test::without("copy_bytes_between_shards"), from, to, &quantizer));
-  EXPECT_EQ(support::bytes_of(*sample.device, to.rowwise().data),
-            support::bytes_of(*sample.device, from.rowwise().data));
 }
 
 }  // namespace

@@ -1,18 +1,12 @@
-// The fixes of saved tensors, each by itself: bytes that are zero with the fix and not without, controls in which the
-// difference vanishes for the right reason, and proof that the fix changes no computed value.
+// Witnesses of the fixes of saved tensors: bytes that are zero with the fix, and without it belong to a named holder.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
-#include <functional>
-#include <ostream>
-#include <string>
 #include <string_view>
 
 #include "fixes/fixes.h"
 #include "fixes/witness.h"
-#include "reference/compare.h"
 #include "support/cells.h"
 
 namespace fp8lab {
@@ -85,14 +79,6 @@ constexpr Leak kLeaks[] = {
      "context of layers[0]: weight1, weight2"},
 };
 
-const Leak* leak_of(std::string_view fix) {
-  const auto* found =
-      std::find_if(std::begin(kLeaks), std::end(kLeaks), [&](const Leak& leak) { return leak.fix == fix; });
-  return found == std::end(kLeaks) ? nullptr : found;
-}
-
-using fixes_test::without;
-
 template <std::size_t kIndex>
 bool nothing_leaks(const Behaviors& behaviors) {
   const Leak& leak = kLeaks[kIndex];
@@ -100,106 +86,16 @@ bool nothing_leaks(const Behaviors& behaviors) {
   return leak.bytes(run) == 0;
 }
 
-class SavedTensors : public ::testing::TestWithParam<std::string_view> {
- protected:
-  void SetUp() override {
-    witness_ = leak_of(GetParam());
-    ASSERT_NE(witness_, nullptr) << GetParam();
+TEST(SavedTensors, RetainedBytesNameTheHolderWithoutTheFix) {
+  for (const Leak& leak : kLeaks) {
+    FinishedRun reverted(leak.cell(), fixes_test::without(leak.fix));
+    EXPECT_EQ(leak.bytes(reverted), leak.reverted_bytes) << leak.fix;
+    const LedgerMark& mark = reverted.mark(leak.bytes == retained ? "end_of_backward" : "end_of_forward");
+    const HolderBytes& holders = mark.retained_by_holder;
+    const auto found = std::ranges::find(holders, leak.holder, [](const auto& entry) { return entry.first; });
+    ASSERT_NE(found, holders.end()) << "nobody is called " << leak.holder;
+    EXPECT_EQ(found->second, leak.reverted_bytes / 2) << leak.fix;
   }
-  /// The witness's bytes on a variation of its cell, with the fix reverted.
-  std::int64_t reverted_bytes(const std::function<void(CellConfig&)>& change) {
-    CellConfig cell = witness_->cell();
-    change(cell);
-    FinishedRun run(cell, without(GetParam()));
-    return witness_->bytes(run);
-  }
-  const Leak* witness_ = nullptr;
-};
-
-TEST_P(SavedTensors, RetainTheListedBytesWithoutTheFix) {
-  EXPECT_EQ(reverted_bytes([](CellConfig&) {}), witness_->reverted_bytes);
-}
-
-TEST_P(SavedTensors, LeavesEveryComputedBitAlone) {
-  FinishedRun with(witness_->cell()), reverted(witness_->cell(), without(GetParam()));
-  EXPECT_TRUE(reference::bitwise_equal(reverted.run.losses(), with.run.losses()));
-  const auto& actual = reverted.run.values();
-  const auto& expected = with.run.values();
-  ASSERT_FALSE(expected.gradients.empty());
-  for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
-    EXPECT_TRUE(reference::bitwise_equal(actual.gradients[i], expected.gradients[i])) << i;
-    EXPECT_TRUE(reference::bitwise_equal(actual.weights[i], expected.weights[i])) << i;
-  }
-}
-
-TEST_P(SavedTensors, ShowsTheSameBytesOnMeta) {
-  EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.device = "meta"; }), witness_->reverted_bytes);
-}
-
-TEST_P(SavedTensors, RetainedBytesNameTheHolder) {
-  FinishedRun reverted(witness_->cell(), without(GetParam()));
-  const LedgerMark& mark = reverted.mark(witness_->bytes == retained ? "end_of_backward" : "end_of_forward");
-  const auto named = [&](const auto& entry) { return entry.first == witness_->holder; };
-  const HolderBytes& holders = mark.retained_by_holder;
-  const auto found = std::find_if(holders.begin(), holders.end(), named);
-  ASSERT_NE(found, holders.end()) << "nobody is called " << witness_->holder;
-  EXPECT_EQ(found->second, witness_->reverted_bytes / 2);
-}
-
-TEST_P(SavedTensors, MakesNoDifferenceWithoutQuantization) {
-  EXPECT_EQ(reverted_bytes([](CellConfig& cell) { cell.training.recipe = "bf16"; }), 0);
-}
-
-// Nodes and their contexts are freed with the loss. If the loss is freed before memory is read, the fix makes no
-// difference.
-TEST_P(SavedTensors, MakesNoDifferenceToRetainedBytesOnceTheLossIsGone) {
-  CellConfig cell = witness_->cell();
-  cell.training.keep_loss = false;
-  FinishedRun reverted(cell, without(GetParam()));
-  EXPECT_EQ(retained(reverted), 0);
-}
-
-// Recomputed tensors go to the contexts of the first forward's nodes, which keep them: checkpointing does not reduce
-// the retained bytes.
-TEST_P(SavedTensors, RetainsAsMuchWithCheckpointingAsWithout) {
-  std::array<std::int64_t, 2> bytes{};
-  for (const bool checkpointed : {false, true}) {
-    CellConfig cell = witness_->cell();
-    cell.training.checkpoint = checkpointed ? "full" : "none";
-    FinishedRun reverted(cell, without(GetParam()));
-    bytes[checkpointed ? 1 : 0] = retained(reverted);
-  }
-  EXPECT_EQ(bytes[0], witness_->reverted_bytes);
-  EXPECT_EQ(bytes[1], witness_->reverted_bytes);
-}
-
-std::vector<std::string_view> names_of_leaks() {
-  std::vector<std::string_view> names;
-  for (const Leak& leak : kLeaks) names.push_back(leak.fix);
-  return names;
-}
-
-INSTANTIATE_TEST_SUITE_P(Table, SavedTensors, ::testing::ValuesIn(names_of_leaks()),
-                         [](const auto& test) { return std::string(test.param); });
-
-// The fixes are independent: reverting the fix of attention, of the fuser or of GroupedLinear does not change another
-// fix's witness.
-TEST(Witnesses, DependOnTheirOwnFixOnly) {
-  for (const Leak& witness : kLeaks) {
-    for (const std::string_view reverted :
-         {"release_attention_tensors", "release_fuser_tensors", "release_grouped_tensors"}) {
-      FinishedRun run(witness.cell(), without(reverted));
-      EXPECT_EQ(witness.bytes(run) != 0, witness.fix == reverted) << witness.fix << " with " << reverted << " reverted";
-    }
-  }
-}
-
-// Modules have two defects: one keeps tensors that backward restored, the other keeps them from forward on.
-TEST(Witnesses, DistinguishTheTwoFixesOfModules) {
-  FinishedRun restored(checkpointed_module_cell(), without("release_module_tensors"));
-  EXPECT_EQ(kept_by_contexts(restored), 0);
-  FinishedRun kept(checkpointed_module_cell(), without("empty_module_shells"));
-  EXPECT_EQ(kept_by_contexts(kept), 16400);
 }
 
 }  // namespace

@@ -151,32 +151,6 @@ TEST(PaddedShards, AreMadeAgainWhenTheirStorageWasReplaced) {
   });
 }
 
-// Reverted fix: the copy is as long as the padded shard, holds the values of the eight bits, and moves nowhere.
-TEST(PaddedShards, HaveADequantizedFlatCopyWithoutTheFix) {
-  for (const char* recipe : {"mxfp8", "block", "current"}) {
-    RunConfig config;
-    config.recipe = recipe;
-    config.layer = "linear";
-    config.config = small_block(256);
-    config.config.form.bias = false;
-    on_ranks(2, [&](ProcessGroup& world) {
-      const auto parameter_bytes = [](ModelRun& run) {
-        return run.device().ledger().by_kind().at(std::string(name(HolderKind::kParameter)));
-      };
-      ModelRun with(config, world, {.replicas = 1, .shards = 2});
-      RunConfig reverted = config;
-      reverted.behaviors.flatten_without_copy = false;
-      ModelRun without(reverted, world, {.replicas = 1, .shards = 2});
-      const bool blocks = std::string(recipe) != "current";
-      EXPECT_EQ(parameter_bytes(without) - parameter_bytes(with), blocks ? 128 * 256 * 2 : 0) << recipe;
-      for (ModelRun* run : {&with, &without}) run->step();
-      EXPECT_EQ(parameter_bytes(without) - parameter_bytes(with), blocks ? 128 * 256 * 2 : 0) << recipe;
-      EXPECT_EQ(with.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes,
-                without.sharding().mesh().shard_group().traffic().of(CollectiveKind::kAllGather).payload_bytes);
-    });
-  }
-}
-
 // 33 ranks and more can have uneven shards of full blocks of 32 rows: here 32 for each of 64 ranks, and none for the
 // other two.
 TEST(PaddedShards, OfFullBlocksEqualTheUnshardedParameter) {

@@ -1,10 +1,8 @@
-// Adam over the shards of parameters: how it unwraps them, clips by the norm of all, and skips empty ones.
+// Adam over the shards of parameters: it clips by the norm of all, and skips empty ones.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <mutex>
-#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -20,54 +18,6 @@ namespace {
 
 using namespace optim_test;
 using reference::bitwise_equal;
-
-class ReversedUnwrapping : public ::testing::Test {
- protected:
-  /// The bytes of a sharded parameter after a step of Adam, with the given behaviors.
-  std::vector<std::uint8_t> step(const char* recipe, const Behaviors& behaviors,
-                                 const AdamOptions& options = {.master = MasterWeights::kF32}) {
-    Runtime runtime{.device = *device_, .behaviors = behaviors};
-    Sharded parameter(*device_, {.shape = {128, 128}, .recipe = recipe}, {256, 128});
-    Parameter& shard = *parameter.shard;
-    const auto bytes = [&] {
-      return shard.in_eight_bits() ? all_bytes(*device_, shard.quantized) : support::bytes_of(*device_, shard.value);
-    };
-    set_gradient(*device_, shard, 1);
-    const std::vector<std::uint8_t> before = bytes();
-    Adam adam({&parameter.unsharded}, options);
-    adam.step(runtime);
-    EXPECT_NE(bytes(), before) << recipe << ": the step moved nothing";
-    return bytes();
-  }
-  std::unique_ptr<Device> device_ = open_host();
-  static constexpr Behaviors kReverted{.unwrap_shards_in_adam = false};
-};
-using ReversedUnwrappingDeathTest = ReversedUnwrapping;
-
-TEST_F(ReversedUnwrappingDeathTest, DereferencesTheStorageThatAQuantizedShardLacks) {
-  for (const char* recipe : support::quantized_recipe_names()) {
-    step(recipe, {});
-    EXPECT_DEATH(step(recipe, kReverted), "") << recipe;
-  }
-}
-
-TEST_F(ReversedUnwrapping, MakesNoDifferenceToHighPrecision) {
-  for (const AdamOptions& options :
-       {AdamOptions{.master = MasterWeights::kF32}, AdamOptions{}, AdamOptions{.master = MasterWeights::kRemainder}})
-    EXPECT_EQ(step("bf16", kReverted, options), step("bf16", {}, options));
-}
-
-TEST_F(ReversedUnwrapping, MakesNoDifferenceToUnshardedParameters) {
-  for (const bool unwrap : {true, false}) {
-    Runtime runtime{.device = *device_, .behaviors = {.unwrap_shards_in_adam = unwrap}};
-    const auto parameter = optim_test::make_parameter(*device_, {.recipe = "current"});
-    const std::vector<std::uint8_t> before = all_bytes(*device_, parameter->quantized);
-    set_gradient(*device_, *parameter, 1);
-    Adam adam({parameter.get()}, {.master = MasterWeights::kF32});
-    adam.step(runtime);
-    EXPECT_NE(all_bytes(*device_, parameter->quantized), before);
-  }
-}
 
 /// The rows of a matrix over ranks, as offsets.
 using Cut = std::vector<std::int64_t>;

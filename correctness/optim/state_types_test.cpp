@@ -280,6 +280,17 @@ TEST(Remainders, KeepNansOfAllBitPatterns) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(std::isnan(values[i]), i < 3) << i << ": " << values[i];
 }
 
+TEST(AdamStep, LeavesAParameterWithoutAGradient) {
+  const std::unique_ptr<Device> device = support::open_poisoned_device();
+  Runtime runtime{.device = *device, .behaviors = {}};
+  const auto parameter = optim_test::make_parameter(*device, {.shape = {1, 9}});
+  const Values before = support::read(*device, parameter->value);
+  Adam adam({parameter.get()}, {});
+  adam.step(runtime);
+  EXPECT_EQ(support::read(*device, parameter->value), before);
+  EXPECT_EQ(adam.steps(), 1);
+}
+
 TEST(AdamOptions, RefuseTypesThatMomentsCannotHave) {
   EXPECT_THROW(Adam({}, {.exp_avg = DType::kE5M2}), Error);
   EXPECT_THROW(Adam({}, {.exp_avg_sq = DType::kI32}), Error);

@@ -69,23 +69,6 @@ TEST_P(WeightAverages, EqualDequantiseInterpolateAndCast) {
 INSTANTIATE_TEST_SUITE_P(Recipes, WeightAverages, ::testing::ValuesIn(support::quantized_recipe_names()),
                          [](const auto& test) { return std::string(test.param); });
 
-// Zeros share the weights' scale instead of having a copy: casting the average rescales the weights.
-TEST(WeightAverage, RescalesTheWeightsWithoutTheFix) {
-  const std::unique_ptr<Device> device = support::open_poisoned_device();
-  for (const bool own_scale : {true, false}) {
-    Runtime runtime{.device = *device, .behaviors = {.own_scale_in_new_zeros = own_scale}};
-    const auto weight = optim_test::make_parameter(*device, {.recipe = "current"});
-    WeightAverage average(runtime, {weight.get()}, 0.9);
-    average.update(runtime);
-    Adam adam({weight.get()}, {.learning_rate = 0.5, .master = MasterWeights::kF32});
-    set_gradient(*device, *weight, 1);
-    adam.step(runtime);
-    const auto before = all_bytes(*device, weight->quantized);
-    average.update(runtime);
-    EXPECT_EQ(all_bytes(*device, weight->quantized) == before, own_scale);
-  }
-}
-
 TEST(WeightAverage, OfHighPrecisionIsF32) {
   const std::unique_ptr<Device> device = support::open_poisoned_device();
   Runtime runtime{.device = *device, .behaviors = {}};

@@ -356,45 +356,6 @@ TEST(LossProgress, IsThePartOfTheFirstLossThatIsGone) {
   EXPECT_TRUE(std::isnan(LossProgress({kNan, 1.0}, {}).value.value()));
 }
 
-// Adam hides a constant factor on gradients; plain SGD and a teacher's targets show it.
-TEST(LossProgress, OfPlainSgdFollowsTheSizeOfItsSteps) {
-  CellConfig cell = support::small_cell("bf16", "llama", "layernorm_mlp");
-  cell.training.loss = "mse";
-  cell.training.data = "teacher";
-  cell.training.optimizer = "sgd";
-  cell.training.param_dtype = "f32";
-  cell.training.steps = 4;
-  cell.training.validation_batches = 1;
-  cell.training.validate_every = 4;
-  cell.model.init_std = 0.1;
-  cell.measure = {"parity"};
-  const auto progress = [&](double rate, int ranks) {
-    cell.training.learning_rate = rate;
-    cell.ranks = ranks;
-    return figure(measure_arm(cell, Arm::kAfter), "parity.loss_progress").value.value();
-  };
-  const double half = progress(1.0, 1), one = progress(2.0, 1);
-  EXPECT_GT(half, 0.01);
-  EXPECT_GT(one, 1.3 * half);
-  EXPECT_GT(progress(2.0, 3), 0.5 * one);
-}
-
-TEST(SameWeights, GradientsOfTheOwnRuntimeShowStaleTransposes) {
-  CellConfig cell = support::small_cell("current", "llama", "layernorm_mlp");
-  cell.fix = "clear_gathered_transposes";
-  cell.training.quantized_weights = true;
-  cell.training.master_weights = "f32";
-  cell.training.learning_rate = 0.01;
-  cell.training.steps = 4;
-  cell.ranks = 2;
-  cell.reshard_after_forward = false;
-  cell.measure = {"parity"};
-  const char* const gradients = "parity.same_weights_grad_sqnr_db";
-  EXPECT_GT(figure(measure_arm(cell, Arm::kAfter), gradients).value.value(), 12.0);
-  EXPECT_LT(figure(measure_arm(cell, Arm::kBefore), gradients).value.value(), 6.0);
-  EXPECT_EQ(figure(measure_arm(cell, Arm::kBf16), gradients).reason, "the arm is in BF16 itself");
-}
-
 TEST(Parity, SidesThatDifferInWeightsAloneAreNotEqual) {
   CellConfig cell = support::small_cell("mxfp8");
   cell.fix = "write_back_list_updates";

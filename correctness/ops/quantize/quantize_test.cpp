@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "reference/compare.h"
@@ -67,6 +69,52 @@ TEST_P(EveryFormat, QuantizesToItsDefinition) {
       ASSERT_EQ(format().per_tensor(),
                 both.rowwise().scale_inv.buffer().same_block(both.columnwise().scale_inv.buffer()));
     }
+}
+
+// Amaxes at which a scale overflows, is subnormal or steps to the next power of two, ties, and values that are not
+// finite: the first value of a row, and its other values, which share its scale in the first block only.
+TEST_P(EveryFormat, QuantizesTheEdgesOfTheNumberRangeToItsDefinition) {
+  constexpr float largest = std::numeric_limits<float>::max(), infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::pair<float, float>> rows = {{0.0f, 0.0f},
+                                               {-0.0f, -0.0f},
+                                               {-448.0f, -7.0f},
+                                               {0x1p-149f, 0.0f},
+                                               {0x1p-133f, -0x1p-133f},
+                                               {3.0e-36f, 2.64e-36f},
+                                               {5.26e-36f, 4e-36f},
+                                               {0x1.cp-119f, 0.0f},
+                                               {largest, 1.0f},
+                                               {0x1.fp127f, 0x1.dfffp127f},
+                                               {480.0f, 1.0f},
+                                               {0x1.fffffep8f, 0.0f},
+                                               {3.5f, 0x1.c00002p1f},
+                                               {1e6f, 1.0f},
+                                               {infinity, 2.0f},
+                                               {-infinity, 2.0f},
+                                               {nan, 2.0f},
+                                               {-nan, 2.0f},
+                                               {2.0f, infinity},
+                                               {2.0f, nan}};
+  for (const int k : {-20, -1, 0, 1, 30})
+    for (const float to : {0.0f, 1e30f})
+      rows.emplace_back(std::nextafterf(std::ldexp(448.0f, k), to), std::ldexp(448.0f, k));
+  for (const auto& [first, rest] : rows) {
+    SCOPED_TRACE(fmt::format("{} {}", first, rest));
+    std::vector<float> values(160, rest);
+    values[0] = first;
+    const Tensor x = support::make_tensor(*device_, {1, 160}, dtype(), values);
+    const reference::Matrix matrix = matrix_of(*device_, x);
+    const float scale = support::expected_scale(matrix, format());
+    const reference::Quantized expected = reference::quantize(matrix, format(), scale);
+    const QuantizedTensor both = support::quantized(*device_, x, format());
+    ASSERT_TRUE(orientation_equals(*device_, both.rowwise(), expected));
+    ASSERT_TRUE(
+        orientation_equals(*device_, both.columnwise(), reference::quantize_columnwise(matrix, format(), scale)));
+    const Tensor again = dequantize(*device_, both.rowwise_operand(), DType::kF32, support::anyone(*device_));
+    ASSERT_TRUE(reference::all_close(support::read(*device_, again),
+                                     reference::dequantize(expected, format(), 1, 160).values, {.atol = 0, .rtol = 0}));
+  }
 }
 
 TEST_P(EveryFormat, DequantizesToItsDefinition) {
