@@ -84,8 +84,9 @@ class Against(Workspace):
 
         return self.baseline(mutate)
 
-    def expect_regression(self, mutate, text):
-        done = self.matrix("tiny", "--against", str(self.baseline(mutate)))
+    def test_one_byte_is_a_regression(self):
+        text = "after memory.peak_bytes: "
+        done = self.matrix("tiny", "--against", str(self.less_by_a_byte()))
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertIn(text, done.stdout)
         self.assertIn(text, self.summary_text())
@@ -96,26 +97,12 @@ class Against(Workspace):
         self.assertIn(text, suites.find(".//failure[@type='regression']").text)
         self.assertEqual(1, json.loads((self.out / "comparison.json").read_text())["regressions"])
 
-    def test_one_byte_is_a_regression(self):
-        def mutate(cells):
-            cells[1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
-
-        self.expect_regression(mutate, "after memory.peak_bytes: ")
-
-    def test_a_cell_that_vanished_is_a_regression(self):
-        self.expect_regression(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}), "vanished; it was pass")
-
-    def test_an_allowed_cell_may_vanish(self):
-        baseline = self.baseline(lambda cells: cells.append({**cells[0], "id": "plain/model.batch=9"}))
-        self.assertEqual(0, self.matrix("tiny", "--against", str(baseline), "--allow", "batch=9").returncode)
-
-    def accept(self, expires="2999-12-31", **changes):
-        """Writes a table that accepts the peak of batch 2, with changes, and compares with a baseline of a byte less."""
+    def accept(self):
+        """Writes a table that accepts the peak of batch 2, and compares with a baseline of a byte less."""
         peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
-        entry = {"cells": '"batch=2"', "metric": '"memory.peak_bytes"', "at_most": str(int(peak)), "expires": expires,
-                 "why": '"#1: a byte more"'} | changes
         file = self.folder / "accepted.toml"
-        file.write_text("[[accept]]\n" + "".join(f"{key} = {value}\n" for key, value in entry.items() if value))
+        file.write_text(f'[[accept]]\ncells = "batch=2"\nmetric = "memory.peak_bytes"\nat_most = {int(peak)}\n'
+                        'expires = 2999-12-31\nwhy = "#1: a byte more"\n')
         return self.matrix("tiny", "--against", str(self.less_by_a_byte()), "--accept", str(file))
 
     def test_an_accepted_increase_passes_and_is_reported(self):
@@ -123,16 +110,6 @@ class Against(Workspace):
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         self.assertIn("accepted until 2999-12-31: #1: a byte more", done.stdout)
         self.assertIn("Against the baseline: 0 regressions", self.summary_text())
-
-    def test_an_entry_accepts_no_more_than_it_says(self):
-        peak = self.results()["cells"][1]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"]
-        for changes in ({"at_most": str(int(peak) - 1)}, {"cells": '"batch=1"'}, {"metric": '"memory.setup_peak_bytes"'}):
-            done = self.accept(**changes)
-            self.assertEqual(1, done.returncode, done.stdout + done.stderr)
-            self.assertIn("entry 1: accepts no change of this comparison", done.stderr)
-
-    def test_accepted_regressions_are_in_the_summary(self):
-        self.accept()
         self.assertIn("1 changes accepted.\n\n| cell | accepted | until | why |", self.summary_text())
         self.assertRegex(self.summary_text(), r"(?m)^\| `plain/.*batch=2` \| after memory.* \| 2999-12-31 \| .*a byte more \|$")
 
@@ -157,56 +134,6 @@ class Against(Workspace):
         self.summary.unlink()
         self.matrix("tiny", "--against", str(self.baseline(lambda cells: None)), "--accept", str(file))
         self.assertIn("Against the baseline: 0 regressions", self.summary_text())
-
-    def test_a_run_whose_cells_were_all_redefined_passes_with_a_warning_that_names_them(self):
-        baseline = self.baseline(lambda cells: [cell["config"].update({"model.seq": 16}) for cell in cells])
-        done = self.matrix("tiny", "--against", str(baseline))
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
-        self.assertRegex(done.stdout, r"::warning title=fp8lab::against the baseline: 2 cells redefined: figures and "
-                                      r"verdicts are not gated \(plain/.*batch=1.*, plain/.*batch=2.*\)")
-        self.assert_totals(self.junit())
-        self.assertIsNone(self.junit().find(".//error"))
-
-    def test_accepted_cells_that_vanished_pass_although_no_cell_is_compared(self):
-        baseline = self.baseline(lambda cells: [cell.update(id=cell["id"] + "0") for cell in cells])
-        file = self.folder / "accepted.toml"
-        file.write_text('[[accept]]\ncells = "."\nkind = "vanished"\nexpires = 2999-12-31\nwhy = "#2: removed"\n')
-        done = self.matrix("tiny", "--against", str(baseline), "--accept", str(file))
-        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
-        self.assertIsNone(self.junit().find(".//error"))
-
-    def test_an_expired_entry_accepts_nothing_and_is_reported(self):
-        done = self.accept(expires="2020-01-01")
-        self.assertEqual(1, done.returncode, done.stdout + done.stderr)
-        self.assertIn("entry 1: expired on 2020-01-01", done.stderr)
-
-    def test_a_mistake_in_an_entry_is_named(self):
-        for changes, message in (({"why": ""}, "entry 1: `why` is missing"),
-                                 ({"expires": '"soon"'}, "entry 1: `expires` cannot be 'soon'"),
-                                 ({"at_most": "nan"}, "entry 1: `at_most` cannot be nan"),
-                                 ({"at_most": ""}, "entry 1: give one of `at_most` and `at_least`"),
-                                 ({"metric": ""}, "entry 1: give one of `metric` and `kind`"),
-                                 ({"kind": '"vanished"'}, "entry 1: give one of `metric` and `kind`"),
-                                 ({"kind": '"appeared"', "metric": ""}, "entry 1: `kind` cannot be 'appeared'; there are vanished,"),
-                                 ({"kind": '"vanished"', "metric": ""}, "entry 1: `at_most` belongs to a `metric`"),
-                                 ({"cells": '"("'}, "entry 1: `cells` is no regular expression"),
-                                 ({"cell": '"x"'}, "entry 1: `cell` is not known")):
-            done = self.accept(**changes)
-            self.assertEqual(2, done.returncode, done.stdout + done.stderr)
-            self.assertIn(message, done.stderr)
-
-    def test_a_verdict_that_got_worse_keeps_the_runs_own_code(self):
-        self.add("plain", "at_most: 1")
-        done = self.matrix("tiny", "--against", str(self.out))
-        self.assertEqual(1, done.returncode)
-        self.assertIn("pass -> fail", done.stdout)
-
-    def test_new_cells_and_better_figures_are_no_regressions(self):
-        def mutate(cells):
-            del cells[0]
-            cells[0]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] += 1
-
-        self.assertEqual(0, self.matrix("tiny", "--against", str(self.baseline(mutate))).returncode)
 
     def add_undecided(self):
         """A scenario whose only cell is inconclusive."""

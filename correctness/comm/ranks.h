@@ -14,6 +14,7 @@
 #include "comm/process_groups.h"
 #include "reference/bytes.h"
 #include "reference/test_data.h"
+#include "support/error_of.h"
 
 /// What the tests of process groups share. Under mpirun or launch_ranks the same tests run over the launched processes,
 /// and each process makes the assertions of its own rank.
@@ -56,16 +57,7 @@ inline void on_ranks(int ranks, const RankFunction& rank_function) {
   run_ranks(row(), run_options(ranks), rank_function);
 }
 
-/// The message of the Error that `work` throws, or nothing.
-template <class Work>
-std::string error_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
+using support::error_of;
 
 inline std::uint64_t seed_of_rank(std::uint64_t seed, int rank) {
   return seed * 1000 + static_cast<std::uint64_t>(rank);

@@ -1,4 +1,4 @@
-// Shards that are padded to the number of rows of rank 0's, as by FSDP2: what is stored, what moves, and that no result
+// Shards that are padded to the number of rows of rank 0's, as by FSDP2: what is stored, and that no result
 // depends on what the padding holds.
 
 #include <gtest/gtest.h>
@@ -43,10 +43,6 @@ RunConfig uneven(std::string_view recipe, int ranks) {
   return config;
 }
 
-std::int64_t row_bytes(const Parameter& parameter) {
-  return row_elems(parameter.spec.shape) * static_cast<std::int64_t>(size_bytes(parameter.spec.dtype));
-}
-
 using Case = std::tuple<const char*, int>;
 class PaddedShards : public ::testing::TestWithParam<Case> {};
 std::string name_of(const ::testing::TestParamInfo<Case>& test) {
@@ -70,27 +66,6 @@ TEST_P(PaddedShards, HaveStorageForTheRowsOfRank0AndZerosAfterTheirOwn) {
         for (const std::byte byte : bytes_of(run.device(), padding)) ASSERT_EQ(byte, std::byte{0});
       }
     }
-  });
-}
-
-// Bytes of collectives are the bytes of ceil(rows / ranks) rows from every rank.
-TEST_P(PaddedShards, MoveAsManyBytesFromEveryRank) {
-  const auto& [recipe, ranks] = GetParam();
-  const RunConfig config = uneven(recipe, ranks);
-  on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
-    ModelRun run(config, world, {.replicas = 1, .shards = ranks});
-    std::int64_t gathered = 0, reduced = 0;
-    for (const Parameter* parameter : run.model().parameters()) {
-      const std::int64_t rows = RowSplit(dim0(parameter->spec.shape), ranks).padded_rows();
-      const bool eight_bits = parameter->local->in_eight_bits();
-      const std::int64_t bytes = rows * (eight_bits ? row_elems(parameter->spec.shape) : row_bytes(*parameter));
-      gathered += (parameter->name.starts_with("layers[") ? 2 : 1) * bytes;  // the root's are gathered once
-      reduced += rows * row_bytes(*parameter);
-    }
-    run.step();
-    const Traffic& traffic = run.sharding().mesh().shard_group().traffic();
-    EXPECT_EQ(traffic.of(CollectiveKind::kAllGather).payload_bytes, gathered);
-    EXPECT_EQ(traffic.of(CollectiveKind::kReduceScatter).payload_bytes, reduced);
   });
 }
 

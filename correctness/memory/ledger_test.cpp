@@ -63,13 +63,6 @@ TEST_F(LedgerTest, NamesTheTensorsThatAContextKeeps) {
   EXPECT_EQ(memory_.ledger().by_holder()[0].second, 30);
 }
 
-TEST_F(LedgerTest, RetainedBytesNameTheirPhase) {
-  BufferRef block = memory_.allocate(10, holder(HolderKind::kInFlight, "attention"));
-  memory_.ledger().set_phase(PhaseKind::kBackward, 3);
-  block.rename(holder(HolderKind::kContext, "attention", "q"));
-  EXPECT_EQ(memory_.describe_retained(), "context of attention: q  10 B since backward of step 3\n");
-}
-
 TEST_F(LedgerTest, PeakKeepsItsBreakdown) {
   BufferRef a = memory_.allocate(100, holder(HolderKind::kParameter, "a"));
   memory_.ledger().set_phase(PhaseKind::kBackward, 1);
@@ -124,16 +117,6 @@ TEST_F(LedgerTest, FirstHolderOfAKindCounts) {
   first = {};
   EXPECT_EQ(bytes_of("saved slot of third"), 10);
   EXPECT_EQ(bytes_of("saved slot of fourth"), 0);
-}
-
-TEST_F(LedgerTest, LiveBlockNamesTheHolderThatCountsFirst) {
-  const BufferRef passing = memory_.allocate(10, holder(HolderKind::kInFlight, "f"));
-  const BufferRef staying = passing.held_by(holder(HolderKind::kOutput, "y"));
-  const std::vector<LiveBlock> blocks = memory_.live_blocks();
-  ASSERT_EQ(blocks.size(), 1u);
-  ASSERT_EQ(blocks[0].holds.size(), 2u);
-  EXPECT_EQ(blocks[0].holds[0].holder, staying.holder());
-  EXPECT_EQ(memory_.describe_retained(), "") << "what an output holds outlives backward, whoever else holds it";
 }
 
 TEST_F(LedgerTest, EveryPhaseKindHasItsPeak) {
@@ -337,7 +320,6 @@ TEST(MemoryTest, EmptyBlocksAreHeldWithZeroBytes) {
   const BufferRef ref = memory.allocate(0, memory.ledger().holder(HolderKind::kParameter, "empty shard"));
   EXPECT_TRUE(static_cast<bool>(ref));
   EXPECT_EQ(memory.ledger().live_bytes(), 0);
-  EXPECT_EQ(memory.live_blocks().size(), 1u);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct StateCase {
   MasterWeights master;
   DType exp_avg;
   DType exp_avg_sq;
+  bool decoupled_decay = true;
 };
 
 /// The values of a moment: its elements times its scale.
@@ -63,6 +64,7 @@ class StateTypes : public ::testing::TestWithParam<StateCase> {
                        .beta2 = 0.9375,
                        .epsilon = 0x1p-27,
                        .weight_decay = 0.125,
+                       .decoupled_decay = c_.decoupled_decay,
                        .master = c_.master,
                        .exp_avg = c_.exp_avg,
                        .exp_avg_sq = c_.exp_avg_sq};
@@ -104,7 +106,7 @@ TEST_P(StateTypes, EachStepIsWithinTheBoundOfItsRoundings) {
                                          .beta2 = options_.beta2,
                                          .epsilon = options_.epsilon,
                                          .weight_decay = options_.weight_decay,
-                                         .decoupled_decay = true,
+                                         .decoupled_decay = options_.decoupled_decay,
                                          .step = step};
     AdamExpected expected =
         reference::adam(problem,
@@ -218,14 +220,14 @@ constexpr DType F32 = DType::kF32, BF16 = DType::kBF16, F16 = DType::kF16, E4M3 
 constexpr MasterWeights kNone = MasterWeights::kNone, kF32 = MasterWeights::kF32, kRest = MasterWeights::kRemainder;
 INSTANTIATE_TEST_SUITE_P(
     Types, StateTypes,
-    ::testing::Values(StateCase{"f32", F32, kNone, F32, F32}, StateCase{"f32_master", F32, kF32, F32, F32},
-                      StateCase{"bf16", BF16, kNone, F32, F32}, StateCase{"bf16_master", BF16, kF32, F32, F32},
-                      StateCase{"f16_master", F16, kF32, F32, F32}, StateCase{"f16_remainder", F16, kRest, F32, F32},
-                      StateCase{"bf16_remainder", BF16, kRest, F32, F32},
-                      StateCase{"bf16_moments", BF16, kF32, BF16, BF16}, StateCase{"f16_moments", BF16, kF32, F16, F16},
-                      StateCase{"e4m3_moments", BF16, kF32, E4M3, E4M3},
-                      StateCase{"e4m3_f16_remainder", BF16, kRest, E4M3, F16},
-                      StateCase{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
+    ::testing::Values(
+        StateCase{"f32", F32, kNone, F32, F32}, StateCase{"f32_coupled", F32, kNone, F32, F32, false},
+        StateCase{"bf16_master_coupled", BF16, kF32, F32, F32, false}, StateCase{"f32_master", F32, kF32, F32, F32},
+        StateCase{"bf16", BF16, kNone, F32, F32}, StateCase{"bf16_master", BF16, kF32, F32, F32},
+        StateCase{"f16_master", F16, kF32, F32, F32}, StateCase{"f16_remainder", F16, kRest, F32, F32},
+        StateCase{"bf16_remainder", BF16, kRest, F32, F32}, StateCase{"bf16_moments", BF16, kF32, BF16, BF16},
+        StateCase{"f16_moments", BF16, kF32, F16, F16}, StateCase{"e4m3_moments", BF16, kF32, E4M3, E4M3},
+        StateCase{"e4m3_f16_remainder", BF16, kRest, E4M3, F16}, StateCase{"f32_e4m3_moments", F32, kNone, E4M3, E4M3}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // Parameter and remainder together are the f32 master: a run with them ends at the same bits as a run with the copy.

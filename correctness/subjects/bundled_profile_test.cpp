@@ -13,6 +13,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/results/compare/compare.h"
 #include "harness/subjects/memory_profile.h"
+#include "support/error_of.h"
 #include "support/paths.h"
 
 // The bundled profiles of libraries' memory, compared with what was measured on a GPU.
@@ -187,13 +188,9 @@ TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {
   CellConfig cell;
   cell.model.layer = "transformer_layer";
   cell.training.recipe = "current";
-  const auto refusal = [&](const std::string& release) -> std::string {
-    try {
-      MemoryProfile::find(paths::kProfiles, "transformer_engine@" + release).estimate(cell, Arm::kAfter);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto refusal = [&](const std::string& release) {
+    return support::error_of(
+        [&] { MemoryProfile::find(paths::kProfiles, "transformer_engine@" + release).estimate(cell, Arm::kAfter); });
   };
   for (const char* form : {"llama", "gpt"})
     for (int minor = 13; minor <= 20; ++minor) {

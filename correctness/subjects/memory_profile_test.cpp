@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/run/fake_process.h"
+#include "support/error_of.h"
 
 // Profiles of libraries' memory: what they predict, compared with what was measured on a GPU, and how they are read.
 namespace fp8lab {
@@ -55,12 +56,7 @@ class MemoryProfiles : public ::testing::Test {
     return text.replace(at, from.size(), to);
   }
   std::string refusal(const std::string& text) {
-    try {
-      written(text);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return support::error_of([&] { written(text); });
   }
 
   sample::TemporaryDirectory directory_;
@@ -164,13 +160,9 @@ TEST_F(MemoryProfiles, MicroBatchesAfterTheFirstFindItsGradients) {
 TEST_F(MemoryProfiles, ReleasesThatDifferAreRefusedWithTheReason) {
   written(kProfile);
   CellConfig cell = small_cell();
-  const auto refusal = [&](const char* release) -> std::string {
-    try {
-      MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto refusal = [&](const char* release) {
+    return support::error_of(
+        [&] { MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter); });
   };
   EXPECT_EQ(refusal("torch@2.4"), "");
   cell.training.master_weights = Master::kF32;
@@ -255,12 +247,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
   const auto reason = [&](void (*change)(CellConfig&)) -> std::string {
     CellConfig cell = small_cell();
     change(cell);
-    try {
-      profile.estimate(cell, Arm::kAfter);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+    return support::error_of([&] { profile.estimate(cell, Arm::kAfter); });
   };
   EXPECT_EQ(reason([](CellConfig&) {}), "");
   EXPECT_EQ(reason([](CellConfig& cell) { cell.ranks = 2; }), "");

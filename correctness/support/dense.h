@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backend/device.h"
-#include "core/check.h"
+#include "support/error_of.h"
 #include "support/test_device.h"
 
 /// What the tests of dense operations share: tensors of given values on a device, and reading them back in double.
@@ -25,17 +25,6 @@ inline Tensor make_tensor(Device& device, const Shape& shape, DType dtype, const
 inline std::vector<double> read(Device& device, const Tensor& tensor) {
   const std::vector<float> values = device.read(tensor);
   return {values.begin(), values.end()};
-}
-
-/// The message of the Error that `action` throws; empty if it throws none.
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace fp8lab::support

@@ -95,9 +95,6 @@ class CounterRng {
   /// A value in [0, 1), a multiple of 2^-24.
   F8_HOST_DEVICE constexpr float uniform(std::uint64_t index) const { return to_unit(bits(index)); }
 
-  /// A value in (0, 1], a multiple of 2^-24: its logarithm is finite.
-  F8_HOST_DEVICE constexpr float uniform_positive(std::uint64_t index) const { return to_positive_unit(bits(index)); }
-
   /// Standard normal by Box and Muller, from the words of the even/odd pair that `index` belongs to; |value| < 5.8.
   /// Uses only correctly rounded operations (+ - * / sqrt), so every machine draws the same bits.
   F8_HOST_DEVICE inline float normal(std::uint64_t index) const {

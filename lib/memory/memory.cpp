@@ -9,12 +9,17 @@
 
 namespace fp8lab {
 
+/// One holder's claim on a block, and the event with which it began.
+struct Hold {
+  HolderId holder = 0;
+  int count = 0;
+  std::size_t since_event = 0;
+};
+
 struct Memory::Block {
   std::byte* data = nullptr;
   std::int64_t bytes = 0;
   HolderId attributed_to = 0;
-  std::uint64_t serial = 0;  // order of allocation
-  bool live = false;
   std::vector<Hold> holds;  // few; its capacity is kept when the record is used again
 };
 
@@ -100,10 +105,9 @@ BufferRef Memory::allocate(std::int64_t bytes, HolderId holder) {
   Block* block = take_block();
   block->data = data;
   block->bytes = bytes;
-  block->serial = static_cast<std::uint64_t>(allocations_++);
-  block->live = true;
+  ++allocations_;
   block->attributed_to = holder;
-  block->holds.assign(1, Hold{holder, 1, ledger_.phase(), ledger_.events_seen()});
+  block->holds.assign(1, Hold{holder, 1, ledger_.events_seen()});
   ledger_.on_allocate(bytes, holder);
   return BufferRef(this, block, holder);
 }
@@ -123,7 +127,7 @@ void Memory::add_hold(Block* block, HolderId holder) {
     ++hold.count;
     return;
   }
-  block->holds.push_back({holder, 1, ledger_.phase(), ledger_.events_seen()});
+  block->holds.push_back({holder, 1, ledger_.events_seen()});
   attribute(block);
 }
 
@@ -139,7 +143,6 @@ void Memory::remove_hold(Block* block, HolderId holder) noexcept {
   ledger_.on_free(block->bytes, block->attributed_to);
   if (options_.poison) allocator_.fill(block->data, std::byte{0xFF}, static_cast<std::size_t>(block->bytes));
   allocator_.free(block->data);
-  block->live = false;
   spare_blocks_.push_back(block);
 }
 
@@ -152,36 +155,8 @@ void Memory::move_hold(Block* block, HolderId from, HolderId to) {
   if (new_hold != block->holds.end())
     ++new_hold->count;
   else
-    block->holds.push_back({to, 1, ledger_.phase(), ledger_.events_seen()});
+    block->holds.push_back({to, 1, ledger_.events_seen()});
   attribute(block);
-}
-
-std::vector<LiveBlock> Memory::live_blocks() const {
-  std::vector<const Block*> live;
-  for (const auto& block : blocks_)
-    if (block->live) live.push_back(block.get());
-  std::sort(live.begin(), live.end(), [](const Block* a, const Block* b) { return a->serial < b->serial; });
-  std::vector<LiveBlock> described;
-  for (const Block* block : live) {
-    LiveBlock& entry = described.emplace_back();
-    entry.bytes = block->bytes;
-    entry.holds = block->holds;
-    std::stable_partition(entry.holds.begin(), entry.holds.end(),
-                          [&](const Hold& hold) { return hold.holder == block->attributed_to; });
-  }
-  return described;
-}
-
-std::string Memory::describe_retained() const {
-  std::string text;
-  for (const LiveBlock& block : live_blocks()) {
-    const Hold& hold = block.holds.front();
-    const Holder& holder = ledger_.holder(hold.holder);
-    if (outlives_backward(holder.kind)) continue;
-    text += fmt::format("{}  {} B since {} of step {}\n", text_of(holder), block.bytes, name(hold.since.kind),
-                        hold.since.step);
-  }
-  return text;
 }
 
 BufferRef::BufferRef(const BufferRef& other) : memory_(other.memory_), block_(other.block_), holder_(other.holder_) {

@@ -15,20 +15,6 @@ namespace fp8lab {
 
 class BufferRef;
 
-/// One holder's claim on a block, and the phase in which it began.
-struct Hold {
-  HolderId holder = 0;
-  int count = 0;
-  Phase since;
-  std::size_t since_event = 0;
-};
-
-/// A live block as returned by Memory::live_blocks(): its claims, beginning with the one it is attributed to.
-struct LiveBlock {
-  std::int64_t bytes = 0;
-  std::vector<Hold> holds;
-};
-
 struct MemoryOptions {
   std::size_t capacity_bytes = 0;  ///< 0: as much as the source provides
   /// Fills fresh and freed blocks with 0xFF (NaN in every float format), so that reading uninitialised memory shows.
@@ -64,12 +50,6 @@ class Memory {
   HostCopies& host_copies() { return host_copies_; }
   const CachingAllocator& allocator() const { return allocator_; }
   std::int64_t allocations() const { return allocations_; }
-
-  /// All live blocks, in order of allocation.
-  std::vector<LiveBlock> live_blocks() const;
-  /// One line for each block that outlived its schedule: "context of layers[0].attention: q  196.5 MiB since backward
-  /// of step 0".
-  std::string describe_retained() const;
 
  private:
   friend class BufferRef;

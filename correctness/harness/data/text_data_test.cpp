@@ -12,6 +12,7 @@
 #include "harness/data/corpus.h"
 #include "harness/data/token_batch.h"
 #include "harness/temporary_directory.h"
+#include "support/error_of.h"
 
 // Corpora as tokens, and the windows of them that batches hold.
 namespace fp8lab {
@@ -21,14 +22,7 @@ using TokenList = std::vector<std::int32_t>;
 
 TokenList list(TextTokens tokens) { return {tokens.begin(), tokens.end()}; }
 
-std::string error_of(const std::function<void()>& act) {
-  try {
-    act();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using support::error_of;
 
 TEST(Corpus, IsTheBytesOfAFile) {
   const sample::TemporaryDirectory folder;

@@ -11,6 +11,7 @@
 
 #include "core/check.h"
 #include "harness/predict/predict.h"
+#include "support/error_of.h"
 #include "support/paths.h"
 
 // The closed form of PyTorch's memory: next to recorded runs of PyTorch, next to a run made here if PyTorch is
@@ -76,12 +77,7 @@ std::int64_t held(const Estimate& estimate, std::string_view owner) {
 
 std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter, const char* library = "torch",
                       Program program = Program::kTorchtitan) {
-  try {
-    newest(library).estimate(cell, arm, program);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return support::error_of([&] { newest(library).estimate(cell, arm, program); });
 }
 
 TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {

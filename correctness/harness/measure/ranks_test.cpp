@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "harness/measure/measure.h"
 #include "support/cells.h"
+#include "support/error_of.h"
 #include "support/recipe_names.h"
 
 // Cells that train over many ranks.
@@ -41,14 +42,7 @@ std::string reason(const ArmResult& result, const std::string& metric) {
   return figure.value ? "present" : figure.reason;
 }
 
-std::string error_of(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using support::error_of;
 
 struct Case {
   const char* recipe;

@@ -10,6 +10,7 @@
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/predict/predict.h"
 #include "harness/temporary_directory.h"
+#include "support/error_of.h"
 
 // Models from config.json: their numbers of parameters are the published ones.
 namespace fp8lab {
@@ -44,12 +45,7 @@ CellConfig read(const std::string& text) {
 }
 
 std::string file_error(const std::string& text) {
-  try {
-    read(text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return support::error_of([&] { read(text); });
 }
 
 std::string changed(std::string text, const std::string& was, const std::string& is) {

@@ -13,6 +13,7 @@
 #include "harness/measure/measure.h"
 #include "harness/predict/own_program.h"
 #include "harness/scenario/rules.h"
+#include "support/error_of.h"
 
 // Parts of a model in addition to its layers, by hand; what holds a peak; and the changes that make a cell fit.
 namespace fp8lab {
@@ -154,14 +155,7 @@ TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
 }
 
 TEST(KnownModels, WithLayersThatThisProgramLacks_AreRefusedWithTheReason) {
-  const auto refusal = [](const char* name) -> std::string {
-    try {
-      find_model(name);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [](const char* name) { return support::error_of([&] { find_model(name); }); };
   EXPECT_EQ(
       refusal("gemma-7b"),
       "--model: gemma-7b has GeGLU, and embeddings scaled by the root of hidden, which this program's layers lack");
@@ -276,13 +270,8 @@ TEST(PlanOfAModel, MarksFp8WeightsThatStayInHighPrecision) {
 }
 
 TEST(PlanOfAModel, WrongWordsAreNamedWithTheRemedy) {
-  const auto error_of = [](const PlanRequest& request) -> std::string {
-    try {
-      model_plan(request, capacity_of(request), bundled_vocabulary());
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto error_of = [](const PlanRequest& request) {
+    return support::error_of([&] { model_plan(request, capacity_of(request), bundled_vocabulary()); });
   };
   EXPECT_NE(error_of(over("h10", {64})).find("Did you mean `h100`?"), std::string::npos) << error_of(over("h10", {64}));
   EXPECT_NE(error_of(over("h100", {64}, {"model.seqq=4"})).find("--set: `model.seqq=4`"), std::string::npos);

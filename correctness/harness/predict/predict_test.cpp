@@ -183,17 +183,6 @@ TEST(Predict, Issue1935) {
   for (const Arm arm : {Arm::kBefore, Arm::kAfter, Arm::kBf16}) EXPECT_TRUE(agrees(cell, arm));
 }
 
-TEST(Predict, Issue1935IsZeroWithoutItsCause) {
-  CellConfig dropped = issue_1935();
-  dropped.training.keep_loss = false;
-  EXPECT_EQ(retained(dropped, Arm::kBefore), 0.0);
-  EXPECT_TRUE(agrees(dropped, Arm::kBefore));
-  CellConfig sixteen_bits = issue_1935();
-  sixteen_bits.training.fp8_attention = false;
-  EXPECT_EQ(retained(sixteen_bits, Arm::kBefore), 0.0);
-  EXPECT_TRUE(agrees(sixteen_bits, Arm::kBefore));
-}
-
 // Gate and up, 2 x 14336 x 4096, and down, 4096 x 14336, a byte an element and the scales of the column-wise
 // orientation:
 //   delayed  4 B a weight

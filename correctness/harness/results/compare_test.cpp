@@ -13,6 +13,7 @@
 #include "harness/results/record_list.h"
 #include "harness/results/results.h"
 #include "harness/temporary_directory.h"
+#include "support/error_of.h"
 
 namespace fp8lab {
 namespace {
@@ -304,12 +305,7 @@ TEST(Compare, DocumentFollowsItsSchema) {
 }
 
 std::string error_of(const std::string& path) {
-  try {
-    load_run(path);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return support::error_of([&] { load_run(path); });
 }
 
 TEST(Compare, CompressedRunIsRead) {
@@ -351,12 +347,9 @@ TEST(Compare, FileThatIsNoRunIsRefusedWithTheRemedy) {
 
 TEST(StoredRuns, MixtureOfTwoRunsIsRefused) {
   const CellRecord record = cell("sample/a=1");
-  try {
-    run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true));
-    FAIL() << "one of the two would be compared, and nobody could tell which";
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "cell sample/a=1: `cells[2]` is there twice: results of two runs are mixed");
-  }
+  const std::string error =
+      support::error_of([&] { run_from_json(results_json({record, cell("sample/a=2"), record}, "{}", true)); });
+  EXPECT_EQ(error, "cell sample/a=1: `cells[2]` is there twice: results of two runs are mixed");
 }
 
 TEST(StoredRuns, ValueThatIsNoNumberIsRefused) {

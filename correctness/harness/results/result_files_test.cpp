@@ -19,6 +19,7 @@
 #include "harness/results/results.h"
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
+#include "support/error_of.h"
 
 // What else may be at the paths that a run reads and writes: pipes, links, devices, bombs.
 namespace fp8lab {
@@ -29,15 +30,7 @@ namespace fs = std::filesystem;
 using sample::record_named;
 using sample::TemporaryDirectory;
 
-template <class Call>
-std::string error_of(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using support::error_of;
 
 std::string content(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);

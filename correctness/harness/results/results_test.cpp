@@ -16,6 +16,7 @@
 #include "harness/scenario/sample.h"
 #include "harness/temporary_directory.h"
 #include "memory/memory.h"
+#include "support/error_of.h"
 
 namespace fp8lab {
 namespace {
@@ -194,13 +195,8 @@ TEST(ResultSet, LineOfResultsJsonThatIsNoCell_IsNamed) {
   const TemporaryDirectory dir;
   sample::write(dir / "out/results.jsonl", "");
   sample::write(dir / "out/results.json", "{\"schema\": \"fp8lab.results/1\", \"cells\": [\n{\"id\":\"a\"}\n]}\n");
-  try {
-    ResultSet(dir / "out", true);
-    FAIL() << "it was taken";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("results.json:2: not a cell of an earlier run"), std::string::npos)
-        << error.what();
-  }
+  const std::string error = support::error_of([&] { ResultSet(dir / "out", true); });
+  EXPECT_NE(error.find("results.json:2: not a cell of an earlier run"), std::string::npos) << error;
 }
 
 TEST(ResultSet, TruncatedLastLineIsDroppedWithANotice) {
@@ -227,12 +223,8 @@ TEST(ResultSet, DamagedLineInTheMiddleIsAnErrorWithItsNumber) {
   const TemporaryDirectory dir;
   sample::write(dir / "out/results.jsonl",
                 record_to_json(record_named("a")) + "\nspoiled\n" + record_to_json(record_named("b")) + "\n");
-  try {
-    ResultSet(dir / "out", true);
-    FAIL() << "it was taken";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("results.jsonl:2:"), std::string::npos) << error.what();
-  }
+  const std::string error = support::error_of([&] { ResultSet(dir / "out", true); });
+  EXPECT_NE(error.find("results.jsonl:2:"), std::string::npos) << error;
 }
 
 TEST(ResultSet, SkippedTimedOutAndCrashedCellsRunAgain) {
@@ -268,12 +260,10 @@ TEST(ResultSet, FilesOfNoRunAreKept) {
   for (const char* name : {"results.json", "summary.md", "junit.xml", "environment.json", "timelines/mine.json"}) {
     const TemporaryDirectory dir;
     sample::write(dir / "out" / name, "mine");
-    for (const bool resume : {false, true}) try {
-        ResultSet(dir / "out", resume);
-        ADD_FAILURE() << name << " was taken";
-      } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("it does not come from a run"), std::string::npos) << error.what();
-      }
+    for (const bool resume : {false, true}) {
+      const std::string error = support::error_of([&] { ResultSet(dir / "out", resume); });
+      EXPECT_NE(error.find("it does not come from a run"), std::string::npos) << error;
+    }
     EXPECT_EQ(sample::read(dir / "out" / name), "mine");
     EXPECT_FALSE(std::filesystem::exists(dir / "out/results.jsonl"));
   }
@@ -284,13 +274,10 @@ TEST(ResultSet, LinesOfNoRunAreKept) {
     const TemporaryDirectory dir;
     sample::write(dir / "out/results.jsonl", mine);
     sample::write(dir / "out/timelines/mine.json", mine);
-    for (const bool resume : {false, true}) try {
-        ResultSet(dir / "out", resume);
-        ADD_FAILURE() << mine << " was taken";
-      } catch (const Error& error) {
-        EXPECT_NE(std::string(error.what()).find("results.jsonl: a run would replace it"), std::string::npos)
-            << error.what();
-      }
+    for (const bool resume : {false, true}) {
+      const std::string error = support::error_of([&] { ResultSet(dir / "out", resume); });
+      EXPECT_NE(error.find("results.jsonl: a run would replace it"), std::string::npos) << error;
+    }
     EXPECT_EQ(sample::read(dir / "out/results.jsonl"), mine);
     EXPECT_EQ(sample::read(dir / "out/timelines/mine.json"), mine);
   }
@@ -305,12 +292,8 @@ TEST(ResultSet, TwoRunsCannotShareADirectory) {
 TEST(ResultSet, UnusableDirectoryIsOneError) {
   const TemporaryDirectory dir;
   sample::write(dir / "file", "");
-  try {
-    ResultSet(dir / "file", false);
-    FAIL() << "a file was taken for a directory";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find((dir / "file").string()), std::string::npos) << error.what();
-  }
+  const std::string error = support::error_of([&] { ResultSet(dir / "file", false); });
+  EXPECT_NE(error.find((dir / "file").string()), std::string::npos) << error;
   EXPECT_THROW(ResultSet(dir / "file/below", false), Error);
 }
 

@@ -7,6 +7,7 @@
 #include "harness/scenario/parsed.h"
 #include "harness/scenario/scenario.h"
 #include "harness/temporary_directory.h"
+#include "support/error_of.h"
 #include "support/paths.h"
 
 // The scenarios that ship, and rules of recipes and fixes as scenario files see them.
@@ -19,12 +20,7 @@ const std::string kDefinitions = paths::kScenarios;
 std::string error_of(const std::string& model, const std::string& training, const std::string& others = "") {
   const std::string text = "version: 1\nname: p\ntitle: P\nmodel: {" + model + "}\ntraining: {" + training + "}\n" +
                            others + "measure: [memory]\n";
-  try {
-    plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary());
-  } catch (const ScenarioError& error) {
-    return error.what();
-  }
-  return "";
+  return support::error_of([&] { plan_cells(parse_scenario(text, "f", bundled_vocabulary()), bundled_vocabulary()); });
 }
 
 TEST(Bundled, EveryScenarioIsValidForTheProgramAndForTheSchema) {

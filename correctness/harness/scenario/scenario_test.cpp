@@ -7,6 +7,7 @@
 #include "harness/cell/keys.h"
 #include "harness/scenario/parsed.h"
 #include "harness/scenario/sample.h"
+#include "support/error_of.h"
 
 namespace fp8lab {
 namespace {
@@ -185,12 +186,8 @@ TEST(Scenario, WithoutANameIsCalledAsItsFile) {
   EXPECT_EQ(parse_scenario(text, "folder/my-file.yaml", kVocabulary).name, "my-file");
   EXPECT_EQ(parse_scenario(text + "name: other\n", "folder/my-file.yaml", kVocabulary).name, "other");
   EXPECT_EQ(parse_scenarios(text + "variants: {small: {title: S}}\n", "a.yaml", kVocabulary).at(1).name, "a-small");
-  try {
-    parse_scenario(text, "My File.yaml", kVocabulary);
-    FAIL();
-  } catch (const ScenarioError& error) {
-    EXPECT_NE(std::string(error.what()).find("`name` becomes part of ids"), std::string::npos) << error.what();
-  }
+  const std::string error = support::error_of([&] { parse_scenario(text, "My File.yaml", kVocabulary); });
+  EXPECT_NE(error.find("`name` becomes part of ids"), std::string::npos) << error;
 }
 
 TEST(Scenario, OtherwiseGatesTheCellsWithoutAnEntryOfTheMetricAndArm) {
@@ -234,14 +231,7 @@ TEST(Scenario, AnExpectationListsArms) {
   const auto with_arms = [&](const std::string& arms) {
     return plain + "expect: [{metric: memory.peak_bytes, arm: " + arms + ", at_least: 1}]\n";
   };
-  const auto refusal = [&](const std::string& arms) -> std::string {
-    try {
-      parse(with_arms(arms));
-    } catch (const ScenarioError& error) {
-      return error.what();
-    }
-    return "";
-  };
+  const auto refusal = [&](const std::string& arms) { return support::error_of([&] { parse(with_arms(arms)); }); };
   const Scenario both = parse(with_arms("[after, bf16]"));
   ASSERT_EQ(both.expect.size(), 2u);
   EXPECT_EQ(text_of(both.expect[0]), "after memory.peak_bytes is at least 1");

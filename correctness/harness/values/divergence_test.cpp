@@ -12,6 +12,7 @@
 #include "harness/temporary_directory.h"
 #include "harness/values/recordings.h"
 #include "harness/values/sketch.h"
+#include "support/error_of.h"
 
 namespace fp8lab {
 namespace {
@@ -64,15 +65,7 @@ std::vector<RecordedTensor> run_of(double noise, std::uint64_t seed, int planted
   return out;
 }
 
-template <class Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
+using support::error_of;
 
 std::string name_of(const RecordedTensor& tensor) { return tensor.phase + ", " + tensor.module + ": " + tensor.name; }
 

@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "ops/attention/attention_fixture.h"
+#include "support/error_of.h"
 
 namespace fp8lab::attention_test {
 namespace {
@@ -58,26 +59,17 @@ class AttentionArgumentsTest : public ::testing::Test {
   std::string forward_error(DType dtype, const std::function<void(AttentionInputs&)>& spoil) {
     Call call = valid(dtype);
     spoil(call.forward);
-    return error_of([&] { attention_forward(*device_, call.forward); });
+    return support::error_of([&] { attention_forward(*device_, call.forward); });
   }
   std::string backward_error(DType dtype, const std::function<void(AttentionBackwardInputs&)>& spoil) {
     Call call = valid(dtype);
     spoil(call.backward);
-    return error_of([&] { attention_backward(*device_, call.backward); });
+    return support::error_of([&] { attention_backward(*device_, call.backward); });
   }
 
   std::unique_ptr<Device> device_ = open_device("meta");
 
  private:
-  static std::string error_of(const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return {};
-  }
-
   std::vector<Operand> tensors_;
 };
 

@@ -169,46 +169,6 @@ TEST_F(AttentionTest, HugeSpreadLogitsStayWithinTheirBound) {
   EXPECT_TRUE(within(device_.read(out.lse), expected.lse));
 }
 
-/// The kv heads of `operand`, each repeated for the query heads that read it.
-Operand repeat_heads(Device& device, const AttentionShape& shape, const Operand& operand) {
-  const std::vector<float> values = device.read(operand.values);
-  std::vector<float> repeated;
-  const auto cols = static_cast<std::size_t>(key_cols(shape)), dim = static_cast<std::size_t>(shape.head_dim);
-  const auto copies = static_cast<std::size_t>(shape.heads / shape.kv_heads);
-  for (std::size_t begin = 0; begin < values.size(); begin += cols)
-    for (std::size_t head = 0; head < static_cast<std::size_t>(shape.heads); ++head)
-      for (std::size_t d = 0; d < dim; ++d) repeated.push_back(values[begin + head / copies * dim + d]);
-  return make_operand(device, query_cols(shape), operand.values.dtype(), repeated);
-}
-
-TEST_F(AttentionTest, GroupedQueriesEqualRepeatedHeadsBitwise) {
-  // head_dim 16 makes softmax_scale a power of two, so that scaling a sum equals scaling its terms.
-  const AttentionShape grouped =
-      make_shape({.seq = 45, .batch = 2, .heads = 6, .kv_heads = 2, .head_dim = 16, .dropout = 0.1f});
-  AttentionShape repeated = grouped;
-  repeated.kv_heads = grouped.heads;
-  const Qkv qkv = make_qkv(device_, grouped, DType::kF32);
-  const Qkv all_heads = {qkv.q, repeat_heads(device_, grouped, qkv.k), repeat_heads(device_, grouped, qkv.v)};
-  const AttentionOutputs a = run_forward(device_, grouped, qkv, DType::kF32);
-  const AttentionOutputs b = run_forward(device_, repeated, all_heads, DType::kF32);
-  EXPECT_TRUE(bitwise_equal(device_.read(a.o), device_.read(b.o)));
-  EXPECT_TRUE(bitwise_equal(device_.read(a.lse), device_.read(b.lse)));
-
-  const Operand grad_o = make_operand(device_, query_cols(grouped), DType::kF32, gaussian(90 * 96, 2));
-  const AttentionGradients grads = run_backward(device_, grouped, {qkv, {a.o, {}}, grad_o, a.lse, {}, {}}, DType::kF32);
-  const AttentionGradients all_grads =
-      run_backward(device_, repeated, {all_heads, {b.o, {}}, grad_o, b.lse, {}, {}}, DType::kF32);
-  EXPECT_TRUE(bitwise_equal(device_.read(grads.q), device_.read(all_grads.q)));
-  const auto sum_groups = [&](const Tensor& gradient) {
-    const std::vector<float> heads = device_.read(gradient);
-    std::vector<float> sums(heads.size() / 3);
-    for (std::size_t i = 0; i < heads.size(); ++i) sums[i / 48 * 16 + i % 16] += heads[i];
-    return sums;
-  };
-  EXPECT_TRUE(bitwise_equal(device_.read(grads.k), sum_groups(all_grads.k)));
-  EXPECT_TRUE(bitwise_equal(device_.read(grads.v), sum_groups(all_grads.v)));
-}
-
 // Under the causal mask a longer sequence does not change earlier results, wherever the tiles end.
 TEST_F(AttentionTest, LaterTokensDoNotChangeEarlierResults) {
   const AttentionShape full = make_shape({.seq = 100, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 16});

@@ -168,52 +168,6 @@ TEST_F(GemmEdges, EmptyDimensionsGiveEmptyOrBiasOnlyResults) {
   EXPECT_EQ(read(*device_, out({2, 0}, {3, 0}, &bias)), (Values{1, 2, 3, 1, 2, 3}));
 }
 
-// y = x w^T, so for L = <g, y>: dL/dx = g w and dL/dw = g^T x. L is linear in each of them, so the derivative along d
-// is L at d itself, in double.
-TEST_F(GemmEdges, ProductsAreTheGradientsOfTheLinearLayer) {
-  const std::int64_t tokens = 37, in = 53, out = 41;
-  const Tensor x = make({tokens, in}, DType::kF32, 1), w = make({out, in}, DType::kF32, 2);
-  const Tensor g = make({tokens, out}, DType::kF32, 3);
-  const Tensor grad_x = gemm(*device_, {.a = g.operand(), .b = w.transposed().operand(), .out_dtype = DType::kF32});
-  const Tensor grad_w =
-      gemm(*device_, {.a = g.transposed().operand(), .b = x.transposed().operand(), .out_dtype = DType::kF32});
-
-  const Values gs = read(*device_, g);
-  const auto loss = [&](const Values& at_x, const Values& at_w, double& magnitude) {
-    double sum = 0.0;
-    for (std::int64_t t = 0; t < tokens; ++t)
-      for (std::int64_t o = 0; o < out; ++o)
-        for (std::int64_t i = 0; i < in; ++i) {
-          const double term = gs[static_cast<std::size_t>(t * out + o)] * at_x[static_cast<std::size_t>(t * in + i)] *
-                              at_w[static_cast<std::size_t>(o * in + i)];
-          sum += term;
-          magnitude += std::fabs(term);
-        }
-    return sum;
-  };
-  const auto along = [&](const Tensor& gradient, const Values& direction) {
-    const Values values = read(*device_, gradient);
-    double sum = 0.0;
-    for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * direction[i];
-    return sum;
-  };
-  double largest_in_tolerances = 0.0;
-  for (std::uint64_t seed = 10; seed < 14; ++seed) {
-    const Tensor dx = make({tokens, in}, DType::kF32, seed), dw = make({out, in}, DType::kF32, seed + 100);
-    double magnitude = 0.0;
-    const double expected_x = loss(read(*device_, dx), read(*device_, w), magnitude);
-    const double tolerance_x = static_cast<double>(out + 4) * kUnit * magnitude;
-    EXPECT_NEAR(along(grad_x, read(*device_, dx)), expected_x, tolerance_x);
-    magnitude = 0.0;
-    const double expected_w = loss(read(*device_, x), read(*device_, dw), magnitude);
-    const double tolerance_w = static_cast<double>(tokens + 4) * kUnit * magnitude;
-    EXPECT_NEAR(along(grad_w, read(*device_, dw)), expected_w, tolerance_w);
-    largest_in_tolerances =
-        std::max({largest_in_tolerances, std::fabs(expected_x) / tolerance_x, std::fabs(expected_w) / tolerance_w});
-  }
-  EXPECT_GT(largest_in_tolerances, 100.0);  // an error of one percent would be refused
-}
-
 // Neither an operand times its scale nor the product of the scales needs to be representable as a normal float.
 TEST_F(GemmEdges, PerTensorScalesMultiplyTheFinishedSum) {
   const auto with_scale = [&](float scale, std::uint64_t seed) {

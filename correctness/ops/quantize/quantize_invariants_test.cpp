@@ -30,80 +30,9 @@ class QuantizeInvariants : public ::testing::Test {
   Tensor dequantized(const QuantizedTensor& q) {
     return dequantize(*device_, q.rowwise_operand(), DType::kF32, support::anyone(*device_));
   }
-  Bytes transposed(const Bytes& data, std::int64_t rows, std::int64_t cols) {
-    Bytes result(data.size());
-    for (std::int64_t i = 0; i < rows; ++i)
-      for (std::int64_t j = 0; j < cols; ++j)
-        result[static_cast<std::size_t>(j * rows + i)] = data[static_cast<std::size_t>(i * cols + j)];
-    return result;
-  }
 
   std::unique_ptr<Device> device_ = support::open_poisoned_device();
 };
-
-const char* const kOneDimensional[] = {"block_1x128_pow2", "block_1x128_f32", "mxfp8_rceil", "mxfp8_floor",
-                                       "mxfp8_rceil_e5m2"};
-
-// Rows do not depend on other rows, wherever a tensor is cut.
-TEST_F(QuantizeInvariants, QuantizedRowsEqualTheRowsOfTheQuantizedTensor) {
-  constexpr std::int64_t kRows = 77, kCols = 320;
-  const Tensor x = gaussian({kRows, kCols});
-  for (const char* name : kOneDimensional) {
-    const QuantFormat format = format_named(name);
-    const QuantizedTensor full = support::quantized(*device_, x, format);
-    const Bytes unsharded_data = data(full.rowwise());
-    const ScaleView unsharded_scales = full.rowwise_operand().scales;
-    const Bytes unsharded_bytes = scales(full.rowwise());
-    for (const std::int64_t begin : {0, 1, 40, 76}) {
-      const std::int64_t count = std::min<std::int64_t>(20, kRows - begin);
-      const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
-      const Bytes slice(unsharded_data.begin() + begin * kCols, unsharded_data.begin() + (begin + count) * kCols);
-      EXPECT_TRUE(reference::bitwise_equal(data(part.rowwise()), slice)) << name << " from " << begin;
-      const ScaleView part_scales = part.rowwise_operand().scales;
-      const Bytes part_bytes = scales(part.rowwise());
-      for (std::int64_t i = 0; i < count; ++i)
-        for (std::int64_t j = 0; j < kCols; j += format.block_cols) {
-          const auto at = [&](const ScaleView& view, const Bytes& bytes, std::int64_t row) {
-            const auto width = static_cast<std::int64_t>(size_bytes(view.dtype));
-            const auto first =
-                bytes.begin() + width * (row * view.row_stride + j / format.block_cols * view.col_stride);
-            return Bytes(first, first + width);
-          };
-          ASSERT_EQ(at(part_scales, part_bytes, i), at(unsharded_scales, unsharded_bytes, begin + i)) << name;
-        }
-    }
-  }
-}
-
-// Column-wise blocks are unchanged by a cut between blocks, and only there.
-TEST_F(QuantizeInvariants, ColumnwiseBlocksSurviveCutsBetweenThem) {
-  constexpr std::int64_t kRows = 128, kCols = 48;
-  const Tensor x = gaussian({kRows, kCols});
-  const QuantFormat format = format_named("mxfp8_rceil");
-  const QuantizedTensor full = support::quantized(*device_, x, format);
-  const auto slice_equals_part = [&](std::int64_t begin, std::int64_t count) {
-    const QuantizedTensor part = support::quantized(*device_, x.row_range(begin, count), format);
-    const Bytes all = data(full.columnwise());
-    const Bytes slice(all.begin() + begin * kCols, all.begin() + (begin + count) * kCols);
-    return static_cast<bool>(reference::bitwise_equal(data(part.columnwise()), slice));
-  };
-  EXPECT_TRUE(slice_equals_part(0, 32));
-  EXPECT_TRUE(slice_equals_part(64, 64));
-  EXPECT_FALSE(slice_equals_part(16, 32));
-}
-
-TEST_F(QuantizeInvariants, ColumnwiseIsTheTransposeOnlyPerTensorAndInSquareBlocks) {
-  constexpr std::int64_t kRows = 192, kCols = 256;
-  const Tensor x = gaussian({kRows, kCols});
-  for (const support::NamedFormat& row : support::all_formats()) {
-    const QuantizedTensor q = support::quantized(*device_, x, row.format);
-    Bytes columnwise = data(q.columnwise());
-    if (!row.format.columnwise_stored_transposed()) columnwise = transposed(columnwise, kRows, kCols);
-    const bool equal =
-        static_cast<bool>(reference::bitwise_equal(columnwise, transposed(data(q.rowwise()), kRows, kCols)));
-    EXPECT_EQ(equal, row.format.columnwise_is_transpose()) << row.name;
-  }
-}
 
 TEST_F(QuantizeInvariants, QuantizingAgainKeepsValuesWithinAnUlpOfTheScale) {
   constexpr std::int64_t kRows = 512, kCols = 1024;

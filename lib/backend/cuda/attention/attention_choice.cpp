@@ -36,11 +36,6 @@ std::string_view name(AttentionAlgorithm algorithm) {
   return "?";
 }
 
-std::int64_t cudnn_backward_workspace(const AttentionShape& shape) {
-  const std::int64_t seq = round_up(shape.seq, 64);
-  return 2 * shape.batch * shape.heads * seq * seq;
-}
-
 AttentionAlgorithm choose_forward(const AttentionCall& call) {
   if (suits_cudnn(call)) {
     if (sixteen_bits(call.operands) && call.out == call.operands && call.shape.head_dim <= 256)

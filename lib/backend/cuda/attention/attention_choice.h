@@ -36,10 +36,7 @@ struct AttentionCall {
 inline constexpr float kLeastSoftmaxScale = 0x1p-100f;
 
 AttentionAlgorithm choose_forward(const AttentionCall& call);
+/// cuDNN only if bits may differ between runs: its deterministic backward stores dP of every head in 16 bits, S x S.
 AttentionAlgorithm choose_backward(const AttentionCall& call);
-
-/// Bytes of workspace of a deterministic backward of cuDNN: dP of every head in 16 bits, with seq padded to 64. Memory
-/// of S x S is too much for training, so choose_backward() picks cuDNN only if bits may differ between runs.
-std::int64_t cudnn_backward_workspace(const AttentionShape& shape);
 
 }  // namespace fp8lab::cuda

@@ -64,10 +64,6 @@ __device__ inline void publish() { asm volatile("fence.proxy.async.shared::cta;\
 __device__ inline void copy_unit_async(std::uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
-/// Copies two floats likewise.
-__device__ inline void copy_pair_async(std::uint32_t to, const float* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 8 : 0) : "memory");
-}
 __device__ inline void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 /// Waits until all of this thread's copies except the last `Pending` groups have arrived.
 template <int Pending>
