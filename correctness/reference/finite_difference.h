@@ -17,16 +17,6 @@ double derivative(const Function& f) {
   return (8.0 * (f(h) - f(-h)) - (f(2.0 * h) - f(-2.0 * h))) / (12.0 * h);
 }
 
-/// The derivative along `direction` at x, of a function of a vector.
-template <class Function>
-double directional_derivative(const Function& f, const std::vector<double>& x, const std::vector<double>& direction) {
-  return derivative([&](double t) {
-    std::vector<double> moved = x;
-    for (std::size_t i = 0; i < x.size(); ++i) moved[i] += t * direction[i];
-    return f(moved);
-  });
-}
-
 /// Every partial derivative at x.
 template <class Function>
 std::vector<double> gradient(const Function& f, std::vector<double> x) {
