@@ -64,6 +64,7 @@ class LayerAccount {
   Bytes kept = 0;                                     ///< parameters, stored from step to step
   Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
   Bytes cached = 0;     ///< copies of weights that modules keep from the first forward on
+  Bytes kept_results = 0;  ///< of products and attention, from the first forward to the second
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
@@ -78,7 +79,7 @@ class LayerAccount {
 
  private:
   Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped, bool finds) const;
-  Schedule merged(bool evaluates) const;
+  Schedule merged(bool evaluates, bool keeps_output) const;
   Schedule full_forward(const Layer& layer) const;
   Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
   Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
