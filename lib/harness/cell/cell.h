@@ -82,6 +82,10 @@ inline constexpr std::array<std::string_view, 3> kWords<MastersFrom>{"initial_va
 enum class Recompute { kNone, kFull, kSelective, kSelectiveAlternate };
 template <>
 inline constexpr std::array<std::string_view, 4> kWords<Recompute>{"none", "full", "selective", "selective_alternate"};
+/// True if recomputed layers keep the results of attention, and of products.
+constexpr bool is_selective(Recompute recompute) {
+  return recompute == Recompute::kSelective || recompute == Recompute::kSelectiveAlternate;
+}
 
 enum class Sharded { kNone, kFsdp };
 template <>

@@ -16,7 +16,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   tied = model.head == HeadWeight::kTied;
   learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
   checkpoint_every = training.checkpoint == Recompute::kNone ? 0 : training.checkpoint_every;
-  keeps_results = training.checkpoint != Recompute::kNone && training.checkpoint != Recompute::kFull;
+  keeps_results = is_selective(training.checkpoint);
   alternates = training.checkpoint == Recompute::kSelectiveAlternate;
   float8 = training.recipe != "bf16";
   float8_gathers = float8 && training.quantized_weights;

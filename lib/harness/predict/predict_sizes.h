@@ -268,7 +268,7 @@ struct CellNumbers {
   Bytes plain(std::int64_t cols) const { return shape.tokens * cols * shape.element; }
   /// True if a recomputed layer keeps what attention returns.
   bool keeps_attention() const {
-    return !phase.evaluates && shape.checkpoint && shape.recompute != Recompute::kFull;
+    return !phase.evaluates && is_selective(shape.recompute);
   }
   /// The numbers of product `index` of the layer.
   CellNumbers of_product(int index) const;

@@ -111,7 +111,7 @@ Broken broken_checkpoint_rule(const CellConfig& cell) {
 
 Broken broken_selective_rule(const CellConfig& cell) {
   const TrainingConfig& t = cell.training;
-  if (t.checkpoint == Recompute::kNone || t.checkpoint == Recompute::kFull) return std::nullopt;
+  if (!is_selective(t.checkpoint)) return std::nullopt;
   if (cell.model.layer != "transformer_layer")
     return BrokenRule{"training.checkpoint",
                       fmt::format("{} is for transformer_layer: what the last product of {} returns leaves the layer, "
