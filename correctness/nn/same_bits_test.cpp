@@ -6,8 +6,9 @@
 #include "support/cells.h"
 #include "support/selected_set.h"
 
-// The weights and losses of full training runs, as bits; layers that recompute train to the same. A machine, compiler, build type or instruction set that
-// computes anything else fails here. An intended change of the numerics changes this table, and its commit states so.
+// The weights and losses of full training runs, as bits; layers that recompute train to the same. A machine, compiler,
+// build type or instruction set that computes anything else fails here. An intended change of the numerics changes this
+// table, and its commit states so.
 namespace fp8lab {
 namespace {
 

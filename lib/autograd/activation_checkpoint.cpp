@@ -79,8 +79,7 @@ void CheckpointFrame::recompute(Runtime& runtime) {
 }
 
 KeptResult::KeptResult(const Runtime& runtime, Of operation) {
-  const bool runs_in_region =
-      runtime.mode == Runtime::Mode::kRecording || runtime.mode == Runtime::Mode::kRecomputing;
+  const bool runs_in_region = runtime.mode == Runtime::Mode::kRecording || runtime.mode == Runtime::Mode::kRecomputing;
   if (!runs_in_region || runtime.frame->keeps_ == KeptProducts::kNone) return;
   const bool is_passed_over = operation == Of::kProduct && runtime.frame->products_++ % 2 == 1;
   if (is_passed_over && runtime.frame->keeps_ == KeptProducts::kEverySecond) return;

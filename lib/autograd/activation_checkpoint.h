@@ -65,15 +65,15 @@ class CheckpointFrame : public std::enable_shared_from_this<CheckpointFrame> {
   KeptProducts keeps_;
   HolderId kept_holder_ = 0;
   std::vector<Tensor> kept_;  // the second forward takes them out
-  std::size_t products_ = 0;  // of the running forward
+  std::size_t products_ = 0;  // run by the current forward so far
   std::size_t next_kept_ = 0;
   std::size_t next_slot_ = 0;
   std::size_t next_stash_ = 0;
 };
 
 /// The result of an operation that a selectively recomputed region may keep. An operation makes one of these in each
-/// forward, before it computes. It takes its tensors from there if they are found; otherwise it computes them, and passes
-/// each to keep(), which does nothing unless the region's first forward runs and keeps this operation's result.
+/// forward, before it computes. It takes its tensors from there if they are found; otherwise it computes them, and
+/// passes each to keep(), which does nothing unless the region's first forward runs and keeps this operation's result.
 class KeptResult {
  public:
   enum class Of { kProduct, kAttention };

@@ -193,8 +193,8 @@ Node fused_mlp(const CellNumbers& cell) {
                  fc2.begin(Run::kSaving) + fc2.make_input() + product(fc2, Run::kSaving);
   set_recorded(node, cell.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
     return fc1.begin(run) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) + product(fc1, run) +
-           forgotten(fc1) + fc2.begin(run) + fc2.make_input() + release(fc1.plain_y - fc1.kept_y()) + product(fc2, run) +
-           forgotten(fc2);
+           forgotten(fc1) + fc2.begin(run) + fc2.make_input() + release(fc1.plain_y - fc1.kept_y()) +
+           product(fc2, run) + forgotten(fc2);
   });
   return node;
 }
@@ -325,7 +325,8 @@ std::vector<Node> attention(const CellNumbers& cell) {
   if (cell.shape.qk_norm) nodes.push_back(qk_norm(cell));
   if (cell.shape.form.rotary) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
-  nodes.push_back(linear(cell.of_product(1), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
+  nodes.push_back(
+      linear(cell.of_product(1), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 
@@ -339,7 +340,10 @@ constexpr LayerNumbers kLayers[] = {
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.shape.hidden)}}}; }},
     {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
-    {"transformer_layer", [](const CellNumbers& cell) { return Layer{{attention(cell), {mlp(cell)}}, true}; }},
+    {"transformer_layer",
+     [](const CellNumbers& cell) {
+       return Layer{{attention(cell), {mlp(cell)}}, true};
+     }},
 };
 
 }  // namespace

@@ -92,7 +92,7 @@ struct Product {
   /// The product itself, from an operand that is already cast.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    // A second forward takes a result that the first one kept.
+    // A second forward finds a result that the first one kept.
     const bool found = kept && run == Run::kSaving;
     const Schedule rows = found ? Schedule{} : rows_copy.schedule();
     const Schedule cast = quantizes_again ? rows : cast_for_both(run);

@@ -208,7 +208,7 @@ struct ShapeNumbers {
   bool dropout;
   bool checkpoint;
   Recompute recompute;
-  bool keeps_product = false;  ///< of the product that is described: a recomputed layer keeps its result
+  bool keeps_product = false;  ///< a recomputed layer keeps the result of the product that is described
 };
 
 /// What the recipe casts, and how.
@@ -267,9 +267,7 @@ struct CellNumbers {
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return shape.tokens * cols * shape.element; }
   /// True if a recomputed layer keeps what attention returns.
-  bool keeps_attention() const {
-    return !phase.evaluates && is_selective(shape.recompute);
-  }
+  bool keeps_attention() const { return !phase.evaluates && is_selective(shape.recompute); }
   /// The numbers of product `index` of the layer.
   CellNumbers of_product(int index) const;
   Cast cast_activation(std::int64_t cols) const { return cast(casts.recipe.activation_scales, shape.tokens, cols); }

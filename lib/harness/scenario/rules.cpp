@@ -118,10 +118,11 @@ Broken broken_selective_rule(const CellConfig& cell) {
                                   "and the next layer keeps it; write `full`",
                                   t.checkpoint.text(), cell.model.layer)};
   if (t.fp8_attention)
-    return BrokenRule{"training.fp8_attention",
-                      fmt::format("{} keeps what attention returns in 16 bits, and FP8 attention saves eight bits of it; "
-                                  "write `checkpoint: full`, or remove `fp8_attention`",
-                                  t.checkpoint.text())};
+    return BrokenRule{
+        "training.fp8_attention",
+        fmt::format("{} keeps what attention returns in 16 bits, and FP8 attention saves eight bits of it; "
+                    "write `checkpoint: full`, or remove `fp8_attention`",
+                    t.checkpoint.text())};
   if (cell.context_parallel > 1)
     return BrokenRule{"context_parallel",
                       fmt::format("{} keeps what attention over entire sequences returns; write `checkpoint: full`, or "
