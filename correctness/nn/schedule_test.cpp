@@ -76,6 +76,14 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     all.push_back(cell);
   }
   if (!has_fusible_mlp) return all;
+  for (const char* kept : {"selective", "selective_alternate"})
+    for (const char* op_fuser : {"none", "mlp"}) {
+      CellConfig cell = base;
+      cell.training.checkpoint = kept;
+      cell.model.op_fuser = op_fuser;
+      cell.model.dropout = 0.1;
+      all.push_back(cell);
+    }
   CellConfig language_model = base;
   language_model.training.loss = "cross_entropy";
   language_model.model.vocabulary = 50;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <utility>
 
-#include "autograd/activation_checkpoint.h"
 #include "nn/cores/role_scales.h"
 #include "nn/layer_table.h"
 #include "nn/layers/language_head.h"
@@ -18,16 +17,18 @@ namespace {
 /// A layer that runs as a checkpointed region.
 class CheckpointedLayer final : public Module {
  public:
-  CheckpointedLayer(std::string name, std::unique_ptr<Module> layer)
-      : name_(std::move(name)), layer_(std::move(layer)) {}
+  CheckpointedLayer(std::string name, std::unique_ptr<Module> layer, KeptProducts keeps)
+      : name_(std::move(name)), layer_(std::move(layer)), keeps_(keeps) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
     if (runtime.mode == Runtime::Mode::kEvaluating) return layer_->forward(runtime, x);
-    return checkpoint(runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x);
+    return checkpoint(
+        runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x, keeps_);
   }
 
  private:
   std::string name_;
   std::unique_ptr<Module> layer_;
+  KeptProducts keeps_;
 };
 
 }  // namespace
@@ -77,7 +78,7 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
     const std::string name = fmt::format("layers[{}]", i);
     std::unique_ptr<Module> layer = row.make(build, name, options.config);
     const bool recomputes = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
-    if (recomputes) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer));
+    if (recomputes) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer), options.kept_products);
     layers_.push_back({name, std::move(layer), first_parameter, recomputes});
   }
   root_ = std::make_unique<Root>(*this);

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "autograd/activation_checkpoint.h"
 #include "nn/build.h"
 #include "nn/layer_config.h"
 #include "nn/module.h"
@@ -20,6 +21,9 @@ struct ModelOptions {
   DType dtype = DType::kBF16;
   /// 1: every layer is a checkpointed region, 2: every second one, beginning with the second; 0: none.
   std::int64_t checkpoint_every = 0;
+  /// Results that checkpointed layers keep. They keep none that leave an operation in eight bits, and of attention none
+  /// but of plain attention over entire sequences.
+  KeptProducts kept_products = KeptProducts::kNone;
   bool eight_bit_weights = false;  ///< weights of matrix products are stored in the recipe's weight format
   /// Norms and activations cast or measure their results in the same kernel, if possible.
   bool fused_quantize = true;

@@ -82,7 +82,7 @@ std::string reason_of(const CellConfig& cell, Arm arm = Arm::kAfter, const char*
 
 TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
   const TorchRuns runs = read_torch_runs(TorchMemory::runs_in(kWorkerDirectory));
-  ASSERT_GE(runs.rows.size(), 117U);
+  ASSERT_GE(runs.rows.size(), 190U);
   for (const TorchRun& run : runs.rows) expect_close(run);
   for (const Operators operators : {Operators::kHost, Operators::kCudaOnShapes}) {
     const Accuracy accuracy = accuracy_of(runs, operators);
@@ -109,6 +109,34 @@ TEST(TorchMemoryOfRecordedRuns, NormsOfQAndK_AddNoLessThanToTheLowerBound) {
     ++compared;
   }
   EXPECT_GE(compared, 14U);
+}
+
+// Layers that keep the results of products and attention hold more than layers that keep their input only, and at least
+// as much more as in the lower bound of any PyTorch program.
+TEST(TorchMemoryOfRecordedRuns, OfSelectiveRecomputation_AreBetweenNoneAndFull_AndAddWhatTheLowerBoundAdds) {
+  const char* const name = "memory.end_of_forward_bytes";
+  std::size_t compared = 0;
+  for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {
+    if (!is_selective(run.cell.training.checkpoint)) continue;
+    CellConfig cell = run.cell;
+    const auto of = [&](Recompute recompute) {
+      cell.training.checkpoint = recompute;
+      return static_cast<double>(memory_of(cell, run.program, run.operators).figures.at(name));
+    };
+    const auto bound = [&](Recompute recompute) {
+      cell.training.checkpoint = recompute;
+      return torch_at_least(cell, Arm::kAfter).figures.at(name);
+    };
+    const Recompute recompute = run.cell.training.checkpoint;
+    const double full = of(Recompute::kFull), more = bound(recompute) - bound(Recompute::kFull);
+    EXPECT_LT(full, of(Recompute::kSelectiveAlternate)) << run.what;
+    EXPECT_LT(of(Recompute::kSelectiveAlternate), of(Recompute::kSelective)) << run.what;
+    EXPECT_LT(of(Recompute::kSelective), of(Recompute::kNone)) << run.what;
+    EXPECT_GT(more, 0) << run.what;
+    EXPECT_LE(more, run.end_of_forward - full + kTolerance * full) << run.what;
+    ++compared;
+  }
+  EXPECT_GE(compared, 42U);
 }
 
 // A block that leaves at most 1 MiB of its segment is counted with this rest, and the rest depends on the order of
@@ -139,7 +167,7 @@ TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
 TEST(TorchMemoryOfRecordedRuns, OfAnotherProgram_Differs) {
   const TorchRuns runs = read_torch_runs(TorchMemory::runs_in(kWorkerDirectory));
   for (const TorchRun& run : runs.rows) {
-    if (run.cell.model.form != "llama" || run.cell.training.checkpoint == Recompute::kFull) continue;
+    if (run.cell.model.form != "llama" || run.cell.training.checkpoint != Recompute::kNone) continue;
     const Operators others = run.operators == Operators::kHost ? Operators::kCudaOnShapes : Operators::kHost;
     const auto predicted =
         static_cast<double>(memory_of(run.cell, run.program, others).figures.at("memory.end_of_forward_bytes"));
@@ -241,6 +269,11 @@ TEST(TorchMemoryOfTorchao, OfKeysThatItDoesNotCover_NamesEach) {
   const std::string reason = reason_of(cell, Arm::kAfter, "torchao");
   for (const char* key : {"training.recipe: block; ", "training.quantized_weights: "})
     EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
+  EXPECT_EQ(reason_of(cell, Arm::kBf16, "torchao"), "");
+  cell = llama3_8b(8);
+  cell.training.recipe = "current";
+  cell.training.checkpoint = Recompute::kSelective;
+  EXPECT_NE(reason_of(cell, Arm::kAfter, "torchao").find("training.checkpoint: selective keeps"), std::string::npos);
   EXPECT_EQ(reason_of(cell, Arm::kBf16, "torchao"), "");
 }
 

@@ -114,7 +114,8 @@ TEST(PlainTwin, NamesTheSequenceThatIsReadTwice) {
 }
 
 TEST(PlainTwin, SeesALossThatLacksAMicroBatch) {
-  const ArmResult other = measured(cell_over("bf16", 3, 3), 1, [](RecordedStep&) {}, 2.0 / 3.0);
+  const ArmResult other = measured(
+      cell_over("bf16", 3, 3), 1, [](RecordedStep&) {}, 2.0 / 3.0);
   EXPECT_EQ(faults(other), 1.0);
   EXPECT_TRUE(names(other, "loss, step 1: "));
 }
@@ -169,7 +170,8 @@ TEST(PlainTwin, HasNoFalseAlarmInRandomCells) {
     cell.model.batch = one_of(std::vector{1, 2});
     cell.model.layers = one_of(std::vector{1, 2, 3});
     cell.training.quantized_weights = one_of(std::vector{false, true});
-    cell.training.checkpoint = one_of(std::vector{Recompute::kNone, Recompute::kFull});
+    cell.training.checkpoint =
+        one_of(std::vector{Recompute::kNone, Recompute::kFull, Recompute::kSelective, Recompute::kSelectiveAlternate});
     cell.training.seed = generator();
     for (const Arm arm : {Arm::kAfter, Arm::kBf16}) {
       const ArmResult result = measure_arm(cell, arm);

@@ -73,7 +73,7 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   if (is_sharded(cell) && draw.chance()) cell.training.deferred_init = draw.chance();
   cell.gather_ahead = is_sharded(cell) && draw.chance();
   cell.training.checkpoint_every =
-      cell.training.checkpoint == Recompute::kFull ? std::min(cell.model.layers, draw.upto(3)) : 1;
+      cell.training.checkpoint != Recompute::kNone ? std::min(cell.model.layers, draw.upto(3)) : 1;
   cell.reduce_dtype.reset();
   if (is_sharded(cell) && draw.chance()) cell.reduce_dtype = draw.of({"bf16", "f32", "f32"});
   cell.training.weight_average = draw.upto(4) == 1;
@@ -111,7 +111,7 @@ TEST(PredictSharded, EqualsTheMeasurementOfEveryConfiguration) {
   for_each_kind([&](CellConfig cell) {
     for (const Ranks& ranks : kRanks)
       for (const bool reshard : {true, false})
-        for (const char* checkpoint : {"none", "full"})
+        for (const char* checkpoint : {"none", "full", "selective", "selective_alternate"})
           for (int i = 0; i < 2; ++i) {
             cell.training.checkpoint = checkpoint;
             set_ranks(cell, ranks, reshard);
@@ -136,6 +136,9 @@ TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
         draw_rest(draw, cell);
         // Validation after steps frees what this fix is about, so that there is no closed form of both.
         if (fix.name == "clear_gathered_transposes") cell.training.validate_every = 0;
+        CellConfig kept = cell;
+        kept.training.checkpoint = draw.of({"selective", "selective_alternate"});
+        if (cell.training.checkpoint == Recompute::kFull && can_run(kept)) cell = kept;
         if (!can_run(cell)) continue;
         const Estimate formulas = estimate(cell, Arm::kBefore);
         if (formulas.figures.empty()) {
@@ -157,7 +160,7 @@ TEST(PredictSharded, EqualsTheMeasurementWhereRanksSplitSequences) {
   for_each_kind([&](CellConfig cell) {
     for (const Ranks& ranks : {kRanks[2], kRanks[3], kRanks[5], kRanks[8]})
       for (const bool reshard : {true, false})
-        for (const char* checkpoint : {"none", "full"})
+        for (const char* checkpoint : {"none", "full", "selective", "selective_alternate"})
           for (const Arm arm : {Arm::kBefore, Arm::kAfter}) {
             cell.fix = "release_attention_tensors";
             cell.training.checkpoint = checkpoint;

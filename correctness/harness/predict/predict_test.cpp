@@ -51,7 +51,7 @@ void for_each_cell(int draws, Visit visit) {
     for (const LayerForm& form : form_table())
       for (const RecipeRow& recipe : recipes())
         for (const ArchProfile& arch : arch_profiles())
-          for (const char* checkpoint : {"none", "full"})
+          for (const char* checkpoint : {"none", "full", "selective", "selective_alternate"})
             for (const char* op_fuser : {"none", "mlp"})
               for (const bool fp8_attention : {false, true})
                 for (int i = 0; i < draws; ++i) {
@@ -64,7 +64,7 @@ void for_each_cell(int draws, Visit visit) {
                   draw_sizes(draw, std::string(recipe.name), cell.model);
                   draw_training(draw, cell.training);
                   cell.training.checkpoint_every =
-                      cell.training.checkpoint == Recompute::kFull ? std::min(cell.model.layers, draw.upto(3)) : 1;
+                      cell.training.checkpoint != Recompute::kNone ? std::min(cell.model.layers, draw.upto(3)) : 1;
                   draw_bf16_layers(draw, cell);
                   draw_language(draw, cell);
                   cell.training.fp8_attention_backward = !fp8_attention || draw.upto(3) > 1;
@@ -136,7 +136,7 @@ TEST(Predict, RefusesValuesWithoutAFormula) {
   CellConfig cell = issue_1935();
   cell.arch = "other";
   EXPECT_THROW(predict(cell, Arm::kAfter), Error);
-  for (std::string ModelConfig::* word : {&ModelConfig::layer, &ModelConfig::form}) {
+  for (std::string ModelConfig::*word : {&ModelConfig::layer, &ModelConfig::form}) {
     cell = issue_1935();
     cell.model.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);

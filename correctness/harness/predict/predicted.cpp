@@ -107,6 +107,9 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate&
 }
 
 bool can_run(const CellConfig& cell) {
+  const bool attends_plainly = !cell.training.fp8_attention && cell.context_parallel == 1;
+  if (is_selective(cell.training.checkpoint) && (cell.model.layer != "transformer_layer" || !attends_plainly))
+    return false;
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
     const LayerConfig config = model_options(cell).config;

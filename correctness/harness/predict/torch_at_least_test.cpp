@@ -161,11 +161,12 @@ TEST(TorchAtLeast, OfEveryRecipeAndMesh_IsAFigure) {
     for (const char* layer :
          {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention", "transformer_layer"})
       for (const char* mesh : {"", "1", "4", "2x2", "4x1"})
-        for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull})
+        for (const Recompute checkpoint : {Recompute::kNone, Recompute::kFull, Recompute::kSelective})
           for (const std::int64_t vocabulary : {std::int64_t{0}, kTorchVocabulary}) {
             CellConfig cell = training_of("llama", vocabulary);
             cell.model.layer = layer;
             cell.training.recipe = recipe;
+            if (is_selective(checkpoint) && cell.model.layer != "transformer_layer") continue;
             cell.training.checkpoint = checkpoint;
             cell.training.micro_batches = 2;
             cell.mesh = mesh;

@@ -79,9 +79,13 @@ enum class MastersFrom { kInitialValues, kHostCopy, kEightBits };
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<MastersFrom>{"initial_values", "host_copy", "eight_bits"};
 
-enum class Recompute { kNone, kFull };
+enum class Recompute { kNone, kFull, kSelective, kSelectiveAlternate };
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<Recompute>{"none", "full"};
+inline constexpr std::array<std::string_view, 4> kWords<Recompute>{"none", "full", "selective", "selective_alternate"};
+/// True if recomputed layers keep the results of attention, and of products.
+constexpr bool is_selective(Recompute recompute) {
+  return recompute == Recompute::kSelective || recompute == Recompute::kSelectiveAlternate;
+}
 
 enum class Sharded { kNone, kFsdp };
 template <>
@@ -177,8 +181,10 @@ struct TrainingConfig {
   bool fp8_attention_backward = true;      ///< false: backward of FP8 attention computes in 16 bits
   bool fp8_mha = false;                    ///< with fp8_attention: eight-bit tensors between it and the linear layers
   bool cache_weights = false;              ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
-  Word<Recompute> checkpoint = Recompute::kNone;  ///< full: recompute layers' activations in backward
-  /// With `checkpoint: full` one of so many layers is recomputed, the last of each group: 2: the second, the fourth ...
+  /// full: recompute layers' activations in backward; selective: except the results of matrix products and attention;
+  /// selective_alternate: except the results of attention and of every second product, from the first on.
+  Word<Recompute> checkpoint = Recompute::kNone;
+  /// With `checkpoint` one of so many layers is recomputed, the last of each group: 2: the second, the fourth ...
   std::int64_t checkpoint_every = 1;
   bool keep_loss = true;      ///< false: the loss is dropped before memory is read (negative control)
   bool deterministic = true;  ///< the same bits on every run; false: kernels may add in the order that is fastest

@@ -358,10 +358,13 @@ std::vector<Key> make_keys() {
           "true: a module keeps the FP8 copy of its BF16 weight for all micro-batches of a step (Transformer Engine's "
           "is_first_microbatch); weights that live in FP8 and the fused chain of op_fuser have no such copy",
           kTraining<&T::cache_weights>),
-      choice("training.checkpoint", "full: recompute layers in backward; which ones: checkpoint_every",
-             kTraining<&T::checkpoint>),
+      choice(
+          "training.checkpoint",
+          "full: recompute layers in backward; which ones: checkpoint_every; selective: but keep what matrix products "
+          "and attention return; selective_alternate: but keep what attention and every second product return",
+          kTraining<&T::checkpoint>),
       integer_key("training.checkpoint_every", {1, 10000},
-                  "2: with `checkpoint: full` recompute every second layer, beginning with the second (torchtitan's "
+                  "2: with `checkpoint` recompute every second layer, beginning with the second (torchtitan's "
                   "selective_ac_option)",
                   kTraining<&T::checkpoint_every>),
       toggle("training.keep_loss", "false: drop the loss before memory is read", kTraining<&T::keep_loss>),

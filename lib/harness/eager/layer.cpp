@@ -1,11 +1,15 @@
 #include "harness/eager/layer.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace fp8lab::eager {
 
 Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     : numbers_(numbers),
       heap_(heap),
-      recomputed_(numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0) {
+      recomputed_(numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0),
+      keeps_results_(recomputed_ && numbers.keeps_results) {
   const Numbers& n = numbers;
   if (n.attends) {
     norm1_ = norm();
@@ -33,7 +37,8 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
 }
 
 Product Layer::product(Bytes inputs, Bytes outputs, bool has_bias) {
-  Product out{{parameters.size()}, inputs, outputs};
+  Product out{{parameters.size()}, inputs, outputs, keeps_results_ && (!numbers_.alternates || products_ % 2 == 0)};
+  ++products_;
   parameters.push_back({.rows = outputs, .columns = inputs, .is_float8 = numbers_.float8_gathers});
   if (has_bias) {
     out.parameters.push_back(parameters.size());
@@ -53,8 +58,25 @@ std::size_t Layer::vector(Bytes rows) {
   return parameters.size() - 1;
 }
 
+Block Layer::result(bool is_kept, Bytes bytes) {
+  if (is_kept && recomputes_) return std::exchange(kept_.at(next_kept_++), 0);
+  const Block out = allocate(bytes);
+  if (is_kept) kept_.push_back(out);
+  return out;
+}
+
+void Layer::drop(Block& block) {
+  if (std::ranges::find(kept_, block) == kept_.end())
+    heap_.free(block);
+  else
+    block = 0;
+}
+
 Block Layer::forward(Block input, bool keeps_input) {
   const Numbers& n = numbers_;
+  kept_.clear();
+  next_kept_ = 0;
+  recomputes_ = false;
   input_ = input;
   keeps_input_ = keeps_input;
   const bool keeps = !recomputed_;
@@ -66,7 +88,7 @@ Block Layer::forward(Block input, bool keeps_input) {
     return last;
   }
   const Block output = allocate(n.rows(n.hidden));
-  heap_.free(last);
+  drop(last);
   done(middle_, keeps && saves_stream());
   return output;
 }
@@ -81,7 +103,7 @@ void Layer::run_forward(bool keeps) {
     normed1_ = normalize(saved1_, keeps);
     Block attended = attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
-    heap_.free(attended);
+    drop(attended);
     if (!saves_stream() && !recomputed_ && !keeps_input_) heap_.free(input_);
   }
   normed2_ = normalize(saved2_, keeps);
@@ -113,7 +135,7 @@ Block Layer::rotated(Bytes columns, Block& unrotated) {
     const Block out = allocate(n.rows(columns));
     heap_.free(values);
     heap_.free(products);
-    heap_.free(unrotated);
+    drop(unrotated);
     return out;
   }
   Block first = temporary(half), second = temporary(half), real = temporary(half);
@@ -164,16 +186,16 @@ Block Layer::attention(bool keeps) {
     Block query = query_, key = key_;
     query_ = rotated(n.query, query);
     key_ = rotated(n.kv, key);
-    heap_.free(query);
-    heap_.free(key);
+    drop(query);
+    drop(key);
     done(cosines_, keeps);
     done(sines_, keeps);
   }
-  attended_ = allocate(n.rows(n.query));
-  sums_ = allocate(n.tokens * n.heads * kF32);
+  attended_ = result(keeps_results_, n.rows(n.query));
+  sums_ = result(keeps_results_, n.tokens * n.heads * kF32);
   if (!n.on_host()) {
-    seed_ = allocate(16);
-    offset_ = allocate(8);
+    seed_ = result(keeps_results_, 16);
+    offset_ = result(keeps_results_, 8);
   }
   done(sums_, keeps);
   done(seed_, keeps);
@@ -256,6 +278,7 @@ Block Layer::attention_backward(Block& gradient) {
 Block Layer::backward(Block gradient) {
   const Numbers& n = numbers_;
   if (recomputed_) {
+    recomputes_ = true;
     run_forward(true);  // stops at the last tensor that backward needs
     if (n.float8) {     // which an autograd function saves after it has computed
       Block last = product_of(fc2_);
@@ -313,6 +336,8 @@ Block Layer::backward(Block gradient) {
   Block none = 0;
   Block of_normed1 = attention_backward(none);
   more = normalize_backward(saved1_, input_, of_normed1, norm1_);
+  // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
+  for (Block& left : kept_) heap_.free(left);
   if (!keeps_input_) heap_.free(input_);
   accumulate(of_stream, more);
   return of_stream;

@@ -27,6 +27,7 @@ Block cast_to_float8(Heap& heap, Bytes elements, bool is_f32, Stream stream = St
 struct Product {
   std::vector<std::size_t> parameters;  ///< positions in the group
   Bytes inputs = 0, outputs = 0;
+  bool is_kept = false;  ///< a recomputed layer keeps what it returns
 };
 
 /// What a norm norms of a token: `columns`, as rows of equal length.
@@ -55,7 +56,7 @@ class Layer {
   std::vector<Parameter> parameters;  ///< in the order in which modules register them
 
   /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
-  /// output. Under recomputation only the input is kept.
+  /// output. Under recomputation only the input is kept, and what the layer keeps of products and attention.
   Block forward(Block input, bool keeps_input);
   /// Backward from the gradient of the output, 0 if it is one number expanded, to the gradient of the input.
   Block backward(Block gradient);
@@ -103,14 +104,23 @@ class Layer {
   void accumulate(Block& sum, Block& more);
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
-  /// Frees a tensor that backward does not need.
+  /// What a product or attention returns. If `is_kept`, recomputation finds what the first forward made.
+  Block result(bool is_kept, Bytes bytes);
+  /// Frees a tensor, unless it is a result that recomputation will find.
+  void drop(Block& block);
+  /// Drops a tensor that backward does not need.
   void done(Block& block, bool keeps) {
-    if (!keeps) heap_.free(block);
+    if (!keeps) drop(block);
   }
 
   const Numbers& numbers_;
   Heap& heap_;
   bool recomputed_;
+  bool keeps_results_;
+  Bytes products_ = 0;
+  std::vector<Block> kept_;  ///< in the order of forward; 0: recomputation has taken it
+  std::size_t next_kept_ = 0;
+  bool recomputes_ = false;
   std::vector<std::size_t> norm1_, norm2_, q_norm_, k_norm_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
 

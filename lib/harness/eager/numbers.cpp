@@ -15,7 +15,9 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   qk_norm = model.qk_norm;
   tied = model.head == HeadWeight::kTied;
   learned_positions = model.positions ? *model.positions == Positions::kLearned : !gated;
-  checkpoint_every = training.checkpoint == Recompute::kFull ? training.checkpoint_every : 0;
+  checkpoint_every = training.checkpoint == Recompute::kNone ? 0 : training.checkpoint_every;
+  keeps_results = is_selective(training.checkpoint);
+  alternates = training.checkpoint == Recompute::kSelectiveAlternate;
   float8 = training.recipe != "bf16";
   float8_gathers = float8 && training.quantized_weights;
   reshards = cell.reshard_after_forward;

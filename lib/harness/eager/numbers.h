@@ -49,6 +49,8 @@ struct Numbers {
   Bytes reduced;  ///< bytes of gradients while ranks add them up
   Bytes shards, replicas;
   Bytes checkpoint_every;  ///< one of so many layers is recomputed, the last of each group; 0: none
+  bool keeps_results;      ///< recomputed layers keep what attention returns, and products
+  bool alternates;         ///< but of the products of a layer only the first, the third ...
   Bytes norm_vectors;      ///< vectors of a norm: a weight, and a bias if it has one
 };
 

@@ -31,7 +31,7 @@ Block Layer::multiply(const Product& product) {
 Block Layer::product_of(const Product& product) {
   Block input = numbers_.float8 ? cast(product.inputs) : 0;
   Block weight = numbers_.float8 ? cast_weight(product) : 0;
-  const Block out = allocate(numbers_.rows(product.outputs));
+  const Block out = result(product.is_kept, numbers_.rows(product.outputs));
   heap_.free(input);
   heap_.free(weight);
   return out;

@@ -23,8 +23,10 @@ Schedule forward_of(const Branch& branch) {
 
 Schedule recorded_of(const Branch& branch, bool first_of_run) {
   Schedule schedule;
-  for (std::size_t k = 0; k < branch.size(); ++k)
-    schedule += (first_of_run ? branch[k].recorded : branch[k].recorded_again) + release(k > 0 ? branch[k - 1].out : 0);
+  for (std::size_t k = 0; k < branch.size(); ++k) {
+    schedule += first_of_run ? branch[k].recorded : branch[k].recorded_again;
+    if (k > 0 && !branch[k - 1].keeps_result) schedule += release(branch[k - 1].out);
+  }
   return schedule;
 }
 
@@ -73,6 +75,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
       forward_ring += node.forward_ring;
       backward_ring += node.backward_ring;
       stash += node.stash;
+      kept_results += node.kept;
       cached += node.cached;
       retained += node.retained;
       unemptied += node.unemptied;
@@ -98,7 +101,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
   stops = stops || (cell.shape.checkpoint && stash > 0 && !cell.decisions.stash_inner_scales);
   left_transposes = cell.decisions.clear_gathered_transposes ? 0 : transposes_;
   transposes_stay = cell.in_later_steps().phase.finds_transposes;
-  held = (cell.shape.checkpoint ? stash + unemptied : saved) +
+  held = (cell.shape.checkpoint ? stash + unemptied + kept_results : saved) +
          (cell.decisions.validate_usage_by_pass ? early_transposes_ : transposes_);
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters;
 }
@@ -127,7 +130,7 @@ Schedule LayerAccount::sharded() const {
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
 /// layer, and this layer allocates the next one's. `dropped` bytes are freed when the gather has ended. `finds`: the
 /// transposes are there already.
-Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped,
+Schedule LayerAccount::gathered(Gather LayerAccount::*of_pass, LayerPosition position, Bytes dropped,
                                 bool finds) const {
   Gather own = this->*of_pass;
   if (finds) own.transposed = {};
@@ -174,22 +177,24 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
 }
 
 /// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
-Schedule LayerAccount::merged(bool evaluates) const {
+/// `keeps_output`: that output is kept.
+Schedule LayerAccount::merged(bool evaluates, bool keeps_output) const {
   const Bytes masked = cell_.shape.dropout && !evaluates ? stream_ : 0;
-  return allocate(masked) + allocate(stream_) + release(masked + stream_);
+  return allocate(masked) + allocate(stream_) + release(masked + (keeps_output ? 0 : stream_));
 }
 
 Schedule LayerAccount::full_forward(const Layer& layer) const {
   Schedule schedule;
   for (const Branch& branch : layer.branches)
-    schedule += forward_of(branch) + (layer.residual ? merged(false) : Schedule{});
+    schedule += forward_of(branch) + (layer.residual ? merged(false, false) : Schedule{});
   return schedule;
 }
 
 Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run, bool evaluates) const {
   Schedule schedule;
   for (const Branch& branch : layer.branches)
-    schedule += recorded_of(branch, first_of_run) + (layer.residual ? merged(evaluates) : Schedule{});
+    schedule += recorded_of(branch, first_of_run) +
+                (layer.residual ? merged(evaluates, branch.back().keeps_result) : Schedule{});
   return schedule + release(layer.residual ? stream_ : 0);
 }
 
@@ -217,7 +222,7 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool
 
 LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime) {
   const TrainingConfig& training = config.training;
-  const std::int64_t every = training.checkpoint == Recompute::kFull ? training.checkpoint_every : 1;
+  const std::int64_t every = training.checkpoint == Recompute::kNone ? 1 : training.checkpoint_every;
   const auto is_plain = [&](std::int64_t layer) {
     return layer < training.first_layers_bf16 || layer >= config.model.layers - training.last_layers_bf16;
   };

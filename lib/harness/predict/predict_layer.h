@@ -62,8 +62,9 @@ class LayerAccount {
   bool stops = false;                                 ///< training of this cell stops with an error
   std::int64_t fp8_weights = 0, refused_weights = 0;  ///< weights to be kept in FP8, and those that sharding refuses
   Bytes kept = 0;                                     ///< parameters, stored from step to step
-  Bytes gradients = 0;  ///< sharded gradients, alive from the step's first backward to the optimizer's step
-  Bytes cached = 0;     ///< copies of weights that modules keep from the first forward on
+  Bytes gradients = 0;     ///< sharded gradients, alive from the step's first backward to the optimizer's step
+  Bytes cached = 0;        ///< copies of weights that modules keep from the first forward on
+  Bytes kept_results = 0;  ///< results of products and attention, from the first forward to the second
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
@@ -77,8 +78,8 @@ class LayerAccount {
   bool transposes_stay = false;  ///< forward neither frees those nor makes them again
 
  private:
-  Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped, bool finds) const;
-  Schedule merged(bool evaluates) const;
+  Schedule gathered(Gather LayerAccount::*of_pass, LayerPosition position, Bytes dropped, bool finds) const;
+  Schedule merged(bool evaluates, bool keeps_output) const;
   Schedule full_forward(const Layer& layer) const;
   Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
   Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
@@ -100,7 +101,7 @@ class LayersAccount {
   const LayerAccount& first() const { return runs_.front().layer; }
   /// The sum over all layers of a figure of each.
   template <class Figure>
-  std::int64_t sum(Figure LayerAccount::* figure) const {
+  std::int64_t sum(Figure LayerAccount::*figure) const {
     std::int64_t total = 0;
     for (const Run& run : runs_) total += run.count * static_cast<std::int64_t>(run.layer.*figure);
     return total;

@@ -20,6 +20,8 @@ Node linear(const CellNumbers& cell, std::int64_t in, std::int64_t out, Exchange
   const Product product(cell, in, out, false, exchanged);
   Node node;
   node.out = product.plain_y;
+  node.kept = product.kept_y();
+  node.keeps_result = product.kept;
   node.keeps_input = !cell.casts.operands;
   node.saved = product.x.kept + product.saved_weight();
   product.add_to(node);
@@ -36,6 +38,8 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged 
   const Product product(cell, cell.shape.hidden, out, false, exchanged);
   Node node;
   node.out = exchanged.y ? 0 : product.plain_y;
+  node.kept = product.kept_y();
+  node.keeps_result = product.kept;
   node.keeps_input = true;
   node.saved = norm.statistics + product.saved_x() + product.saved_weight();
   node.parameters = norm.parameters;
@@ -125,14 +129,16 @@ Node grouped_linear(const CellNumbers& cell) {
 struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
-        fc1(cell, cell.shape.hidden, cell.shape.activated, keeps_copies),
-        fc2(cell, cell.shape.ffn, cell.shape.hidden, keeps_copies),
+        fc1(cell.of_product(2), cell.shape.hidden, cell.shape.activated, keeps_copies),
+        fc2(cell.of_product(3), cell.shape.ffn, cell.shape.hidden, keeps_copies),
         early(cell.in_torch ? fc2.saved_x() : 0),
         silu(keeps_copies ? 0 : saved_by_silu(cell)) {}
 
   Node node() const {
     Node node;
     node.out = fc2.plain_y;
+    node.kept = fc1.kept_y() + fc2.kept_y();
+    node.keeps_result = fc2.kept;
     node.keeps_input = true;
     node.parameters = norm.parameters;
     fc1.add_to(node);
@@ -165,7 +171,7 @@ Node norm_mlp(const CellNumbers& cell) {
            fc2.begin(run) + fc2.forward_making(run);
   };
   node.forward = forward(Run::kSaving);
-  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved,
+  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved - fc1.kept_y(),
                [&](Run run) { return forward(run) + release(mlp.silu, Owner::kEager); });
   node.saved += mlp.silu;
   return node;
@@ -187,8 +193,8 @@ Node fused_mlp(const CellNumbers& cell) {
                  fc2.begin(Run::kSaving) + fc2.make_input() + product(fc2, Run::kSaving);
   set_recorded(node, cell.decisions.fuser_shells, fc1.copy.kept + fc2.copy.kept, 0, [&](Run run) {
     return fc1.begin(run) + mlp.norm.forward() + fc1.make_input() + release(mlp.norm.statistics) + product(fc1, run) +
-           forgotten(fc1) + fc2.begin(run) + fc2.make_input() + release(fc1.plain_y) + product(fc2, run) +
-           forgotten(fc2);
+           forgotten(fc1) + fc2.begin(run) + fc2.make_input() + release(fc1.plain_y - fc1.kept_y()) +
+           product(fc2, run) + forgotten(fc2);
   });
   return node;
 }
@@ -240,8 +246,10 @@ Node plain_attention(const CellNumbers& cell) {
   node.out = cell.plain(cell.shape.attended);
   node.keeps_input = node.keeps_output = true;
   node.saved = lse;
-  node.forward = allocate(node.out + lse);
-  node.recorded = node.recorded_again = node.forward + release(lse);
+  const bool keeps = node.keeps_result = cell.keeps_attention();
+  node.kept = keeps ? node.out + lse : 0;
+  node.recorded = node.recorded_again = allocate(node.out + lse) + release(keeps ? 0 : lse);
+  if (!keeps) node.forward = allocate(node.out + lse);
   node.backward = allocate(cell.plain(cell.shape.packed)) + release(node.out);
   return node;
 }
@@ -311,13 +319,14 @@ Node attention_itself(const CellNumbers& cell) {
 
 std::vector<Node> attention(const CellNumbers& cell) {
   const bool exchanges = cell.casts.exchanges_eight_bits, qkv_too = exchanges && !cell.shape.rewrites_qkv;
-  CellNumbers qkv = cell;
+  CellNumbers qkv = cell.of_product(0);
   qkv.shape.form.bias = cell.shape.qkv_bias;
   std::vector<Node> nodes{norm_linear(qkv, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell.shape.qk_norm) nodes.push_back(qk_norm(cell));
   if (cell.shape.form.rotary) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
-  nodes.push_back(linear(cell, cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
+  nodes.push_back(
+      linear(cell.of_product(1), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 
@@ -331,7 +340,10 @@ constexpr LayerNumbers kLayers[] = {
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.shape.hidden)}}}; }},
     {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
-    {"transformer_layer", [](const CellNumbers& cell) { return Layer{{attention(cell), {mlp(cell)}}, true}; }},
+    {"transformer_layer",
+     [](const CellNumbers& cell) {
+       return Layer{{attention(cell), {mlp(cell)}}, true};
+     }},
 };
 
 }  // namespace

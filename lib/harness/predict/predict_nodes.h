@@ -25,6 +25,8 @@ struct Node {
   Bytes out = 0;              ///< the output matrix
   bool keeps_input = false;   ///< backward reads the input
   bool keeps_output = false;  ///< backward reads the output
+  Bytes kept = 0;             ///< what a recomputed layer keeps of its first forward, `out` included if it is kept
+  bool keeps_result = false;  ///< `out` is part of `kept`
   Bytes saved = 0;            ///< everything else that lives from the node's forward to its backward
 
   std::vector<ParameterNumbers> parameters;  ///< in the order of construction
@@ -39,9 +41,10 @@ struct Node {
   Bytes freed_in_backward = 0;  ///< the part of `saved` that `backward` frees
   Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even if nothing is saved
 
-  /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation.
+  /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation, which
+  /// finds `kept`.
   Schedule forward;
-  /// The first forward of a checkpointed region in the first step: leaves only `out`, `stash` and `unemptied`.
+  /// The first forward of a checkpointed region in the first step: leaves only `out`, `kept`, `stash` and `unemptied`.
   Schedule recorded;
   /// The first forward of a checkpointed region in later steps.
   Schedule recorded_again;

@@ -44,6 +44,7 @@ struct Product {
         rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
         cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.phase.cached),
         checkpoint(cell.shape.checkpoint),
+        kept(cell.shape.keeps_product),
         saved_copy(quantizes_again || cached != Cached::kNever ? 0 : copy.both),
         saved_scale(quantizes_again && cell.casts.recipe.histories ? kF32 : 0),
         bias(cell.shape.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
@@ -91,9 +92,12 @@ struct Product {
   /// The product itself, from an operand that is already cast.
   Schedule multiply(Run run = Run::kSaving) const {
     const Bytes transposed = run == Run::kSaving ? transposed_in_forward : transposed_when_recorded;
-    const Schedule cast = quantizes_again ? rows_copy.schedule() : cast_for_both(run);
-    return allocate(transposed, Owner::kGathered) + cast + y + release(rows_copy.both) + allocate(saved_scale) +
-           release(x.both - x.kept);
+    // A second forward finds a result that the first one kept.
+    const bool found = kept && run == Run::kSaving;
+    const Schedule rows = found ? Schedule{} : rows_copy.schedule();
+    const Schedule cast = quantizes_again ? rows : cast_for_both(run);
+    return allocate(transposed, Owner::kGathered) + cast + (found ? Schedule{} : y) +
+           release(found ? 0 : rows_copy.both) + allocate(saved_scale) + release(x.both - x.kept);
   }
   /// The cast of the weight, for forward and backward. A cached copy that the same pass made is cast again when forward
   /// is recomputed.
@@ -123,6 +127,8 @@ struct Product {
   bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
   bool grad_y_comes_cast;
+  /// The bytes of the result that a recomputed layer keeps.
+  Bytes kept_y() const { return kept ? plain_y : 0; }
   Bytes plain_x, plain_y;
   Bytes exchanged_x;   ///< x, if it comes in eight bits
   Schedule lost_x;     ///< zeros replace the gradient of x
@@ -135,6 +141,7 @@ struct Product {
   Cached cached;
   Schedule widened{};  ///< schedule of the cached copy that evaluation made
   bool checkpoint;
+  bool kept;  ///< a recomputed layer keeps the result
   Bytes saved_copy, saved_scale;
   ParameterNumbers bias;
   bool has_bias;

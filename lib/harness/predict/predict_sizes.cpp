@@ -181,7 +181,8 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       uneven_split(config.model.split == GroupSplit::kUneven),
       fused_mlp(config.model.op_fuser == OpFuser::kMlp),
       dropout(static_cast<float>(config.model.dropout) > 0.0f),
-      checkpoint(config.training.checkpoint == Recompute::kFull) {}
+      checkpoint(config.training.checkpoint != Recompute::kNone),
+      recompute(config.training.checkpoint) {}
 
 CastNumbers::CastNumbers(const CellConfig& config, Arm arm)
     : recipe(row_called(arm == Arm::kBf16 ? "bf16" : config.training.recipe, kRecipes, "recipe")),
@@ -222,6 +223,14 @@ CellNumbers CellNumbers::in_validation(bool first) const {
   Decisions& decided = validation.decisions;
   decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
   return validation;
+}
+
+CellNumbers CellNumbers::of_product(int index) const {
+  CellNumbers product = *this;
+  // PyTorch counts differently, since Q, K and V may have products of their own. None of them is the lower bound.
+  const bool alternates = shape.recompute == Recompute::kSelectiveAlternate;
+  product.shape.keeps_product = keeps_attention() && (!alternates || (index % 2 == 0 && !in_torch));
+  return product;
 }
 
 CellNumbers CellNumbers::in_later_steps() const {

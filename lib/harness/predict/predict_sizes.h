@@ -207,6 +207,8 @@ struct ShapeNumbers {
   bool fused_mlp;
   bool dropout;
   bool checkpoint;
+  Recompute recompute;
+  bool keeps_product = false;  ///< a recomputed layer keeps the result of the product that is described
 };
 
 /// What the recipe casts, and how.
@@ -264,6 +266,10 @@ struct CellNumbers {
   Schedule reduction(const GradientBytes& of) const;
   /// The bytes of an activation or gradient of `cols` columns, not cast.
   Bytes plain(std::int64_t cols) const { return shape.tokens * cols * shape.element; }
+  /// True if a recomputed layer keeps what attention returns.
+  bool keeps_attention() const { return !phase.evaluates && is_selective(shape.recompute); }
+  /// The numbers of product `index` of the layer.
+  CellNumbers of_product(int index) const;
   Cast cast_activation(std::int64_t cols) const { return cast(casts.recipe.activation_scales, shape.tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(casts.recipe.weight_scales, out, in); }
   /// The bytes of an FP8 weight; only for a recipe that casts.

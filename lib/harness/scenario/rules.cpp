@@ -102,11 +102,33 @@ Broken broken_bf16_layers_rule(const CellConfig& cell) {
 Broken broken_checkpoint_rule(const CellConfig& cell) {
   const TrainingConfig& t = cell.training;
   if (t.checkpoint_every == 1) return std::nullopt;
-  if (t.checkpoint != Recompute::kFull)
+  if (t.checkpoint == Recompute::kNone)
     return BrokenRule{"training.checkpoint_every", "nothing is recomputed; write `checkpoint: full` too"};
   if (t.checkpoint_every <= cell.model.layers) return std::nullopt;
   return BrokenRule{"training.checkpoint_every",
                     fmt::format("the model has {} layers, so none of them would be recomputed", cell.model.layers)};
+}
+
+Broken broken_selective_rule(const CellConfig& cell) {
+  const TrainingConfig& t = cell.training;
+  if (!is_selective(t.checkpoint)) return std::nullopt;
+  if (cell.model.layer != "transformer_layer")
+    return BrokenRule{"training.checkpoint",
+                      fmt::format("{} is for transformer_layer: what the last product of {} returns leaves the layer, "
+                                  "and the next layer keeps it; write `full`",
+                                  t.checkpoint.text(), cell.model.layer)};
+  if (t.fp8_attention)
+    return BrokenRule{
+        "training.fp8_attention",
+        fmt::format("{} keeps what attention returns in 16 bits, and FP8 attention saves eight bits of it; "
+                    "write `checkpoint: full`, or remove `fp8_attention`",
+                    t.checkpoint.text())};
+  if (cell.context_parallel > 1)
+    return BrokenRule{"context_parallel",
+                      fmt::format("{} keeps what attention over entire sequences returns; write `checkpoint: full`, or "
+                                  "remove `context_parallel`",
+                                  t.checkpoint.text())};
+  return std::nullopt;
 }
 
 Broken broken_ranks_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
@@ -273,6 +295,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
   if (!is_broken("model.layers")) add(broken_checkpoint_rule(cell));
+  add(broken_selective_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));
   add(broken_context_rule(cell));
   add(broken_mesh_rule(cell));

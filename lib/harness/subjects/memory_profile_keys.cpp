@@ -84,6 +84,9 @@ std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm ar
                         cell, arm, [&](const Key& key) { return is_modelled(key, cell); }, kReasons, "profiles"),
                     std::back_inserter(out));
   if (is_sharded(cell)) add_uncovered_when_sharded(cell, arm, out);
+  if (is_selective(cell.training.checkpoint))
+    out.push_back(fmt::format("training.checkpoint: {}; Transformer Engine's checkpoint() recomputes all of a layer",
+                              cell.training.checkpoint.text()));
   if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
     out.push_back(fmt::format("training.loss: the profile has no {}", loss));
   CellConfig as_run = cell;  // in its arm

@@ -97,6 +97,12 @@ void add_uncovered_float8(const CellConfig& cell, const Library& library, std::v
                                     training.recipe, library.float8_recipe));
   if (training.quantized_weights && (!is_sharded(cell) || mesh_of(cell).shards == 1))
     out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
+  if (is_selective(training.checkpoint))
+    out.push_back(
+        fmt::format("training.checkpoint: {} keeps what `mm` and `addmm` return, and Float8Linear's products are "
+                    "`_scaled_mm` inside "
+                    "an autograd function; write full, or `recipe: bf16`",
+                    training.checkpoint.text()));
 }
 
 std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const Library& library) {

@@ -23,6 +23,16 @@ InitialValuesIn initial_in(MastersFrom from) {
   return InitialValuesIn::kSeed;
 }
 
+KeptProducts kept_products(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+    case Recompute::kFull: return KeptProducts::kNone;
+    case Recompute::kSelective: return KeptProducts::kAll;
+    case Recompute::kSelectiveAlternate: return KeptProducts::kEverySecond;
+  }
+  return KeptProducts::kNone;
+}
+
 LayerForm form_of(const ModelConfig& model) {
   LayerForm form = layer_form(model.form);
   if (model.bias) form.bias = *model.bias == Bias::kAll;
@@ -67,7 +77,8 @@ ModelOptions model_options(const CellConfig& cell) {
           .layers = cell.model.layers,
           .config = config,
           .dtype = training_dtype(cell),
-          .checkpoint_every = cell.training.checkpoint == Recompute::kFull ? cell.training.checkpoint_every : 0,
+          .checkpoint_every = cell.training.checkpoint == Recompute::kNone ? 0 : cell.training.checkpoint_every,
+          .kept_products = kept_products(cell.training.checkpoint),
           .eight_bit_weights = cell.training.quantized_weights,
           .fused_quantize = cell.training.fused_quantize,
           .deferred_init = defers_init(cell),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "autograd/activation_checkpoint.h"
 #include "nn/cores/attention_node.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -74,6 +75,11 @@ Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
   if (formats_) return forward_quantized(runtime, qkv);
   const Split parts = split(qkv.value);
   const AttentionShape shape = shape_at(runtime);
+  KeptResult kept(runtime, KeptResult::Of::kAttention);
+  if (kept.found()) {
+    Tensor o = kept.take(runtime.in_flight(name_));
+    return with_plain_backward(runtime, qkv, shape, std::move(o), kept.take(runtime.workspace(name_)));
+  }
   AttentionOutputs result = attention_forward(runtime.device, {.shape = shape,
                                                                .q = parts.q.operand(),
                                                                .k = parts.k.operand(),
@@ -82,6 +88,8 @@ Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
                                                                .out_dtype = qkv.value.dtype(),
                                                                .o_holder = runtime.in_flight(name_),
                                                                .lse_holder = runtime.workspace(name_)});
+  kept.keep(result.o);
+  kept.keep(result.lse);
   return with_plain_backward(runtime, qkv, shape, std::move(result.o), result.lse);
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "autograd/activation_checkpoint.h"
 #include "core/check.h"
 #include "ops/elementwise.h"
 #include "ops/quantized_storage.h"
@@ -150,17 +151,24 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
   Forward result;
   const bool quantized_again = !keeps_copy && quantizes_again();
   result.x = x.is_quantized() ? std::move(x) : quantize_role(runtime, forward_scales_, kInput, std::move(x));
-  const OperandView weight = weight_rowwise(runtime, !quantized_again, !keeps_copy, result.weight.copy);
+  KeptResult kept(runtime, KeptResult::Of::kProduct);
+  // A copy for only this product is not made again with a result that the region kept.
+  const OperandView weight = kept.found() && quantized_again
+                                 ? OperandView()
+                                 : weight_rowwise(runtime, !quantized_again, !keeps_copy, result.weight.copy);
   const GemmInputs product{.a = result.x.rowwise(),
                            .b = weight,
                            .bias = bias_ ? &bias_->value : nullptr,
                            .out_dtype = weight_->spec.dtype,
                            .holder = runtime.in_flight(name_),
                            .fast_accumulation = true};
-  if (casts_output_)
+  if (kept.found())
+    result.y = kept.take(product.holder);
+  else if (casts_output_)
     result.quantized_y = cast_product(runtime, product, forward_scales_, kOutput);
   else
     result.y = gemm(runtime.device, product);
+  if (result.y) kept.keep(result.y);
   if (quantized_again) {
     result.weight.copy.reset();
     result.weight.scale = forward_scales_.copy_scale(runtime.device, kWeight, runtime.workspace(name_));

@@ -55,7 +55,7 @@ class Cell:
     @property
     def recompute_every(self):
         """One of so many layers is recomputed in backward, the last of each group; 0: none."""
-        return self.get("training.checkpoint_every", 1) if self["training.checkpoint"] == "full" else 0
+        return self.get("training.checkpoint_every", 1) if self["training.checkpoint"] != "none" else 0
 
     @property
     def mesh(self):

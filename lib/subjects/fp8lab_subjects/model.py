@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import philox
+from . import philox, recomputation
 
 EPSILON = 1e-5
 
@@ -139,7 +139,7 @@ class Model(nn.Module):
 
     def __init__(self, cell, make_layer, device, dtype):
         super().__init__()
-        self.batch = cell["model.batch"]
+        self.cell, self.batch = cell, cell["model.batch"]
         self.embedding = self.positions = self.norm = self.head = None
         if cell.vocabulary:
             self.embedding = Table(cell, cell.vocabulary, device, dtype)
@@ -149,7 +149,6 @@ class Model(nn.Module):
             if cell["model.head"] == "own":
                 self.head = Table(cell, cell.vocabulary, device, dtype)
         self.layers = nn.ModuleList(make_layer(cell, device, dtype) for _ in range(cell["model.layers"]))
-        self.recompute_every = cell.recompute_every
 
     def embed(self, tokens):
         rows = F.embedding(tokens, self.embedding.weight)
@@ -159,10 +158,7 @@ class Model(nn.Module):
         if self.embedding is not None:
             x = self.embed(x)
         for number, layer in enumerate(self.layers, 1):
-            if self.recompute_every and number % self.recompute_every == 0 and torch.is_grad_enabled():
-                x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
-            else:
-                x = layer(x)
+            x = recomputation.call(self.cell, number, layer, x)
         if self.embedding is None:
             return x
         return F.linear(self.norm(x), (self.embedding if self.head is None else self.head).weight)

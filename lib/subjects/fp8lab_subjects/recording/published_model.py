@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .. import model
+from .. import model, recomputation
 
 
 def rotary_table(cell, device):
@@ -76,7 +76,7 @@ class Model(nn.Module):
     def __init__(self, cell, device):
         super().__init__()
         dtype = torch.float32 if cell["training.master_weights"] == "f32" else model.dtype_of(cell)
-        self.batch, self.seq = cell["model.batch"], cell["model.seq"]
+        self.cell, self.batch, self.seq = cell, cell["model.batch"], cell["model.seq"]
         self.embedding = nn.Embedding(cell.vocabulary, cell["model.hidden"], device=device, dtype=dtype)
         self.positions = None
         if cell.learned_positions:
@@ -87,17 +87,13 @@ class Model(nn.Module):
         if cell["model.head"] == "tied":
             self.head.weight = self.embedding.weight
         self.register_buffer("table", rotary_table(cell, device) if cell.llama else None, persistent=False)
-        self.recompute_every = cell.recompute_every
 
     def forward(self, tokens):
         x = self.embedding(tokens.view(self.batch, self.seq))
         if self.positions is not None:
             x = x + self.positions.weight
         for number, layer in enumerate(self.layers, 1):
-            if self.recompute_every and number % self.recompute_every == 0:
-                x = torch.utils.checkpoint.checkpoint(layer, x, self.table, use_reentrant=False)
-            else:
-                x = layer(x, self.table)
+            x = recomputation.call(self.cell, number, layer, x, self.table)
         return self.head(self.norm(x)).flatten(0, 1)
 
 

@@ -20,7 +20,6 @@ import weakref
 
 import torch
 import torch.nn.functional as F
-import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
@@ -106,6 +105,7 @@ def configurations():
     yield from configurations_of_attention()
     yield from torchao_configurations()
     yield from configurations_of_recomputation()
+    yield from configurations_of_selection()
 
 
 def configurations_of_layers():
@@ -139,6 +139,20 @@ def configurations_of_recomputation():
         yield operators, "torchtitan", {**third, **TITAN, "model.layers": 4, "training.micro_batches": 2, "ranks": 2}
     float8 = {"training.recipe": "current", "model.seq": 112, **TITAN, "training.quantized_weights": True, "ranks": 2}
     yield "cuda_shapes", "torchtitan", {**float8, **second}
+
+
+def configurations_of_selection():
+    """Layers that keep what products and attention return, and recompute the rest."""
+    for kind in ("selective", "selective_alternate"):
+        chosen = {"training.checkpoint": kind}
+        for program in ("worker", "torchtitan"):
+            for keys in [
+                {}, {**ODD, "model.form": "gpt"}, {"model.qk_norm": True, "model.bias": "qkv", "model.batch": 2},
+                {**TITAN, "training.micro_batches": 2, "ranks": 2}, {"training.checkpoint_every": 2, **ODD, "ranks": 2},
+            ]:  # fmt: skip
+                yield "host", program, {**chosen, **keys}
+                yield "cuda_shapes", program, {**chosen, **keys}
+        yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **chosen, "ranks": 8}
 
 
 def configurations_of_attention():
