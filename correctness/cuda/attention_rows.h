@@ -66,7 +66,7 @@ class RowReference {
                                     double& lse) const {
     std::vector<double> p(static_cast<std::size_t>(shape_.causal ? position + 1 : shape_.seq));
     double sum = 0;
-    for (std::size_t j = 0; j < p.size(); ++j) {
+    for (auto j = static_cast<std::size_t>(shape_.first_key(position)); j < p.size(); ++j) {
       p[j] =
           std::exp(static_cast<double>(shape_.softmax_scale) *
                    dot(&q_[query(sequence, head, position)], &k_[key(sequence, head, static_cast<std::int64_t>(j))]));

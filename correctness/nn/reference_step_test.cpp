@@ -43,6 +43,7 @@ constexpr Form kForms[] = {
        model.bias = Bias::kQkv;
      }},
     {"gpt_qk_norm", kLayer, "gpt", [](ModelConfig& model) { model.qk_norm = true; }},
+    {"llama_window", kLayer, "llama", [](ModelConfig& model) { model.window = 5; }},
     {"qwen3", kLayer, "llama",
      [](ModelConfig& model) {
        model.head_dim = model.hidden;

@@ -28,7 +28,9 @@ class Head {
   std::size_t lse(std::int64_t position) const {
     return static_cast<std::size_t>((sequence_ * problem_.heads + head_) * problem_.seq + position);
   }
-  bool visible(std::int64_t i, std::int64_t j) const { return !problem_.causal || j <= i; }
+  bool visible(std::int64_t i, std::int64_t j) const {
+    return (!problem_.causal || j <= i) && (problem_.window == 0 || i - j < problem_.window);
+  }
   double dropout_factor(std::int64_t i, std::int64_t j) const {
     if (problem_.kept.empty()) return 1.0;
     const std::size_t entry = lse(i) * static_cast<std::size_t>(problem_.seq) + static_cast<std::size_t>(j);

@@ -17,6 +17,7 @@ struct AttentionProblem {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   bool causal = true;
+  std::int64_t window = 0;  ///< keys that a query sees at most, its own included; 0: no limit
   double softmax_scale = 1.0;
   double dropout = 0.0;
   /// Whether dropout keeps an entry of [batch, heads, seq, seq]; empty: all are kept.

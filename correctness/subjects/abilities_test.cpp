@@ -186,6 +186,7 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   EXPECT_EQ(refusal(engine, {{"head_dim", "32"}}), "");
   EXPECT_EQ(refusal(engine, {{"bias", "qkv"}}), "model.bias");
   EXPECT_EQ(refusal(engine, {{"qk_norm", "true"}}), "model.qk_norm");
+  for (const auto& library : {engine, torchao}) EXPECT_EQ(refusal(library, {{"window", "8"}}), "model.window");
   EXPECT_EQ(refusal(torchao, {{"head_dim", "32"}, {"bias", "qkv"}, {"qk_norm", "true"}}), "");
 }
 

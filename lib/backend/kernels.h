@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "core/float_bits.h"
 #include "recipe/recipe.h"
 #include "tensor/view.h"
 
@@ -278,8 +279,8 @@ struct AttentionRole {
   float* amax = nullptr;  ///< if given, raised to the largest magnitude that was cast
 };
 
-/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). No S x S matrix
-/// is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
+/// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). A query sees the
+/// keys [first_key(query), end_key(query)). No S x S matrix is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
 /// logit is -inf. Dropout on P keeps an entry if uniform(seed, stream, ((sequence * heads + head) * seq + query) *
 /// seq + key) >= p and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P *
 /// scale), which enters the product as P8 / scale.
@@ -290,10 +291,16 @@ struct AttentionShape {
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
   bool causal = true;
+  std::int64_t window = 0;  ///< the most keys that a query sees under a causal mask, its own included; 0: no limit
   float softmax_scale = 1.0f;
   float dropout = 0.0f;
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
+
+  F8_HOST_DEVICE std::int64_t first_key(std::int64_t query) const {
+    return window == 0 || query < window ? 0 : query + 1 - window;
+  }
+  F8_HOST_DEVICE std::int64_t end_key(std::int64_t query) const { return causal ? query + 1 : seq; }
 };
 
 struct AttentionForwardArgs {

@@ -30,6 +30,7 @@ struct LayerConfig {
   std::int64_t kv_heads = 1;
   std::int64_t columns_of_head = 0;  ///< 0: hidden / heads
   bool qkv_bias_alone = false;       ///< the product that makes Q, K and V has a bias though the form has none
+  std::int64_t window = 0;           ///< tokens that a query sees, its own and those before it; 0: all of them
   bool qk_norm = false;              ///< RMSNorm of every head of Q and K, before the rotary embedding
   std::int64_t ffn = 0;
   std::int64_t seq = 0;

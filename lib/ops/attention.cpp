@@ -25,6 +25,8 @@ void check_shape(std::string_view op, const AttentionShape& shape) {
         "{}: heads is {} and kv_heads {}; heads must be a multiple of kv_heads, so that each key/value head serves "
         "equally many query heads",
         op, shape.heads, shape.kv_heads));
+  if (shape.window < 0 || (shape.window > 0 && !shape.causal))
+    fail(fmt::format("{}: window is {}; it must be 0, or positive under a causal mask", op, shape.window));
   if (!(shape.dropout >= 0.0f && shape.dropout < 1.0f))
     fail(fmt::format("{}: dropout is {}; it must lie in [0, 1)", op, shape.dropout));
   if (!std::isfinite(shape.softmax_scale))

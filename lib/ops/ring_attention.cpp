@@ -71,6 +71,8 @@ void check_split(std::string_view op, const AttentionShape& shape, const Attenti
   if (shape.dropout != 0.0f)
     fail(
         fmt::format("{}: dropout is {}; masks are not drawn by the tokens' places in the sequence", op, shape.dropout));
+  if (shape.window != 0)
+    fail(fmt::format("{}: window is {}; ranks that split sequences see all keys before a query", op, shape.window));
   const Tensor& values = kv.values;
   if (!values.contiguous() || values.rows() != shape.seq * shape.batch ||
       values.cols() != 2 * shape.kv_heads * shape.head_dim)

@@ -31,7 +31,7 @@ struct AttentionMatrix {
 using ByChunk = std::array<Tensor, 2>;
 
 struct RingAttentionInputs {
-  /// `seq`: this rank's tokens of a sequence, an even number, the same on all ranks. Without dropout.
+  /// `seq`: this rank's tokens of a sequence, an even number, the same on all ranks. Without dropout and window.
   AttentionShape shape;
   ProcessGroup& ranks;
   AttentionMatrix q;    ///< [seq * batch, heads * head_dim]

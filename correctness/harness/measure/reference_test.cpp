@@ -120,6 +120,7 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         cell.model.head_dim = 6;
         cell.model.bias = Bias::kQkv;
         cell.model.qk_norm = true;
+        cell.model.window = 4;
       }
       Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
       if (language) {

@@ -74,6 +74,14 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters(read(kNemo)), 12247782400);
 }
 
+TEST(ModelFile, HasAWindowThatIsShorterThanASequence) {
+  EXPECT_EQ(read(kMistral).model.window, 0) << "as long as a sequence";
+  EXPECT_EQ(read(changed(kMistral, "4096, \"sliding", "32768, \"sliding")).model.window, 4096);
+  EXPECT_EQ(read(kQwen).model.window, 0) << "not used";
+  const std::string every = changed(kQwen3, "[\"full_attention\"]", "[\"sliding_attention\"]");
+  EXPECT_EQ(read(changed(every, "\"sliding_window\": null", "\"sliding_window\": 1024")).model.window, 1024);
+}
+
 TEST(ModelFile, HasTheLayersOfTheKnownModel) {
   const auto equals = [](const CellConfig& model, const char* name) {
     const CellConfig known = find_model(name).cell();
@@ -105,13 +113,14 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
   refused(changed(kLlama, "\"llama\"", "\"qwen3_moe\""), "`model_type` is qwen3_moe, which has a mixture of experts");
   refused(changed(kLlama, "{\"model", "{\"kv_lora_rank\": 512, \"model"),
           "`kv_lora_rank` is not null, and this program has no low-rank keys and values (MLA)");
-  refused(changed(kMistral, "4096, \"sliding", "32768, \"sliding"),
-          "`sliding_window` is 4096, fewer than the 8192 tokens of a sequence");
-  refused(changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",
-                  "\"sliding_window\": 4096, \"use_sliding_window\": true"),
-          "`sliding_window` is 4096");
-  refused(changed(kQwen3, "[\"full_attention\"]", "[\"full_attention\", \"sliding_attention\"]"),
-          "`layer_types` has sliding_attention");
+  const std::string window = changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",
+                                     "\"sliding_window\": 4096, \"use_sliding_window\": true");
+  refused(changed(window, "\"sliding_window\"", "\"max_window_layers\": 14, \"sliding_window\""),
+          "`max_window_layers` is 14, the layers without a window");
+  const std::string some = changed(kQwen3, "[\"full_attention\"]", "[\"full_attention\", \"sliding_attention\"]");
+  refused(some, "`layer_types` has sliding_attention, but the file has no sliding_window");
+  refused(changed(some, "\"sliding_window\": null", "\"sliding_window\": 4096"),
+          "`layer_types` has layers with a window and others");
   refused(changed(kLlama, "{\"model", "{\"num_local_experts\": 8, \"model"), "`num_local_experts` is above 1");
   refused(changed(kLlama, "\"num_attention_heads\": 32", "\"num_attention_heads\": 24"),
           "`num_attention_heads` does not divide hidden_size");

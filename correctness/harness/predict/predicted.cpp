@@ -134,6 +134,7 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.dropout = draw.chance() ? 0.0 : 0.1;
   model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
   model.qk_norm = draw.chance();
+  model.window = draw.chance() ? 0 : model.seq / 2;
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
   model.split = draw.of({"even", "uneven"});

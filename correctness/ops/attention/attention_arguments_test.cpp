@@ -101,6 +101,14 @@ TEST_F(AttentionArgumentsTest, ShapesMustFit) {
 }
 
 TEST_F(AttentionArgumentsTest, NumbersMustBeInRange) {
+  EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.window = -1; }),
+            "attention_forward: window is -1; it must be 0, or positive under a causal mask");
+  EXPECT_EQ(forward_error(DType::kBF16,
+                          [](AttentionInputs& in) {
+                            in.shape.window = 2;
+                            in.shape.causal = false;
+                          }),
+            "attention_forward: window is 2; it must be 0, or positive under a causal mask");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.dropout = 1.0f; }),
             "attention_forward: dropout is 1; it must lie in [0, 1)");
   EXPECT_EQ(forward_error(DType::kBF16, [](AttentionInputs& in) { in.shape.dropout = std::nanf(""); }),

@@ -66,6 +66,15 @@ TEST(AttentionChoice, CudnnIsNotUsedWhereItsResultsWouldDiffer) {
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
 }
 
+TEST(AttentionChoice, WindowsUseTheGeneralKernels) {
+  for (AttentionCall call : {common_call(), float8_call()}) {
+    call.deterministic = false;
+    call.shape.window = 1024;
+    EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
+    EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
+  }
+}
+
 TEST(AttentionChoice, ShortSequencesDoNotUseCudnn) {
   AttentionCall call = common_call();
   call.shape.seq = 128;

@@ -18,6 +18,14 @@
 /// comparison within the reference's own error bound.
 namespace fp8lab::attention_test {
 
+/// Which keys a query sees.
+struct Mask {
+  bool causal;
+  std::int64_t window;
+};
+/// Windows around the tiles of 32 queries and 64 keys.
+inline constexpr Mask kMasks[] = {{true, 0}, {false, 0}, {true, 1}, {true, 40}};
+
 struct ShapeOptions {
   std::int64_t seq = 0;
   std::int64_t batch = 1;
@@ -25,6 +33,7 @@ struct ShapeOptions {
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 8;
   bool causal = true;
+  std::int64_t window = 0;
   float dropout = 0.0f;
 };
 inline AttentionShape make_shape(const ShapeOptions& options) {
@@ -34,6 +43,7 @@ inline AttentionShape make_shape(const ShapeOptions& options) {
           .kv_heads = options.kv_heads,
           .head_dim = options.head_dim,
           .causal = options.causal,
+          .window = options.window,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(options.head_dim))),
           .dropout = options.dropout,
           .seed = 7,
@@ -46,7 +56,8 @@ inline std::int64_t key_cols(const AttentionShape& shape) { return shape.kv_head
 inline std::string describe(const AttentionShape& shape, DType dtype = DType::kF32) {
   return std::string(name(dtype)) + "_s" + std::to_string(shape.seq) + "_b" + std::to_string(shape.batch) + "_h" +
          std::to_string(shape.heads) + "_kv" + std::to_string(shape.kv_heads) + "_d" + std::to_string(shape.head_dim) +
-         (shape.causal ? "_causal" : "_full") + (shape.dropout > 0 ? "_dropout" : "");
+         (shape.causal ? "_causal" : "_full") +
+         (shape.window > 0 ? "_window" + std::to_string(shape.window) : "") + (shape.dropout > 0 ? "_dropout" : "");
 }
 
 inline std::vector<float> gaussian(std::int64_t count, std::uint64_t stream, float deviation = 1.0f) {
@@ -127,6 +138,7 @@ inline reference::AttentionProblem reference_problem(const AttentionShape& shape
                                       .kv_heads = shape.kv_heads,
                                       .head_dim = shape.head_dim,
                                       .causal = shape.causal,
+                                      .window = shape.window,
                                       .softmax_scale = static_cast<double>(shape.softmax_scale),
                                       .dropout = static_cast<double>(shape.dropout),
                                       .kept = {},

@@ -73,13 +73,16 @@ constexpr double kDifferenceError = 1e-8;
 
 std::vector<AttentionShape> small_shapes() {
   std::vector<AttentionShape> shapes;
-  for (const bool causal : {true, false})
-    for (const float dropout : {0.0f, 0.3f}) {
-      shapes.push_back(make_shape(
-          {.seq = 6, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 3, .causal = causal, .dropout = dropout}));
-      shapes.push_back(make_shape(
-          {.seq = 5, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 4, .causal = causal, .dropout = dropout}));
-    }
+  const ShapeOptions sizes[] = {{.seq = 6, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 3},
+                                {.seq = 5, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 4}};
+  for (ShapeOptions options : sizes)
+    for (const auto& [causal, window] : {Mask{true, 0}, Mask{false, 0}, Mask{true, 3}})
+      for (const float dropout : {0.0f, 0.3f}) {
+        options.causal = causal;
+        options.window = window;
+        options.dropout = dropout;
+        shapes.push_back(make_shape(options));
+      }
   return shapes;
 }
 
@@ -122,10 +125,11 @@ std::vector<GradientCase> gradient_cases() {
   };
   std::vector<GradientCase> cases;
   for (ShapeOptions options : shapes)
-    for (const bool causal : {true, false})
+    for (const auto& [causal, window] : kMasks)
       for (const float dropout : {0.0f, 0.25f})
         for (const DType dtype : {DType::kF32, DType::kBF16}) {
           options.causal = causal;
+          options.window = window;
           options.dropout = dropout;
           cases.push_back({make_shape(options), dtype});
         }
@@ -163,6 +167,9 @@ TEST_F(AttentionTest, GradientBoundCatchesMutations) {
   AttentionShape mutated = shape;
   mutated.causal = false;
   EXPECT_FALSE(matches(mutated, step, step.out.lse)) << "no causal mask";
+  mutated = shape;
+  mutated.window = 64;
+  EXPECT_FALSE(matches(mutated, step, step.out.lse)) << "the last query does not see the first key";
   mutated = shape;
   mutated.softmax_scale = 1.0f;
   EXPECT_FALSE(matches(mutated, step, run_forward(device_, mutated, step.qkv, DType::kBF16).lse)) << "no softmax_scale";

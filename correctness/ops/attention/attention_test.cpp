@@ -34,10 +34,11 @@ std::vector<ForwardCase> forward_cases() {
   };
   std::vector<ForwardCase> cases;
   for (ShapeOptions options : shapes)
-    for (const bool causal : {true, false})
+    for (const auto& [causal, window] : kMasks)
       for (const float dropout : {0.0f, 0.25f})
         for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
           options.causal = causal;
+          options.window = window;
           options.dropout = dropout;
           cases.push_back({make_shape(options), dtype});
         }
@@ -73,6 +74,9 @@ TEST_F(AttentionTest, ForwardBoundCatchesMutations) {
   AttentionShape mutated = shape;
   mutated.causal = false;
   EXPECT_FALSE(matches(mutated, qkv)) << "no causal mask";
+  mutated = shape;
+  mutated.window = 64;
+  EXPECT_FALSE(matches(mutated, qkv)) << "the last query does not see the first key";
   mutated = shape;
   mutated.softmax_scale = 1.0f;
   EXPECT_FALSE(matches(mutated, qkv)) << "no softmax_scale";

@@ -157,6 +157,7 @@ TEST_F(AttentionTest, RingAttentionRefusesWhatItCannotSplit) {
   };
   EXPECT_NE(refusal({.seq = 3}, 16).find("seq is 3; a rank has two chunks of equal length"), std::string::npos);
   EXPECT_NE(refusal({.seq = 4, .dropout = 0.5f}, 16).find("dropout is 0.5"), std::string::npos);
+  EXPECT_NE(refusal({.seq = 4, .window = 3}, 16).find("window is 3"), std::string::npos);
   EXPECT_NE(refusal({.seq = 4}, 8).find("kv is [4, 8]; it must be a contiguous"), std::string::npos);
 }
 

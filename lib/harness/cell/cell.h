@@ -116,6 +116,7 @@ struct ModelConfig {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 0;  ///< 0: equal to heads
   std::int64_t head_dim = 0;  ///< columns of a head; 0: hidden / heads
+  std::int64_t window = 0;    ///< tokens that a query sees, its own and those before it; 0: all of them
   bool qk_norm = false;       ///< RMSNorm of every query and key head, before they are rotated
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;

@@ -220,6 +220,9 @@ std::vector<Key> make_keys() {
       integer_key("model.kv_heads", kHeads, "key and value heads; default: the number of heads", kModel<&M::kv_heads>),
       integer_key("model.head_dim", kHeads, "columns of a head of queries, keys or values; default: hidden / heads",
                   kModel<&M::head_dim>),
+      integer_key("model.window", kTokens,
+                  "sliding window: the most tokens that a query sees, its own and those before it; default: all",
+                  kModel<&M::window>),
       toggle("model.qk_norm",
              "true: RMSNorm of every query head and key head before they are rotated, with one vector of head_dim for "
              "all query heads and one for all key heads (Qwen3)",

@@ -32,22 +32,29 @@ Matrix logits(const Matrix& q, const Matrix& k) {
   return s;
 }
 
-/// The logarithm of each query's sum of exponentials over the keys up to its own position.
-std::vector<double> log_sums(const Matrix& s) {
+/// The first key that query `i` sees; its own is the last. A window of 0 has no limit.
+std::int64_t first_seen(std::int64_t i, std::int64_t window) {
+  return window == 0 ? 0 : std::max<std::int64_t>(0, i - window + 1);
+}
+
+/// The logarithm of each query's sum of exponentials over the keys that it sees.
+std::vector<double> log_sums(const Matrix& s, std::int64_t window) {
   std::vector<double> sums;
   for (std::int64_t i = 0; i < s.rows; ++i) {
-    const double largest = *std::max_element(s.row(i), s.row(i) + i + 1);
+    const std::int64_t first = first_seen(i, window);
+    const double largest = *std::max_element(s.row(i) + first, s.row(i) + i + 1);
     double total = 0.0;
-    for (std::int64_t j = 0; j <= i; ++j) total += std::exp(s.row(i)[j] - largest);
+    for (std::int64_t j = first; j <= i; ++j) total += std::exp(s.row(i)[j] - largest);
     sums.push_back(largest + std::log(total));
   }
   return sums;
 }
 
-/// exp(s - log_sums) for keys up to the query's own position.
-Matrix probabilities(Matrix s, const double* log_sums) {
+/// exp(s - log_sums) for keys that the query sees, 0 for others.
+Matrix probabilities(Matrix s, const double* log_sums, std::int64_t window) {
   for (std::int64_t i = 0; i < s.rows; ++i)
-    for (std::int64_t j = 0; j < s.cols; ++j) s.row(i)[j] = j > i ? 0.0 : std::exp(s.row(i)[j] - log_sums[i]);
+    for (std::int64_t j = 0; j < s.cols; ++j)
+      s.row(i)[j] = j > i || j < first_seen(i, window) ? 0.0 : std::exp(s.row(i)[j] - log_sums[i]);
   return s;
 }
 
@@ -124,14 +131,14 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   const Matrix qkv = casts && !qkv_comes_cast ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
 
   // P of all heads one below the other, so that all share a scale.
-  const std::int64_t seq = cell_.model.seq;
+  const std::int64_t seq = cell_.model.seq, window = cell_.model.window;
   const auto logits_of = [=](const Matrix& of, std::int64_t b, std::int64_t h) {
     return logits(head_of(of, batch, b, h * dim, dim), head_of(of, batch, b, key_of(h), dim));
   };
   std::vector<double> sums;
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h) {
-      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h));
+      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h), window);
       sums.insert(sums.end(), of_head.begin(), of_head.end());
     }
   const auto all_probabilities = [=](const Matrix& of) {
@@ -139,7 +146,7 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t h = 0; h < heads; ++h) {
         const std::int64_t first = (b * heads + h) * seq;
-        const Matrix of_head = probabilities(logits_of(of, b, h), sums.data() + first);
+        const Matrix of_head = probabilities(logits_of(of, b, h), sums.data() + first, window);
         std::copy(of_head.values.begin(), of_head.values.end(), p.row(first));
       }
     return p;

@@ -59,6 +59,10 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
   if (!attends && m.bias == Bias::kQkv)
     return BrokenRule{"model.bias",
                       fmt::format("qkv, but {} makes no Q, K and V; write true or false, or another `layer`", m.layer)};
+  if (m.window >= m.seq && m.seq > 0)
+    return BrokenRule{"model.window", fmt::format("{} is not below the {} tokens of a sequence, so it limits nothing; "
+                                                  "write less, or leave it out",
+                                                  m.window, m.seq)};
   if (m.form == "llama" && m.head_dim % 2 != 0)
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};
@@ -165,6 +169,9 @@ Broken broken_context_rule(const CellConfig& cell) {
     return BrokenRule{"model.seq", fmt::format("{} is not a multiple of {}, but each of {} ranks has two chunks of one "
                                                "length of every sequence; write a multiple",
                                                cell.model.seq, 2 * ranks, ranks)};
+  if (cell.model.window != 0)
+    return BrokenRule{"model.window",
+                      "ranks that split sequences see all tokens before a query; leave it out, or `context_parallel`"};
   if (cell.model.dropout != 0.0)
     return BrokenRule{"model.dropout",
                       "masks do not follow tokens to the ranks that split their sequence; write 0, or no "

@@ -53,6 +53,7 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .kv_heads = model.kv_heads == 0 ? model.heads : model.kv_heads,
           .columns_of_head = model.head_dim,
           .qkv_bias_alone = model.bias == Bias::kQkv,
+          .window = model.window,
           .qk_norm = model.qk_norm,
           .ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn,
           .seq = model.seq,

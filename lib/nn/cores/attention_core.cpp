@@ -60,6 +60,7 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim(),
           .causal = true,
+          .window = config_.window,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim()))),
           .dropout = runtime.dropout(config_.dropout),
           // The seed depends on the rank's rows, so sequences of other ranks draw from other streams.

@@ -169,7 +169,7 @@ void backward_tile(Pass& pass, const HeadRows& rows, std::int64_t first_key, Bac
             .b_row_stride = dim,
             .c = scratch.grad_q.data(),
             .c_row_stride = dim,
-            .accumulate = first_key > 0});
+            .accumulate = first_key > pass.rule.first_tile(rows.begin)});
 }
 
 void backward_query_head(Pass& pass, HeadRows rows, BackwardScratch& scratch) {
@@ -182,7 +182,8 @@ void backward_query_head(Pass& pass, HeadRows rows, BackwardScratch& scratch) {
     rows.count = std::min(kQueryTile, args.shape.seq - rows.begin);
     load_queries(pass, rows, scratch);
     const std::int64_t limit = pass.rule.key_limit(rows.begin + rows.count - 1);
-    for (std::int64_t key = 0; key < limit; key += kKeyTile) backward_tile(pass, rows, key, scratch);
+    for (std::int64_t key = pass.rule.first_tile(rows.begin); key < limit; key += kKeyTile)
+      backward_tile(pass, rows, key, scratch);
     store_rows(args.grad_q, rows, scratch.grad_q.data(), scratch.dim, grad_q_factor);
   }
 }

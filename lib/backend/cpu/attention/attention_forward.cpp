@@ -42,19 +42,20 @@ void load_keys_and_values(const AttentionForwardArgs& args, HeadRows head, Forwa
 void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCast& s_cast, ForwardScratch& scratch) {
   const LogitRule rule(args.shape, args.q, args.k);
   const DropoutRule dropout(args.shape, rows.sequence, rows.head);
-  const std::int64_t last_limit = rule.key_limit(rows.begin + rows.count - 1);
-  const std::int64_t keys = round_up(last_limit, kLanes);
+  const std::int64_t first_key = rule.first_tile(rows.begin);
+  const std::int64_t visible = rule.key_limit(rows.begin + rows.count - 1) - first_key;
+  const std::int64_t keys = round_up(visible, kLanes);
 
   load_rows(args.q.values, rows, scratch.q.data(), scratch.dim);
   compute_logits({.rule = &rule,
                   .q = scratch.q.data(),
                   .q_stride = scratch.dim,
-                  .k_packed = scratch.k_packed.data(),
+                  .k_packed = scratch.k_packed.data() + first_key * rows.head_dim,
                   .head_dim = rows.head_dim,
                   .queries = rows.count,
                   .keys = keys,
                   .first_query = rows.begin,
-                  .first_key = 0,
+                  .first_key = first_key,
                   .logits = scratch.logits.data(),
                   .stride = scratch.keys});
 
@@ -65,19 +66,19 @@ void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCa
     lse[query] = log_sum_exp(row, keys);
     softmax_from_lse(row, keys, lse[query]);
     if (dropout.active()) {
-      dropout.factors(query, 0, keys, scratch.dropout.data());
+      dropout.factors(query, first_key, keys, scratch.dropout.data());
       for (std::int64_t j = 0; j < keys; ++j) row[j] *= scratch.dropout[static_cast<std::size_t>(j)];
     }
     s_cast.apply(row, keys);
   }
 
-  for (std::int64_t key = 0; key < last_limit; key += kKeyTile) {
+  for (std::int64_t key = 0; key < visible; key += kKeyTile) {
     multiply({.m = rows.count,
               .n = scratch.dim,
-              .k = std::min(kKeyTile, last_limit - key),
+              .k = std::min(kKeyTile, visible - key),
               .a = scratch.logits.data() + key,
               .a_row_stride = scratch.keys,
-              .b = scratch.rows.data() + key * scratch.dim,
+              .b = scratch.rows.data() + (first_key + key) * scratch.dim,
               .b_row_stride = scratch.dim,
               .c = scratch.o.data(),
               .c_row_stride = scratch.dim,

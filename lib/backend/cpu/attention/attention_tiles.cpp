@@ -58,10 +58,8 @@ float scale_inv_of(const OperandView& operand) {
   return operand.quantized() ? *reinterpret_cast<const float*>(operand.scales.data) : 1.0f;
 }
 
-LogitRule::LogitRule(const AttentionShape& shape, const OperandView& q, const OperandView& k)
-    : seq(shape.seq),
-      causal(shape.causal),
-      factor(joint_factor(scale_inv_of(q), scale_inv_of(k), shape.softmax_scale)) {}
+LogitRule::LogitRule(const AttentionShape& of, const OperandView& q, const OperandView& k)
+    : shape(of), factor(joint_factor(scale_inv_of(q), scale_inv_of(k), of.softmax_scale)) {}
 
 void compute_logits(const LogitTile& t) {
   multiply({.m = t.queries,
@@ -77,10 +75,12 @@ void compute_logits(const LogitTile& t) {
             .accumulate = false});
   for (std::int64_t i = 0; i < t.queries; ++i) {
     float* row = t.logits + i * t.stride;
-    const std::int64_t limit = t.rule->key_limit(t.first_query + i) - t.first_key;
-    const std::int64_t visible = std::clamp<std::int64_t>(limit, 0, t.keys);
-    for (std::int64_t j = 0; j < visible; ++j) row[j] *= t.rule->factor;
-    std::fill(row + visible, row + t.keys, kMinusInfinity);
+    const auto in_tile = [&t](std::int64_t key) { return std::clamp<std::int64_t>(key - t.first_key, 0, t.keys); };
+    const std::int64_t begin = in_tile(t.rule->shape.first_key(t.first_query + i));
+    const std::int64_t end = in_tile(t.rule->key_limit(t.first_query + i));
+    std::fill(row, row + begin, kMinusInfinity);
+    for (std::int64_t j = begin; j < end; ++j) row[j] *= t.rule->factor;
+    std::fill(row + end, row + t.keys, kMinusInfinity);
   }
 }
 

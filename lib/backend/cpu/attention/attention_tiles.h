@@ -50,12 +50,13 @@ inline float joint_factor(double a, double b, double c = 1.0) { return static_ca
 
 /// How a product of Q and K becomes logits: factor and mask.
 struct LogitRule {
-  explicit LogitRule(const AttentionShape& shape, const OperandView& q, const OperandView& k);
+  explicit LogitRule(const AttentionShape& of, const OperandView& q, const OperandView& k);
   /// Query `position` sees the keys below this index.
-  std::int64_t key_limit(std::int64_t position) const { return causal ? position + 1 : seq; }
+  std::int64_t key_limit(std::int64_t position) const { return shape.end_key(position); }
+  /// The first tile of keys that query `position`, or a later one, sees: the keys before it take no part.
+  std::int64_t first_tile(std::int64_t position) const { return shape.first_key(position) / kKeyTile * kKeyTile; }
 
-  std::int64_t seq;
-  bool causal;
+  AttentionShape shape;
   float factor;
 };
 

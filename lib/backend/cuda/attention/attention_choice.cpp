@@ -13,14 +13,14 @@ bool sixteen_bits(DType dtype) { return dtype == DType::kBF16 || dtype == DType:
 
 bool suits_cudnn(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
-  return call.cudnn && call.aligned && shape.dropout == 0.0f && shape.seq >= kShortestForCudnn &&
+  return call.cudnn && call.aligned && shape.window == 0 && shape.dropout == 0.0f && shape.seq >= kShortestForCudnn &&
          shape.head_dim % 16 == 0;
 }
 
 bool suits_tensor(const AttentionCall& call) {
   const AttentionShape& shape = call.shape;
   const auto taken = [](DType dtype) { return dtype == DType::kBF16 || is_float8(dtype); };
-  return call.hopper && call.aligned && (shape.head_dim == 64 || shape.head_dim == 128) &&
+  return call.hopper && call.aligned && shape.window == 0 && (shape.head_dim == 64 || shape.head_dim == 128) &&
          shape.softmax_scale >= kLeastSoftmaxScale && taken(call.operands) && taken(call.grad_o);
 }
 

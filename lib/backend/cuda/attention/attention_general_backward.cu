@@ -57,7 +57,7 @@ struct Pass {
 __device__ void differentiate_softmax(const Pass& pass, std::int64_t first_query, std::int64_t first_key,
                                       AttentionCast& s_cast, AttentionCast& grad_p_cast, Operands& operands, Tile& p,
                                       Tile& grad_s) {
-  compute_logits(pass.args.q, pass.q_head, first_query, pass.args.k, pass.k_head, first_key, pass.args.shape.causal,
+  compute_logits(pass.args.q, pass.q_head, first_query, pass.args.k, pass.k_head, first_key, pass.args.shape,
                  pass.logit_factor, operands, p);
   float products[2][4];
   multiply_rows(pass.args.grad_o.values, pass.q_head, first_query, pass.args.v.values, pass.k_head, first_key, operands,
@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
 
   float grad_q[2][kQueryOutCols / 16] = {};
-  for (std::int64_t key = 0; key < limit; key += kKeys) {
+  for (std::int64_t key = shape.first_key(first_query) / kKeys * kKeys; key < limit; key += kKeys) {
     differentiate_softmax(pass, first_query, key, s_cast, grad_p_cast, shared.operands, shared.p, shared.grad_s);
     const int keys = static_cast<int>(min(static_cast<std::int64_t>(kKeys), limit - key));
     for (int cols = 0; cols < kQueryOutCols / kDepth; ++cols) {
@@ -184,14 +184,17 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t members = shape.heads / shape.kv_heads;
   AttentionCast s_cast(args.s), grad_p_cast(args.grad_p);
 
+  // The queries that see a key of this tile: none before it under the causal mask, none beyond the window.
+  const std::int64_t first_query = shape.causal ? first_key / kQueries * kQueries : 0;
+  const std::int64_t end_query =
+      shape.window == 0 ? shape.seq : min(shape.seq, first_key + static_cast<std::int64_t>(kKeys) + shape.window - 1);
+
   KeyGradient group_k, group_v;
   HeadColumns k_head{shape.batch, sequence, kv_head, shape.head_dim, shape.seq};
   for (std::int64_t member = 0; member < members; ++member) {
     const Pass pass(args, sequence, kv_head * members + member, row_dots);
     KeyGradient grad_k, grad_v;
-    // Under the causal mask earlier queries do not see this tile of keys.
-    for (std::int64_t query = shape.causal ? first_key / kQueries * kQueries : 0; query < shape.seq;
-         query += kQueries) {
+    for (std::int64_t query = first_query; query < end_query; query += kQueries) {
       differentiate_softmax(pass, query, first_key, s_cast, grad_p_cast, shared.operands, shared.p, shared.grad_s);
       load_tile<kQueries, kKeyOutCols>(args.q.values, pass.q_head, query, first_col, shared.q);
       load_tile<kQueries, kKeyOutCols>(args.grad_o.values, pass.q_head, query, first_col, shared.grad_o);

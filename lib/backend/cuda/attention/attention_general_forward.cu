@@ -44,17 +44,18 @@ __global__ void __launch_bounds__(kThreads)
   HeadColumns k_head = q_head;
   k_head.head = head / (shape.heads / shape.kv_heads);
   const std::int64_t rows = min(static_cast<std::int64_t>(kQueries), shape.seq - first_query);
-  const std::int64_t limit = shape.causal ? first_query + rows : shape.seq;
+  const std::int64_t limit = shape.end_key(first_query + rows - 1);
+  const std::int64_t begin = shape.first_key(first_query) / kKeys * kKeys;
   const float factor = joint_factor(scale_inv_of(args.q), scale_inv_of(args.k), shape.softmax_scale);
   const int thread = static_cast<int>(threadIdx.x);
   const int across = thread % 16, down = thread / 16;
   const auto logits_of = [&](std::int64_t key) {
-    compute_logits(args.q, q_head, first_query, args.k, k_head, key, shape.causal, factor, shared.operands, shared.p);
+    compute_logits(args.q, q_head, first_query, args.k, k_head, key, shape, factor, shared.operands, shared.p);
     __syncthreads();
   };
 
   float maxima[2] = {kMinusInfinity, kMinusInfinity};
-  for (std::int64_t key = 0; key < limit; key += kKeys) {
+  for (std::int64_t key = begin; key < limit; key += kKeys) {
     logits_of(key);
     raise_maxima(shared.p, maxima);
   }
@@ -68,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 
   // Eight threads per row, each with one of the kLanes partial sums.
   double sum = 0;
-  for (std::int64_t key = 0; key < limit; key += kKeys) {
+  for (std::int64_t key = begin; key < limit; key += kKeys) {
     logits_of(key);
     const float shift = shared.lse[thread / kLanes];
     float lane = 0.0f;
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
   const AttentionDropout dropout(shape, sequence, head);
   AttentionCast s_cast(args.s);
   float o[2][kOutCols / 16] = {};
-  for (std::int64_t key = 0; key < limit; key += kKeys) {
+  for (std::int64_t key = begin; key < limit; key += kKeys) {
     logits_of(key);
     for (int i = 0; i < 2; ++i)
       for (int c = 0; c < 4; ++c) {

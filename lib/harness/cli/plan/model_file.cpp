@@ -113,16 +113,35 @@ void check_parts(const JsonReader& config) {
       found->refuse_for(fmt::format("is not null, and this program has no {}", foreign.what));
 }
 
-/// True if attention reads a window of tokens.
-bool uses_window(const JsonReader& config, const ModelType& type) {
+/// Refuses a file whose layers do not all have the window.
+void check_all_have_window(const JsonReader& config) {
+  constexpr const char* kEqual = "and this program's layers are equal";
+  if (const auto layers = config.find("layer_types"))
+    return layers->each_item([&](const JsonReader& layer) {
+      if (!layer.is_text("sliding_attention"))
+        config.at("layer_types").refuse_for(fmt::format("has layers with a window and others, {}", kEqual));
+    });
+  if (const auto first = config.find("max_window_layers"); first && first->integer(0, kMostSize) > 0)
+    first->refuse_for(fmt::format("is {}, the layers without a window, {}", first->integer(0, kMostSize), kEqual));
+}
+
+/// The most tokens that a query sees, in every layer; 0: all.
+std::int64_t window_of(const JsonReader& config, const ModelType& type, std::int64_t seq) {
   bool used = flag_or(config, "use_sliding_window", type.uses_window);
   if (const auto layers = config.find("layer_types"))
     layers->each_item([&](const JsonReader& layer) { used = used || layer.is_text("sliding_attention"); });
-  return used;
+  const auto window = config.find("sliding_window");
+  if (!window && used && config.find("layer_types"))
+    config.at("layer_types").refuse_for("has sliding_attention, but the file has no sliding_window");
+  if (!window || !used) return 0;
+  const std::int64_t tokens = window->integer(1, INT32_MAX);
+  if (tokens >= seq) return 0;
+  check_all_have_window(config);
+  return tokens;
 }
 
 /// Refuses layers that differ from this program's in what they compute or hold.
-void check_layers(const JsonReader& config, const ModelType& type, std::int64_t seq) {
+void check_layers(const JsonReader& config, const ModelType& type) {
   if (const auto activation = config.find(type.activation); activation && !activation->is_text(type.activation_is))
     activation->refuse(fmt::format("{}, the activation of this program's {} layers", type.activation_is, type.form));
   if (const auto bias = config.find("attention_bias"); bias && bias->flag())
@@ -131,21 +150,13 @@ void check_layers(const JsonReader& config, const ModelType& type, std::int64_t 
         "biases of all products, or only of Q, K and V");
   if (const auto bias = config.find("mlp_bias"); bias && bias->flag())
     bias->refuse_for("is true, and this program has no biases of only the MLP");
-  if (const auto window = config.find("sliding_window"); window && uses_window(config, type))
-    if (const std::int64_t tokens = window->integer(1, INT32_MAX); tokens < seq)
-      window->refuse_for(
-          fmt::format("is {}, fewer than the {} tokens of a sequence, and this program's attention reads "
-                      "all of them; set {} to {}, or sliding_window to null",
-                      tokens, seq, type.seq, tokens));
-  if (config.find("layer_types") && !config.find("sliding_window") && uses_window(config, type))
-    config.at("layer_types").refuse_for("has sliding_attention, and this program's attention reads all tokens");
 }
 
 CellConfig model_of(const JsonReader& config, const std::string& name) {
   check_parts(config);
   const ModelType& type = model_type_of(config);
   const std::int64_t seq = std::min(config_size(config, type.seq), kLongestSequence);
-  check_layers(config, type, seq);
+  check_layers(config, type);
   KnownModel sizes{.name = name,
                    .layers = config_size(config, type.layers),
                    .hidden = config_size(config, type.hidden),
@@ -163,7 +174,9 @@ CellConfig model_of(const JsonReader& config, const std::string& name) {
                                         : config_size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
   if (sizes.head_dim == 0 && sizes.hidden % sizes.heads != 0)
     config.at(type.heads).refuse_for(fmt::format("does not divide {}, and the file has no head_dim", type.hidden));
-  return sizes.cell();
+  CellConfig cell = sizes.cell();
+  cell.model.window = window_of(config, type, seq);
+  return cell;
 }
 
 /// "Llama-3-8B" of "models/Llama-3-8B/config.json": the file's own name if it is not config.json.

@@ -12,7 +12,7 @@ bool is_model_file(const std::string& model);
 /// The model that a Hugging Face config.json describes: `model_type` gpt2, llama, mistral, qwen2 or qwen3. Its
 /// sequences are as long as the model allows, but at most 8192 tokens. Throws Error, which names file and key, for
 /// other types, for a file that is none, and for layers that this program does not have: experts, low-rank keys and
-/// values, caps of logits, other activations, a sliding window that is shorter than a sequence.
+/// values, caps of logits, other activations, a sliding window of only some layers.
 CellConfig read_model_file(const std::string& path);
 
 }  // namespace fp8lab

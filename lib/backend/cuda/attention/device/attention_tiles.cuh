@@ -64,14 +64,14 @@ __device__ inline void multiply_rows(const MatrixView& a, const HeadColumns& a_h
 /// Logits of a tile; -inf if masked or beyond the sequence.
 __device__ inline void compute_logits(const OperandView& q, const HeadColumns& q_head, std::int64_t first_query,
                                       const OperandView& k, const HeadColumns& k_head, std::int64_t first_key,
-                                      bool causal, float factor, Operands& shared, Tile& logits) {
+                                      const AttentionShape& shape, float factor, Operands& shared, Tile& logits) {
   float sums[2][4];
   multiply_rows(q.values, q_head, first_query, k.values, k_head, first_key, shared, sums);
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 2; ++i)
     for (int c = 0; c < 4; ++c) {
       const std::int64_t query = first_query + 2 * down + i, key = first_key + across + 16 * c;
-      const bool visible = key < (causal ? query + 1 : q_head.seq) && key < q_head.seq;
+      const bool visible = key >= shape.first_key(query) && key < shape.end_key(query) && key < q_head.seq;
       logits[2 * down + i][across + 16 * c] = visible ? sums[i][c] * factor : kMinusInfinity;
     }
 }
