@@ -76,6 +76,18 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     all.push_back(cell);
   }
   if (!has_fusible_mlp) return all;
+  if (base.model.form == "llama") {
+    CellConfig cell = base;
+    cell.model.experts = 5;
+    cell.model.top_k = 2;
+    cell.model.expert_ffn = base.model.ffn;
+    all.push_back(cell);
+    cell.training.checkpoint = "full";
+    cell.training.micro_batches = 2;
+    cell.model.experts = 3;
+    cell.model.top_k = 1;
+    all.push_back(cell);
+  }
   for (const char* kept : {"selective", "selective_alternate"})
     for (const char* op_fuser : {"none", "mlp"}) {
       CellConfig cell = base;
@@ -104,7 +116,8 @@ std::string describe(const CellConfig& cell) {
          (cell.training.fp8_attention ? ", fp8 attention" : "") + (cell.training.fp8_mha ? ", fp8 mha" : "") +
          ", loss " + std::string(cell.training.loss.text()) + ", optimizer " +
          std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
-         ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim);
+         ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim) +
+         ", top_k " + std::to_string(cell.model.top_k);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

@@ -26,7 +26,7 @@ class Moment {
   virtual ~Moment() = default;
 };
 
-/// Observer of casts to eight bits.
+/// Observer of casts to eight bits, and of choices that no later value shows.
 class CastWatch {
  public:
   virtual ~CastWatch() = default;
@@ -34,6 +34,8 @@ class CastWatch {
   virtual void saw_cast(Device& device, const Tensor& x, const QuantizedTensor& made) = 0;
   /// Called before a cast of values that are never stored, which saw_cast() will not be called for.
   virtual void missed_cast() {}
+  /// Called after the router called `router` chose `experts`, i32 [tokens, choices].
+  virtual void saw_choices(Device& /*device*/, std::string_view /*router*/, const Tensor& /*experts*/) {}
   /// True if layers should store what they cast while this watches: the same bits, in more memory.
   virtual bool needs_stored() const { return false; }
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/expert_kernels.h"
 #include "core/float_bits.h"
 #include "recipe/recipe.h"
 #include "tensor/view.h"
@@ -535,6 +536,12 @@ struct ListOpArgs {
   KERNEL(attention_merge, AttentionMergeArgs)              \
   KERNEL(embedding_forward, EmbeddingForwardArgs)          \
   KERNEL(embedding_backward, EmbeddingBackwardArgs)        \
+  KERNEL(route, RouteArgs)                                 \
+  KERNEL(route_backward, RouteBackwardArgs)                \
+  KERNEL(group_rows, GroupRowsArgs)                        \
+  KERNEL(permute, PermuteArgs)                             \
+  KERNEL(unpermute, UnpermuteArgs)                         \
+  KERNEL(unpermute_weights, UnpermuteWeightsArgs)          \
   KERNEL(cross_entropy_forward, CrossEntropyForwardArgs)   \
   KERNEL(cross_entropy_backward, CrossEntropyBackwardArgs) \
   KERNEL(sum_loss, SumLossArgs)                            \

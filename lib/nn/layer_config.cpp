@@ -49,6 +49,10 @@ std::vector<std::int64_t> LayerConfig::group_rows() const {
   return rows;
 }
 
+std::int64_t row_multiple(const Recipe& recipe) {
+  return recipe.quantized ? std::lcm(recipe.rows_multiple, recipe.cols_multiple) : 1;
+}
+
 const LayerForm& layer_form(std::string_view name) { return row_by_name(kForms, "form", name); }
 
 }  // namespace fp8lab

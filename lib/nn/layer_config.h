@@ -19,6 +19,10 @@ struct LayerForm {
   bool rope = false;
 };
 
+/// Rows to a multiple of which the tokens of each expert in a mixture are padded: its products read them along rows and
+/// along columns. 1 if the recipe does not quantize.
+std::int64_t row_multiple(const Recipe& recipe);
+
 std::span<const LayerForm> form_table();
 /// The form called `name`. Throws Error listing the known names if there is none.
 const LayerForm& layer_form(std::string_view name);
@@ -32,7 +36,7 @@ struct LayerConfig {
   bool qkv_bias_alone = false;       ///< the product that makes Q, K and V has a bias though the form has none
   std::int64_t window = 0;           ///< tokens that a query sees, its own and those before it; 0: all of them
   bool qk_norm = false;              ///< RMSNorm of every head of Q and K, before the rotary embedding
-  std::int64_t ffn = 0;
+  std::int64_t ffn = 0;              ///< inner width of the MLP, or of each expert in a mixture
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   bool fp8_attention = false;          ///< if the recipe has formats for attention
@@ -40,7 +44,8 @@ struct LayerConfig {
   bool fp8_mha = false;                ///< with both of these: linear layers and attention exchange eight bits
   bool fuse_mlp = false;               ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
-  std::int64_t experts = 4;   ///< experts of a grouped linear
+  std::int64_t experts = 4;   ///< experts of a grouped linear, or of a mixture
+  std::int64_t top_k = 0;     ///< experts of a token in a mixture; 0: one MLP for all tokens
   bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
 
   std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }
@@ -48,6 +53,7 @@ struct LayerConfig {
   /// True if Q and K change between the product that makes them and attention.
   bool rewrites_qkv() const { return form.rope || qk_norm; }
   std::int64_t tokens() const { return seq * batch; }
+  bool routes_tokens() const { return top_k > 0; }
   /// Rows of each expert's group, in order; they add up to tokens(). An even split has equal groups; rows that the
   /// experts do not divide make some groups larger by one. The groups of an uneven split are multiples of
   /// gcd(tokens, 128), so that the blocks of a recipe that fit all tokens fit all groups.

@@ -27,7 +27,14 @@ Matrices group_products(const LayerConfig& config) {
   return all;
 }
 
+/// The rows of all inputs are multiples of what recipes need: the layer pads them.
+Matrices expert_products(const LayerConfig& config) {
+  return {{"weight of an expert's fc1", config.activation_inputs(), config.hidden},
+          {"weight of an expert's fc2", config.hidden, config.ffn}};
+}
+
 Matrices mlp_products(const LayerConfig& config) {
+  if (config.routes_tokens()) return expert_products(config);
   return {{"fc1 input", config.tokens(), config.hidden},
           {"fc1 weight", config.activation_inputs(), config.hidden},
           {"fc1 gradient", config.tokens(), config.activation_inputs()},
@@ -70,13 +77,16 @@ constexpr std::array<std::string_view, 4> kGroupedKeys{"model.bias", "model.expe
                                                        "training.cache_weights"};
 constexpr std::array<std::string_view, 4> kNormLinearKeys{"model.form", "model.bias", "training.fused_quantize",
                                                           "training.cache_weights"};
-constexpr std::array<std::string_view, 7> kMlpKeys{"model.form",
-                                                   "model.ffn",
-                                                   "model.op_fuser",
-                                                   "model.bias",
-                                                   "model.scaled_residuals",
-                                                   "training.fused_quantize",
-                                                   "training.cache_weights"};
+constexpr std::array<std::string_view, 10> kMlpKeys{"model.form",
+                                                    "model.ffn",
+                                                    "model.experts",
+                                                    "model.top_k",
+                                                    "model.expert_ffn",
+                                                    "model.op_fuser",
+                                                    "model.bias",
+                                                    "model.scaled_residuals",
+                                                    "training.fused_quantize",
+                                                    "training.cache_weights"};
 constexpr std::array<std::string_view, 14> kAttentionKeys{"model.form",
                                                           "model.heads",
                                                           "model.kv_heads",
@@ -91,13 +101,16 @@ constexpr std::array<std::string_view, 14> kAttentionKeys{"model.form",
                                                           "training.fp8_attention",
                                                           "training.fp8_attention_backward",
                                                           "training.fp8_mha"};
-constexpr std::array<std::string_view, 16> kTransformerKeys{"model.form",
+constexpr std::array<std::string_view, 19> kTransformerKeys{"model.form",
                                                             "model.heads",
                                                             "model.kv_heads",
                                                             "model.head_dim",
                                                             "model.window",
                                                             "model.qk_norm",
                                                             "model.ffn",
+                                                            "model.experts",
+                                                            "model.top_k",
+                                                            "model.expert_ffn",
                                                             "model.op_fuser",
                                                             "model.bias",
                                                             "model.scaled_residuals",

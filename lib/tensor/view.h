@@ -29,6 +29,10 @@ struct MatrixView {
     return {
         .data = data, .dtype = dtype, .rows = cols, .cols = rows, .row_stride = col_stride, .col_stride = row_stride};
   }
+  /// `count` rows from `first` on.
+  MatrixView row_range(std::int64_t first, std::int64_t count) const {
+    return transposed().columns(first, count).transposed();
+  }
   /// `count` columns from `first` on.
   MatrixView columns(std::int64_t first, std::int64_t count) const {
     MatrixView part = *this;
@@ -52,6 +56,15 @@ struct ScaleView {
   std::int64_t storage_elems = 0;
 
   bool per_tensor() const { return block_cols == 0; }
+  /// The scales of the matrix from element (row, col) on, which begins a block. `storage_elems` still counts all of
+  /// them.
+  ScaleView from(std::int64_t row, std::int64_t col) const {
+    if (data == nullptr || per_tensor()) return *this;
+    ScaleView part = *this;
+    part.data +=
+        (row / block_rows * row_stride + col / block_cols * col_stride) * static_cast<std::int64_t>(size_bytes(dtype));
+    return part;
+  }
 };
 
 /// A matrix with or without scales: value(i, j) = values(i, j) * scale_inv(i, j).
@@ -60,6 +73,13 @@ struct OperandView {
   ScaleView scales;
 
   bool quantized() const { return scales.data != nullptr; }
+  /// `count` rows, or columns, from `first` on, which begins a block of scales.
+  OperandView row_range(std::int64_t first, std::int64_t count) const {
+    return {.values = values.row_range(first, count), .scales = scales.from(first, 0)};
+  }
+  OperandView columns(std::int64_t first, std::int64_t count) const {
+    return {.values = values.columns(first, count), .scales = scales.from(0, first)};
+  }
 };
 
 }  // namespace fp8lab

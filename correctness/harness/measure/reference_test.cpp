@@ -62,9 +62,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
     if (!llama) shapes[name + ".beta"] = {1, hidden};
   };
   const auto mlp = [&](const std::string& name) {
+    const std::int64_t experts = routes_tokens(cell.model) ? cell.model.experts : 1;
     norm(name + ".norm");
-    linear(name + ".fc1", hidden, llama ? 2 * ffn : ffn);
-    linear(name + ".fc2", ffn, hidden);
+    linear(name + ".fc1", hidden, experts * (llama ? 2 * ffn : ffn));
+    linear(name + ".fc2", ffn, experts * hidden);
+    if (routes_tokens(cell.model)) linear(name + ".router", hidden, experts);
   };
   const std::string name = "layers[0]";
   if (layer == "linear" || layer == "layernorm_linear") linear(name, hidden, hidden);
@@ -100,7 +102,8 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* kind : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
                            "transformer_layer", "language", "language_tied"})
-    for (const auto& [form, dropout] : {std::pair("gpt", 0.0), std::pair("llama", 0.0), std::pair("gpt", 0.3)}) {
+    for (const auto& [form, dropout, top_k] : {std::tuple("gpt", 0.0, 0), std::tuple("llama", 0.0, 0),
+                                               std::tuple("gpt", 0.3, 0), std::tuple("llama", 0.0, 2)}) {
       const bool language = std::string_view(kind).starts_with("language");
       const char* const layer = language ? "transformer_layer" : kind;
       CellConfig cell;
@@ -115,6 +118,7 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
                     .batch = 2,
                     .dropout = dropout,
                     .experts = 3,
+                    .top_k = top_k,
                     .split = GroupSplit::kUneven};
       if (form == std::string_view("llama")) {
         cell.model.head_dim = 6;
@@ -147,6 +151,36 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         EXPECT_NEAR(slope, expected, 1e-7 * (1.0 + std::abs(expected))) << kind << ' ' << form << ' ' << name;
       }
     }
+}
+
+// Two logits that differ by less than two steps of BF16 in their largest term are nearly tied, and by more they are
+// not.
+TEST(ReferenceModel, ChoicesOfTheRuntimeAreTakenIfLogitsAreNearlyTied) {
+  CellConfig cell;
+  cell.model = {.layer = "layernorm_mlp", .form = "llama", .hidden = 2, .ffn = 3, .seq = 1, .experts = 3, .top_k = 1};
+  NamedMatrices parameters = parameters_of(cell);
+  parameters.at("layers[0].norm.gamma").values = {1.0, 1.0};
+  Matrix x(1, 2);
+  x.values = {1.0, 1.0};  // normed to itself
+  const auto output = [&](double ahead, const std::vector<std::int32_t>& seen) {
+    parameters.at("layers[0].router.weight").values = {0.5, 0.5, 0.5 + ahead, 0.5, 0.25, 0.25};
+    reference_step::Model model(cell, "bf16", true);
+    const reference_step::SeenChoices choices{{"layers[0].router.weight", seen}};
+    if (!seen.empty()) model.set_seen_choices(&choices);
+    return model.run(x, Matrix(), parameters).output.values;
+  };
+  constexpr double kLittle = 0x1p-8, kMuch = 0x1p-5;
+  const auto second = output(kMuch, {});
+  const auto first = output(-kMuch, {});
+  EXPECT_NE(first, second);
+  EXPECT_EQ(output(kLittle, {}), second);
+  EXPECT_EQ(output(kLittle, {1}), second);
+  EXPECT_EQ(output(kLittle, {0}), first);
+  EXPECT_EQ(output(-kLittle, {1}), second);
+  EXPECT_EQ(output(kMuch, {0}), second) << "a choice of a smaller logit is a fault";
+  EXPECT_EQ(output(kLittle, {2}), second);
+  EXPECT_EQ(output(kLittle, {7}), second);
+  EXPECT_EQ(output(kLittle, {0, 1}), second) << "not one choice for each token";
 }
 
 TEST(ReferenceModel, MasksOfDropoutFollowTheStepAndTheRows) {

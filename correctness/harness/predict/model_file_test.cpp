@@ -33,6 +33,14 @@ constexpr const char* kQwen3 = R"({"model_type": "qwen3", "hidden_size": 1024, "
 constexpr const char* kNemo = R"({"model_type": "mistral", "hidden_size": 5120, "intermediate_size": 14336,
   "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 131072,
   "max_position_embeddings": 131072, "sliding_window": null})";
+constexpr const char* kMixtral = R"({"model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14336,
+  "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "vocab_size": 32000, "hidden_act": "silu",
+  "max_position_embeddings": 32768, "num_experts_per_tok": 2, "num_local_experts": 8, "sliding_window": null})";
+constexpr const char* kQwen3Moe = R"({"model_type": "qwen3_moe", "hidden_size": 2048, "intermediate_size": 6144,
+  "num_attention_heads": 32, "num_hidden_layers": 48, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+  "max_position_embeddings": 40960, "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
+  "moe_intermediate_size": 768, "norm_topk_prob": true, "num_experts": 128, "num_experts_per_tok": 8,
+  "sliding_window": null, "use_sliding_window": false})";
 constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_ctx": 1024,
   "n_positions": 1024, "vocab_size": 50257, "activation_function": "gelu_new"})";
 
@@ -72,6 +80,8 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters(read(kQwen3)), 596049920);
   EXPECT_EQ(parameters(read(changed(kQwen3, "\"head_dim\": 128, ", ""))), 596049920) << "128 by default";
   EXPECT_EQ(parameters(read(kNemo)), 12247782400);
+  EXPECT_EQ(parameters(read(kMixtral)), 46702792704);
+  EXPECT_EQ(parameters(read(kQwen3Moe)), 30532122624);
 }
 
 TEST(ModelFile, HasAWindowThatIsShorterThanASequence) {
@@ -93,6 +103,8 @@ TEST(ModelFile, HasTheLayersOfTheKnownModel) {
   equals(read(kQwen), "qwen2.5-7b");
   equals(read(kQwen3), "qwen3-0.6b");
   equals(read(kNemo), "mistral-nemo-12b");
+  equals(read(kMixtral), "mixtral-8x7b");
+  equals(read(kQwen3Moe), "qwen3-30b-a3b");
   // A head_dim of hidden / heads is left out: the figures of more libraries cover such models.
   EXPECT_EQ(read(changed(kLlama, "{\"model", "{\"head_dim\": 128, \"model")).model.head_dim, 0);
 }
@@ -107,10 +119,18 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       changed(kLlama, "\"llama\"", "\"gemma2\""),
       "`model_type` is gemma2, which has GeGLU, norms behind attention and MLP, caps of logits, and sliding windows; "
       "this program's layers lack that");
-  refused(changed(kLlama, "\"llama\"", "\"bert\""),
-          "`model_type` must be one of gpt2, llama, mistral, qwen2 or qwen3, whose layers this program has, but is the "
-          "text \"bert\"");
-  refused(changed(kLlama, "\"llama\"", "\"qwen3_moe\""), "`model_type` is qwen3_moe, which has a mixture of experts");
+  refused(
+      changed(kLlama, "\"llama\"", "\"bert\""),
+      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, mixtral or qwen3_moe, whose layers this program "
+      "has, but is the text \"bert\"");
+  refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
+  refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
+  refused(changed(kQwen3Moe, "\"norm_topk_prob\": true, ", ""), "without norm_topk_prob: true");
+  refused(changed(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
+          "`decoder_sparse_step` is not 1");
+  refused(changed(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [3]"),
+          "`mlp_only_layers` names layers with one MLP");
+  refused(changed(kMixtral, "\"num_experts_per_tok\": 2, ", ""), "num_experts_per_tok");
   refused(changed(kLlama, "{\"model", "{\"kv_lora_rank\": 512, \"model"),
           "`kv_lora_rank` is not null, and this program has no low-rank keys and values (MLA)");
   const std::string window = changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",

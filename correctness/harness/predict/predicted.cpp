@@ -108,8 +108,8 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate&
 
 bool can_run(const CellConfig& cell) {
   const bool attends_plainly = !cell.training.fp8_attention && cell.context_parallel == 1;
-  if (is_selective(cell.training.checkpoint) && (cell.model.layer != "transformer_layer" || !attends_plainly))
-    return false;
+  const bool can_keep_results = cell.model.layer == "transformer_layer" && cell.model.top_k == 0 && attends_plainly;
+  if (is_selective(cell.training.checkpoint) && !can_keep_results) return false;
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
     const LayerConfig config = model_options(cell).config;
@@ -135,6 +135,13 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
   model.qk_norm = draw.chance();
   model.window = draw.chance() ? 0 : model.seq / 2;
+  model.top_k = 0;
+  const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";
+  if (has_mlp && model.form == "llama" && draw.chance()) {
+    model.experts = draw.of<std::int64_t>({1, 2, 5, 16});
+    model.top_k = std::min<std::int64_t>(model.experts, draw.upto(3));
+    model.expert_ffn = draw.chance() ? 0 : unit * draw.upto(4);
+  }
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
   model.split = draw.of({"even", "uneven"});

@@ -52,6 +52,8 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"model.kv_heads", {"1"}},
       {"model.head_dim", {"32"}},
       {"model.experts", {"2"}},
+      {"model.top_k", {"2"}},
+      {"model.expert_ffn", {"256"}},
       {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
       {"training.final_learning_rate", {"0.04"}},
@@ -154,6 +156,11 @@ const std::vector<Context>& contexts() {
       {"parameters in f32", [](CellConfig& cell) { cell.training.param_dtype = ParamDType::kF32; }},
       {"micro-batches", [](CellConfig& cell) { cell.training.micro_batches = 2; }},
       {"bias", [](CellConfig& cell) { cell.model.bias = Bias::kAll; }},
+      {"experts",
+       [](CellConfig& cell) {
+         cell.model.top_k = 1;
+         cell.model.form = "llama";
+       }},
       {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
   };
   return kContexts;

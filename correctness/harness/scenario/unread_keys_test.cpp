@@ -39,9 +39,9 @@ const std::string kMeta = "device: meta\nmeasure: [memory]\n";
 
 TEST(UnreadKeys, AKeyThatTheLayerDoesNotRead_IsRefusedWithItsPlaceAndTheLayersKeys) {
   const std::string errors =
-      errors_of("model: {layer: transformer_layer, hidden: 64, heads: 2, seq: 32, experts: 8}\n" + kMeta);
+      errors_of("model: {layer: transformer_layer, hidden: 64, heads: 2, seq: 32, split: even}\n" + kMeta);
   EXPECT_TRUE(has(errors,
-                  "4:66: `model.experts` has no effect: layer transformer_layer does not read it, "
+                  "4:66: `model.split` has no effect: layer transformer_layer does not read it, "
                   "grouped_linear does; remove it, or write `layer: grouped_linear`"))
       << errors;
   EXPECT_TRUE(has(errors, "form, heads, kv_heads, head_dim, qk_norm, ffn")) << errors;

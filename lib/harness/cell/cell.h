@@ -121,9 +121,11 @@ struct ModelConfig {
   std::int64_t ffn = 0;       ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
-  Word<OpFuser> op_fuser = OpFuser::kNone;     ///< mlp: build the MLP as one fused chain of operations
-  double dropout = 0.0;                        ///< attention and hidden dropout probability
-  std::int64_t experts = 4;                    ///< experts of grouped_linear
+  Word<OpFuser> op_fuser = OpFuser::kNone;  ///< mlp: build the MLP as one fused chain of operations
+  double dropout = 0.0;                     ///< attention and hidden dropout probability
+  std::int64_t experts = 4;                 ///< experts of grouped_linear, or of a mixture
+  std::int64_t top_k = 0;       ///< experts of a token in a mixture, which replaces the MLP; 0: one MLP for all tokens
+  std::int64_t expert_ffn = 0;  ///< inner width of an expert in a mixture; 0: the width of the MLP, `ffn`
   Word<GroupSplit> split = GroupSplit::kEven;  ///< uneven: groups of different sizes, one of them empty
   std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
@@ -249,6 +251,15 @@ struct ValidationLoss {
 
 /// The most losses that results keep, and the most of validations.
 inline constexpr std::size_t kMostLosses = 1024;
+
+/// True if the MLP of each layer is a mixture of experts.
+inline bool routes_tokens(const ModelConfig& model) { return model.top_k > 0; }
+
+/// Inner width of the MLP, or of each expert in a mixture.
+inline std::int64_t mlp_width(const ModelConfig& model) {
+  if (routes_tokens(model) && model.expert_ffn > 0) return model.expert_ffn;
+  return model.ffn == 0 ? 4 * model.hidden : model.ffn;
+}
 
 /// Columns of a head of queries, keys or values.
 inline std::int64_t head_dim_of(const ModelConfig& model) {

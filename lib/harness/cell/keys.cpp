@@ -232,7 +232,16 @@ std::vector<Key> make_keys() {
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
       number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
-      integer_key("model.experts", {1, 4096}, "experts of grouped_linear", kModel<&M::experts>),
+      integer_key("model.experts", {1, 4096}, "experts of grouped_linear, or of a mixture of experts (`top_k`)",
+                  kModel<&M::experts>),
+      integer_key(
+          "model.top_k", {1, 4096},
+          "instead of the MLP, a mixture of `experts`, of form llama: a router sends each token to so many of "
+          "them, none is dropped, and the outputs are added with the softmax over their logits (Mixtral, Qwen3); "
+          "with 1 the router has no gradient; default: one MLP for all tokens",
+          kModel<&M::top_k>),
+      integer_key("model.expert_ffn", kWidth, "inner width of each expert in a mixture; default: `ffn`",
+                  kModel<&M::expert_ffn>),
       choice("model.split",
              "grouped_linear: groups of tokens have equal sizes; or different sizes, and one group is empty",
              kModel<&M::split>),

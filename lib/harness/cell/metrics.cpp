@@ -165,7 +165,10 @@ bool moves_every_weight(const CellConfig& cell) {
   constexpr double kHalfAStepBelowOne = 0x1p-9;
   const TrainingConfig& training = cell.training;
   const bool has_idle_expert = cell.model.layer == "grouped_linear" && cell.model.split == GroupSplit::kUneven;
-  if ((training.optimizer != Optimizer::kAdam && training.optimizer != Optimizer::kForeachAdam) || has_idle_expert)
+  // The weight of a token's only expert is 1, whatever the router's logits are.
+  const bool has_idle_router = routes_tokens(cell.model) && cell.model.top_k == 1;
+  if ((training.optimizer != Optimizer::kAdam && training.optimizer != Optimizer::kForeachAdam) || has_idle_expert ||
+      has_idle_router)
     return false;
   const bool keeps_small_steps = training.master_weights != Master::kNone || training.param_dtype == ParamDType::kF32;
   // Steps of the warm-up are not counted, and the cosine has half the learning rate on average.

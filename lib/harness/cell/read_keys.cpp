@@ -97,6 +97,8 @@ bool fuses_casts(const CellConfig& cell) {
 constexpr std::string_view kNothingGathered = "nothing is gathered without sharding";
 constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks`";
 constexpr std::string_view kAttentionInEight = "write `fp8_attention: true`";
+constexpr std::string_view kOneMlp = "one MLP has all tokens";
+constexpr std::string_view kExpertsRemedy = "write `top_k`";
 constexpr std::string_view kVocabularyRemedy = "write `vocabulary`";
 
 constexpr std::array kConditions{
@@ -112,6 +114,16 @@ constexpr std::array kConditions{
               "a model without a vocabulary has no embedding to add them to", kVocabularyRemedy},
     Condition{"model.split", "model.experts", [](const CellConfig& cell) { return cell.model.experts > 1; },
               "one expert has all tokens", "write `experts: 2` or more"},
+    Condition{"model.experts", "model.top_k",
+              [](const CellConfig& cell) { return routes_tokens(cell.model) || cell.model.layer == "grouped_linear"; },
+              kOneMlp, kExpertsRemedy},
+    Condition{"model.expert_ffn", "model.top_k", [](const CellConfig& cell) { return routes_tokens(cell.model); },
+              kOneMlp, kExpertsRemedy},
+    Condition{"model.ffn", "model.expert_ffn",
+              [](const CellConfig& cell) { return !routes_tokens(cell.model) || cell.model.expert_ffn == 0; },
+              "each expert has the width `expert_ffn`, and there is no other MLP", "remove `expert_ffn`"},
+    Condition{"model.op_fuser", "model.top_k", [](const CellConfig& cell) { return !routes_tokens(cell.model); },
+              "a mixture of experts is no chain of operations", "remove `top_k`"},
     Condition{"training.validate_every", "training.validation_batches",
               [](const CellConfig& cell) { return cell.training.validation_batches > 0; },
               "a validation has no batches", "write `validation_batches: 1`"},

@@ -27,6 +27,7 @@ struct Size {
 constexpr std::array kSizes{
     Size{"model.hidden", &ModelConfig::hidden, [](const ModelConfig& m) { return std::lcm(kEveryRecipe, m.heads); }},
     Size{"model.ffn", &ModelConfig::ffn, [](const ModelConfig&) { return kEveryRecipe; }},
+    Size{"model.expert_ffn", &ModelConfig::expert_ffn, [](const ModelConfig&) { return kEveryRecipe; }},
     Size{"model.seq x model.batch", &ModelConfig::seq,
          [](const ModelConfig& m) { return m.layer == "grouped_linear" ? kEveryRecipe * m.experts : kEveryRecipe; }},
 };

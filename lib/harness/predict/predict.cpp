@@ -18,7 +18,9 @@ bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
 
 /// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
-  if (config.subject != "torch" || (arm != Arm::kBf16 && config.training.recipe != "bf16")) return {};
+  if (config.subject != "torch" || routes_tokens(config.model) ||
+      (arm != Arm::kBf16 && config.training.recipe != "bf16"))
+    return {};
   config.training.recipe = "bf16";
   config.training.quantized_weights = false;
   config.subject = CellConfig{}.subject;
@@ -57,7 +59,10 @@ Estimate estimate(const CellConfig& config, Arm arm) {
   return estimate_in(Runtime::kOwn, config, arm);
 }
 
-Estimate torch_at_least(const CellConfig& config, Arm arm) { return estimate_in(Runtime::kTorch, config, arm); }
+Estimate torch_at_least(const CellConfig& config, Arm arm) {
+  if (routes_tokens(config.model)) return {};
+  return estimate_in(Runtime::kTorch, config, arm);
+}
 
 std::map<std::string, double> predict(const CellConfig& config, Arm arm) { return estimate(config, arm).figures; }
 

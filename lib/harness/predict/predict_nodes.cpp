@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/check.h"
+#include "harness/predict/predict_experts.h"
 #include "harness/predict/predict_product.h"
 #include "harness/predict/predict_ring.h"
 #include "harness/predict/predict_torch.h"
@@ -199,7 +200,10 @@ Node fused_mlp(const CellNumbers& cell) {
   return node;
 }
 
-Node mlp(const CellNumbers& cell) { return cell.shape.fused_mlp ? fused_mlp(cell) : norm_mlp(cell); }
+Node mlp(const CellNumbers& cell) {
+  if (cell.shape.top_k > 0) return expert_mlp(cell);
+  return cell.shape.fused_mlp ? fused_mlp(cell) : norm_mlp(cell);
+}
 
 /// The bytes that a norm of Q and K, or their rotation, makes: in the own runtime a packed projection with a copy of V.
 /// PyTorch's norms make only Q and K, and attention reads V from the projection, which the norms have saved. Without

@@ -37,11 +37,11 @@ struct Product {
         completed(cell.casts.any_orientation
                       ? 0
                       : cell.shape.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
-        weight(weight_parameter(cell, out, in)),
+        weight(weight_parameter(cell, cell.shape.matrices * out, in)),
         quantizes_again(cell.casts.operands && cell.sharding.sharded && cell.decisions.requantize_in_backward &&
                         !weight.computes_as_kept && !keeps_copy),
-        copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(out, in)),
-        rows_copy(quantizes_again ? cell.cast_weight_rowwise(out, in) : Cast{}),
+        copy(weight.computes_as_kept ? Cast{} : cell.cast_weight(cell.shape.matrices * out, in)),
+        rows_copy(quantizes_again ? cell.cast_weight_rowwise(cell.shape.matrices * out, in) : Cast{}),
         cached(keeps_copy || weight.computes_as_kept ? Cached::kNever : cell.phase.cached),
         checkpoint(cell.shape.checkpoint),
         kept(cell.shape.keeps_product),
@@ -54,7 +54,7 @@ struct Product {
         forward_amaxes(cell.casts.recipe.histories ? 2 + exchanged.y : 0),
         backward_amaxes(cell.casts.recipe.histories ? 1 + exchanged.grad_x : 0),
         stash(cell.phase.evaluates ? 0 : forward_amaxes * kF32) {
-    if (cached == Cached::kWidened) widen(cell, out, in);
+    if (cached == Cached::kWidened) widen(cell, cell.shape.matrices * out, in);
     // Delayed scaling: each quantized tensor has a scale and a history of amaxes.
     weight.state_before = (forward_amaxes + backward_amaxes) * kF32 * (1 + cell.casts.built_history_rows);
     resized = cell.resized_histories(backward_amaxes, false) +

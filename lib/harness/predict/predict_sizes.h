@@ -47,6 +47,7 @@ struct RecipeNumbers {
   std::string_view name;
   ScaleBytes activation_scales = nullptr;  ///< scales of activations and gradients; null: nothing is cast
   ScaleBytes weight_scales = nullptr;
+  std::int64_t group_rows = 1;         ///< rows to a multiple of which the tokens of an expert are padded
   std::int64_t weight_block = 1;       ///< rows of a block, which no shard of a weight may cut
   bool orientations_differ = false;    ///< column-wise data of weights is not the transpose of row-wise data
   ScaleRows gathered_rowwise = {};     ///< scales that are gathered with the row-wise data of a weight
@@ -199,6 +200,9 @@ struct ShapeNumbers {
   std::int64_t packed;     ///< columns of Q, K and V side by side
   std::int64_t activated;  ///< columns that the activation reads
   std::int64_t experts;
+  std::int64_t top_k;  ///< experts of a token in a mixture; 0: one MLP for all tokens
+  /// Matrices that lie one below the other in the weight of a product: the experts', in the products of a mixture.
+  std::int64_t matrices = 1;
   bool grouped;       ///< there is a product for each expert
   bool qkv_bias;      ///< the product that makes Q, K and V has a bias
   bool qk_norm;       ///< every head of Q and K is normed

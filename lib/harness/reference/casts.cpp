@@ -96,10 +96,23 @@ Casts::Casts(const CellConfig& cell, std::string_view recipe, bool exact)
     scale_ = options.scale_rounding.value_or("rceil") == "floor" ? ScaleRule::kExponentDown : ScaleRule::kExponentUp;
 }
 
-Matrix Casts::stored(Matrix x) const {
-  if (!exact_)
-    for (double& value : x.values) value = rounded(value, storage_);
+Matrix Casts::in_stored_type(Matrix x) const {
+  for (double& value : x.values) value = rounded(value, storage_);
   return x;
+}
+
+Matrix Casts::stored(Matrix x) const { return exact_ ? x : in_stored_type(std::move(x)); }
+
+std::int64_t Casts::rows_of_group() const {
+  if (in_plain_layer_) return 1;
+  switch (scaling_) {
+    case Scaling::kNone: return 1;
+    case Scaling::kDelayed:
+    case Scaling::kCurrent: return 16;
+    case Scaling::kBlock: return 128;
+    case Scaling::kMicroscaling: return 32;
+  }
+  return 1;
 }
 
 Format Casts::format_of(Role role) const { return hybrid_ && role == Role::kGradient ? kE5M2 : kE4M3; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <deque>
 #include <functional>
 #include <map>
@@ -77,6 +78,12 @@ class Casts {
   void enter_layer(std::int64_t layer) { in_plain_layer_ = layer < first_plain_ || layer >= end_of_casts_; }
   /// Rounds every element to the parameters' type.
   Matrix stored(Matrix x) const;
+  /// The same, also if `exact`.
+  Matrix in_stored_type(Matrix x) const;
+  /// A step of the stored type, relative to a number of it.
+  double stored_step() const { return std::ldexp(1.0, -storage_.fraction); }
+  /// Rows to a multiple of which the tokens of an expert are padded in this layer.
+  std::int64_t rows_of_group() const;
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
   /// The largest magnitudes of the matrices that the runtime cast in this step, by place. A tensor's scale follows from

@@ -25,7 +25,8 @@ Matrix column_sums(const Matrix& x) {
   return out;
 }
 
-/// Values computed one after another: the gradient passes them the other way round.
+}  // namespace
+
 Value chained(std::vector<Value> values) {
   Matrix last = values.back().value;
   return {std::move(last), [values = std::move(values)](const Matrix& grad) {
@@ -34,8 +35,6 @@ Value chained(std::vector<Value> values) {
             return out;
           }};
 }
-
-}  // namespace
 
 Matrix Model::product_of(const Operand& of_a, const Matrix& a, const Operand& of_b, const Matrix& b,
                          bool of_forward) const {
@@ -195,6 +194,7 @@ Value Model::layernorm_linear(const std::string& name, const Matrix& x, const Ex
 }
 
 Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
+  if (routes_tokens(cell_.model)) return expert_mlp(name, x);
   Value normed = norm(name + ".norm", x);
   Value first = linear(name + ".fc1", normed.value);
   Value active = activation(first.value);

@@ -19,10 +19,16 @@ struct Value {
   std::function<Matrix(const Matrix&)> backward;
 };
 
+/// Values computed one after another: the gradient passes them the other way round.
+Value chained(std::vector<Value> values);
+
 /// What the runtime's layer read and made in a step: its input, its output and the output's gradient.
 struct SeenLayer {
   Matrix input, output, gradient;
 };
+
+/// The experts that the runtime's routers chose, by the name of the router's weight: token after token.
+using SeenChoices = std::map<std::string, std::vector<std::int32_t>>;
 
 /// Choose the masks of dropout, together with the seed and the name of the place.
 struct Draws {
@@ -66,6 +72,10 @@ class Model {
   void set_casts_weights(bool casts) { casts_.set_casts_weights(casts); }
   /// As Casts::set_seen_amaxes().
   void set_seen_amaxes(const SeenAmaxes* seen) { casts_.set_seen_amaxes(seen); }
+  /// The runtime's choices are taken for tokens whose logits are nearly tied: two correct steps differ in the order of
+  /// FP32 additions, so the same element of a norm's output may be a step or two of the stored type apart. Other tokens
+  /// go to the experts with the largest logits of this step. `seen` must outlive the step; null: no choice is taken.
+  void set_seen_choices(const SeenChoices* seen) { seen_choices_ = seen; }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
   const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
 
@@ -96,6 +106,10 @@ class Model {
   Value layernorm_linear(const std::string& name, const Matrix& x) { return layernorm_linear(name, x, Exchanged{}); }
   Value layernorm_linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value layernorm_mlp(const std::string& name, const Matrix& x);
+  // A mixture of experts (experts.cpp).
+  Value expert_mlp(const std::string& name, const Matrix& x);
+  /// `begins`: the first row of each expert, and the end of the last one.
+  Value experts_linear(const std::string& name, const Matrix& x, const std::vector<std::int64_t>& begins);
   /// RMSNorm of every head of Q and of K.
   Value qk_norm(const std::string& name, const Matrix& qkv);
   Value rotary(const Matrix& qkv);
@@ -126,6 +140,7 @@ class Model {
   const CellConfig& cell_;
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
+  const SeenChoices* seen_choices_ = nullptr;
   Draws draws_;
   SequenceParts parts_;
   NamedMatrices gradients_;

@@ -20,18 +20,21 @@ constexpr double kMostElements = 0x1p52;
 
 Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
-  const double ffn = static_cast<double>(m.ffn == 0 ? 4 * m.hidden : m.ffn);
+  const bool routes = routes_tokens(m);
+  const double experts = routes ? static_cast<double>(m.experts) : 1.0;
+  // A token has a row for each of its experts, and each expert rows of padding.
+  const double ffn = static_cast<double>(mlp_width(m)), ffn_of_token = ffn * (routes ? 128.0 * experts : 1.0);
   const double attended = static_cast<double>(m.heads) * static_cast<double>(head_dim_of(m));
-  const double widest = std::max({hidden, ffn, attended}),
-               weights = hidden * (4.0 * std::max(hidden, attended) + 3.0 * ffn);
+  const double widest = std::max({hidden, ffn_of_token, attended}),
+               weights = hidden * (4.0 * std::max(hidden, attended) + 3.0 * ffn * experts);
   if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
     return BrokenRule{"model.batch",
                       fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52", m.layers,
                                   m.seq, m.batch, widest)};
   if (layers * weights > kMostElements)
-    return BrokenRule{
-        "model.layers",
-        fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers, m.hidden, ffn)};
+    return BrokenRule{"model.layers",
+                      fmt::format("weights of {} layers of hidden {} and ffn {} are above 2^52 elements", m.layers,
+                                  m.hidden, ffn * experts)};
   const double passed = layers * (static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest + weights);
   if (micro_batches > 1 && static_cast<double>(micro_batches) * passed > kMostElements)
     return BrokenRule{"training.micro_batches",
@@ -66,6 +69,26 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
   if (m.form == "llama" && m.head_dim % 2 != 0)
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};
+  return std::nullopt;
+}
+
+/// What a mixture of experts does not support.
+Broken broken_experts_rule(const CellConfig& cell) {
+  const ModelConfig& model = cell.model;
+  if (!routes_tokens(model)) return std::nullopt;
+  if (model.top_k > model.experts)
+    return BrokenRule{"model.top_k", fmt::format("{}, but there are {} experts; write {} or less", model.top_k,
+                                                 model.experts, model.experts)};
+  if (model.form != "llama")
+    return BrokenRule{"model.form", fmt::format("{}, but experts have SwiGLU and no biases; write `form: llama`, or "
+                                                "remove `top_k`",
+                                                model.form)};
+  if (model.bias && *model.bias == Bias::kAll)
+    return BrokenRule{"model.bias", "true, but experts have no biases; remove it, or `top_k`"};
+  if (cell.device == "cuda")
+    return BrokenRule{"model.top_k",
+                      "cuda has no kernels for a mixture of experts yet; write `device: cpu` or `device: meta`, or "
+                      "remove `top_k`"};
   return std::nullopt;
 }
 
@@ -121,6 +144,10 @@ Broken broken_selective_rule(const CellConfig& cell) {
                       fmt::format("{} is for transformer_layer: what the last product of {} returns leaves the layer, "
                                   "and the next layer keeps it; write `full`",
                                   t.checkpoint.text(), cell.model.layer)};
+  if (cell.model.top_k > 0)
+    return BrokenRule{"training.checkpoint", fmt::format("{} keeps the results of products that read all tokens, and none "
+                                                         "of experts; write `full`, or remove `top_k`",
+                                                         t.checkpoint.text())};
   if (t.fp8_attention)
     return BrokenRule{
         "training.fp8_attention",
@@ -299,6 +326,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
     add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
   add_model_rules(cell.model, cell.training.micro_batches, out);
   add(broken_attention_rule(cell, vocabulary));
+  add(broken_experts_rule(cell));
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
   if (!is_broken("model.layers")) add(broken_checkpoint_rule(cell));

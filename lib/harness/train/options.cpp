@@ -55,13 +55,14 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .qkv_bias_alone = model.bias == Bias::kQkv,
           .window = model.window,
           .qk_norm = model.qk_norm,
-          .ffn = model.ffn == 0 ? 4 * model.hidden : model.ffn,
+          .ffn = mlp_width(model),
           .seq = model.seq,
           .batch = model.batch,
           .fp8_attention = fp8_attention,
           .fuse_mlp = model.op_fuser == OpFuser::kMlp,
           .dropout = static_cast<float>(model.dropout),
           .experts = model.experts,
+          .top_k = model.top_k,
           .uneven_split = model.split == GroupSplit::kUneven};
 }
 

@@ -37,7 +37,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
       backward_scales_(build, name + " backward",
                        roles({build.recipe.gradient}, shape.casts_input_gradient, build.recipe.gradient),
                        build.recipe.delayed, false),
-      weight_(make_weight(build, name + ".weight", {shape.out, shape.in},
+      weight_(make_weight(build, name + ".weight", {shape.matrices * shape.out, shape.in},
                           quantizer(build.runtime, forward_scales_, kWeight),
                           shape.to_residual ? build.residual_deviation : build.init_deviation)),
       bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
@@ -167,7 +167,7 @@ LinearCore::Forward LinearCore::forward(Runtime& runtime, Operand x, bool keeps_
   else if (casts_output_)
     result.quantized_y = cast_product(runtime, product, forward_scales_, kOutput);
   else
-    result.y = gemm(runtime.device, product);
+    result.y = output(runtime.device, product);
   if (result.y) kept.keep(result.y);
   if (quantized_again) {
     result.weight.copy.reset();
@@ -217,16 +217,16 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
   if (casts_input_gradient_)
     grad_x.quantized = cast_product(runtime, product, backward_scales_, kGradInput);
   else
-    grad_x.plain = gemm(device, product);
+    grad_x.plain = input_gradient(device, product);
   copy.reset();
   hooks_->after_backward_reads(*weight_);
   if (x_came_quantized) hooks_->before_return(runtime, grad_x, dtype);
   if (came_quantized) complete(runtime, grad.quantized);
   if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
-  weight_->accumulate(device, gemm(device, {.a = grad.columnwise(device.arch()),
-                                            .b = columnwise_of(saved, x, device.arch()),
-                                            .out_dtype = weight_->spec.dtype,
-                                            .holder = weight_->grad_holder}));
+  weight_->accumulate(device, weight_gradient(device, {.a = grad.columnwise(device.arch()),
+                                                       .b = columnwise_of(saved, x, device.arch()),
+                                                       .out_dtype = weight_->spec.dtype,
+                                                       .holder = weight_->grad_holder}));
   return grad_x;
 }
 

@@ -22,6 +22,7 @@ struct LinearShape {
   bool casts_output = false;          ///< y, in the format of activations
   bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
   bool grouped = false;               ///< one of the products of a GroupedLinear
+  std::int64_t matrices = 1;          ///< matrices [out, in] that lie one below the other in the weight
 };
 
 /// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the
@@ -30,6 +31,7 @@ struct LinearShape {
 class LinearCore {
  public:
   LinearCore(Build& build, const std::string& name, const LinearShape& shape);
+  virtual ~LinearCore() = default;
   LinearCore(const LinearCore&) = delete;
   LinearCore& operator=(const LinearCore&) = delete;
 
@@ -59,8 +61,13 @@ class LinearCore {
 
   const std::string& name() const { return name_; }
 
-  // For GroupedLinear, whose cores take each step of a pass together.
  protected:
+  /// The three products; their results are as gemm() returns them.
+  virtual Tensor output(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
+  virtual Tensor input_gradient(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
+  virtual Tensor weight_gradient(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
+
+  // For GroupedLinear, whose cores take each step of a pass together.
   enum ForwardRole { kInput, kWeight, kOutput };
   enum BackwardRole { kGradOutput, kGradInput };
 

@@ -4,6 +4,7 @@
 
 #include "nn/cores/activation_core.h"
 #include "nn/cores/saving.h"
+#include "nn/layers/expert_mlp.h"
 #include "nn/layers/layernorm_mlp.h"
 
 namespace fp8lab {
@@ -124,6 +125,7 @@ Variable OpFuser::forward(Runtime& runtime, const Variable& x) {
 }
 
 std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const LayerConfig& config) {
+  if (config.routes_tokens()) return std::make_unique<ExpertMlp>(build, name, config);
   if (!config.fuse_mlp) return std::make_unique<LayerNormMlp>(build, name, config);
   std::vector<std::unique_ptr<FusibleOp>> ops;
   ops.push_back(std::make_unique<NormOp>(build, name + ".norm", config.form.norm, config.hidden, config.form.bias));

@@ -31,8 +31,9 @@ struct ModelType {
   bool is_tied;                    ///< by default
   bool has_qkv_bias;               ///< Q, K and V have biases, the other products none
   bool has_qk_norm;
-  std::int64_t head_dim;  ///< by default; 0: hidden / heads
-  bool uses_window;       ///< by default, if the file has a `sliding_window`
+  std::int64_t head_dim;          ///< by default; 0: hidden / heads
+  bool uses_window;               ///< by default, if the file has a `sliding_window`
+  std::string_view experts = "";  ///< the key of their number in a mixture; "": one MLP for all tokens
 };
 
 constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, bool has_qk_norm = false,
@@ -55,6 +56,13 @@ constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, b
           uses_window};
 }
 
+/// A type whose MLP is a mixture of experts: the names of their number and width.
+constexpr ModelType of_experts(ModelType type, std::string_view experts, std::string_view expert_ffn) {
+  type.experts = experts;
+  type.ffn = expert_ffn;
+  return type;
+}
+
 constexpr std::array kTypes{
     ModelType{"gpt2", "gpt", "n_layer", "n_embd", "n_head", "", "n_inner", "n_positions", "activation_function",
               "gelu_new", 4, true, false, false, 0, false},
@@ -62,9 +70,11 @@ constexpr std::array kTypes{
     of_llama("mistral", false, false, 0, true),
     of_llama("qwen2", true),
     of_llama("qwen3", false, true, 128),
+    of_experts(of_llama("mixtral", false, false, 0, true), "num_local_experts", "intermediate_size"),
+    of_experts(of_llama("qwen3_moe", false, true), "num_experts", "moe_intermediate_size"),
 };
 
-/// Keys for the number of experts; a model with more than one has layers that this program does not have.
+/// Keys for the number of experts; a model of another type that has more than one has layers that this program lacks.
 constexpr std::array<std::string_view, 3> kExperts{"num_local_experts", "num_experts", "n_routed_experts"};
 
 /// Keys that only models with other layers have, unless they are null.
@@ -104,10 +114,10 @@ const ModelType& model_type_of(const JsonReader& config) {
 }
 
 /// Refuses parts of layers that no type of kTypes has.
-void check_parts(const JsonReader& config) {
+void check_parts(const JsonReader& config, const ModelType& type) {
   for (const std::string_view key : kExperts)
-    if (const auto experts = config.find(key); experts && experts->integer(0, kMostSize) > 1)
-      experts->refuse_for("is above 1, and this program has no mixture of experts");
+    if (const auto experts = config.find(key); experts && key != type.experts && experts->integer(0, kMostSize) > 1)
+      experts->refuse_for(fmt::format("is above 1, but layers of {} have one MLP", type.name));
   for (const Foreign& foreign : kForeign)
     if (const auto found = config.find(foreign.key))
       found->refuse_for(fmt::format("is not null, and this program has no {}", foreign.what));
@@ -140,6 +150,22 @@ std::int64_t window_of(const JsonReader& config, const ModelType& type, std::int
   return tokens;
 }
 
+/// Refuses mixtures of experts that differ from this program's.
+void check_experts(const JsonReader& config, const ModelType& type) {
+  if (type.experts.empty() || type.name == "mixtral") return;
+  if (const auto norm = config.find("norm_topk_prob"); !norm || !norm->flag())
+    (norm ? *norm : config.at("model_type"))
+        .refuse_for(fmt::format("{}, and this program's routers divide the weights of a token by their sum",
+                                norm ? "is false" : "is qwen3_moe without norm_topk_prob: true"));
+  if (const auto step = config.find("decoder_sparse_step"); step && step->integer(0, kMostSize) != 1)
+    step->refuse_for("is not 1: some layers have one MLP, and this program's layers are all alike");
+  if (const auto layers = config.find("mlp_only_layers")) {
+    std::size_t count = 0;
+    layers->each_item([&](const JsonReader&) { ++count; });
+    if (count > 0) layers->refuse_for("names layers with one MLP, and this program's layers are all alike");
+  }
+}
+
 /// Refuses layers that differ from this program's in what they compute or hold.
 void check_layers(const JsonReader& config, const ModelType& type) {
   if (const auto activation = config.find(type.activation); activation && !activation->is_text(type.activation_is))
@@ -153,8 +179,9 @@ void check_layers(const JsonReader& config, const ModelType& type) {
 }
 
 CellConfig model_of(const JsonReader& config, const std::string& name) {
-  check_parts(config);
   const ModelType& type = model_type_of(config);
+  check_parts(config, type);
+  check_experts(config, type);
   const std::int64_t seq = std::min(config_size(config, type.seq), kLongestSequence);
   check_layers(config, type);
   KnownModel sizes{.name = name,
@@ -170,6 +197,10 @@ CellConfig model_of(const JsonReader& config, const std::string& name) {
                    .head_dim = config_size_or(config, "head_dim", type.head_dim),
                    .has_qkv_bias = type.has_qkv_bias,
                    .has_qk_norm = type.has_qk_norm};
+  if (!type.experts.empty()) {
+    sizes.experts = config_size(config, type.experts);
+    sizes.top_k = config_size(config, "num_experts_per_tok");
+  }
   sizes.ffn = type.ffn_over_hidden == 0 ? config_size(config, type.ffn)
                                         : config_size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
   if (sizes.head_dim == 0 && sizes.hidden % sizes.heads != 0)

@@ -33,6 +33,11 @@ constexpr KnownModel qwen3(std::string_view name, std::int64_t layers, std::int6
   return {name, layers, hidden, heads, 8, ffn, 151936, 8192, "llama", is_tied, 128, false, true};
 }
 
+constexpr KnownModel qwen3_moe(std::string_view name, std::int64_t layers, std::int64_t hidden, std::int64_t heads,
+                               std::int64_t expert_ffn) {
+  return {name, layers, hidden, heads, 4, expert_ffn, 151936, 8192, "llama", false, 128, false, true, 128, 8};
+}
+
 // From the models' published configurations. Sequences of models with long contexts have 8192 tokens, as in training.
 constexpr std::array kModels{
     KnownModel{"gpt3-6.7b", 32, 4096, 32, 32, 16384, 50257, 2048, "gpt", true},
@@ -66,6 +71,9 @@ constexpr std::array kModels{
     qwen3("qwen3-8b", 36, 4096, 32, 12288),
     qwen3("qwen3-14b", 40, 5120, 40, 17408),
     qwen3("qwen3-32b", 64, 5120, 64, 25600),
+    qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 768),
+    qwen3_moe("qwen3-235b-a22b", 94, 4096, 64, 1536),
+    KnownModel{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8192, "llama", false, 0, false, false, 8, 2},
 };
 
 /// Families of models by the beginnings of their names and `model_type`s, of which this program lacks layers.
@@ -78,16 +86,12 @@ constexpr std::array kLacking{
     Lacking{"gemma2", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
     Lacking{"gemma-2-", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
     Lacking{"gemma", "GeGLU, and embeddings scaled by the root of hidden"},
-    Lacking{"mixtral", "a mixture of experts"},
-    Lacking{"qwen3-30b", "a mixture of experts"},
-    Lacking{"qwen3-235b", "a mixture of experts"},
-    Lacking{"qwen3_moe", "a mixture of experts"},
-    Lacking{"qwen2_moe", "a mixture of experts"},
-    Lacking{"gpt-oss", "a mixture of experts, sliding windows and attention sinks"},
-    Lacking{"gpt_oss", "a mixture of experts, sliding windows and attention sinks"},
-    Lacking{"llama4", "a mixture of experts, and layers without rotary embedding"},
-    Lacking{"llama-4", "a mixture of experts, and layers without rotary embedding"},
-    Lacking{"deepseek", "a mixture of experts, and low-rank queries, keys and values (MLA)"},
+    Lacking{"qwen2_moe", "shared experts, which all tokens have"},
+    Lacking{"gpt-oss", "sliding windows, attention sinks, and experts with biases"},
+    Lacking{"gpt_oss", "sliding windows, attention sinks, and experts with biases"},
+    Lacking{"llama4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
+    Lacking{"llama-4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
+    Lacking{"deepseek", "shared experts, and low-rank queries, keys and values (MLA)"},
 };
 
 template <class Rows>
@@ -118,6 +122,12 @@ CellConfig KnownModel::cell() const {
                .qk_norm = has_qk_norm,
                .ffn = ffn,
                .seq = seq};
+  if (top_k > 0) {
+    out.model.experts = experts;
+    out.model.top_k = top_k;
+    out.model.expert_ffn = ffn;
+    out.model.ffn = 0;
+  }
   if (has_qkv_bias) out.model.bias = Bias::kQkv;
   out.model.vocabulary = vocabulary;
   out.model.head = is_tied ? HeadWeight::kTied : HeadWeight::kOwn;

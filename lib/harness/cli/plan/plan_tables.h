@@ -31,6 +31,7 @@ struct KnownModel {
   std::int64_t head_dim = 0;  ///< 0: hidden / heads
   bool has_qkv_bias = false;  ///< Q, K and V have biases, the other products none
   bool has_qk_norm = false;
+  std::int64_t experts = 0, top_k = 0;  ///< a mixture, whose experts have the width `ffn`; 0: one MLP for all tokens
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;

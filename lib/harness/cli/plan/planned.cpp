@@ -103,7 +103,8 @@ PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm,
     const bool own = program.estimate && program.estimated_library.empty() && !is_library(cell);
     if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) {
       add_torch(lasting, arm, program, out);
-      if (!out.as_torch) out.torch = torch_at_least(lasting, arm);
+      if (Estimate least = torch_at_least(lasting, arm); !out.as_torch && !least.figures.empty())
+        out.torch = std::move(least);
     }
   } catch (const Error& error) {
     out.reason = error.what();

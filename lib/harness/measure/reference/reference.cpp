@@ -80,10 +80,10 @@ class Comparison {
       });
   }
 
-  /// `amaxes`: of the runtime's casts in this micro-batch.
+  /// `casts`: the runtime's in this micro-batch.
   void saw_micro_batch(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
-                       const std::map<std::string, double>& amaxes) {
-    const SeenAmaxes all = judged_amaxes(amaxes, seen.amaxes);
+                       const StepCasts& casts) {
+    const SeenAmaxes all = judged_amaxes(casts.amaxes(), seen.amaxes);
     rounded_.set_seen_amaxes(&all);
     const ModelConfig& model = cell_.model;
     const std::int64_t tokens = seq_of_rank(cell_) * model.batch;
@@ -100,6 +100,7 @@ class Comparison {
         cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
     const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
     for (reference_step::Model* model_of : {&exact_, &rounded_}) {
+      model_of->set_seen_choices(&casts.choices());
       model_of->set_draws({.step = step_, .first_row = number * tokens});
       model_of->set_casts_weights(!cell_.training.cache_weights || micro_batch_ == 0);
     }
@@ -443,7 +444,7 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
              StepValues judged = seen;
              if (plants_on(cell, arm, world))
                for (float& value : judged.layers.back().output) value = -value;
-             comparison.saw_micro_batch(judged, names, shapes, casts.amaxes());
+             comparison.saw_micro_batch(judged, names, shapes, casts);
              casts.end_micro_batch();
            },
        .saw_step =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "harness/reference/casts.h"
 #include "tensor/quantized_tensor.h"
@@ -39,6 +40,12 @@ void StepCasts::saw_cast(Device& device, const Tensor& x, const QuantizedTensor&
     amax = std::max(amax, reference_step::amax_of(Matrix(x.rows(), x.cols(), device.read(x))));
   }
   if (checks_ && device.ledger().phase().step == last_step_) check_.saw_cast(device, x, made);
+}
+
+void StepCasts::saw_choices(Device& device, std::string_view router, const Tensor& experts) {
+  std::vector<std::int32_t>& seen = choices_[std::string(router)];
+  seen.resize(static_cast<std::size_t>(experts.numel()));
+  device.read_bytes_to(experts, std::as_writable_bytes(std::span(seen)));
 }
 
 std::map<std::string, double> amaxes_by_place(const std::map<std::string, std::vector<float>>& recorded) {

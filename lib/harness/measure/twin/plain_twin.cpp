@@ -104,6 +104,8 @@ std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
   if (is_plain) return "the cell itself is plain: one rank, one micro-batch, nothing recomputed, cached or resumed";
   if (here.model.layer == "grouped_linear" && here.context_parallel > 1)
     return "which expert has a token depends on its place in a rank's part of the sequences";
+  if (routes_tokens(here.model) && here.context_parallel > 1)
+    return "which tokens an expert has in a block of scales depends on a rank's part of the sequences";
   const PlainTwin twin = plain_twin(cell, arm);
   if (twin.steps <= twin.first && !twin.compares_weights && !twin.same_split)
     return "in the first steps scales of delayed scaling depend on ranks and micro-batches";
@@ -125,8 +127,9 @@ PlainTwin plain_twin(const CellConfig& cell, Arm arm) {
   const Recipe recipe = recipe_of(cell, arm);
   PlainTwin out;
   out.splits = splits(here);
-  // Masks of dropout and groups of experts follow from a token's place in its batch.
-  const bool by_place = here.model.dropout > 0.0 || here.model.layer == "grouped_linear";
+  // Masks of dropout and groups of experts follow from a token's place in its batch, and the tokens that a router sends
+  // to an expert share blocks of scales with others of their batch.
+  const bool by_place = here.model.dropout > 0.0 || here.model.layer == "grouped_linear" || routes_tokens(here.model);
   out.joined = by_place ? 1 : batches_of_a_step(here);
   const CellConfig plain = plainly_trained(here, recipe);
   if (out.splits && !trains_alike(here, plain)) out.same_split = plain;

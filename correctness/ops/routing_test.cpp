@@ -1,0 +1,173 @@
+// The way of tokens through a mixture of experts: choices, rows, sums, and their gradients.
+
+#include "ops/experts/routing.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "reference/test_data.h"
+#include "support/dense.h"
+
+namespace fp8lab {
+namespace {
+
+using support::make_tensor;
+using support::read;
+using Values = std::vector<double>;
+using Numbers = std::vector<std::int32_t>;
+
+class RoutingTest : public ::testing::Test {
+ protected:
+  HolderId anyone() { return support::anyone(*device_); }
+  Tensor floats(const Shape& shape, const std::vector<float>& values) {
+    return make_tensor(*device_, shape, DType::kF32, values);
+  }
+  Tensor random(const Shape& shape, std::uint64_t seed) {
+    return floats(shape, reference::gaussian_values(shape.numel(), seed));
+  }
+  Tensor numbers(const Shape& shape, const Numbers& values) {
+    const Tensor out = device_->allocate({shape, DType::kI32}, anyone());
+    device_->write_bytes(out, std::as_bytes(std::span(values)));
+    return out;
+  }
+  Numbers numbers_of(const Tensor& tensor) {
+    Numbers out(static_cast<std::size_t>(tensor.numel()));
+    device_->read_bytes_to(tensor, std::as_writable_bytes(std::span(out)));
+    return out;
+  }
+  Numbers chosen(const std::vector<float>& logits, std::int64_t choices) {
+    const Tensor row = floats({1, std::ssize(logits)}, logits);
+    return numbers_of(route(*device_, row, choices, anyone()).experts);
+  }
+  std::unique_ptr<Device> device_ =
+      open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+};
+
+TEST_F(RoutingTest, LargestLogitsAreChosen_EqualOnesByTheirNumber_NaNFirst) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinite = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(chosen({1, 4, 2, 3}, 3), (Numbers{1, 3, 2}));
+  EXPECT_EQ(chosen({2, 2, 2, 2}, 2), (Numbers{0, 1}));
+  EXPECT_EQ(chosen({1, 3, 0, 3}, 3), (Numbers{1, 3, 0}));
+  EXPECT_EQ(chosen({1, nan, infinite, nan}, 3), (Numbers{1, 3, 2}));
+  EXPECT_EQ(chosen({-infinite, -infinite, 0}, 2), (Numbers{2, 0}));
+}
+
+TEST_F(RoutingTest, WeightsAreTheSoftmaxOverTheChosen_AndNaNReachesThem) {
+  const std::vector<float> logits{0.5f, -1.0f, 2.0f, 1.25f};
+  const Values weights = read(*device_, route(*device_, floats({1, 4}, logits), 3, anyone()).weights);
+  const double sum = std::exp(2.0) + std::exp(1.25) + std::exp(0.5);
+  EXPECT_NEAR(weights[0], std::exp(2.0) / sum, 1e-6);
+  EXPECT_NEAR(weights[1], std::exp(1.25) / sum, 1e-6);
+  EXPECT_NEAR(weights[2], std::exp(0.5) / sum, 1e-6);
+  const std::vector<float> broken{0.0f, std::numeric_limits<float>::quiet_NaN(), 1.0f};
+  for (const double weight : read(*device_, route(*device_, floats({1, 3}, broken), 2, anyone()).weights))
+    EXPECT_TRUE(std::isnan(weight));
+}
+
+TEST_F(RoutingTest, RowsOfAnExpertFollowEachOther_FromAMultiple) {
+  const Tensor experts = numbers({4, 2}, {2, 0, 0, 2, 2, 3, 2, 0});
+  const GroupedRows grouped = group_rows(*device_, experts, 4, 4, anyone());
+  EXPECT_EQ(numbers_of(grouped.begins), (Numbers{0, 4, 4, 8, 12}));
+  EXPECT_EQ(numbers_of(grouped.rows), (Numbers{4, 0, 1, 5, 6, 8, 7, 2}));
+  EXPECT_EQ(grouped.sources.numel(), rows_of_choices(4, 2, 4, 4));
+  EXPECT_EQ(numbers_of(grouped.sources),
+            (Numbers{1, 2, 7, -1, 0, 3, 4, 6, 5, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1}));
+  const std::vector<RowGroup> groups = read_groups(*device_, grouped, 4);
+  ASSERT_EQ(groups.size(), 4u);
+  EXPECT_EQ(groups[1].rows, 0);
+  EXPECT_EQ(groups[2].begin, 4);
+  EXPECT_EQ(groups[2].rows, 4);
+}
+
+/// The rows that the counts of `experts` experts need.
+std::int64_t rows_needed(const std::vector<std::int64_t>& counts, std::int64_t multiple) {
+  std::int64_t rows = 0;
+  for (const std::int64_t count : counts) rows += (count + multiple - 1) / multiple * multiple;
+  return rows;
+}
+
+TEST_F(RoutingTest, RowsSufficeForEveryRouting_AndSomeRoutingNeedsAll) {
+  const std::int64_t experts = 3;
+  for (const std::int64_t all : {1, 2, 5, 8, 9})
+    for (const std::int64_t multiple : {1, 2, 4}) {
+      std::int64_t most = 0;
+      for (std::int64_t a = 0; a <= all; ++a)
+        for (std::int64_t b = 0; a + b <= all; ++b) most = std::max(most, rows_needed({a, b, all - a - b}, multiple));
+      EXPECT_EQ(rows_of_choices(all, 1, experts, multiple), most) << all << " x " << multiple;
+    }
+}
+
+TEST_F(RoutingTest, SumsOverChoicesUndoPermutations) {
+  const Tensor experts = numbers({3, 2}, {1, 0, 1, 2, 0, 1}), x = random({3, 5}, 1);
+  const GroupedRows grouped = group_rows(*device_, experts, 3, 2, anyone());
+  const Tensor rows = permute(*device_, x, grouped, {}, anyone());
+  const Values of_rows = read(*device_, rows), of_x = read(*device_, x);
+  const Numbers sources = numbers_of(grouped.sources);
+  for (std::size_t r = 0; r < sources.size(); ++r)
+    for (std::size_t j = 0; j < 5; ++j)
+      EXPECT_EQ(of_rows[r * 5 + j], sources[r] < 0 ? 0.0 : of_x[static_cast<std::size_t>(sources[r] / 2) * 5 + j]);
+  const Values sums = read(*device_, unpermute(*device_, rows, grouped, {}, anyone()));
+  for (std::size_t i = 0; i < sums.size(); ++i) EXPECT_EQ(sums[i], 2.0 * of_x[i]);
+}
+
+/// The sum of the products of all elements.
+double product_of(const Values& a, const Values& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// unpermute() is linear in its rows and in its weights, so that its value times a gradient is the sum of each argument
+// times its own gradient.
+TEST_F(RoutingTest, GradientsOfSumsAreThoseOfALinearMap) {
+  const Tensor experts = numbers({4, 2}, {1, 0, 1, 2, 0, 1, 2, 0}), weights = random({4, 2}, 2);
+  const GroupedRows grouped = group_rows(*device_, experts, 3, 4, anyone());
+  const Tensor rows = permute(*device_, random({4, 300}, 3), grouped, {}, anyone()), gradient = random({4, 300}, 4);
+  const double value =
+      product_of(read(*device_, unpermute(*device_, rows, grouped, weights, anyone())), read(*device_, gradient));
+  const Values of_rows = read(*device_, permute(*device_, gradient, grouped, weights, anyone()));
+  const Values of_weights = read(*device_, unpermute_weights(*device_, rows, grouped, gradient, anyone()));
+  ASSERT_GT(std::abs(value), 1.0);
+  EXPECT_NEAR(product_of(of_rows, read(*device_, rows)), value, 1e-4);
+  EXPECT_NEAR(product_of(of_weights, read(*device_, weights)), value, 1e-4);
+}
+
+TEST_F(RoutingTest, GradientsOfLogitsAreSlopesOfTheWeights) {
+  const std::vector<float> logits{0.5f, -1.0f, 2.0f, 1.25f};
+  const Tensor grad_weights = floats({1, 2}, {0.75f, -0.5f});
+  const Routing routing = route(*device_, floats({1, 4}, logits), 2, anyone());
+  const Values gradient =
+      read(*device_, route_backward(*device_, routing, grad_weights, {Shape{1, 4}, DType::kF32}, anyone()));
+  const auto value = [&](double third, double fourth) {
+    const double sum = std::exp(third) + std::exp(fourth);
+    return 0.75 * std::exp(third) / sum - 0.5 * std::exp(fourth) / sum;
+  };
+  constexpr double kStep = 1e-4;
+  EXPECT_EQ(gradient[0], 0.0);
+  EXPECT_EQ(gradient[1], 0.0);
+  EXPECT_NEAR(gradient[2], (value(2.0 + kStep, 1.25) - value(2.0 - kStep, 1.25)) / (2 * kStep), 1e-6);
+  EXPECT_NEAR(gradient[3], (value(2.0, 1.25 + kStep) - value(2.0, 1.25 - kStep)) / (2 * kStep), 1e-6);
+}
+
+TEST_F(RoutingTest, WrongArgumentsAreRefused) {
+  const Tensor logits = floats({1, 2}, {0.0f, 1.0f});
+  EXPECT_NE(support::error_of([&] { route(*device_, logits, 3, anyone()); }).find("there are 2 experts"),
+            std::string::npos);
+  const std::vector<RowGroup> apart{{.begin = 0, .rows = 2}, {.begin = 3, .rows = 1}};
+  const Tensor x = random({4, 2}, 5), w = random({6, 2}, 6);
+  EXPECT_NE(support::error_of([&] {
+              grouped_gemm(*device_, {.a = x.operand(), .b = w.operand(), .out_dtype = DType::kF32, .holder = anyone()},
+                           apart);
+            }).find("row 2 is next"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace fp8lab

@@ -1,0 +1,130 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/row_sum.h"
+#include "backend/cpu/rows.h"
+#include "core/elementary.h"
+
+namespace fp8lab::cpu {
+namespace {
+
+enum Slot { kLogits, kRow, kSum };
+
+std::int32_t& number_at(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
+  return matrix.as<std::int32_t>()[row * matrix.row_stride + col * matrix.col_stride];
+}
+float& float_at(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
+  return matrix.as<float>()[row * matrix.row_stride + col * matrix.col_stride];
+}
+
+/// True if a logit is chosen before another one with a lower number.
+bool comes_before(float logit, float other) { return logit > other || (std::isnan(logit) && !std::isnan(other)); }
+
+}  // namespace
+
+void route(const RouteArgs& args, ExecContext&) {
+  const std::int64_t experts = args.logits.cols, choices = args.experts.cols;
+  const RowReader logits_of(args.logits, kLogits);
+  std::vector<std::uint8_t> taken(static_cast<std::size_t>(experts));
+  for (std::int64_t t = 0; t < args.logits.rows; ++t) {
+    const float* const logits = logits_of(t);
+    std::fill(taken.begin(), taken.end(), std::uint8_t{0});
+    float sum = 0.0f, largest = 0.0f;
+    for (std::int64_t k = 0; k < choices; ++k) {
+      std::int64_t best = -1;
+      for (std::int64_t e = 0; e < experts; ++e)
+        if (taken[static_cast<std::size_t>(e)] == 0 && (best < 0 || comes_before(logits[e], logits[best]))) best = e;
+      taken[static_cast<std::size_t>(best)] = 1;
+      number_at(args.experts, t, k) = static_cast<std::int32_t>(best);
+      if (k == 0) largest = logits[best];
+      float& weight = float_at(args.weights, t, k);
+      weight = exponential(logits[best] - largest);
+      sum += weight;
+    }
+    for (std::int64_t k = 0; k < choices; ++k) float_at(args.weights, t, k) /= sum;
+  }
+}
+
+void route_backward(const RouteBackwardArgs& args, ExecContext&) {
+  const std::int64_t choices = args.experts.cols, experts = args.grad_logits.cols;
+  float* const row = scratch(kRow, experts);
+  for (std::int64_t t = 0; t < args.experts.rows; ++t) {
+    float mean = 0.0f;
+    for (std::int64_t k = 0; k < choices; ++k) mean += float_at(args.weights, t, k) * float_at(args.grad_weights, t, k);
+    std::fill_n(row, experts, 0.0f);
+    for (std::int64_t k = 0; k < choices; ++k)
+      row[number_at(args.experts, t, k)] = float_at(args.weights, t, k) * (float_at(args.grad_weights, t, k) - mean);
+    store(row, experts, args.grad_logits, t, 0);
+  }
+}
+
+void group_rows(const GroupRowsArgs& args, ExecContext&) {
+  const std::int64_t experts = args.begins.rows - 1, choices = args.experts.cols;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(experts) + 1);
+  const auto expert_of = [&](std::int64_t t, std::int64_t k) {
+    return static_cast<std::size_t>(number_at(args.experts, t, k));
+  };
+  for (std::int64_t t = 0; t < args.experts.rows; ++t)
+    for (std::int64_t k = 0; k < choices; ++k) ++next[expert_of(t, k) + 1];
+  for (std::size_t e = 1; e < next.size(); ++e)
+    next[e] = next[e - 1] + (next[e] + args.multiple - 1) / args.multiple * args.multiple;
+  for (std::int64_t e = 0; e <= experts; ++e)
+    number_at(args.begins, e, 0) = static_cast<std::int32_t>(next[static_cast<std::size_t>(e)]);
+  for (std::int64_t r = 0; r < args.sources.rows; ++r) number_at(args.sources, r, 0) = -1;
+  for (std::int64_t t = 0; t < args.experts.rows; ++t)
+    for (std::int64_t k = 0; k < choices; ++k) {
+      const std::int64_t row = next[expert_of(t, k)]++;
+      number_at(args.rows, t, k) = static_cast<std::int32_t>(row);
+      number_at(args.sources, row, 0) = static_cast<std::int32_t>(t * choices + k);
+    }
+}
+
+void permute(const PermuteArgs& args, ExecContext&) {
+  const std::int64_t cols = args.out.cols;
+  float* const row = scratch(kRow, cols);
+  for (std::int64_t r = 0; r < args.out.rows; ++r) {
+    const std::int32_t source = number_at(args.sources, r, 0);
+    if (source < 0) {
+      std::fill_n(row, cols, 0.0f);
+    } else {
+      const std::int64_t token = source / args.choices;
+      load(args.in, token, 0, cols, row);
+      if (args.weights.data != nullptr) {
+        const float weight = float_at(args.weights, token, source % args.choices);
+        for (std::int64_t j = 0; j < cols; ++j) row[j] *= weight;
+      }
+    }
+    store(row, cols, args.out, r, 0);
+  }
+}
+
+void unpermute(const UnpermuteArgs& args, ExecContext&) {
+  const std::int64_t cols = args.out.cols;
+  float* const row = scratch(kRow, cols);
+  float* const sum = scratch(kSum, cols);
+  for (std::int64_t t = 0; t < args.out.rows; ++t) {
+    std::fill_n(sum, cols, 0.0f);
+    for (std::int64_t k = 0; k < args.rows.cols; ++k) {
+      load(args.in, number_at(args.rows, t, k), 0, cols, row);
+      const float weight = args.weights.data == nullptr ? 1.0f : float_at(args.weights, t, k);
+      for (std::int64_t j = 0; j < cols; ++j) sum[j] += weight * row[j];
+    }
+    store(sum, cols, args.out, t, 0);
+  }
+}
+
+void unpermute_weights(const UnpermuteWeightsArgs& args, ExecContext&) {
+  const std::int64_t cols = args.in.cols;
+  const RowReader in(args.in, kRow), grad_out(args.grad_out, kSum);
+  for (std::int64_t t = 0; t < args.grad_out.rows; ++t) {
+    const float* const gradient = grad_out(t);
+    for (std::int64_t k = 0; k < args.rows.cols; ++k) {
+      const float* const row = in(number_at(args.rows, t, k));
+      float_at(args.grad_weights, t, k) = row_sum(cols, [&](std::int64_t j) { return gradient[j] * row[j]; });
+    }
+  }
+}
+
+}  // namespace fp8lab::cpu

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/view.h"
+
+// Arguments of the kernels that send tokens to experts and back, a part of the kernel table (backend/kernels.h).
+namespace fp8lab {
+
+/// The router of a mixture of experts, token by token. experts(t, k) is the expert with the (k + 1)-th largest of
+/// logits(t, .); of equal logits the one with the lower number comes first, and NaN comes before every number.
+/// weights(t, k) = exp(logits(t, experts(t, k))) / sum over j of exp(logits(t, experts(t, j))): the softmax over the
+/// experts that were chosen, or, which is the same, the softmax over all of them divided by its sum over the chosen
+/// ones. The largest logit is subtracted first; the sum runs in the order of k.
+struct RouteArgs {
+  MatrixView logits;   ///< f32 [tokens, experts]
+  MatrixView experts;  ///< i32 [tokens, k]
+  MatrixView weights;  ///< f32 [tokens, k]
+};
+
+/// grad_logits(t, experts(t, k)) = weights(t, k) (grad_weights(t, k) - sum over j of weights(t, j) grad_weights(t, j)),
+/// the sum in the order of j; 0 for experts that were not chosen.
+struct RouteBackwardArgs {
+  MatrixView experts;
+  MatrixView weights;
+  MatrixView grad_weights;  ///< f32 [tokens, k]
+  MatrixView grad_logits;   ///< [tokens, experts]
+};
+
+/// Gives each choice (t, k) a row of a matrix in which the rows of an expert follow each other, in the order of t and
+/// then k. Expert e begins at row begins[e], a multiple of `multiple`; begins[experts] is the end of the last one,
+/// rounded up likewise. rows(t, k) is the choice's row, and sources[row] its number t * K + k; -1 for rows of padding.
+struct GroupRowsArgs {
+  MatrixView experts;  ///< i32 [tokens, K]
+  std::int64_t multiple = 1;
+  MatrixView rows;     ///< i32 [tokens, K]
+  MatrixView sources;  ///< i32 [rows of the matrix, 1]
+  MatrixView begins;   ///< i32 [experts + 1, 1]
+};
+
+/// out(r, .) = weight * in(sources[r] / K, .) with the weight of choice sources[r], or 1 if weights are absent; 0 for
+/// rows of padding.
+struct PermuteArgs {
+  MatrixView in;             ///< [tokens, columns]
+  MatrixView sources;        ///< i32 [rows, 1]
+  std::int64_t choices = 1;  ///< K
+  MatrixView weights;        ///< f32 [tokens, K] or absent (data null)
+  MatrixView out;            ///< [rows, columns]
+};
+
+/// out(t, .) = sum over k of weights(t, k) * in(rows(t, k), .), in FP32 in the order of k; weights are 1 if absent.
+struct UnpermuteArgs {
+  MatrixView in;    ///< [rows, columns]
+  MatrixView rows;  ///< i32 [tokens, K]
+  MatrixView weights;
+  MatrixView out;  ///< [tokens, columns]
+};
+
+/// grad_weights(t, k) = sum over columns of grad_out(t, .) * in(rows(t, k), .), order: core/sum_order.h.
+struct UnpermuteWeightsArgs {
+  MatrixView in;
+  MatrixView rows;
+  MatrixView grad_out;
+  MatrixView grad_weights;  ///< f32 [tokens, K]
+};
+
+}  // namespace fp8lab

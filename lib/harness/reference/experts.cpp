@@ -1,0 +1,239 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/reference/model.h"
+
+namespace fp8lab::reference_step {
+namespace {
+
+/// The choices of all tokens, one after the other: the expert, the row among all choices sorted by expert, the weight.
+struct Choices {
+  std::int64_t of_token = 0;
+  std::vector<std::int64_t> experts;
+  std::vector<std::int64_t> rows;
+  std::vector<double> weights;
+  std::vector<std::int64_t> begins;  ///< the first row of each expert, and the end of the last one
+  std::int64_t all_rows = 0;         ///< with rows that no expert has
+
+  std::int64_t count() const { return static_cast<std::int64_t>(experts.size()); }
+  std::int64_t token(std::int64_t choice) const { return choice / of_token; }
+};
+
+/// What a router reads: the norm's output as it is stored, its weight, and the logits of both.
+struct RouterInputs {
+  const Matrix& n;
+  const Matrix& weight;
+  Matrix logits;
+  double step;  ///< a step of the type of `n`, relative to a number of it
+
+  /// The most by which two correct steps differ in the logit of `a` minus the logit of `b`: two steps of the largest
+  /// term.
+  double most_apart(std::int64_t token, std::int64_t a, std::int64_t b) const {
+    double largest = 0.0;
+    for (std::int64_t j = 0; j < n.cols; ++j)
+      largest =
+          std::max(largest, std::abs(n.row(token)[j]) * (std::abs(weight.row(a)[j]) + std::abs(weight.row(b)[j])));
+    return 2.0 * step * largest;
+  }
+};
+
+/// The experts with the largest logits, of equals those with the lower numbers, largest first.
+std::vector<std::int64_t> largest_of(const RouterInputs& router, std::int64_t token, std::int64_t count) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(router.logits.cols));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [row = router.logits.row(token)](std::int64_t a, std::int64_t b) { return row[a] > row[b]; });
+  order.resize(static_cast<std::size_t>(count));
+  return order;
+}
+
+/// `own`, or the experts in `seen` if each of them that is not in `own` is nearly tied with each of `own` that it
+/// replaces.
+std::vector<std::int64_t> nearly(const RouterInputs& router, std::int64_t token, const std::vector<std::int64_t>& own,
+                                 const std::vector<std::int64_t>& seen) {
+  const auto has = [](const std::vector<std::int64_t>& list, std::int64_t expert) {
+    return std::find(list.begin(), list.end(), expert) != list.end();
+  };
+  const double* const logits = router.logits.row(token);
+  std::vector<std::int64_t> kept;
+  for (const std::int64_t expert : own)
+    if (has(seen, expert)) kept.push_back(expert);
+  for (const std::int64_t other : seen) {
+    if (has(kept, other)) {
+      if (std::count(seen.begin(), seen.end(), other) != 1) return own;
+      continue;
+    }
+    if (other < 0 || other >= router.logits.cols) return own;
+    for (const std::int64_t expert : own)
+      if (!has(seen, expert) && !(logits[expert] - logits[other] <= router.most_apart(token, expert, other)))
+        return own;
+    kept.push_back(other);
+  }
+  return kept;
+}
+
+/// Sets the experts of all tokens. `seen`: the runtime's, or null.
+void choose(const RouterInputs& router, const std::vector<std::int32_t>* seen, Choices& out) {
+  for (std::int64_t t = 0; t < router.logits.rows; ++t) {
+    std::vector<std::int64_t> experts = largest_of(router, t, out.of_token);
+    if (seen != nullptr && std::ssize(*seen) == router.logits.rows * out.of_token) {
+      const auto first = seen->begin() + t * out.of_token;
+      experts = nearly(router, t, experts, std::vector<std::int64_t>(first, first + out.of_token));
+    }
+    out.experts.insert(out.experts.end(), experts.begin(), experts.end());
+  }
+}
+
+/// Sets the softmax over each token's chosen logits.
+void weigh(const Matrix& logits, Choices& out) {
+  for (std::int64_t first = 0; first < out.count(); first += out.of_token) {
+    const double* const row = logits.row(out.token(first));
+    double sum = 0.0;
+    for (std::int64_t k = first; k < first + out.of_token; ++k)
+      sum +=
+          std::exp(row[out.experts[static_cast<std::size_t>(k)]] - row[out.experts[static_cast<std::size_t>(first)]]);
+    for (std::int64_t k = first; k < first + out.of_token; ++k)
+      out.weights.push_back(
+          std::exp(row[out.experts[static_cast<std::size_t>(k)]] - row[out.experts[static_cast<std::size_t>(first)]]) /
+          sum);
+  }
+}
+
+/// Sorts the choices by expert. The rows of each begin at a multiple of `multiple`; each expert that a token chose may
+/// add multiple - 1 rows of zeros.
+void sort(std::int64_t experts, std::int64_t multiple, Choices& out) {
+  out.begins = {0};
+  out.rows.resize(out.experts.size());
+  for (std::int64_t e = 0; e < experts; ++e) {
+    std::int64_t next = out.begins.back();
+    for (std::size_t i = 0; i < out.experts.size(); ++i)
+      if (out.experts[i] == e) out.rows[i] = next++;
+    out.begins.push_back((next + multiple - 1) / multiple * multiple);
+  }
+  out.all_rows = (out.count() + std::min(experts, out.count()) * (multiple - 1)) / multiple * multiple;
+}
+
+/// The token of each choice, times its weight if `weighted`.
+Matrix in_rows(const Choices& choices, const Matrix& x, bool weighted) {
+  Matrix out(choices.all_rows, x.cols);
+  for (std::int64_t i = 0; i < choices.count(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double* const from = x.row(choices.token(i));
+    const double weight = weighted ? choices.weights[at] : 1.0;
+    for (std::int64_t j = 0; j < x.cols; ++j) out.row(choices.rows[at])[j] = weight * from[j];
+  }
+  return out;
+}
+
+/// The sum of each token's rows.
+Matrix of_tokens(const Choices& choices, const Matrix& x, bool weighted) {
+  Matrix out(choices.count() / choices.of_token, x.cols);
+  for (std::int64_t i = 0; i < choices.count(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double* const from = x.row(choices.rows[at]);
+    const double weight = weighted ? choices.weights[at] : 1.0;
+    for (std::int64_t j = 0; j < x.cols; ++j) out.row(choices.token(i))[j] += weight * from[j];
+  }
+  return out;
+}
+
+/// The gradient of the logits, from the gradient of the sum over choices of weight times row of `outputs`.
+Matrix logit_gradient(const Choices& choices, const Matrix& outputs, const Matrix& grad, std::int64_t experts) {
+  Matrix out(grad.rows, experts);
+  for (std::int64_t first = 0; first < choices.count(); first += choices.of_token) {
+    const std::int64_t token = choices.token(first);
+    std::vector<double> of_weights;
+    double mean = 0.0;
+    for (std::int64_t i = first; i < first + choices.of_token; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      of_weights.push_back(
+          std::inner_product(grad.row(token), grad.row(token) + grad.cols, outputs.row(choices.rows[at]), 0.0));
+      mean += choices.weights[at] * of_weights.back();
+    }
+    for (std::int64_t i = first; i < first + choices.of_token; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      out.row(token)[choices.experts[at]] =
+          choices.weights[at] * (of_weights[static_cast<std::size_t>(i - first)] - mean);
+    }
+  }
+  return out;
+}
+
+void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
+  std::copy(from.values.begin(), from.values.end(), to.row(begin));
+}
+
+}  // namespace
+
+/// Each expert multiplies its rows, of matrices each of which is cast as one.
+Value Model::experts_linear(const std::string& name, const Matrix& x, const std::vector<std::int64_t>& begins) {
+  const Operand input = casts_.cast(name + " input", Role::kInput, x);
+  const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
+  const auto experts = static_cast<std::int64_t>(begins.size()) - 1;
+  const std::int64_t outputs = weight.by_rows.rows / experts;
+  const auto rows_of_expert = [begins](const Matrix& all, std::int64_t e) {
+    const auto at = static_cast<std::size_t>(e);
+    return rows_of(all, begins[at], begins[at + 1] - begins[at]);
+  };
+  Matrix y(x.rows, outputs);
+  for (std::int64_t e = 0; e < experts; ++e)
+    put_rows(product_of(input, rows_of_expert(input.by_rows, e), weight, rows_of(weight.by_rows, e * outputs, outputs),
+                        true),
+             begins[static_cast<std::size_t>(e)], y);
+  return {casts_.stored(std::move(y)),
+          [this, name, input, weight, begins, experts, outputs, rows_of_expert](const Matrix& grad) {
+            const Operand cast = casts_.cast(name + " gradient", Role::kGradient, grad);
+            Matrix grad_x(grad.rows, input.by_rows.cols), grad_weight(weight.by_rows.rows, weight.by_rows.cols);
+            for (std::int64_t e = 0; e < experts; ++e) {
+              const auto at = static_cast<std::size_t>(e);
+              if (begins[at] == begins[at + 1]) continue;
+              put_rows(product_of(cast, transposed(rows_of_expert(cast.by_columns, e)), input,
+                                  transposed(rows_of_expert(input.by_columns, e)), false),
+                       e * outputs, grad_weight);
+              put_rows(product_of(cast, rows_of_expert(cast.by_rows, e), weight,
+                                  transposed(rows_of(weight.by_columns, e * outputs, outputs)), false),
+                       begins[at], grad_x);
+            }
+            gradients_[name + ".weight"] = casts_.stored(std::move(grad_weight));
+            return casts_.stored(std::move(grad_x));
+          }};
+}
+
+/// The choice reads the norm's output as it is stored, in the rounded step and in the exact one, so that both choose
+/// the same experts from the same input: other experts are no noise.
+Value Model::expert_mlp(const std::string& name, const Matrix& x) {
+  const Matrix& router = parameters_->at(name + ".router.weight");
+  const std::int64_t experts = cell_.model.experts;
+  Value normed = norm(name + ".norm", x);
+  const Matrix n = normed.value;
+  Choices choices;
+  choices.of_token = cell_.model.top_k;
+  const Matrix stored = casts_.in_stored_type(n);
+  const auto seen =
+      seen_choices_ == nullptr ? SeenChoices::const_iterator{} : seen_choices_->find(name + ".router.weight");
+  const bool has_seen = seen_choices_ != nullptr && seen != seen_choices_->end();
+  choose({stored, router, product(stored, transposed(router)), casts_.stored_step()},
+         has_seen ? &seen->second : nullptr, choices);
+  weigh(product(n, transposed(router)), choices);
+  sort(experts, casts_.rows_of_group(), choices);
+  Value first = experts_linear(name + ".fc1", in_rows(choices, n, false), choices.begins);
+  Value active = activation(first.value);
+  Value second = experts_linear(name + ".fc2", active.value, choices.begins);
+  const Matrix outputs = second.value;
+  Matrix y = casts_.stored(of_tokens(choices, outputs, true));
+  Value mlp = chained({std::move(first), std::move(active), std::move(second)});
+  return {std::move(y), [=, this, &router, normed = std::move(normed), mlp = std::move(mlp)](const Matrix& grad) {
+            const Matrix grad_rows = mlp.backward(casts_.stored(in_rows(choices, grad, true)));
+            const Matrix of_experts = casts_.stored(of_tokens(choices, grad_rows, false));
+            const Matrix grad_logits = casts_.stored(logit_gradient(choices, outputs, grad, experts));
+            gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));
+            const Matrix of_router = casts_.stored(product(grad_logits, router));
+            return normed.backward(casts_.stored(sum(of_experts, of_router)));
+          }};
+}
+
+}  // namespace fp8lab::reference_step

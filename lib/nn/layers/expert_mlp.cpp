@@ -1,0 +1,119 @@
+#include "nn/layers/expert_mlp.h"
+
+#include <utility>
+
+#include "nn/cores/saving.h"
+#include "ops/elementwise.h"
+
+namespace fp8lab {
+
+class ExpertMlpNode final : public ModuleNode {
+ public:
+  ExpertMlpNode(Runtime& runtime, std::shared_ptr<Node> input, ExpertMlp& module)
+      : ModuleNode(runtime, module.name_, {std::move(input)}, runtime.behaviors.module_shells), module_(module) {}
+
+  void save_routing(const Routing& routing, const GroupedRows& grouped) {
+    save("experts", routing.experts);
+    save("weights", routing.weights);
+    save("rows", grouped.rows);
+    save("sources", grouped.sources);
+    save("begins", grouped.begins);
+  }
+
+  std::vector<Tensor> backward(Tensor grad) override {
+    Restored saved = restore();
+    // n, then five entries of the routing, then fc1's input and weight, the activation's input, fc2's input and weight,
+    // and its output.
+    const std::size_t first = norm_entries(module_.norm_), products = first + 6;
+    const Routing routing{.experts = saved.tensor(first + 1), .weights = saved.tensor(first + 2)};
+    const GroupedRows grouped{
+        .rows = saved.tensor(first + 3), .sources = saved.tensor(first + 4), .begins = saved.tensor(first + 5)};
+    module_.set_groups(runtime(), grouped);
+    const HolderId in_flight = runtime().in_flight(name()), workspace = runtime().workspace(name());
+    Tensor grad_rows = permute(device(), grad, grouped, routing.weights, in_flight);
+    Tensor grad_weights = unpermute_weights(device(), saved.tensor(products + 5), grouped, grad, workspace);
+    grad = {};
+    Tensor grad_activation =
+        module_.fc2_.backward(runtime(), {.plain = std::move(grad_rows)}, saved, products + 3, products + 4).plain;
+    Operand grad_fc1 = module_.activation_.backward(runtime(), grad_activation, saved.tensor(products + 2),
+                                                    module_.fc1_.measures_gradient());
+    grad_activation = {};
+    Tensor grad_permuted = module_.fc1_.backward(runtime(), std::move(grad_fc1), saved, products, products + 1).plain;
+    const Tensor grad_norm = unpermute(device(), grad_permuted, grouped, {}, in_flight);
+    grad_permuted = {};
+    add_router_gradient(saved.tensor(first), routing, std::move(grad_weights), grad_norm);
+    return {module_.norm_.backward(runtime(), grad_norm, norm_saved(saved, module_.norm_, 0))};
+  }
+
+ private:
+  /// Adds the router's part to the gradient of `n`, and accumulates the gradient of its weight.
+  void add_router_gradient(const Tensor& n, const Routing& routing, Tensor grad_weights, const Tensor& grad_norm) {
+    Parameter& router = *module_.router_;
+    const DType dtype = router.spec.dtype;
+    const HolderId workspace = runtime().workspace(name());
+    const Tensor grad_logits =
+        route_backward(device(), routing, grad_weights, {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace);
+    grad_weights = {};
+    add_into(
+        device(), grad_norm,
+        gemm(device(),
+             {.a = grad_logits.operand(), .b = columnwise_of(router.value), .out_dtype = dtype, .holder = workspace}));
+    router.accumulate(device(), gemm(device(), {.a = columnwise_of(grad_logits),
+                                                .b = columnwise_of(n),
+                                                .out_dtype = dtype,
+                                                .holder = router.grad_holder}));
+  }
+
+  ExpertMlp& module_;
+};
+
+ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& config)
+    : name_(name),
+      experts_(config.experts),
+      top_k_(config.top_k),
+      row_multiple_(row_multiple(build.recipe)),
+      activation_(name, config.form.activation),
+      norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
+      router_(make_parameter(build, name + ".router.weight", {config.experts, config.hidden}, Init::kNormal)),
+      fc1_(build, name + ".fc1",
+           {.in = config.hidden, .out = config.activation_inputs(), .bias = false, .matrices = config.experts}),
+      fc2_(build, name + ".fc2",
+           {.in = config.ffn, .out = config.hidden, .bias = false, .to_residual = true, .matrices = config.experts}) {}
+
+void ExpertMlp::set_groups(Runtime& runtime, const GroupedRows& grouped) {
+  const std::vector<RowGroup> groups = read_groups(runtime.device, grouped, row_multiple_);
+  fc1_.set_groups(groups);
+  fc2_.set_groups(groups);
+}
+
+Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
+  Device& device = runtime.device;
+  const HolderId workspace = runtime.workspace(name_);
+  fc1_.begin_forward(runtime);
+  const NormCore::Forward normed = norm_.forward(runtime, x.value, {});
+  const Tensor& n = normed.y.plain;
+  Tensor logits =
+      gemm(device, {.a = n.operand(), .b = router_->value.operand(), .out_dtype = DType::kF32, .holder = workspace});
+  const Routing routing = route(device, logits, top_k_, workspace);
+  logits = {};
+  if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);
+  const GroupedRows grouped = group_rows(device, routing.experts, experts_, row_multiple_, workspace);
+  set_groups(runtime, grouped);
+  LinearCore::Forward fc1 = fc1_.forward(runtime, {.plain = permute(device, n, grouped, {}, workspace)});
+  LinearCore::Forward fc2 = fc2_.forward(runtime, activation_.forward(runtime, fc1.y, fc2_.begin_forward(runtime)));
+  Tensor y = unpermute(device, fc2.y, grouped, routing.weights, runtime.in_flight(name_));
+
+  const auto node = std::make_shared<ExpertMlpNode>(runtime, x.producer, *this);
+  node->save_norm(norm_, x.value, normed);
+  node->save("norm_out", n);
+  node->save_routing(routing, grouped);
+  node->save_activation("experts_in", fc1.x);
+  node->save_weight("weight1", std::move(fc1.weight));
+  node->save("activation_in", fc1.y);
+  node->save_activation("activation_out", fc2.x);
+  node->save_weight("weight2", std::move(fc2.weight));
+  node->save("experts_out", fc2.y);
+  return {std::move(y), node};
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "nn/cores/activation_core.h"
+#include "nn/cores/experts_core.h"
+#include "nn/cores/norm_core.h"
+#include "nn/layer_config.h"
+#include "nn/module.h"
+#include "ops/experts/routing.h"
+
+namespace fp8lab {
+
+/// A mixture of experts as one node: y(t) = sum over the top_k experts e of token t of w(t, e) W2_e act(W1_e n(t)) with
+/// n = norm(x). No token is dropped.
+///
+/// The router's weight [experts, hidden] has the build's type under every recipe. Its product reads 16 bits, which n
+/// has anyway, and writes logits in FP32, so that the choice and the softmax see no rounding of the sum. RouteArgs
+/// (backend/expert_kernels.h) defines the choice, ties and the weights w, which are the softmax over the chosen
+/// experts.
+///
+/// n is copied to a matrix with a row for each choice, sorted by expert. Under a quantizing recipe each expert's rows
+/// are padded with zeros to `row_multiple`: the least number of rows that both products accept, 16 for scales per
+/// tensor, 128 and 32 for blocks. The matrix has the rows that suffice for every routing (rows_of_choices()), whatever
+/// the counts of this batch are; rows that no expert has are zeros and are not multiplied.
+///
+/// Saves x, the row statistics, n, the routing and the grouping, the first product's input, the copy of W1, the
+/// activation's input in 16 bits, its output, the copy of W2 and the experts' outputs, of which the gradients of w are
+/// products with dy.
+class ExpertMlp final : public Module {
+ public:
+  ExpertMlp(Build& build, const std::string& name, const LayerConfig& config);
+  Variable forward(Runtime& runtime, const Variable& x) override;
+
+ private:
+  friend class ExpertMlpNode;
+
+  /// Reads the rows of each expert, for the passes of both products: waits for the device.
+  void set_groups(Runtime& runtime, const GroupedRows& grouped);
+
+  std::string name_;
+  std::int64_t experts_, top_k_;
+  std::int64_t row_multiple_;
+  ActivationCore activation_;
+  NormCore norm_;
+  std::unique_ptr<Parameter> router_;
+  ExpertsCore fc1_;
+  ExpertsCore fc2_;
+};
+
+}  // namespace fp8lab

@@ -1,0 +1,129 @@
+#include "ops/experts/routing.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <limits>
+#include <span>
+
+#include "core/check.h"
+#include "core/shape.h"
+#include "ops/validate.h"
+
+namespace fp8lab {
+namespace {
+
+MatrixView view_or_none(const Tensor& tensor) { return tensor ? tensor.view() : MatrixView{}; }
+
+void check_choices(std::string_view op, const NamedTensor& choices, DType dtype, std::int64_t tokens) {
+  check_dtype(op, choices, dtype);
+  if (choices.tensor.rows() != tokens)
+    fail(fmt::format("{}: {}; there is a row for each of {} tokens", op, describe(choices), tokens));
+}
+
+}  // namespace
+
+Routing route(Device& device, const Tensor& logits, std::int64_t choices, HolderId holder) {
+  check_dtype("route", {"logits", logits}, DType::kF32);
+  if (choices < 1 || choices > logits.cols())
+    fail(fmt::format("route: {} choices; there are {} experts", choices, logits.cols()));
+  const Shape shape{logits.rows(), choices};
+  Routing routing{.experts = device.allocate({shape, DType::kI32}, holder),
+                  .weights = device.allocate({shape, DType::kF32}, holder)};
+  device.launch(
+      &KernelTable::route,
+      RouteArgs{.logits = logits.view(), .experts = routing.experts.view(), .weights = routing.weights.view()});
+  return routing;
+}
+
+Tensor route_backward(Device& device, const Routing& routing, const Tensor& grad_weights, const TensorSpec& spec,
+                      HolderId holder) {
+  check_choices("route_backward", {"grad_weights", grad_weights}, DType::kF32, routing.experts.rows());
+  Tensor grad_logits = device.allocate(spec, holder);
+  check_real("route_backward", {"grad_logits", grad_logits});
+  device.launch(&KernelTable::route_backward, RouteBackwardArgs{.experts = routing.experts.view(),
+                                                                .weights = routing.weights.view(),
+                                                                .grad_weights = grad_weights.view(),
+                                                                .grad_logits = grad_logits.view()});
+  return grad_logits;
+}
+
+std::int64_t rows_of_choices(std::int64_t tokens, std::int64_t choices, std::int64_t experts, std::int64_t multiple) {
+  // An expert with tokens is padded by multiple - 1 rows at most.
+  const std::int64_t all = tokens * choices;
+  return (all + std::min(experts, all) * (multiple - 1)) / multiple * multiple;
+}
+
+GroupedRows group_rows(Device& device, const Tensor& experts, std::int64_t count, std::int64_t multiple,
+                       HolderId holder) {
+  check_dtype("group_rows", {"experts", experts}, DType::kI32);
+  const std::int64_t rows = rows_of_choices(experts.rows(), experts.cols(), count, multiple);
+  if (rows > std::numeric_limits<std::int32_t>::max())
+    fail(fmt::format("group_rows: {} rows of choices; their numbers have 32 bits", rows));
+  GroupedRows grouped{.rows = device.allocate({experts.shape(), DType::kI32}, holder),
+                      .sources = device.allocate({Shape{rows, 1}, DType::kI32}, holder),
+                      .begins = device.allocate({Shape{count + 1, 1}, DType::kI32}, holder)};
+  device.launch(&KernelTable::group_rows, GroupRowsArgs{.experts = experts.view(),
+                                                        .multiple = multiple,
+                                                        .rows = grouped.rows.view(),
+                                                        .sources = grouped.sources.view(),
+                                                        .begins = grouped.begins.view()});
+  return grouped;
+}
+
+std::vector<RowGroup> read_groups(Device& device, const GroupedRows& grouped, std::int64_t multiple) {
+  const std::int64_t count = grouped.begins.numel() - 1, choices = grouped.rows.numel();
+  std::vector<RowGroup> groups;
+  if (!device.computes()) {
+    std::int64_t begin = 0;
+    for (std::int64_t e = 0; e < count; ++e) {
+      const std::int64_t own = choices * (e + 1) / count - choices * e / count;
+      groups.push_back({.begin = begin, .rows = round_up(own, multiple)});
+      begin += groups.back().rows;
+    }
+    return groups;
+  }
+  std::vector<std::int32_t> begins(static_cast<std::size_t>(count) + 1);
+  device.read_bytes_to(grouped.begins, std::as_writable_bytes(std::span(begins)));
+  for (std::size_t e = 0; e + 1 < begins.size(); ++e)
+    groups.push_back({.begin = begins[e], .rows = begins[e + 1] - begins[e]});
+  return groups;
+}
+
+Tensor permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder) {
+  check_real("permute", {"x", x});
+  check_choices("permute", {"rows", grouped.rows}, DType::kI32, x.rows());
+  if (weights) check_choices("permute", {"weights", weights}, DType::kF32, x.rows());
+  Tensor out = device.allocate({Shape{grouped.sources.numel(), x.cols()}, x.dtype()}, holder);
+  device.launch(&KernelTable::permute, PermuteArgs{.in = x.view(),
+                                                   .sources = grouped.sources.view(),
+                                                   .choices = grouped.rows.cols(),
+                                                   .weights = view_or_none(weights),
+                                                   .out = out.view()});
+  return out;
+}
+
+Tensor unpermute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder) {
+  check_real("unpermute", {"x", x});
+  check_numel("unpermute", {"sources", grouped.sources}, x.rows(), "one for each row");
+  if (weights) check_choices("unpermute", {"weights", weights}, DType::kF32, grouped.rows.rows());
+  Tensor out = device.allocate({Shape{grouped.rows.rows(), x.cols()}, x.dtype()}, holder);
+  device.launch(
+      &KernelTable::unpermute,
+      UnpermuteArgs{.in = x.view(), .rows = grouped.rows.view(), .weights = view_or_none(weights), .out = out.view()});
+  return out;
+}
+
+Tensor unpermute_weights(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& grad_out,
+                         HolderId holder) {
+  check_real("unpermute_weights", {"x", x});
+  check_real("unpermute_weights", {"grad_out", grad_out});
+  Tensor grad_weights = device.allocate({grouped.rows.shape(), DType::kF32}, holder);
+  device.launch(&KernelTable::unpermute_weights, UnpermuteWeightsArgs{.in = x.view(),
+                                                                      .rows = grouped.rows.view(),
+                                                                      .grad_out = grad_out.view(),
+                                                                      .grad_weights = grad_weights.view()});
+  return grad_weights;
+}
+
+}  // namespace fp8lab

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backend/device.h"
+#include "ops/experts/grouped_gemm.h"
+
+// The way of tokens through a mixture of experts: which experts a token goes to, in which row, and back. The rules are
+// with the kernels (backend/expert_kernels.h).
+namespace fp8lab {
+
+/// The experts that each token chose, and their weights, which add up to 1.
+struct Routing {
+  Tensor experts;  ///< i32 [tokens, choices]
+  Tensor weights;  ///< f32 [tokens, choices]
+};
+/// `logits`: f32 [tokens, experts].
+Routing route(Device& device, const Tensor& logits, std::int64_t choices, HolderId holder);
+/// The gradient of the logits in `dtype`; `grad_weights`: f32 [tokens, choices].
+Tensor route_backward(Device& device, const Routing& routing, const Tensor& grad_weights, const TensorSpec& spec,
+                      HolderId holder);
+
+/// Rows of the matrix of all choices that are enough for every routing: each expert's rows are padded to a multiple of
+/// `multiple`. Memory depends on no count this way, so that nothing waits for counts to allocate, and sizes are known
+/// before any token is; with `multiple` 1 it is choices * tokens.
+std::int64_t rows_of_choices(std::int64_t tokens, std::int64_t choices, std::int64_t experts, std::int64_t multiple);
+
+/// Rows of choices, sorted by expert.
+struct GroupedRows {
+  Tensor rows;     ///< i32 [tokens, choices]: the row of each choice
+  Tensor sources;  ///< i32 [rows, 1]: the choice of each row; -1 for padding
+  Tensor begins;   ///< i32 [experts + 1, 1]
+};
+GroupedRows group_rows(Device& device, const Tensor& experts, std::int64_t count, std::int64_t multiple,
+                       HolderId holder);
+/// The groups of all experts, read from `begins`: waits for the device. Without values (meta), groups of nearly one
+/// size.
+std::vector<RowGroup> read_groups(Device& device, const GroupedRows& grouped, std::int64_t multiple);
+
+/// The tokens of `x` in the rows of their choices, times the weights if given; rows of padding are 0.
+Tensor permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
+/// The sum of each token's rows, times the weights if given.
+Tensor unpermute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
+/// The gradient of the weights of unpermute(), f32 [tokens, choices].
+Tensor unpermute_weights(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& grad_out,
+                         HolderId holder);
+
+}  // namespace fp8lab
