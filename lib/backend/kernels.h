@@ -281,10 +281,10 @@ struct AttentionRole {
 };
 
 /// Causal or full attention with grouped queries: head h reads key/value head h / (heads / kv_heads). A query sees the
-/// keys [first_key(query), end_key(query)). No S x S matrix is stored. P = exp(softmax_scale * Q K^T - lse), normalised by rows, so |P| <= 1; P is zero in a row whose every
-/// logit is -inf. Dropout on P keeps an entry if uniform(seed, stream, ((sequence * heads + head) * seq + query) *
-/// seq + key) >= p and divides it by 1 - p. With `s` given, P is cast after dropout and before P V: P8 = cast(P *
-/// scale), which enters the product as P8 / scale.
+/// keys [first_key(query), end_key(query)). No S x S matrix is stored. P = exp(softmax_scale * Q K^T - lse), normalised
+/// by rows, so |P| <= 1; P is zero in a row whose every logit is -inf. Dropout on P keeps an entry if uniform(seed,
+/// stream, ((sequence * heads + head) * seq + query) * seq + key) >= p and divides it by 1 - p. With `s` given, P is
+/// cast after dropout and before P V: P8 = cast(P * scale), which enters the product as P8 / scale.
 struct AttentionShape {
   std::int64_t seq = 0;
   std::int64_t batch = 0;

@@ -114,8 +114,7 @@ TEST(PlainTwin, NamesTheSequenceThatIsReadTwice) {
 }
 
 TEST(PlainTwin, SeesALossThatLacksAMicroBatch) {
-  const ArmResult other = measured(
-      cell_over("bf16", 3, 3), 1, [](RecordedStep&) {}, 2.0 / 3.0);
+  const ArmResult other = measured(cell_over("bf16", 3, 3), 1, [](RecordedStep&) {}, 2.0 / 3.0);
   EXPECT_EQ(faults(other), 1.0);
   EXPECT_TRUE(names(other, "loss, step 1: "));
 }

@@ -136,7 +136,7 @@ TEST(Predict, RefusesValuesWithoutAFormula) {
   CellConfig cell = issue_1935();
   cell.arch = "other";
   EXPECT_THROW(predict(cell, Arm::kAfter), Error);
-  for (std::string ModelConfig::*word : {&ModelConfig::layer, &ModelConfig::form}) {
+  for (std::string ModelConfig::* word : {&ModelConfig::layer, &ModelConfig::form}) {
     cell = issue_1935();
     cell.model.*word = "other";
     EXPECT_THROW(predict(cell, Arm::kAfter), Error);

@@ -56,8 +56,8 @@ inline std::int64_t key_cols(const AttentionShape& shape) { return shape.kv_head
 inline std::string describe(const AttentionShape& shape, DType dtype = DType::kF32) {
   return std::string(name(dtype)) + "_s" + std::to_string(shape.seq) + "_b" + std::to_string(shape.batch) + "_h" +
          std::to_string(shape.heads) + "_kv" + std::to_string(shape.kv_heads) + "_d" + std::to_string(shape.head_dim) +
-         (shape.causal ? "_causal" : "_full") +
-         (shape.window > 0 ? "_window" + std::to_string(shape.window) : "") + (shape.dropout > 0 ? "_dropout" : "");
+         (shape.causal ? "_causal" : "_full") + (shape.window > 0 ? "_window" + std::to_string(shape.window) : "") +
+         (shape.dropout > 0 ? "_dropout" : "");
 }
 
 inline std::vector<float> gaussian(std::int64_t count, std::uint64_t stream, float deviation = 1.0f) {

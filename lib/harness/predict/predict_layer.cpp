@@ -130,7 +130,7 @@ Schedule LayerAccount::sharded() const {
 /// The gather of a layer's parameters. With gather_ahead the layer before has allocated them, except for the first
 /// layer, and this layer allocates the next one's. `dropped` bytes are freed when the gather has ended. `finds`: the
 /// transposes are there already.
-Schedule LayerAccount::gathered(Gather LayerAccount::*of_pass, LayerPosition position, Bytes dropped,
+Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped,
                                 bool finds) const {
   Gather own = this->*of_pass;
   if (finds) own.transposed = {};

@@ -78,7 +78,7 @@ class LayerAccount {
   bool transposes_stay = false;  ///< forward neither frees those nor makes them again
 
  private:
-  Schedule gathered(Gather LayerAccount::*of_pass, LayerPosition position, Bytes dropped, bool finds) const;
+  Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped, bool finds) const;
   Schedule merged(bool evaluates, bool keeps_output) const;
   Schedule full_forward(const Layer& layer) const;
   Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
@@ -101,7 +101,7 @@ class LayersAccount {
   const LayerAccount& first() const { return runs_.front().layer; }
   /// The sum over all layers of a figure of each.
   template <class Figure>
-  std::int64_t sum(Figure LayerAccount::*figure) const {
+  std::int64_t sum(Figure LayerAccount::* figure) const {
     std::int64_t total = 0;
     for (const Run& run : runs_) total += run.count * static_cast<std::int64_t>(run.layer.*figure);
     return total;

@@ -344,10 +344,7 @@ constexpr LayerNumbers kLayers[] = {
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.shape.hidden)}}}; }},
     {"layernorm_mlp", [](const CellNumbers& cell) { return Layer{{{mlp(cell)}}}; }},
     {"multihead_attention", [](const CellNumbers& cell) { return Layer{{attention(cell)}}; }},
-    {"transformer_layer",
-     [](const CellNumbers& cell) {
-       return Layer{{attention(cell), {mlp(cell)}}, true};
-     }},
+    {"transformer_layer", [](const CellNumbers& cell) { return Layer{{attention(cell), {mlp(cell)}}, true}; }},
 };
 
 }  // namespace

@@ -145,9 +145,10 @@ Broken broken_selective_rule(const CellConfig& cell) {
                                   "and the next layer keeps it; write `full`",
                                   t.checkpoint.text(), cell.model.layer)};
   if (cell.model.top_k > 0)
-    return BrokenRule{"training.checkpoint", fmt::format("{} keeps the results of products that read all tokens, and none "
-                                                         "of experts; write `full`, or remove `top_k`",
-                                                         t.checkpoint.text())};
+    return BrokenRule{"training.checkpoint",
+                      fmt::format("{} keeps the results of products that read all tokens, and none "
+                                  "of experts; write `full`, or remove `top_k`",
+                                  t.checkpoint.text())};
   if (t.fp8_attention)
     return BrokenRule{
         "training.fp8_attention",
