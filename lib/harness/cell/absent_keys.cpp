@@ -25,6 +25,7 @@ constexpr std::array kAbsentKeys{
     Row{"model.heads", "required for layers with attention"},
     Row{"model.kv_heads", "the number of heads"},
     Row{"model.head_dim", "hidden / heads"},
+    Row{"model.window", "all earlier tokens"},
     Row{"model.ffn", "four times hidden"},
     Row{"model.top_k", "one MLP for all tokens"},
     Row{"model.expert_ffn", "the MLP's `ffn`"},
