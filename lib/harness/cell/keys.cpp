@@ -221,7 +221,8 @@ std::vector<Key> make_keys() {
       integer_key("model.head_dim", kHeads, "columns of a head of queries, keys or values; default: hidden / heads",
                   kModel<&M::head_dim>),
       integer_key("model.window", kTokens,
-                  "sliding window: the most tokens that a query sees, its own and those before it (Mistral 7B v0.1); below seq; on "
+                  "sliding window: the most tokens that a query sees, its own and those before it (Mistral 7B v0.1); "
+                  "below seq; on "
                   "cuda by the general FP32 kernels",
                   kModel<&M::window>),
       toggle("model.qk_norm",
