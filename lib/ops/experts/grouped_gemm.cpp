@@ -41,38 +41,37 @@ GemmInputs with(const GemmInputs& inputs, const OperandView& a, const OperandVie
   return part;
 }
 
+/// The product of each group's rows of `a` and the expert's part of `b`; zero in rows behind the groups.
+template <class PartOfB>
+Tensor multiply_groups(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups, std::int64_t columns,
+                       PartOfB part_of_b) {
+  Tensor out = device.allocate({Shape{inputs.a.values.rows, columns}, inputs.out_dtype}, inputs.holder);
+  for (std::size_t e = 0; e < groups.size(); ++e) {
+    const auto [begin, rows] = groups[e];
+    if (rows > 0)
+      gemm_into(device, with(inputs, inputs.a.row_range(begin, rows), part_of_b(static_cast<std::int64_t>(e))),
+                out.row_range(begin, rows));
+  }
+  clear_after_groups(device, groups, out);
+  return out;
+}
+
 }  // namespace
 
 Tensor grouped_gemm(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups) {
   constexpr std::string_view kOp = "grouped_gemm";
   check_groups(kOp, groups, inputs.a.values.rows);
   const std::int64_t columns = share_of(kOp, inputs.b.values.rows, groups);
-  Tensor out = device.allocate({Shape{inputs.a.values.rows, columns}, inputs.out_dtype}, inputs.holder);
-  for (std::size_t e = 0; e < groups.size(); ++e) {
-    const auto [begin, rows] = groups[e];
-    if (rows == 0) continue;
-    const std::int64_t first = static_cast<std::int64_t>(e) * columns;
-    gemm_into(device, with(inputs, inputs.a.row_range(begin, rows), inputs.b.row_range(first, columns)),
-              out.row_range(begin, rows));
-  }
-  clear_after_groups(device, groups, out);
-  return out;
+  return multiply_groups(device, inputs, groups, columns,
+                         [&](std::int64_t e) { return inputs.b.row_range(e * columns, columns); });
 }
 
 Tensor grouped_gemm_input_gradient(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups) {
   constexpr std::string_view kOp = "grouped_gemm_input_gradient";
   check_groups(kOp, groups, inputs.a.values.rows);
   const std::int64_t summed = share_of(kOp, inputs.b.values.cols, groups);
-  Tensor out = device.allocate({Shape{inputs.a.values.rows, inputs.b.values.rows}, inputs.out_dtype}, inputs.holder);
-  for (std::size_t e = 0; e < groups.size(); ++e) {
-    const auto [begin, rows] = groups[e];
-    if (rows == 0) continue;
-    const std::int64_t first = static_cast<std::int64_t>(e) * summed;
-    gemm_into(device, with(inputs, inputs.a.row_range(begin, rows), inputs.b.columns(first, summed)),
-              out.row_range(begin, rows));
-  }
-  clear_after_groups(device, groups, out);
-  return out;
+  return multiply_groups(device, inputs, groups, inputs.b.values.rows,
+                         [&](std::int64_t e) { return inputs.b.columns(e * summed, summed); });
 }
 
 Tensor grouped_gemm_weight_gradient(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups) {
