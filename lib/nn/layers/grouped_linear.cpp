@@ -65,7 +65,7 @@ class ExpertCore final : public LinearCore {
   }
   void free_transpose() { hooks_->after_backward_reads(*weight_); }
   /// Accumulates the gradient of the weight; zeros without rows.
-  void weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x) {
+  void accumulate_weight_gradient(Runtime& runtime, const Operand& grad_y, Restored& saved, std::size_t x) {
     Device& device = runtime.device;
     const bool empty = grad_y.rows() == 0;
     weight_->accumulate(device, empty ? zeros(device, weight_->spec, weight_->grad_holder)
@@ -113,7 +113,7 @@ class GroupedLinearNode final : public ModuleNode {
     for (std::size_t i = 0; i < count; ++i)
       experts_[i]->input_gradient_into(runtime(), grads[i], weights[i], groups[i]);
     for (const auto& expert : experts_) expert->free_transpose();
-    for (std::size_t i = 0; i < count; ++i) experts_[i]->weight_gradient(runtime(), grads[i], saved, i);
+    for (std::size_t i = 0; i < count; ++i) experts_[i]->accumulate_weight_gradient(runtime(), grads[i], saved, i);
     // Weights' copies and inputs' scales are left to the context. If it outlives backward, that is the leak of
     // `release_grouped_tensors`.
     for (std::size_t i = 0; i < count; ++i) saved.clear_data(i);
