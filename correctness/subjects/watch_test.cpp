@@ -86,6 +86,15 @@ class Watch : public ::testing::Test {
     return code;
   }
 
+  int plan(std::vector<std::string> options = {}) {
+    options.insert(options.begin(), {"plan", out()});
+    sample::Process program(options, directory_.string());
+    const int code = program.finish();
+    output_ = program.output;
+    errors_ = program.errors;
+    return code;
+  }
+
   std::string out() const { return (directory_ / "out").string(); }
   Json gate(const std::string& metric) const {
     for (const Json& one : cell_.at("gates"))
@@ -336,6 +345,79 @@ TEST_F(Watch, ResultsAreComparedAsThoseOfRun) {
   EXPECT_TRUE(contains(compare.output, "after memory.peak_bytes")) << compare.output;
   const std::string results = sample::read(directory_ / "out/results.json");
   EXPECT_EQ(sample::schema_violations(results_schema(), results), std::vector<std::string>{});
+}
+
+/// What a rank leaves whose model has a Hugging Face config.
+Json llama(int world, const Json& keys, const Json& differs = Json::array()) {
+  Json out = process(0, world, 100e6);
+  out["trained"] = {{"schema", "fp8lab.model/1"},
+                    {"model", "LlamaForCausalLM"},
+                    {"config",
+                     {{"model_type", "llama"},
+                      {"num_hidden_layers", 2},
+                      {"hidden_size", 256},
+                      {"num_attention_heads", 4},
+                      {"intermediate_size", 688},
+                      {"max_position_embeddings", 512},
+                      {"vocab_size", 1000}}},
+                    {"unknown", ""},
+                    {"keys", keys},
+                    {"differs", differs}};
+  return out;
+}
+
+const Json kKeysOnHost{{"device", "cpu"},
+                       {"model.batch", 2},
+                       {"model.seq", 256},
+                       {"training.param_dtype", "f32"},
+                       {"training.master_weights", "none"},
+                       {"training.moments", "f32"}};
+
+TEST_F(Watch, ThePlanOfAProgramHasItsKeysAndStandsBesideWhatWasMeasured) {
+  EXPECT_EQ(watch({llama(1, kKeysOnHost, {"it computes under autocast"})}), 0);
+  EXPECT_EQ(plan(), 0) << output_ << errors_;
+  EXPECT_TRUE(contains(output_, "LlamaForCausalLM, watched for 5 steps over 1 rank on cpu")) << output_;
+  EXPECT_TRUE(contains(output_, "measured 95.4 MiB (")) << output_;
+  EXPECT_TRUE(contains(output_, "differs   it computes under autocast")) << output_;
+  EXPECT_TRUE(contains(output_, "2 layers, hidden 256, vocabulary 1000; 2 sequences of 256 tokens")) << output_;
+  EXPECT_EQ(plan({"--json"}), 0);
+  const Json arm = Json::parse(output_).at(0).at("arms").at("after");
+  EXPECT_EQ(arm.at("measured").at("memory.peak_bytes"), 100000000);
+  EXPECT_TRUE(arm.at("figures_of").get<std::string>().starts_with("torch@")) << arm;
+  EXPECT_TRUE(arm.at("predicted").contains("memory.peak_bytes")) << arm;
+}
+
+TEST_F(Watch, WhatIsAskedForReplacesTheProgramsOwnRanksAndDevice) {
+  EXPECT_EQ(watch({llama(1, kKeysOnHost)}), 0);
+  EXPECT_EQ(plan({"--gpu", "h100", "--ranks", "1,8", "--set", "model.batch=4"}), 0) << output_ << errors_;
+  EXPECT_TRUE(contains(output_, "measured 95.4 MiB; the rows below have other ranks, another device")) << output_;
+  EXPECT_TRUE(contains(output_, "Over 8 ranks")) << output_;
+  EXPECT_TRUE(contains(output_, "4 sequences of 256 tokens")) << output_;
+}
+
+TEST_F(Watch, AModelThatIsNotKnownIsNamedByTheUser) {
+  Json nameless = llama(1, kKeysOnHost);
+  nameless["trained"]["config"] = nullptr;
+  nameless["trained"]["unknown"] = "Net has no Hugging Face config";
+  EXPECT_EQ(watch({nameless}), 0);
+  EXPECT_EQ(plan(), 2);
+  EXPECT_TRUE(contains(errors_, "model.json: Net has no Hugging Face config; name its model by --model")) << errors_;
+  EXPECT_EQ(plan({"--model", "llama2-7b"}), 0) << errors_;
+  EXPECT_TRUE(contains(output_, "llama2-7b: 32 layers")) << output_;
+}
+
+TEST_F(Watch, AModelFileThatNoProgramLeftIsRefused) {
+  EXPECT_EQ(watch({process(0, 1, 1000)}), 0);
+  EXPECT_EQ(plan(), 2);
+  EXPECT_TRUE(contains(errors_, "model.json: no such file")) << errors_;
+  EXPECT_EQ(watch({llama(1, {{"model.batch", "many"}})}), 0);
+  EXPECT_EQ(plan(), 2);
+  EXPECT_TRUE(contains(errors_, "model.batch must be")) << errors_;
+  for (const char* text : {"", "[]", R"({"schema": "fp8lab.model/2"})", R"({"schema": "fp8lab.model/1"})"}) {
+    sample::write(directory_ / "out/model.json", text);
+    EXPECT_EQ(plan(), 2);
+    EXPECT_TRUE(contains(errors_, "model.json: ")) << errors_;
+  }
 }
 
 TEST_F(Watch, BadUsageExitsTwo) {

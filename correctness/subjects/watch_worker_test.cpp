@@ -22,11 +22,16 @@ class WatchedProgramTest : public PyTorchProgramTest {
 
   /// Watches watched/train.py with a defect, on `ranks` ranks.
   int watch(const std::string& defect, int ranks = 1, const std::vector<std::string>& options = {}, int steps = 6) {
+    return watch_program("train.py", {defect, std::to_string(steps)}, ranks, options);
+  }
+  int watch_program(const std::string& file, const std::vector<std::string>& arguments, int ranks,
+                    const std::vector<std::string>& options = {}) {
     std::vector<std::string> words{"watch", "-o", (directory_ / "out").string()};
     words.insert(words.end(), options.begin(), options.end());
     words.emplace_back("--");
     for (const std::string& word : launch(ranks)) words.push_back(word);
-    words.insert(words.end(), {std::string(paths::kWatched) + "/train.py", defect, std::to_string(steps)});
+    words.push_back(std::string(paths::kWatched) + "/" + file);
+    words.insert(words.end(), arguments.begin(), arguments.end());
     sample::Process process(words, directory_.string());
     const int code = process.finish();
     output_ = process.output;
@@ -166,6 +171,46 @@ TEST_F(WatchedProgramTest, TwoLinesInTheProgramNameModelAndOptimizer) {
   EXPECT_TRUE(
       contains(output_, "guessed   model: Model (the outermost module called); a step ends with a step of AdamW"))
       << output_;
+}
+
+/// `fp8lab plan` of what was watched, as text.
+std::string plan_of(const std::string& results) {
+  sample::Process plan({"plan", results}, ".");
+  EXPECT_EQ(plan.finish(), 0) << plan.output << plan.errors;
+  return plan.output;
+}
+
+TEST_F(WatchedProgramTest, ThePlanOfAModelWithAConfigIsCloseToWhatWasMeasured) {
+  struct Case {
+    std::vector<std::string> arguments;
+    int ranks;
+    std::string says;
+    double low, high;  ///< measured over predicted peak
+  };
+  // The program differs from a torchtitan program in its norms and in having no rotations.
+  const std::vector<Case> cases{
+      {{"one"}, 1, "2 sequences of 192 tokens", 0.94, 1.06},
+      {{"one", "twice", "autocast"}, 1, "it computes under autocast", 0.5, 1.1},
+      {{"one", "sgd"}, 1, "its optimizer is SGD: planned is AdamW", 0.5, 1.0},
+      {{"sharded", "twice"}, 2, "master weights f32, moments f32; FSDP over all ranks", 0.94, 1.06},
+      {{"replicated"}, 2, "DistributedDataParallel holds buckets of gradients", 0.9, 1.2},
+  };
+  for (const Case& one : cases) {
+    ASSERT_EQ(watch_program("llama.py", one.arguments, one.ranks), 0) << output_;
+    const std::string text = plan_of((directory_ / "out").string());
+    EXPECT_TRUE(contains(text, one.says)) << text;
+    sample::Process plan({"plan", (directory_ / "out").string(), "--json"}, ".");
+    EXPECT_EQ(plan.finish(), 0);
+    const Json arm = Json::parse(plan.output).at(0).at("arms").at("after");
+    const double ratio = arm.at("measured").at("memory.peak_bytes").get<double>() /
+                         arm.at("predicted").at("memory.peak_bytes").get<double>();
+    EXPECT_GE(ratio, one.low) << text;
+    EXPECT_LE(ratio, one.high) << text;
+  }
+  EXPECT_EQ(watch_program("llama.py", {"one", "nameless"}, 1), 0) << output_;
+  sample::Process plan({"plan", (directory_ / "out").string()}, ".");
+  EXPECT_EQ(plan.finish(), 2);
+  EXPECT_TRUE(contains(plan.errors, "Llama has no Hugging Face config; name its model by --model")) << plan.errors;
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ OneCellResults::OneCellResults(const std::string& folder, const Program& program
   results_.write_environment(environment_);
 }
 
-void OneCellResults::write(const CellRecord& record, bool prints) {
+void OneCellResults::write(const CellRecord& record, bool prints, const std::string& model) {
   results_.append(record);
   const std::vector<std::string> ids{record.config.id};
   const RunSummary summary{.date = now_utc(),
@@ -23,6 +23,7 @@ void OneCellResults::write(const CellRecord& record, bool prints) {
                            .seconds = record.seconds,
                            .findings = run_findings(results_.records(ids))};
   results_.finish(ids, environment_, summary);
+  if (!model.empty()) results_.write_document(kModelFile, model + "\n");
   if (prints)
     results_.write_json(ids, environment_, summary,
                         [](std::string_view part) { std::fwrite(part.data(), 1, part.size(), stdout); });

@@ -12,7 +12,8 @@ class OneCellResults {
  public:
   OneCellResults(const std::string& folder, const Program& program);
   /// Writes all documents. With `prints`, standard output gets the text of results.json.
-  void write(const CellRecord& record, bool prints);
+  /// `model`: the text of model.json; "": it is not written.
+  void write(const CellRecord& record, bool prints, const std::string& model = "");
 
  private:
   ResultSet results_;

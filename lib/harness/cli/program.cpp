@@ -387,7 +387,8 @@ class CommandLine {
       return plan_command(plan_, program_);
     });
     add_selection(plan);
-    plan.get_option("PATH")->required(false);
+    plan.get_option("PATH")->required(false)->description(
+        "scenario files, directories to search for *.yaml, or the result set of one run or watched program");
     plan.add_option("--capacity", plan_.capacity, "memory of each rank's device: 80GiB")
         ->check(memory_size_with_unit())
         ->type_name("SIZE");
@@ -398,16 +399,16 @@ class CommandLine {
     plan.add_option("--model", plan_.model,
                     "plan a known model, or the model of a Hugging Face config.json, instead of scenario files")
         ->type_name("MODEL");
-    plan.add_option("--ranks", plan_.ranks, "with --model: numbers of ranks, a table each")
+    plan.add_option("--ranks", plan_.ranks, "numbers of ranks for --model and watched programs, a table each")
         ->delimiter(',')
         ->allow_extra_args(false)
         ->check(integer_within(1, kMostRanks))
         ->type_name("N,...");
-    plan.add_option("--recipe", plan_.recipes, "with --model: recipes, a row each")
+    plan.add_option("--recipe", plan_.recipes, "recipes for --model and watched programs, a row each")
         ->delimiter(',')
         ->allow_extra_args(false)
         ->type_name("RECIPE,...");
-    plan.add_option("--set", plan_.settings, "with --model: a scenario key")
+    plan.add_option("--set", plan_.settings, "a scenario key for --model and watched programs")
         ->allow_extra_args(false)
         ->type_name("KEY=VALUE");
     add_json(plan, "print every predicted figure as JSON");

@@ -130,7 +130,7 @@ void print_lines(std::FILE* out, const WatchRequest& request, const Watched& wat
   if (watched.findings.empty())
     row("found",
         is_complete(watched) ? "nothing that a training program should not do" : "nothing in what was measured");
-  row("results", fmt::format("{}/results.json; fp8lab report {} -o report", request.out, request.out));
+  row("results", fmt::format("{0}/results.json; fp8lab report {0} -o report; fp8lab plan {0}", request.out));
 }
 
 std::string headline(const WatchRequest& request, const Watched& watched) {
@@ -184,7 +184,7 @@ int watch_command(const WatchRequest& request, const Program& program) {
                               .text = fmt::format("values: no rank left a file in {}", request.values),
                               .size = 0,
                               .ranks = {}});
-  results.write(record_of(request, watched), request.json);
+  results.write(record_of(request, watched), request.json, watched.worst == nullptr ? "" : watched.worst->trained);
   std::fprintf(text, "\n%s\n", for_terminal(headline(request, watched)).c_str());
   print_lines(text, request, watched);
   return code_of(watched);

@@ -29,7 +29,7 @@ constexpr const char* kResults = "results.json";
 constexpr const char* kJunit = "junit.xml";
 constexpr const char* kTimelines = "timelines";
 constexpr const char* kEnvironment = "environment.json";
-constexpr std::array kDocuments = {kResults, kJunit, "summary.md", "comparison.json", "run_exit_code"};
+constexpr std::array kDocuments = {kResults, kJunit, "summary.md", "comparison.json", kModelFile, "run_exit_code"};
 constexpr const char* kPart = ".part";  ///< ends the name of a file that is being written
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 /// The beginning of every line of results.jsonl.

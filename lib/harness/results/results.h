@@ -19,6 +19,9 @@ namespace fp8lab {
 /// The bytes of timelines above which a run keeps only those that a report draws.
 inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
 
+/// The file of a result set that `fp8lab watch` made: which model the program trains, and how.
+inline constexpr const char* kModelFile = "model.json";
+
 /// The directory of a run's results. append() returns only when the finished cell is on disk, so a run that is killed
 /// loses only the cells that were running. Memory holds a few words of a finished cell; its record is read again from
 /// its line where a document needs it.
@@ -27,6 +30,7 @@ inline constexpr std::uintmax_t kMostTimelineBytes = std::uintmax_t{32} << 20;
 ///   results.json      all finished cells and the environment ("fp8lab.results/1")
 ///   junit.xml, summary.md, environment.json
 ///   comparison.json   of a run that was compared with a baseline
+///   model.json        of a watched program
 ///   run_exit_code     of a run with --annotate, without the comparison
 ///   timelines/        <cell id>.<arm>.json.gz; a `/` of the id separates folders
 ///
@@ -89,7 +93,7 @@ class ResultSet {
   /// True if `ids` are all cells, also of earlier runs.
   bool has_only(const std::vector<std::string>& ids) const { return cells_.size() == ids.size(); }
 
-  /// Writes comparison.json or run_exit_code.
+  /// Writes comparison.json, model.json or run_exit_code.
   void write_document(const std::string& file, const std::string& text) const;
 
   const std::filesystem::path& directory() const { return directory_; }

@@ -1,11 +1,16 @@
 """The buffers of FSDP2 and DistributedDataParallel, which they do not show: private attributes, looked up with care."""
 
 
+def state_of(module):
+    """FSDP2's state of a module that fully_shard() was called with, or None."""
+    return getattr(module, "_get_fsdp_state", lambda: None)()
+
+
 def unsharded_tensors(model):
     """(layer's name, tensor) of all gathered parameters and their gradients. Absent attributes are passed over, so that
     their bytes show as unexplained."""
     for name, module in model.named_modules():
-        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        state = state_of(module)
         groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
         for group in groups:
             for parameter in getattr(group, "fsdp_params", ()):

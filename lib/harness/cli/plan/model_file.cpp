@@ -19,6 +19,7 @@ namespace fp8lab {
 namespace {
 
 constexpr std::size_t kLargestFile = 1 << 20;
+constexpr std::string_view kWatchedSchema = "fp8lab.model/1";
 constexpr std::int64_t kLongestSequence = 8192;  ///< tokens; the models allow more, and few train with more
 constexpr std::int64_t kMostSize = std::int64_t{1} << 24;
 
@@ -226,9 +227,32 @@ CellConfig read_model_file(const std::string& path) {
   const std::string text = read_regular_file(path, kLargestFile);
   try {
     const JsonDocument document(text);
-    return model_of(document.root(), model_name_of(path));
+    const JsonReader root = document.root();
+    if (root.text_or_empty("schema") != kWatchedSchema) return model_of(root, model_name_of(path));
+    if (const std::string unknown = root.text_or_empty("unknown"); !unknown.empty()) fail(unknown);
+    return model_of(root.at("config"), root.at("model").text());
   } catch (const Error& error) {
     fail(fmt::format("{}: {}; --model reads the config.json of a Hugging Face model", path, error.what()));
+  }
+}
+
+WatchedModel read_watched_model(const std::string& path) {
+  const std::string text = read_regular_file(path, kLargestFile);
+  try {
+    const JsonDocument document(text);
+    const JsonReader root = document.root();
+    if (const JsonReader schema = root.at("schema"); !schema.is_text(kWatchedSchema))
+      schema.refuse(fmt::format("\"{}\"", kWatchedSchema));
+    WatchedModel out;
+    out.name = root.at("model").text();
+    out.unknown = root.text_or_empty("unknown");
+    root.at("keys").each_member([&](const std::string& key, const JsonReader& value) {
+      out.settings.push_back(fmt::format("{}={}", key, value.text_of_scalar()));
+    });
+    root.at("differs").each_item([&](const JsonReader& one) { out.differs.push_back(one.text()); });
+    return out;
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}; watch the program again", path, error.what()));
   }
 }
 

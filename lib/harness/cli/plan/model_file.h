@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "harness/cell/cell.h"
 
@@ -13,7 +14,17 @@ bool is_model_file(const std::string& model);
 /// qwen3_moe. Its sequences are as long as the model allows, but at most 8192 tokens. Throws Error, which names file
 /// and key, for other types, for a file that is none, and for layers that this program does not have: low-rank keys and
 /// values, caps of logits, other activations, weights of experts that do not add up to 1, a sliding window of only some
-/// layers.
+/// layers. Also reads the model.json of a watched program, see read_watched_model().
 CellConfig read_model_file(const std::string& path);
+
+/// Which model a program trains, and how, as `fp8lab watch` saw it.
+struct WatchedModel {
+  std::string name;                   ///< the class of the model
+  std::string unknown;                ///< why the model's sizes are not known; "": read_model_file() reads them
+  std::vector<std::string> settings;  ///< "model.batch=2": keys of the plan
+  std::vector<std::string> differs;   ///< how the program differs from a plan with these keys, in words
+};
+/// The model.json of a watched program. Throws Error, which names the file, for another file.
+WatchedModel read_watched_model(const std::string& path);
 
 }  // namespace fp8lab

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cli/listing.h"
+#include "harness/cli/plan/plan_results.h"
 #include "harness/cli/plan/plan_text.h"
 #include "harness/cli/plan/planned.h"
 #include "harness/cli/program.h"
@@ -76,42 +77,98 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
   return out;
 }
 
-}  // namespace
-
-int plan_command(const PlanRequest& asked, const Program& own) {
-  PlanRequest request = asked;
-  if (TorchMemory::is_named(request.as) && !request.model.empty() && request.recipes.empty())
-    request.recipes = TorchMemory::find(own.worker_directory, request.as).recipes();
-  std::string title;
-  const Program program = as_library(request, own, title);
-  const Capacity capacity = capacity_of(request);
+/// The plans of a request, and what is printed of them.
+struct Answer {
   std::vector<Planned> plans;
   std::string text;
+  bool bad_usage = false;  ///< files were refused, with messages
+};
+
+Answer plan_models(const PlanRequest& asked, const Program& own) {
+  PlanRequest request = asked;
+  if (TorchMemory::is_named(request.as) && request.recipes.empty())
+    request.recipes = TorchMemory::find(own.worker_directory, request.as).recipes();
+  Answer out;
+  const Program program = as_library(request, own, out.text);
+  const Capacity capacity = capacity_of(request);
+  const ModelPlan model = model_plan(request, capacity, program.vocabulary());
+  for (const PlannedCell& cell : model.cells) out.plans.push_back(planned(cell, capacity, {Arm::kAfter}, program));
+  out.text += model_text(out.plans, model);
+  return out;
+}
+
+void refuse_keys_of_models(const PlanRequest& request, std::string_view instead) {
+  if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
+    fail(fmt::format("plan: --ranks, --recipe and --set belong to --model; {}", instead));
+}
+
+/// The plans of `cells`, of which `request.selection` chooses.
+void add_cells(std::vector<PlannedCell> cells, const PlanRequest& request, const Program& own, Answer& out) {
+  const Program program = as_library(request, own, out.text);
+  const Capacity capacity = capacity_of(request);
+  const Vocabulary& vocabulary = program.vocabulary();
+  const std::vector<std::string> devices = devices_of(cells);
+  select_cells(cells, request.selection, vocabulary);
+  if (request.as.empty()) Subjects(program.worker_directory).skip_missing(cells, vocabulary);
+  if (const std::string later = foreseen(cells, false); !later.empty()) std::fputs(later.c_str(), stderr);
+  for (const PlannedCell& cell : cells)
+    out.plans.push_back(planned(cell, capacity, arms_of(cell, vocabulary), program));
+  if (out.plans.empty()) report_error(nothing_matches(request.selection, devices, vocabulary));
+}
+
+Answer plan_scenarios(const PlanRequest& request, const Program& own) {
+  if (request.selection.paths.empty())
+    fail("plan: give scenario files, a result set, or --model NAME; see fp8lab plan --help");
+  refuse_keys_of_models(request, "a scenario file contains these keys");
+  LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), own.vocabulary());
+  for (const ScenarioError& error : loaded.errors) report_error(error.what());
+  if (!loaded.errors.empty()) return {.plans = {}, .text = {}, .bad_usage = true};
+  Answer out;
+  add_cells(std::move(loaded.cells), request, own, out);
+  if (!out.plans.empty()) out.text += scenario_text(out.plans, request.as.empty());
+  return out;
+}
+
+/// The cells of a run, with what it measured.
+Answer plan_run(const PlanRequest& request, const StoredRun& run, const Program& own) {
+  refuse_keys_of_models(request, "cells of a result set have their keys already");
+  Answer out;
+  add_cells(cells_of(run), request, own, out);
+  for (Planned& plan : out.plans) add_measured(run, plan);
+  if (!out.plans.empty()) out.text += scenario_text(out.plans, request.as.empty());
+  return out;
+}
+
+/// The model of a watched program, next to what was measured.
+Answer plan_watched(const PlanRequest& asked, const CellRecord& record, const Program& own) {
+  const WatchedModel model = read_watched_model(model_file_of(asked.selection.paths.front()));
+  const PlanRequest request = request_of(asked, record, model);
+  Answer out = plan_models(request, own);
+  for (Planned& plan : out.plans) add_measured(record, plan);
+  out.text = watched_text(record, model, out.plans) + out.text;
+  return out;
+}
+
+Answer answer_of(const PlanRequest& request, const Program& own) {
+  const std::optional<StoredRun> run = run_in(request.selection.paths);
+  if (run && is_watched(*run)) return plan_watched(request, run->cells.front(), own);
   if (!request.model.empty()) {
-    if (!request.selection.paths.empty()) fail("plan: give scenario files or --model, not both");
-    const ModelPlan model = model_plan(request, capacity, program.vocabulary());
-    for (const PlannedCell& cell : model.cells) plans.push_back(planned(cell, capacity, {Arm::kAfter}, program));
-    text = request.json ? "" : title + model_text(plans, model);
-  } else {
-    if (request.selection.paths.empty()) fail("plan: give scenario files, or --model NAME; see fp8lab plan --help");
-    if (!request.ranks.empty() || !request.recipes.empty() || !request.settings.empty())
-      fail("plan: --ranks, --recipe and --set belong to --model; a scenario file contains these keys");
-    LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), program.vocabulary());
-    for (const ScenarioError& error : loaded.errors) report_error(error.what());
-    if (!loaded.errors.empty()) return exit_code({.verdicts = {}, .bad_usage = true});
-    const std::vector<std::string> devices = devices_of(loaded.cells);
-    select_cells(loaded.cells, request.selection, program.vocabulary());
-    if (request.as.empty()) Subjects(program.worker_directory).skip_missing(loaded.cells, program.vocabulary());
-    if (const std::string later = foreseen(loaded.cells, false); !later.empty()) std::fputs(later.c_str(), stderr);
-    for (const PlannedCell& cell : loaded.cells)
-      plans.push_back(planned(cell, capacity, arms_of(cell, program.vocabulary()), program));
-    if (plans.empty()) report_error(nothing_matches(request.selection, devices, program.vocabulary()));
-    text = request.json || plans.empty() ? "" : title + scenario_text(plans, request.as.empty());
+    if (!request.selection.paths.empty())
+      fail("plan: give scenario files or --model, not both; a result set of `fp8lab watch` may be given with it");
+    return plan_models(request, own);
   }
-  if (request.json) text = plans_json(plans);
+  return run ? plan_run(request, *run, own) : plan_scenarios(request, own);
+}
+
+}  // namespace
+
+int plan_command(const PlanRequest& request, const Program& program) {
+  const Answer answer = answer_of(request, program);
+  if (answer.bad_usage) return exit_code({.verdicts = {}, .bad_usage = true});
+  const std::string text = request.json ? plans_json(answer.plans) : answer.plans.empty() ? "" : answer.text;
   std::fputs(text.c_str(), stdout);
-  if (plans.empty()) return exit_code({});
-  const bool predicts = std::any_of(plans.begin(), plans.end(), [](const Planned& plan) {
+  if (answer.plans.empty()) return exit_code({});
+  const bool predicts = std::any_of(answer.plans.begin(), answer.plans.end(), [](const Planned& plan) {
     return std::any_of(plan.arms.begin(), plan.arms.end(),
                        [](const PlannedArm& arm) { return !arm.estimate.figures.empty(); });
   });
@@ -120,7 +177,9 @@ int plan_command(const PlanRequest& asked, const Program& own) {
     report_error("plan: nothing is predicted, for the reasons above");
     return exit_code({.verdicts = {Verdict::kInconclusive}});
   }
-  return std::any_of(plans.begin(), plans.end(), [&](const Planned& plan) { return plan.fails(capacity.bytes > 0); });
+  const bool has_memory = capacity_of(request).bytes > 0;
+  return std::any_of(answer.plans.begin(), answer.plans.end(),
+                     [&](const Planned& plan) { return plan.fails(has_memory); });
 }
 
 }  // namespace fp8lab

@@ -82,6 +82,7 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
   Json out{{"figures_of", plan.figures_of()},
            {"predicted", figures_json(arm.estimate)},
            {"reason", arm.reason.empty() ? Json(nullptr) : Json(arm.reason)}};
+  for (const auto& [name, value] : arm.measured) out["measured"][name] = number(value);
   add_peak(arm.estimate, out);
   if (const auto moved = moved_bytes(plan.cell.config, arm.estimate))
     out["moved_by_rank"] = {{"all_gather_received_bytes", number(moved->received)},

@@ -35,11 +35,11 @@ std::string row_of(std::string_view label, const std::array<std::string, kColumn
   return out + "\n";
 }
 
-std::array<std::string, kColumns.size()> texts_of(const Estimate& estimate) {
+std::array<std::string, kColumns.size()> texts_of(const std::map<std::string, double>& figures) {
   std::array<std::string, kColumns.size()> out;
   for (std::size_t i = 0; i < kColumns.size(); ++i) {
-    const auto figure = estimate.figures.find(std::string(kColumns[i].metric));
-    out[i] = figure == estimate.figures.end() ? "-" : short_figure(figure->second, "B");
+    const auto figure = figures.find(std::string(kColumns[i].metric));
+    out[i] = figure == figures.end() ? "-" : short_figure(figure->second, "B");
   }
   return out;
 }
@@ -59,14 +59,16 @@ std::array<std::string, kColumns.size()> difference_texts(const Estimate& estima
   return out;
 }
 
-/// The rows of an arm: its figures, their differences from bf16, and PyTorch's lower bound.
+/// The rows of an arm: its figures, the measured ones, their differences from bf16, and PyTorch's lower bound.
 std::string rows_of(const Planned& plan, const PlannedArm& arm) {
-  if (!arm.reason.empty()) return fmt::format("  {:<24} {}\n", name(arm.arm), for_terminal(arm.reason));
-  std::string out = row_of(name(arm.arm), texts_of(arm.estimate));
+  const std::string measured =
+      arm.measured.empty() ? "" : row_of(fmt::format("{}, measured", name(arm.arm)), texts_of(arm.measured));
+  if (!arm.reason.empty()) return fmt::format("  {:<24} {}\n", name(arm.arm), for_terminal(arm.reason)) + measured;
+  std::string out = row_of(name(arm.arm), texts_of(arm.estimate.figures)) + measured;
   if (plan.bf16 && arm.arm == Arm::kAfter)
     out += row_of("after less bf16", difference_texts(arm.estimate, plan.bf16->estimate));
   if (arm.as_torch)
-    out += row_of(fmt::format("{}, {}", name(arm.arm), plan.torch), texts_of(*arm.as_torch));
+    out += row_of(fmt::format("{}, {}", name(arm.arm), plan.torch), texts_of(arm.as_torch->figures));
   else if (arm.torch)
     out += row_of(fmt::format("{}, PyTorch at least", name(arm.arm)),
                   {short_figure(arm.torch->figures.at("memory.peak_bytes"), "B"), "-", "-", "-", "-"});
@@ -170,6 +172,16 @@ std::string marks_legend(const std::vector<Planned>& plans) {
     out += "(?: fits by live bytes)\n";
   if (any([](const Planned&, const PlannedArm& arm) { return arm.estimate.refused_weights > 0; }))
     out += "(*: FP8 weights stay in high precision because shards would cut their blocks)\n";
+  return out.empty() ? "" : "\n" + out;
+}
+
+/// Why rows of the tables have no figures, each reason once.
+std::string unpredicted_text(const std::vector<Planned>& plans) {
+  std::string out;
+  for (const Planned& plan : plans) {
+    const std::string line = fmt::format("-: {}\n", for_terminal(plan.arms.front().reason));
+    if (!plan.arms.front().reason.empty() && out.find(line) == std::string::npos) out += line;
+  }
   return out.empty() ? "" : "\n" + out;
 }
 
@@ -299,13 +311,14 @@ std::string why_not_run(const PlannedCell& cell) {
 }  // namespace
 
 std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
-  const std::vector<PlannedRow> rows = first_rows(plans, model);
+  std::vector<PlannedRow> rows = first_rows(plans, model);
   std::string out = answer_text(rows, model) + model.heading + figures_note(plans.front());
   const bool predicted = std::ranges::any_of(plans, [](const Planned& p) { return p.arms.front().reason.empty(); });
   if (!predicted) return out + details_text(rows, model);
   for (std::size_t column = 0; column < model.ranks.size(); ++column) out += model_table(plans, model, column);
-  out += marks_legend(plans);
-  if (plans.front().capacity > 0) out += details_text(rows, model);
+  out += unpredicted_text(plans) + marks_legend(plans);
+  std::erase_if(rows, [](const PlannedRow& row) { return !row.plan->arms.front().reason.empty(); });
+  if (plans.front().capacity > 0 && !rows.empty()) out += details_text(rows, model);
   return out + live_bytes_legend(out, !plans.front().library.empty());
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,9 +44,10 @@ struct PlannedArm {
   /// library's, and if a key is not covered, which the reason names.
   std::optional<Estimate> as_torch;
   std::string as_torch_reason;
-  std::string reason;                 ///< why there are no figures
-  std::string cannot_run;             ///< why the GPU cannot run the arm, whatever memory it has; "": it can
-  std::optional<std::int64_t> spare;  ///< capacity less peak; nothing if one of them is not known
+  std::map<std::string, double> measured;  ///< figures of a result set, by the names of predicted ones
+  std::string reason;                      ///< why there are no figures
+  std::string cannot_run;                  ///< why the GPU cannot run the arm, whatever memory it has; "": it can
+  std::optional<std::int64_t> spare;       ///< capacity less peak; nothing if one of them is not known
   /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
   std::optional<std::int64_t> torch_spare;
   std::optional<std::int64_t> as_torch_spare;  ///< the same of the live bytes of `as_torch`

@@ -54,6 +54,7 @@ WatchedProcess process_from(const JsonReader& json) {
   out.torch = json.text_or_empty("torch");
   out.python = json.text_or_empty("python");
   out.overhead = json.text_or_empty("overhead");
+  if (const auto trained = json.find("trained")) out.trained = trained->object_json();
   if (const auto guesses = json.find("guesses"))
     guesses->each_item([&](const JsonReader& one) { out.guesses.push_back(one.text()); });
   if (const auto lines = json.find("lines"))

@@ -37,6 +37,8 @@ struct WatchedProcess {
   std::vector<WatchFinding> findings;
   std::vector<WatchFinding> failed;  ///< instruments that raised an error; they stopped there
   std::string overhead;
+  std::string
+      trained;  ///< JSON of what `fp8lab plan` needs of its model (watching/trained_model.py); "": no step ended
   bool has_result = false;
   ArmResult result;
 };

@@ -44,7 +44,7 @@ def describe(session):
     result["notes"] = notes + [f"guessed: {one}" for one in session.guesses()] + [overhead(session)]
     result["seconds"] = sum(session.step_seconds)
     return {
-        **who(session), "result": result,
+        **who(session), "result": result, "trained": session.trained,
         "lines": [{"topic": topic, "text": text} for topic, text in lines(session)],
         "findings": findings(session), "failed": [finding("failed", name, f"{name}: {why}", 0)
                                                   for name, why in session.failed.items()],

@@ -13,11 +13,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from . import report, words
 from .attaching import steps_of
-from .documents import Document
+from .documents import ALWAYS_WRITTEN, Document
 from .host import Host
 from .memory import Memory
 from .owners import WRAPPED, folded
 from .storages import Storages, seconds_of_crossing
+from .trained_model import Observed, trained_model
 from .values import Values
 from .weights import Weights
 from .wire import Wire
@@ -38,6 +39,7 @@ class Session:
         self._optimizer_names = []
         self._names, self._parameter_names = {}, {}
         self.spent, self.failed, self.model_text = {}, {}, ""
+        self.observed, self.trained = Observed(), None
         self.phase_since = time.monotonic()
         self.storages = Storages(self.place, [], "memory" in self.names)
         self._begin()
@@ -223,6 +225,8 @@ class Session:
         outermost = not self.stack and self.phase != "backward"
         if outermost:
             self._outermost(module)
+            self.observed.model_begins(self.device)
+        self.observed.enters(module, inputs)
         self.stack.append((module, folded(self.name_of(module))))
         if self._is_measured():
             self.tell("enter", module)
@@ -278,6 +282,7 @@ class Session:
         self.backward_depth += 1
         if self.backward_depth > 1:
             return  # recomputation of a checkpoint, inside backward
+        self.observed.backward_begins()
         self._set_phase("backward")
         if self._is_measured():
             self.tell("backward_begins", roots)
@@ -307,6 +312,7 @@ class Session:
         now = time.perf_counter()
         self.group()  # the program destroys it before it ends
         self.stack.clear()
+        self.observed.step_ends()
         if self._is_measured():
             self.tell("step_ends")
             self.steps_ended += 1
@@ -321,6 +327,8 @@ class Session:
     def _write_results(self):
         try:
             self.model_text = report.model(self)
+            if self.steps_ended <= ALWAYS_WRITTEN:
+                self.trained = trained_model(self)
             self.document.step_ended()
         except Exception as error:  # such as a full disk; the optimizer's step runs on
             self.failed["results"] = f"{type(error).__name__}: {error} (step {self.step})"
