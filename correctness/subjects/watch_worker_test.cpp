@@ -191,7 +191,8 @@ TEST_F(WatchedProgramTest, ThePlanOfAModelWithAConfigIsCloseToWhatWasMeasured) {
   const std::vector<Case> cases{
       {{"one"}, 1, "2 sequences of 192 tokens", 0.94, 1.06},
       {{"one", "twice", "autocast"}, 1, "it computes under autocast", 0.5, 1.1},
-      {{"one", "sgd"}, 1, "its optimizer is SGD: planned is AdamW", 0.5, 1.0},
+      {{"one", "sgd", "frozen"}, 1, "1 of 30 parameters are frozen", 0.5, 1.0},
+      {{"one", "compiled"}, 1, "it is compiled: planned is an eager program", 0.9, 1.2},
       {{"sharded", "twice"}, 2, "master weights f32, moments f32; FSDP over all ranks", 0.94, 1.06},
       {{"replicated"}, 2, "DistributedDataParallel holds buckets of gradients", 0.9, 1.2},
   };

@@ -49,6 +49,7 @@ from fp8lab_subjects.watching import session as sessions, values  # noqa: E402
 
 sessions.torch.__version__ = "2"
 sessions.torch.no_grad = contextlib.nullcontext
+sessions.is_compiling = lambda: False
 sessions.torch.distributed = types.SimpleNamespace(is_available=lambda: False)
 
 

@@ -1,5 +1,6 @@
 """A small Llama without fp8lab, whose config is as Hugging Face's. Arguments: one | replicated | sharded, and
-perhaps `twice` (two micro-batches a step), `autocast`, `sgd` or `nameless` (a model without a config)."""
+perhaps `twice` (two micro-batches a step), `autocast`, `sgd`, `compiled`, `frozen` (the embedding), or `nameless`
+(a model without a config)."""
 
 import sys
 import types
@@ -61,6 +62,10 @@ if HOW == "sharded":
     for layer in model.layers:
         fully_shard(layer, mp_policy=policy)
     fully_shard(model, mp_policy=policy)
+if "compiled" in OPTIONS:
+    model = torch.compile(model, backend="eager")
+if "frozen" in OPTIONS:
+    model.embedding.requires_grad_(False)
 optimizer = (torch.optim.SGD if "sgd" in OPTIONS else torch.optim.AdamW)(model.parameters(), lr=1e-3)
 for _ in range(4):
     for _ in range(2 if "twice" in OPTIONS else 1):

@@ -8,6 +8,7 @@ import time
 import weakref
 
 import torch
+from torch.compiler import is_compiling
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -188,7 +189,7 @@ class Session:
         backward.__doc__, backward.__name__, backward.__wrapped__ = original.__doc__, original.__name__, original
         autograd.backward = backward
 
-    # Events.
+    # Events. What torch.compile traces has none: it would trace the hooks too, which change objects of their own.
 
     def _is_measured(self):
         return self.step >= self.first and (self.last is None or self.step <= self.last)
@@ -218,6 +219,8 @@ class Session:
             self.phase, self.phase_since = phase, time.monotonic()
 
     def _enter(self, module, inputs):
+        if is_compiling():
+            return
         if self.thread is None:
             self.thread = threading.get_ident()
         if self.busy or threading.get_ident() != self.thread:
@@ -225,7 +228,7 @@ class Session:
         outermost = not self.stack and self.phase != "backward"
         if outermost:
             self._outermost(module)
-            self.observed.model_begins(self.device)
+            self.observed.model_begins(self.device, inputs)
         self.observed.enters(module, inputs)
         self.stack.append((module, folded(self.name_of(module))))
         if self._is_measured():
@@ -235,13 +238,13 @@ class Session:
 
     def _returns(self, module, _, keywords, __):
         """Called before _leave(). The global hooks before a call do not see what a module gets by keyword."""
-        if self.busy or threading.get_ident() != self.thread or not keywords:
+        if is_compiling() or self.busy or threading.get_ident() != self.thread or not keywords:
             return
         if len(self.stack) == 1 and self.stack[0][0] is module and self._is_measured():
             self.tell("got_keywords", module, keywords)
 
     def _leave(self, module, _, output):
-        if self.busy or threading.get_ident() != self.thread:
+        if is_compiling() or self.busy or threading.get_ident() != self.thread:
             return
         if self._is_measured():
             self.tell("leave", module)

@@ -20,13 +20,16 @@ class Observed:
         self.autocast = False
         self._backwards = 0
         self._tokens = {}  # size of an embedding's vocabulary: the shape of the tokens that it was called with
+        self._inputs = None  # the shape of the tokens that the model was called with
 
     def enters(self, module, inputs):
-        if isinstance(module, torch.nn.Embedding) and inputs and isinstance(inputs[0], torch.Tensor):
+        if isinstance(module, torch.nn.Embedding) and has_tokens(inputs):
             self._tokens.setdefault(module.num_embeddings, tuple(inputs[0].shape))
 
-    def model_begins(self, device):
+    def model_begins(self, device, inputs):
         self.autocast = torch.is_autocast_enabled(device)
+        if self._inputs is None and has_tokens(inputs):
+            self._inputs = tuple(inputs[0].shape)
 
     def backward_begins(self):
         self._backwards += 1
@@ -36,8 +39,11 @@ class Observed:
 
     def tokens(self, vocabulary):
         """(sequences, tokens of each) of a micro-batch, or None."""
-        shape = self._tokens.get(vocabulary)
-        return shape if shape is not None and len(shape) == 2 else None
+        return self._tokens.get(vocabulary) or self._inputs
+
+
+def has_tokens(inputs):
+    return bool(inputs) and isinstance(inputs[0], torch.Tensor) and inputs[0].dtype == torch.int64 and inputs[0].dim() == 2
 
 
 def trained_model(session):
@@ -47,8 +53,8 @@ def trained_model(session):
     out = {"schema": SCHEMA, "model": name, "config": None, "unknown": "", "keys": {}, "differs": []}
     try:
         config = config_of(session)
-        for keys, differs in (batch_of(session, config), precision_of(session), recomputation_of(session),
-                              updates_of(session)):
+        for keys, differs in (batch_of(session, config), precision_of(session), layers_of(session),
+                              recomputation_of(session), updates_of(session)):
             out["keys"] |= keys
             out["differs"] += differs
     except Exception as error:  # attributes of the program raised it
@@ -142,6 +148,23 @@ def recomputation_of(session):
     if any(getattr(module, "gradient_checkpointing", False) for module in modules_of(session)):
         return {"training.checkpoint": "full"}, []
     return {}, []
+
+
+def layers_of(session):
+    """What the layers of a plan lack."""
+    differs = []
+    sources = {type(module).__module__.partition(".")[0] for module in modules_of(session)}
+    eight_bits = sorted(sources & {"torchao", "transformer_engine"})
+    if eight_bits:
+        differs.append(f"it has layers of {words.names(eight_bits)}: planned are PyTorch's")
+    if any(type(module).__name__ == "OptimizedModule" for module in modules_of(session)):
+        differs.append("it is compiled: planned is an eager program")
+    parameters = [parameter for _, model in session.models() for parameter in model.parameters()]
+    frozen = sum(not parameter.requires_grad for parameter in parameters)
+    if frozen:
+        differs.append(f"{frozen} of {words.counted(len(parameters), 'parameter')} are frozen: planned are gradients and "
+                       "moments of all")
+    return {}, differs
 
 
 def updates_of(session):
