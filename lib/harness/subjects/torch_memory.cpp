@@ -121,7 +121,9 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
   const std::int64_t kv_heads = cell.model.kv_heads;
-  if (cell.training.param_dtype == ParamDType::kF32 && !is_mlp && kv_heads != 0 && kv_heads != cell.model.heads)
+  const bool is_on_host = cell.device == "cpu";
+  if (cell.training.param_dtype == ParamDType::kF32 && !is_on_host && !is_mlp && kv_heads != 0 &&
+      kv_heads != cell.model.heads)
     out.emplace_back(
         "model.kv_heads: SDPA has no kernel on CUDA for FP32 whose K and V have fewer heads than Q; it then keeps the "
         "scores of all heads, which no figures cover; leave `kv_heads` out, or train in bf16");

@@ -228,8 +228,8 @@ class Session:
         outermost = not self.stack and self.phase != "backward"
         if outermost:
             self._outermost(module)
-            self.observed.model_begins(self.device, inputs)
-        self.observed.enters(module, inputs)
+            self.observed.model_begins(inputs)
+        self.observed.enters(module, inputs, self.device)
         self.stack.append((module, folded(self.name_of(module))))
         if self._is_measured():
             self.tell("enter", module)
@@ -259,7 +259,7 @@ class Session:
         if next(module.parameters(), None) is None:
             return
         self._set_phase("forward")
-        if self._given[0] is None and all(one() is not module for _, one in self._models):
+        if self._given[0] is None and not any(module in model.modules() for _, model in self.models()):
             self._add_model(module)
 
     def _add_model(self, model):

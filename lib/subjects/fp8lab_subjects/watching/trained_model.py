@@ -22,12 +22,12 @@ class Observed:
         self._tokens = {}  # size of an embedding's vocabulary: the shape of the tokens that it was called with
         self._inputs = None  # the shape of the tokens that the model was called with
 
-    def enters(self, module, inputs):
+    def enters(self, module, inputs, device):
         if isinstance(module, torch.nn.Embedding) and has_tokens(inputs):
+            self.autocast = torch.is_autocast_enabled(device)
             self._tokens.setdefault(module.num_embeddings, tuple(inputs[0].shape))
 
-    def model_begins(self, device, inputs):
-        self.autocast = torch.is_autocast_enabled(device)
+    def model_begins(self, inputs):
         if self._inputs is None and has_tokens(inputs):
             self._inputs = tuple(inputs[0].shape)
 
@@ -43,7 +43,10 @@ class Observed:
 
 
 def has_tokens(inputs):
-    return bool(inputs) and isinstance(inputs[0], torch.Tensor) and inputs[0].dtype == torch.int64 and inputs[0].dim() == 2
+    """True for tokens that a model trains on."""
+    if not inputs or not isinstance(inputs[0], torch.Tensor) or not torch.is_grad_enabled():
+        return False
+    return inputs[0].dtype == torch.int64 and inputs[0].dim() == 2
 
 
 def trained_model(session):
