@@ -173,6 +173,12 @@ TEST_F(WatchedProgramTest, TwoLinesInTheProgramNameModelAndOptimizer) {
       << output_;
 }
 
+TEST_F(WatchedProgramTest, AnOptimizerThatCallsTheModelsInItsFirstStepHasTheirNamesAndItsLists) {
+  EXPECT_EQ(watch("lbfgs"), 0) << output_;
+  EXPECT_TRUE(contains(output_, "12 of 12 weights moved")) << output_;
+  EXPECT_GE(value("memory.by_holder.optimizer_state"), 6 * 4 * 9457) << "six directions of all weights, in lists";
+}
+
 /// `fp8lab plan` of what was watched, as text.
 std::string plan_of(const std::string& results) {
   sample::Process plan({"plan", results}, ".");

@@ -112,7 +112,7 @@ class WatchedProcess(unittest.TestCase):
     def test_an_instrument_that_fails_finds_nothing_that_it_did_not_see(self):
         session = self.session("parity")
         (weights,) = session.instruments
-        weights.seen, weights.unmoved = {"w": True}, {"w": 1}
+        weights.names, weights.seen, weights.unmoved = {1: "w"}, {1: True}, {1: 1}
         weights.before_update = mock.Mock(side_effect=NotImplementedError("no kernel"))
         self.assertEqual([one["kind"] for one in session.describe()["findings"]], ["still"])
         session.tell("before_update", None)
@@ -125,7 +125,8 @@ class WatchedProcess(unittest.TestCase):
     def test_figures_that_cannot_be_made_fail_their_instrument_only(self):
         session = self.session("host,parity")
         session.instruments[0].result = mock.Mock(side_effect=KeyError("host"))
-        session.instruments[1].seen = {"w": True}
+        session.instruments[1].names = {1: "w"}
+        session.instruments[1].seen = {1: True}
         self.step(session)
         self.assertEqual([one["subject"] for one in self.document()["failed"]], ["host"])
         self.assertEqual(self.document()["result"]["metrics"]["parity.weights_moved"]["value"], 1)

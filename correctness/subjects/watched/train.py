@@ -68,6 +68,7 @@ class Lazy(dict):
 
 table = Lazy(a=1)
 losses, history, keep = [], [], closure()
+critic = nn.Linear(WIDTH, 1)
 
 
 def build():
@@ -89,6 +90,14 @@ def build():
 
 def one_step(step, model, optimizer):
     x = torch.randn(16, WIDTH)
+    if DEFECT == "lbfgs":
+        def closure():
+            optimizer.zero_grad()
+            loss = critic(model(x)).square().mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure).detach()
     output = model(x)
     loss = output.square().mean() * (float("nan") if DEFECT == "nan" and step == 3 else 1.0)
     if DEFECT == "graph":
@@ -112,6 +121,8 @@ def one_step(step, model, optimizer):
 def main():
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.0 if DEFECT == "no_rate" else 1e-3)
+    if DEFECT == "lbfgs":  # which calls the models inside of its first step, and keeps its last directions in lists
+        optimizer = torch.optim.LBFGS([*model.parameters(), *critic.parameters()], lr=1e-3, max_iter=2)
     if DEFECT == "named":
         import fp8lab_subjects
 

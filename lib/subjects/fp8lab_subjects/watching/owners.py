@@ -279,12 +279,17 @@ def claim_all(search, models, optimizers, roots_of_backward=()):
                 parameters.setdefault(id(parameter), (f"parameter of group {index}", parameter))
     for name, parameter in parameters.values():
         search.claim(parameter.detach(), "parameter", folded(name))
+    lists = []  # such as the directions of LBFGS, and the factors of optimizers that precondition
     for optimizer in optimizers:
         for parameter, state in list(optimizer.state.items()):
             name = parameters.get(id(parameter), ("", None))[0]
             for key, value in state.items() if isinstance(state, dict) else ():
+                label = folded(f"{name}.{key}" if name else key)
                 if isinstance(value, torch.Tensor):
-                    search.claim(value, "optimizer_state", folded(f"{name}.{key}" if name else key))
+                    search.claim(value, "optimizer_state", label)
+                elif isinstance(value, (list, tuple, dict)):
+                    lists.append((value, label))
+    search.follow(lists, "optimizer_state")
     for name, parameter in parameters.values():
         if parameter.grad is not None:
             search.claim(parameter.grad, "gradient", folded(name))

@@ -275,6 +275,7 @@ class Session:
         self.tell("model_found")
 
     def _name_all(self):
+        self._names, self._parameter_names = {}, {}  # a second model gives the first one's names a prefix
         for prefix, model in self.models():
             for name, module in model.named_modules():
                 self._names[id(module)] = prefix + WRAPPED.sub("", name) or type(module).__name__

@@ -54,15 +54,18 @@ def rounds_back(tensor, rate):
 
 
 class Weights:
+    """By the identity of parameters, which optimizers keep alive: their names may be known later."""
+
     name = "parity"
 
     def __init__(self, session):
         self.session = session
-        self.unmoved = {}  # name -> checksum before the first update
-        self.seen = {}  # name -> True once an update could move it
-        self.without_gradient = set()
-        self.rates_rounded_off = {}  # name -> learning rate whose steps leave the weight as it is
-        self.non_finite = {}  # name -> first step
+        self.names = {}
+        self.unmoved = {}  # checksums before the first update
+        self.seen = {}  # True once an update could move it
+        self._without_gradient = set()
+        self._rates_rounded_off = {}  # learning rates whose steps leave the weight as it is
+        self._non_finite = {}  # first steps
         self.losses, self.of_step = [], []
 
     def backward_begins(self, roots):
@@ -72,42 +75,69 @@ class Weights:
         for name, parameter, group in self.session.parameters_of(optimizer):
             if not parameter.requires_grad:
                 continue
-            if name not in self.seen:
-                self.seen[name] = False
-                self.without_gradient.add(name)
-                self.unmoved[name] = checksum(parameter)
+            key = id(parameter)
+            self.names[key] = name
+            if key not in self.seen:
+                self.seen[key] = False
+                self._without_gradient.add(key)
+                self.unmoved[key] = checksum(parameter)
                 if rounds_back(parameter, float(group.get("lr", 1))):
-                    self.rates_rounded_off[name] = float(group["lr"])
-            self.seen[name] |= float(group.get("lr", 1)) != 0
+                    self._rates_rounded_off[key] = float(group["lr"])
+            self.seen[key] |= float(group.get("lr", 1)) != 0
             gradient = parameter.grad
             if gradient is None:
                 continue
-            self.without_gradient.discard(name)
-            if name not in self.non_finite and has_non_finite(gradient):
-                self.non_finite[name] = self.session.step
+            self._without_gradient.discard(key)
+            if key not in self._non_finite and has_non_finite(gradient):
+                self._non_finite[key] = self.session.step
 
     def step_ends(self):
         for optimizer in self.session.optimizers() if self.unmoved else ():
             for name, parameter, _ in self.session.parameters_of(optimizer):
-                if name in self.unmoved and checksum(parameter) != self.unmoved[name]:
-                    del self.unmoved[name]
+                key = id(parameter)
+                if key not in self.unmoved:
+                    continue
+                self.names[key] = name
+                if parameter.grad is not None:  # the optimizer itself may have computed it
+                    self._without_gradient.discard(key)
+                if checksum(parameter) != self.unmoved[key]:
+                    del self.unmoved[key]
         if self.of_step:
             self.losses.append(sum(float(one) for one in self.of_step))  # whose gradient the step follows
             self.of_step = []
 
+    def _named(self, keys):
+        return [self.names[key] for key in keys]
+
+    def _trained(self):
+        return [key for key, could_move in self.seen.items() if could_move and self.unmoved.get(key, 0) is not None]
+
     def trained(self):
         """Names of weights of which this rank has elements that updates could move."""
-        return [name for name, could_move in self.seen.items() if could_move and self.unmoved.get(name, 0) is not None]
+        return self._named(self._trained())
 
     def still(self):
         """Names of those that have not moved."""
-        return [name for name in self.trained() if name in self.unmoved]
+        return self._named(key for key in self._trained() if key in self.unmoved)
+
+    @property
+    def without_gradient(self):
+        return set(self._named(self._without_gradient))
+
+    @property
+    def rates_rounded_off(self):
+        return {self.names[key]: rate for key, rate in self._rates_rounded_off.items()}
+
+    @property
+    def non_finite(self):
+        """{name: first step}"""
+        return {self.names[key]: step for key, step in self._non_finite.items()}
 
     def result(self):
         trained = self.trained()
         why = None if trained else "no weight was updated"
         metrics = {
             "parity.weights_moved": (1 - len(self.still()) / len(trained) if trained else None, "1", why),
-            "parity.gradients_not_finite": (len(self.non_finite) if trained else None, "1", why),
+            "parity.gradients_not_finite": (len(self._non_finite) if trained else None, "1", why),
         }
         return metrics, {"losses": self.losses[-MOST_LOSSES:]} if self.losses else {}, []
