@@ -78,7 +78,7 @@ HABITS = (
     Habit("that_of", 5, r"\b(that|those) of\b", "repeat the noun"),
     Habit("alone", 10, r"(?<!\brun )(?<!\bruns )(?<!\bran )(?<!\bstands )(?<!\bstand )(?<!\bcompiles )\balone\b", "only"),
     Habit("beside", 1, r"\bbesides?\b", "next to, compared with, in addition to"),
-    Habit("old_words", 9,
+    Habit("old_words", 8,
           r"\banew\b|\bnobody\b|\bin vain\b|\bheed|\bmend(s|ed|ing)?\b|\bspeaks? of\b|\bstands? in\b|\b(is|are|was|were) of\b",
           "again, no one, without result, use, fix, covers, is in, belongs to"),
     Habit("but_for", 12, r"\bbut for\b|\bin any case\b|\bas many\b|\bone that\b|\bones that\b|\bwhat an? \w+ has\b",

@@ -1,6 +1,5 @@
 """The shell steps of ci/action.yml, in a repository that has nothing but a scenario, and the baseline of .gitlab-ci.yml."""
 
-import json
 import os
 import pathlib
 import re
@@ -91,21 +90,6 @@ class Action(unittest.TestCase):
         self.step("keep", GITHUB_SHA=self.base)
         self.outputs()
         self.assertFalse((self.folder / ".fp8lab").exists())
-
-    def test_a_run_is_compared_with_the_merge_base(self):
-        self.assertEqual(self.base, self.outputs()["commit"])
-        self.assertIn("this run is compared with nothing", self.step("run", COMMIT=self.base))
-        self.step("keep", GITHUB_SHA=self.base)
-        self.assertNotIn("::warning", self.step("run", COMMIT=self.base))
-        self.assertIn("no results of the merge base other", self.step("run", COMMIT="other"))
-
-        baseline = self.folder / ".fp8lab/baseline/results.json"
-        results = json.loads(baseline.read_text())
-        results["cells"][0]["arms"]["after"]["metrics"]["memory.peak_bytes"]["value"] -= 1
-        baseline.write_text(json.dumps(results))
-        self.assertIn("::error file=mine/memory.yaml", self.step("run", 1, COMMIT=self.base))
-        self.assertIn("1 regressions", (self.folder / "summary").read_text())
-        self.assertTrue((self.folder / ".fp8lab/out/junit.xml").exists())
 
     def test_every_step_is_known(self):
         self.assertEqual(["baseline", "program", "run", "keep"], [re.search(r'/action" (\w+)', step)[1] for step in STEPS])

@@ -143,6 +143,8 @@ class Repository(unittest.TestCase):
         self.a_byte_less()
         worse = self.push()
         self.assert_code(1, worse)
+        self.assertIn("::error file=mine/mine.yaml", worse.log)
+        self.assertIn("1 regressions", self.summary.read_text())
         self.assertEqual(2, len(self.baselines()), "the baseline moves all the same")
         self.assert_code(0, self.push())
 
@@ -197,7 +199,8 @@ class Repository(unittest.TestCase):
         self.write()
         self.push()
         artifact, = self.artifacts.iterdir()
-        self.assertTrue((artifact / "results.json").exists())
+        for name in ("results.json", "junit.xml"):
+            self.assertTrue((artifact / name).exists())
         self.assertTrue((self.repository / ".fp8lab/out/timelines").exists())
         self.assertFalse((artifact / "timelines").exists())
 

@@ -71,17 +71,5 @@ TEST(Compare, Sqnr) {
   EXPECT_TRUE(std::isnan(sqnr_db(signal, std::vector<double>{3})));
 }
 
-TEST(Compare, CalcDiff) {
-  const std::vector<double> x{1, 0};
-  EXPECT_EQ(calc_diff(x, x), 0);
-  EXPECT_EQ(calc_diff(x, std::vector<double>{0, 1}), 1);
-  EXPECT_EQ(calc_diff(std::vector<double>{0, 0}, std::vector<double>{0, 0}), 0);
-  EXPECT_TRUE(std::isnan(calc_diff(x, std::vector<double>{1, kNan})));
-  EXPECT_TRUE(std::isnan(calc_diff(x, std::vector<double>{1})));
-  // 27 dB correspond to 1e-3, the limit of DeepGEMM's tests.
-  const std::vector<double> noisy{1, std::pow(10, -27.0 / 20)};
-  EXPECT_NEAR(calc_diff(x, noisy), 1e-3, 5e-6);
-}
-
 }  // namespace
 }  // namespace fp8lab::reference

@@ -1,11 +1,28 @@
 #pragma once
 
+#include <algorithm>
+#include <string_view>
 #include <vector>
 
 #include "fsdp/sharded_run.h"
 
 /// The padding of shards, as tests look at it and fill it with NaN.
 namespace fp8lab::fsdp_test {
+
+/// Weights of matrix products have multiples of 16 rows, which 3, 5 and 7 ranks cannot share evenly; no number of ranks
+/// can share the 43 rows of the embedding.
+inline RunConfig uneven(std::string_view recipe) {
+  RunConfig config;
+  config.recipe = recipe;
+  config.layer = "layernorm_mlp";
+  const std::int64_t unit = std::max<std::int64_t>(make_recipe(recipe).cols_multiple, 16);
+  config.config = small_block(unit);
+  config.config.ffn = 4 * unit;
+  config.config.seq = std::max<std::int64_t>(make_recipe(recipe).rows_multiple, 32);
+  config.config.batch = 1;
+  config.vocabulary = 43;
+  return config;
+}
 
 /// The arrays of a shard that are gathered, except for scales.
 inline std::vector<const Tensor*> travelling_arrays(const Parameter& shard) {

@@ -24,24 +24,9 @@ using fsdp_test::poison;
 using fsdp_test::RunConfig;
 using fsdp_test::small_block;
 using fsdp_test::travelling_arrays;
+using fsdp_test::uneven;
 
 constexpr int kRankCounts[] = {2, 3, 4, 5, 7, 8};
-
-/// Weights of matrix products have multiples of 16 rows, which 3, 5 and 7 ranks cannot share evenly; no number of ranks
-/// can share the 43 rows of the embedding. Initialisation is deferred on odd numbers of ranks.
-RunConfig uneven(std::string_view recipe, int ranks) {
-  RunConfig config;
-  config.recipe = recipe;
-  config.layer = "layernorm_mlp";
-  const std::int64_t unit = std::max<std::int64_t>(make_recipe(recipe).cols_multiple, 16);
-  config.config = small_block(unit);
-  config.config.ffn = 4 * unit;
-  config.config.seq = std::max<std::int64_t>(make_recipe(recipe).rows_multiple, 32);
-  config.config.batch = 1;
-  config.vocabulary = 43;
-  config.deferred_init = ranks % 2 == 1;
-  return config;
-}
 
 using Case = std::tuple<const char*, int>;
 class PaddedShards : public ::testing::TestWithParam<Case> {};
@@ -51,7 +36,8 @@ std::string name_of(const ::testing::TestParamInfo<Case>& test) {
 
 TEST_P(PaddedShards, HaveStorageForTheRowsOfRank0AndZerosAfterTheirOwn) {
   const auto& [recipe, ranks] = GetParam();
-  const RunConfig config = uneven(recipe, ranks);
+  RunConfig config = uneven(recipe);
+  config.deferred_init = ranks % 2 == 1;
   on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
     ModelRun run(config, world, {.replicas = 1, .shards = ranks});
     for (const Parameter* parameter : run.model().parameters()) {
@@ -73,7 +59,8 @@ TEST_P(PaddedShards, HaveStorageForTheRowsOfRank0AndZerosAfterTheirOwn) {
 TEST_P(PaddedShards, NoResultDependsOnThePadding) {
   const auto& [recipe, ranks] = GetParam();
   for (const bool reshard : {true, false}) {
-    RunConfig config = uneven(recipe, ranks);
+    RunConfig config = uneven(recipe);
+    config.deferred_init = ranks % 2 == 1;
     config.reshard = reshard;
     if (reshard) config.reduce_dtype = DType::kF32;
     on_ranks(ranks, [&, ranks = ranks](ProcessGroup& world) {
@@ -105,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Matrix, PaddedShards,
 // A shard whose storage others replaced, as a load may do, is padded again by the next gather.
 TEST(PaddedShards, AreMadeAgainWhenTheirStorageWasReplaced) {
   on_ranks(5, [](ProcessGroup& world) {
-    ModelRun run(uneven("bf16", 5), world, {.replicas = 1, .shards = 5});
+    ModelRun run(uneven("bf16"), world, {.replicas = 1, .shards = 5});
     run.sharding().unshard(run.runtime());
     std::vector<std::vector<std::byte>> before;
     for (const Parameter* parameter : run.model().parameters())

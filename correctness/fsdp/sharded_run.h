@@ -35,7 +35,6 @@ struct RunConfig {
   std::int64_t vocabulary = 0;  ///< a language model, if not 0
   bool tied_head = false;
   std::optional<DType> reduce_dtype{};
-  std::int64_t initial_history_length = 0;
   InitialValuesIn initial_in = InitialValuesIn::kSeed;
   Behaviors behaviors{};
 };
@@ -129,7 +128,6 @@ class ModelRun {
                                                   .checkpoint_every = config.checkpoint ? 1 : 0,
                                                   .eight_bit_weights = config.eight_bit_weights,
                                                   .deferred_init = world != nullptr && config.deferred_init,
-                                                  .initial_history_length = config.initial_history_length,
                                                   .initial_in = config.initial_in,
                                                   .vocabulary = config.vocabulary,
                                                   .tied_head = config.tied_head,

@@ -195,7 +195,8 @@ TEST(ShardedLanguageModel, RootIsGatheredOnceAndKeptUntilBackwardEnds) {
 }
 
 // N equal BF16 values have an exact FP32 sum for N up to 2^16, whose N-th part is rounded back to the value. So with
-// FP32 reduction the ranks need not be a power of two, as they must with BF16 (OtherData shows that BF16 rounds).
+// FP32 reduction the ranks need not be a power of two, as they must with BF16. Ranks with different values are the
+// plain twin's and the reference step's.
 TEST(Sharded, Fp32ReductionEqualsOneRankOnAnyNumberOfRanks) {
   for (const char* recipe : {"bf16", "delayed", "current"})
     for (const MeshShape mesh : {MeshShape{.replicas = 1, .shards = 3}, MeshShape{.replicas = 1, .shards = 7},

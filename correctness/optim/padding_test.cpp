@@ -17,20 +17,7 @@ namespace {
 
 using fsdp_test::bytes_of;
 using fsdp_test::ModelRun;
-using fsdp_test::RunConfig;
-
-RunConfig uneven(std::string_view recipe) {
-  RunConfig config;
-  config.recipe = recipe;
-  config.layer = "layernorm_mlp";
-  const std::int64_t unit = std::max<std::int64_t>(make_recipe(recipe).cols_multiple, 16);
-  config.config = fsdp_test::small_block(unit);
-  config.config.ffn = 4 * unit;
-  config.config.seq = std::max<std::int64_t>(make_recipe(recipe).rows_multiple, 32);
-  config.config.batch = 1;
-  config.vocabulary = 43;
-  return config;
-}
+using fsdp_test::uneven;
 
 using PaddedCase = std::tuple<const char*, int>;
 class PaddingOfShards : public ::testing::TestWithParam<PaddedCase> {};

@@ -249,6 +249,35 @@ TEST(SplitBlocksOfAModel, AreCastWithoutAnOptimizer) {
   });
 }
 
+/// The error of rank 0 that loads on `loaded_on` ranks what `saved_on` ranks saved without a fix.
+std::string error_of_loading(const char* recipe, bool Behaviors::* fix, int saved_on, int loaded_on) {
+  RunConfig config = config_of({recipe, 64, saved_on, loaded_on});
+  config.layer = "linear";
+  config.behaviors.*fix = false;
+  const sample::TemporaryDirectory folder;
+  saved(config, saved_on, folder.string());
+  std::string message;
+  fsdp_test::on_ranks(loaded_on, [&](ProcessGroup& world) {
+    Training training(config, world);
+    const std::string own = support::error_of([&] { training.load(folder.string()); });
+    if (world.rank() == 0) message = own;
+  });
+  return message;
+}
+
+// resume-shards.yaml and resume-quantized.yaml show both defects on equally many ranks.
+TEST(StateSavedAsOneTensor, CannotBeLoadedIntoShardsOfAnotherSize) {
+  for (const auto& [saved_on, loaded_on] : {std::pair{2, 4}, {4, 2}, {2, 1}, {1, 2}}) {
+    const std::string message = error_of_loading("bf16", &Behaviors::shard_saved_state, saved_on, loaded_on);
+    EXPECT_NE(message.find("weight: exp_avg': its size does not match"), std::string::npos) << message;
+  }
+}
+
+TEST(WeightsSavedDequantized, CannotBeLoadedIntoShardsWithoutAStorage) {
+  const std::string message = error_of_loading("mxfp8", &Behaviors::keep_type_in_moves, 2, 2);
+  EXPECT_NE(message.find("weight: value': sharding needs the address of its storage"), std::string::npos) << message;
+}
+
 INSTANTIATE_TEST_SUITE_P(Recipes, ShardedResume,
                          ::testing::Combine(::testing::Values("bf16", "delayed", "current", "mxfp8"),
                                             ::testing::Values(1, 2, 4), ::testing::Values(1, 2, 4)),

@@ -126,23 +126,4 @@ double sqnr_db(const Reference& reference_range, const Actual& actual_range) {
   return 10 * std::log10(signal / noise);
 }
 
-/// 1 - 2 x.y / (x.x + y.y), computed without cancellation as |x - y|^2 / (|x|^2 + |y|^2): 0 for equal (also all-zero)
-/// inputs, 1 for orthogonal ones, about 10^(-SQNR/10) / 2 for close ones. NaN as in sqnr_db.
-template <class Left, class Right>
-double calc_diff(const Left& left_range, const Right& right_range) {
-  const std::span left(left_range);
-  const std::span right(right_range);
-  if (left.size() != right.size()) return std::numeric_limits<double>::quiet_NaN();
-  double difference = 0;
-  double total = 0;
-  for (std::size_t i = 0; i < left.size(); ++i) {
-    const double x = static_cast<double>(left[i]);
-    const double y = static_cast<double>(right[i]);
-    difference += (x - y) * (x - y);
-    total += x * x + y * y;
-  }
-  if (!std::isfinite(total)) return std::numeric_limits<double>::quiet_NaN();
-  return total == 0 ? 0 : difference / total;
-}
-
 }  // namespace fp8lab::reference

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "fixes/fixes.h"
@@ -90,6 +91,29 @@ TEST(BundledScenarios, EveryFixHasACellThatItChangesAndOneThatItDoesNot) {
     EXPECT_GT(matters, 0) << fix.name;
     EXPECT_GT(vanishes, 0) << fix.name << " has no negative control";
   }
+}
+
+// Without a fix of saved tensors, what stays after backward belongs to contexts that are named by what they saved.
+TEST(BundledScenarios, BytesThatStayNameTheirHolder) {
+  const std::map<std::string, std::set<std::string>> saved = {
+      {"release_attention_tensors", {".attention: k, q, v", ".attention: kv, q"}},
+      {"release_fuser_tensors",
+       {": layers[0].fc1.weight, layers[0].fc2.weight", ".mlp: layers[0].mlp.fc1.weight, layers[0].mlp.fc2.weight"}},
+      {"release_grouped_tensors", {": weight", ": weight, x", ": x"}},
+      {"release_module_tensors", {": weight", ": weight1, weight2"}},
+      {"empty_module_shells", {": weight1, weight2"}}};
+  const std::string first_layer = "context of layers[0]";
+  std::map<std::string, std::set<std::string>> seen;
+  for (const Json& cell : full_run().cells) {
+    if (cell["verdict"] != "confirmed" || !cell["fix"].is_string() || !saved.contains(cell["fix"])) continue;
+    EXPECT_TRUE(cell["arms"]["after"]["retained_by_holder"].empty()) << cell["id"];
+    for (const Json& entry : cell["arms"]["before"]["retained_by_holder"]) {
+      const std::string holder = entry["holder"];
+      EXPECT_TRUE(holder.starts_with("context of layers[")) << cell["id"] << ": " << holder;
+      if (holder.starts_with(first_layer)) seen[cell["fix"]].insert(holder.substr(first_layer.size()));
+    }
+  }
+  EXPECT_EQ(seen, saved);
 }
 
 TEST(BundledScenarios, CpuAndMetaRunTheSameSequenceOfBytesAndHolders) {

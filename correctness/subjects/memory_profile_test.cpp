@@ -11,6 +11,7 @@
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/run/fake_process.h"
+#include "harness/subjects/modelled_keys.h"
 #include "support/error_of.h"
 
 // Profiles of libraries' memory: what they predict, compared with what was measured on a GPU, and how they are read.
@@ -292,55 +293,8 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
       names(reason([](CellConfig& cell) { cell.training.recipe = "mxfp8"; }), "no linear in form gpt under mxfp8"));
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.model.layer = "layernorm_mlp"; }), "no layernorm_mlp"));
   // Every other key is refused by its name if its value is not the default.
-  const std::set<std::string> modelled{"device",
-                                       "subject",
-                                       "capacity",
-                                       "mesh",
-                                       "sharding",
-                                       "reshard_after_forward",
-                                       "gather_ahead",
-                                       "versions.before",
-                                       "versions.after",
-                                       "model.layer",
-                                       "model.form",
-                                       "model.layers",
-                                       "model.hidden",
-                                       "model.heads",
-                                       "model.kv_heads",
-                                       "model.ffn",
-                                       "model.seq",
-                                       "model.batch",
-                                       "model.init_std",
-                                       "model.scaled_residuals",
-                                       "training.steps",
-                                       "training.micro_batches",
-                                       "training.loss",
-                                       "training.clip_norm",
-                                       "training.keep_loss",
-                                       "training.optimizer",
-                                       "training.learning_rate",
-                                       "training.learning_rate_schedule",
-                                       "training.warmup_steps",
-                                       "training.final_learning_rate",
-                                       "training.decay_steps",
-                                       "training.beta1",
-                                       "training.beta2",
-                                       "training.master_weights",
-                                       "training.weight_decay",
-                                       "training.decoupled_decay",
-                                       "training.decay_only_matrices",
-                                       "training.recipe",
-                                       "training.quantized_weights",
-                                       "training.checkpoint",
-                                       "training.seed",
-                                       "training.data",
-                                       "training.fp8_sums",
-                                       "training.recipe_options.fp8_format",
-                                       "training.recipe_options.amax_algorithm",
-                                       "training.recipe_options.margin",
-                                       "training.recipe_options.epsilon",
-                                       "training.recipe_options.power_of_two_scales"};
-  int refused = 0;
+  const std::set<std::string_view> modelled{"mesh", "sharding", "training.optimizer"};
+  int refused = 0, ignored = 0;
   for (const Key& key : keys()) {
     CellConfig cell = small_cell();
     const Value before = key.get(cell);
@@ -358,7 +312,10 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
       }
     }();
     key.set(cell, changed);
-    if (modelled.count(std::string(key.path)) > 0) continue;
+    if (changes_no_terms(key.path) || modelled.contains(key.path)) {
+      ++ignored;
+      continue;
+    }
     ++refused;
     try {
       profile.estimate(cell, key.path == "fix" ? Arm::kBefore : Arm::kAfter);  // the other arms have the fix
@@ -368,6 +325,7 @@ TEST_F(MemoryProfiles, WhatAProfileSaysNothingOfIsNamedByItsKey) {
     }
   }
   EXPECT_GT(refused, 30);
+  EXPECT_EQ(ignored, 48) << "one more or fewer is taken to change nothing";
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.moments = Moments::kE4M3; }), "training.moments: "));
   // Adam's step has FP32 copies of them, which no profile has.
   EXPECT_TRUE(names(reason([](CellConfig& cell) { cell.training.moments = Moments::kF16; }), "training.moments: "));

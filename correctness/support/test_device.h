@@ -3,7 +3,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string_view>
-#include <vector>
 
 #include "backend/device.h"
 
@@ -14,12 +13,6 @@ namespace fp8lab::support {
 inline std::string_view test_device() {
   const char* const name = std::getenv("FP8LAB_TEST_DEVICE");
   return name ? name : "cpu";
-}
-
-/// The architectures as which the device can be opened.
-inline std::vector<std::string_view> test_archs() {
-  const std::string_view own = device_row(test_device()).own_arch();
-  return own.empty() ? std::vector<std::string_view>{"hopper", "blackwell"} : std::vector{own};
 }
 
 /// A device whose fresh memory holds NaN, so that elements that a kernel did not write are noticed.
