@@ -65,6 +65,10 @@ class DriftingGroup final : public ProcessGroup {
     do_over(host_, call, parts);
     see(call.kind, parts.empty() || parts[0].bytes == 0 ? nullptr : parts[0].to);
   }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    do_over(host_, call, parts);
+    see(call.kind, parts.empty() ? nullptr : parts[0].to);
+  }
   void do_barrier(const Signature& call) override {
     barrier_over(host_, call);
     see(call.kind, nullptr);
