@@ -319,7 +319,7 @@ std::vector<Malformed> malformed() {
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, experts: 4, top_k: 2}",
              "ranks: 4\nmesh: 2x2\nexpert_parallel: 4\n"),
        8,
-       {"`expert_parallel`", "2 shard", "write a divisor of 2, or more `ranks`"}},
+       {"`expert_parallel`", "but there are 2", "write a divisor of 2, or more `ranks`"}},
       {"experts_over_split_sequences",
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, experts: 4, top_k: 2}",
              "ranks: 4\ncontext_parallel: 2\nexpert_parallel: 2\n"),

@@ -224,9 +224,10 @@ Broken broken_expert_parallel_rule(const CellConfig& cell) {
                                   ranks, cell.model.experts)};
   if (const int shards = mesh_of(cell).shards; shards % ranks != 0)
     return BrokenRule{"expert_parallel",
-                      fmt::format("{} of the ranks that shard have the experts between them, and {} shard{}; write a "
-                                  "divisor of {}, or more `ranks`",
-                                  ranks, shards, shards == 1 ? "s" : "", shards)};
+                      fmt::format("{} of the ranks that shard have the experts between them, but there {} {}; write "
+                                  "{}, or more `ranks`",
+                                  ranks, shards == 1 ? "is" : "are", shards,
+                                  shards == 1 ? "1" : fmt::format("a divisor of {}", shards))};
   if (cell.context_parallel > 1)
     return BrokenRule{"expert_parallel",
                       "ranks that split sequences compute with all experts; remove it, or `context_parallel`"};
