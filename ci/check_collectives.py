@@ -19,7 +19,7 @@ import check_layers
 
 # The collectives of lib/comm/process_group.h. `split` and `on` have namesakes: they count if a group is the receiver.
 CALLS = frozenset({"all_gather", "all_gather_async", "reduce_scatter", "all_reduce", "broadcast", "ring_exchange",
-                   "barrier"})
+                   "all_to_all", "barrier"})
 OF_GROUPS = re.compile(r"\b(?:world|group|host|ranks|replicas)\w*(?:\(\))?(?:\.|->)(on|split)\s*\(")
 # NCCL's own functions, not ProcessGroup's.
 FOREIGN = re.compile(r"\b(?:api\(\)\.|std::)$")

@@ -28,12 +28,16 @@ std::int64_t steady_allocations(std::string_view row, RunOptions options, bool m
     const ReducePart reduced{.data = target, .elems = offsets.back()};
     const BroadcastPart sent{.data = target, .bytes = offsets.back()};
     const ExchangePart exchanged{.from = source, .to = target, .bytes = offsets.back()};
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(group.size() * group.size()));
+    for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = static_cast<std::int64_t>(i) % 4;
+    const AllToAllPart tokens{.from = source, .to = target, .bytes = sizes};
     const auto round = [&] {
       group.all_gather(gathers, "a label far too long for the small-string optimisation");
       group.reduce_scatter({&scatter, 1}, "g");
       group.all_reduce(ReduceOp::kMax, {&reduced, 1}, "amax");
       group.broadcast(0, {&sent, 1}, "state");
       group.ring_exchange(1, {&exchanged, 1}, "keys");
+      group.all_to_all({&tokens, 1}, "tokens");
       group.barrier("x");
     };
     round();

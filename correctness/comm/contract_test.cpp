@@ -46,6 +46,11 @@ TEST(Traffic, CountsBytesOfTheFullArrayByCollectiveAndContent) {
             ExchangePart{
                 .from = &buffers.memory[7], .to = &buffers.memory[2055], .bytes = 4, .content = Content::kScales}};
         group.ring_exchange(-1, exchanged, "kv");
+        std::vector<std::int64_t> sizes(16, 0);
+        sizes[1] = 9;   // rank 0 to rank 1
+        sizes[14] = 2;  // rank 3 to rank 2
+        const AllToAllPart tokens{.from = buffers.memory.data(), .to = &buffers.memory[2048], .bytes = sizes};
+        group.all_to_all({&tokens, 1}, "tokens");
         group.barrier("x");
         group.all_gather({}, "nothing");
 
@@ -57,6 +62,7 @@ TEST(Traffic, CountsBytesOfTheFullArrayByCollectiveAndContent) {
         EXPECT_EQ(traffic.of(CollectiveKind::kBroadcast), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
         EXPECT_EQ(traffic.of(CollectiveKind::kRingExchange),
                   (TrafficCount{.collectives = 1, .payload_bytes = 4 * 7, .scale_bytes = 4 * 4}));
+        EXPECT_EQ(traffic.of(CollectiveKind::kAllToAll), (TrafficCount{.collectives = 1, .payload_bytes = 11}));
         EXPECT_EQ(traffic.of(CollectiveKind::kBarrier), (TrafficCount{.collectives = 1}));
         group.reset_traffic();
         for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
@@ -167,6 +173,26 @@ TEST(Arguments, RingExchangesThatOverlapOrGoNowhereAreRefused) {
             "rank 1: ring_exchange 'kv' of group 'world': by 8 each of its 4 ranks would send to itself");
   EXPECT_EQ(exchange(1, 200, -1),
             "rank 1: ring_exchange 'kv' of group 'world': part 0 has -1 bytes; a size is at least 0");
+}
+
+TEST(Arguments, AllToAllsThatOverlapOrLackSizesAreRefused) {
+  const auto exchange = [](std::size_t to, std::int64_t bytes, std::size_t sizes) {
+    return refusal([&](ProcessGroup& group) {
+      CountedBuffers buffers;
+      const std::vector<std::int64_t> of_pairs(sizes, bytes);
+      const AllToAllPart part{.from = &buffers.memory[100], .to = &buffers.memory[to], .bytes = of_pairs};
+      group.all_to_all({&part, 1}, "tokens");
+    });
+  };
+  EXPECT_EQ(exchange(140, 10, 16), "");
+  EXPECT_EQ(exchange(139, 10, 16),
+            "rank 1: all_to_all 'tokens' of group 'world': part 0 is received in the memory from which it is "
+            "sent; the two must not overlap");
+  EXPECT_EQ(exchange(200, 10, 4),
+            "rank 1: all_to_all 'tokens' of group 'world': part 0 has 4 sizes; 4 ranks need 16 of them, one for each "
+            "sender and receiver");
+  EXPECT_EQ(exchange(200, -1, 16),
+            "rank 1: all_to_all 'tokens' of group 'world': part 0 has -1 bytes; a size is at least 0");
 }
 
 TEST(Arguments, UnknownTypesRootsAndPlacesAreRefused) {

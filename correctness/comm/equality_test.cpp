@@ -84,6 +84,18 @@ std::vector<std::byte> run_collectives(ProcessGroup& group) {
         .from = input.data(), .to = passed_on.data(), .bytes = static_cast<std::int64_t>(input.size())};
     group.ring_exchange(shift, {&part, 1}, "keys");
     received.insert(received.end(), passed_on.begin(), passed_on.end());
+    std::vector<std::int64_t> sizes;
+    std::int64_t incoming = 0;
+    for (int s = 0; s < group.size(); ++s)
+      for (int d = 0; d < group.size(); ++d) {
+        sizes.push_back(static_cast<std::int64_t>(draw(step, static_cast<std::uint64_t>(5 + s * group.size() + d)) %
+                                                  static_cast<std::uint64_t>(std::ssize(input) / group.size() + 1)));
+        if (d == group.rank()) incoming += sizes.back();
+      }
+    std::vector<std::byte> tokens(static_cast<std::size_t>(incoming));
+    const AllToAllPart sent{.from = input.data(), .to = tokens.data(), .bytes = sizes};
+    group.all_to_all({&sent, 1}, "tokens");
+    received.insert(received.end(), tokens.begin(), tokens.end());
   }
   return received;
 }

@@ -177,6 +177,17 @@ const Divergence kDivergences[] = {
        const ExchangePart part = buffers.exchanged(odd ? 8 : 9);
        group.ring_exchange(1, {&part, 1}, "kv");
      }},
+    // One byte more to rank 0, and one less to the last: all ranks send the same number of bytes together.
+    {"sizes of what each rank gets",
+     [](ProcessGroup& group, bool odd) {
+       CheckedBuffers buffers(group.size());
+       std::vector<std::int64_t> sizes(static_cast<std::size_t>(group.size() * group.size()), 2);
+       if (odd) ++sizes.front(), --sizes.back();
+       const AllToAllPart part{.from = reinterpret_cast<std::byte*>(buffers.from.data()),
+                               .to = reinterpret_cast<std::byte*>(buffers.to.data()),
+                               .bytes = sizes};
+       group.all_to_all({&part, 1}, "tokens");
+     }},
     {"places",
      [](ProcessGroup& group, bool odd) {
        std::vector<SplitPlace> places(static_cast<std::size_t>(group.size()));

@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 
-// Collectives that move bytes unchanged, all_gather, broadcast and ring_exchange, and the barrier.
+// Collectives that move bytes unchanged, all_gather, broadcast, ring_exchange and all_to_all, and the barrier.
 namespace fp8lab::comm_test {
 namespace {
 
@@ -149,6 +149,49 @@ TEST_P(Movement, RingExchangesByOnePassEveryRanksBytesOnToAllOthers) {
   });
 }
 
+/// What rank s sends to rank d: different numbers, for every third pair 0, and from rank 1 nothing to anyone.
+std::vector<std::int64_t> uneven_sizes(int ranks, std::int64_t unit) {
+  std::vector<std::int64_t> sizes;
+  for (int s = 0; s < ranks; ++s)
+    for (int d = 0; d < ranks; ++d) sizes.push_back(s == 1 || (s + 2 * d) % 3 == 2 ? 0 : unit * (1 + s + 3 * d));
+  return sizes;
+}
+
+TEST_P(Movement, AllToAllSendsEachRankItsOwnBytes) {
+  on_ranks(GetParam(), [&](ProcessGroup& group) {
+    const int ranks = group.size(), rank = group.rank();
+    const auto size_at = [&](const std::vector<std::int64_t>& sizes, int s, int d) {
+      return sizes[static_cast<std::size_t>(s * ranks + d)];
+    };
+    const auto sent = [&](const std::vector<std::int64_t>& sizes, int s, int d) {
+      return test_bytes(static_cast<std::uint64_t>(40 + d), s, size_at(sizes, s, d));
+    };
+    std::int64_t all_bytes = 0;
+    std::array<std::vector<std::int64_t>, 2> sizes{uneven_sizes(ranks, 3), uneven_sizes(ranks, 20'001)};
+    std::array<std::vector<std::byte>, 2> from, expected;
+    std::vector<Guarded<std::byte>> to;
+    std::array<AllToAllPart, 2> parts;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      for (int other = 0; other < ranks; ++other) {
+        const std::vector<std::byte> mine = sent(sizes[i], rank, other), theirs = sent(sizes[i], other, rank);
+        from[i].insert(from[i].end(), mine.begin(), mine.end());
+        expected[i].insert(expected[i].end(), theirs.begin(), theirs.end());
+      }
+      for (const std::int64_t bytes : sizes[i]) all_bytes += bytes;
+      to.emplace_back(std::ssize(expected[i]));
+    }
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      parts[i] = {.from = from[i].empty() ? nullptr : from[i].data(), .to = to[i].bytes(), .bytes = sizes[i]};
+    group.all_to_all(parts, "tokens");
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      EXPECT_TRUE(same_bytes(to[i].elements(), expected[i])) << "part " << i << " on rank " << rank;
+      EXPECT_TRUE(to[i].guards_intact()) << "part " << i << " on rank " << rank;
+    }
+    EXPECT_EQ(group.traffic().of(CollectiveKind::kAllToAll),
+              (TrafficCount{.collectives = 1, .payload_bytes = all_bytes}));
+  });
+}
+
 TEST_P(Movement, NoRankLeavesABarrierBeforeAllHaveArrived) {
   if (launched_ranks() > 0) GTEST_SKIP() << "processes share no counter";
   std::atomic<int> come{0};
@@ -180,6 +223,9 @@ TEST_P(Movement, GroupThatMovesNoDataTouchesNoBuffer) {
     group.broadcast(0, {&sent, 1}, "state");
     const ExchangePart exchanged{.from = nowhere, .to = nowhere + 1'000'000, .bytes = 1'000'000};
     group.ring_exchange(1, {&exchanged, 1}, "keys");
+    const std::vector<std::int64_t> sizes(static_cast<std::size_t>(group.size() * group.size()), 1000);
+    const AllToAllPart tokens{.from = nowhere, .to = nowhere + 1'000'000, .bytes = sizes};
+    group.all_to_all({&tokens, 1}, "tokens");
     group.barrier("end");
     EXPECT_EQ(group.traffic().of(CollectiveKind::kAllGather),
               (TrafficCount{.collectives = 1, .payload_bytes = 1024 * GetParam()}));

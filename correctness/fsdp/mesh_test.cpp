@@ -41,6 +41,24 @@ TEST(Mesh, GroupsRanksByReplicaAndByShard) {
   for (int rank = 0; rank < 6; ++rank) EXPECT_TRUE(places.contains({rank, rank % 3, rank / 3})) << rank;
 }
 
+TEST(Mesh, TakesExpertParallelNeighboursFromThoseThatShard) {
+  EXPECT_EQ(mesh_error({.replicas = 2, .shards = 4, .expert_parallel = 4}, 8), "");
+  EXPECT_NE(mesh_error({.replicas = 1, .shards = 4, .expert_parallel = 3}, 4).find("3 ranks"), std::string::npos);
+  EXPECT_NE(mesh_error({.replicas = 4, .shards = 1, .expert_parallel = 2}, 4), "");
+  fsdp_test::on_ranks(16, [](ProcessGroup& world) {
+    Mesh mesh(world, {.replicas = 2, .shards = 8, .expert_parallel = 4});
+    const int rank = world.rank();
+    ASSERT_NE(mesh.expert_group(), nullptr);
+    EXPECT_EQ(mesh.expert_group()->size(), 4);
+    EXPECT_EQ(mesh.expert_group()->rank(), rank % 4) << "the part of the experts";
+    EXPECT_EQ(mesh.expert_group()->world_rank(0), rank / 4 * 4);
+    EXPECT_EQ(mesh.expert_shard_group().size(), 2);
+    EXPECT_EQ(mesh.expert_shard_group().rank(), rank % 8 / 4);
+    EXPECT_EQ(mesh.expert_shard_group().world_rank(0), rank / 8 * 8 + rank % 4) << "the same replica and part";
+    EXPECT_EQ(mesh.shard_group().size(), 8);
+  });
+}
+
 TEST(Mesh, OfOneReplicaHasNoReplicaGroup) {
   fsdp_test::on_ranks(2, [](ProcessGroup& world) {
     Mesh mesh(world, {.replicas = 1, .shards = 2});

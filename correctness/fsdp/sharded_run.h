@@ -121,6 +121,11 @@ class ModelRun {
         ranks_(world != nullptr ? world->for_device(*device_) : nullptr),
         runtime_{.device = *device_, .behaviors = config.behaviors, .seed = 7},
         amax_group_(ranks_.get()) {
+    if (world != nullptr) {
+      mesh_ = std::make_unique<Mesh>(*ranks_, shape);
+      runtime_.expert_group = mesh_->expert_group();
+      runtime_.expert_part = {.part = world->rank() % shape.expert_parallel, .parts = shape.expert_parallel};
+    }
     model_ = std::make_unique<Model>(runtime_, make_recipe(config.recipe),
                                      ModelOptions{.layer = config.layer,
                                                   .layers = config.layers,
@@ -133,7 +138,6 @@ class ModelRun {
                                                   .tied_head = config.tied_head,
                                                   .learned_positions = !config.config.form.rope});
     if (world == nullptr) return;
-    mesh_ = std::make_unique<Mesh>(*ranks_, shape);
     sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = config.reshard,
                                                            .gather_ahead = config.gather_ahead,

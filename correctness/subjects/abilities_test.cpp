@@ -125,6 +125,7 @@ TEST(Abilities, PyTorchTrainsInBf16AndSkipsEachKeyThatItsWorkerDoesNotHonour) {
                                    {"training.validation_batches", "2"},
                                    {"training.weight_average", "true"},
                                    {"context_parallel", "2"},
+                                   {"expert_parallel", "2"},
                                    {"model.dropout", "0.1"},
                                    {"capacity", "80GiB"},
                                    {"training.moments", "bf16"},

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "comm/process_group.h"
@@ -16,6 +17,7 @@ struct SeenCollective {
   int run = 0;       ///< the number of the TrainingRun, from 1; 0: the world itself
   int scatters = 0;  ///< reduce-scatters of that run before this collective
   CollectiveKind kind = CollectiveKind::kBarrier;
+  std::string_view group{};
   std::byte* received = nullptr;  ///< the first byte of what this rank received, or null
 };
 
@@ -39,7 +41,7 @@ class DriftingGroup final : public ProcessGroup {
       : ProcessGroup(identity_of(host)), host_(host), owned_(std::move(owned)), state_(std::move(state)), run_(run) {}
 
   void see(CollectiveKind kind, std::byte* received) const {
-    state_->see({.run = run_, .scatters = state_->scatters, .kind = kind, .received = received});
+    state_->see({.run = run_, .scatters = state_->scatters, .kind = kind, .group = name(), .received = received});
   }
 
   void do_all_gather(const Signature& call, std::span<const GatherPart> parts, bool) override {
@@ -64,6 +66,10 @@ class DriftingGroup final : public ProcessGroup {
   void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
     do_over(host_, call, parts);
     see(call.kind, parts.empty() || parts[0].bytes == 0 ? nullptr : parts[0].to);
+  }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    do_over(host_, call, parts);
+    see(call.kind, parts.empty() ? nullptr : parts[0].to);
   }
   void do_barrier(const Signature& call) override {
     barrier_over(host_, call);

@@ -116,6 +116,9 @@ class GatheringGroup final : public ProcessGroup {
   void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
     do_over(*windows_->host, call, parts);
   }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    do_over(*windows_->host, call, parts);
+  }
   void do_barrier(const Signature& call) override { barrier_over(*windows_->host, call); }
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
     std::unique_ptr<ProcessGroup> group = split_over(*windows_->host, call, color, std::move(identity));

@@ -16,6 +16,12 @@ namespace fp8lab {
 
 class CheckpointFrame;
 
+/// Part `part` of a matrix that ranks have between them: one of `parts` runs of rows, all of one length.
+struct RowPart {
+  int part = 0;
+  int parts = 1;
+};
+
 /// The state in which one rank's forward and backward run. Passed explicitly: nothing in lib/ depends on hidden state.
 struct Runtime {
   Device& device;
@@ -37,6 +43,10 @@ struct Runtime {
   /// Context parallelism: the ranks that split every sequence between them (autograd/sequence_split.h), as a group for
   /// memory of `device`; null: each rank has entire sequences.
   ProcessGroup* context_group = nullptr;
+  /// Expert parallelism: the ranks that have a layer's experts between them, as a group for memory of `device`, and
+  /// this rank's part of the experts; null: each rank computes with all experts.
+  ProcessGroup* expert_group = nullptr;
+  RowPart expert_part{};
 
   /// Evaluating drops nothing.
   float dropout(float probability) const { return mode == Mode::kEvaluating ? 0.0f : probability; }
@@ -84,10 +94,18 @@ struct Parameter {
   Tensor grad;                           ///< has the nominal type; absent until backward first produces one
   HolderId holder = 0;
   HolderId grad_holder = 0;
-  std::int64_t first_row = 0;  ///< index of a shard's first row in the unsharded parameter
+  std::int64_t first_row = 0;  ///< index of a shard's first row in the unsharded parameter of all parts
+  /// Expert parallelism: `spec` and the unsharded parameter are this part of the rows of all experts.
+  RowPart part{};
   Parameter* local = nullptr;  ///< the shard, owned by the sharding; null if the parameter is not sharded
 
   bool in_eight_bits() const { return quantizer != nullptr; }
+  /// The shape of all parts together.
+  Shape entire_shape() const {
+    Shape shape = spec.shape;
+    if (part.parts > 1) shape.set(0, shape[0] * part.parts);
+    return shape;
+  }
   /// Makes the column-wise orientation of `quantized` as the transpose of the row-wise one.
   void make_columnwise(Device& device);
   void drop_columnwise();

@@ -171,6 +171,47 @@ void ProcessGroup::ring_exchange(int shift, std::span<const ExchangePart> parts,
   complete(call, sizes.count);
 }
 
+void ProcessGroup::all_to_all(std::span<const AllToAllPart> parts, std::string_view label) {
+  Signature call = begin(CollectiveKind::kAllToAll, label);
+  Sizes sizes;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const AllToAllPart& part = parts[i];
+    if (part.bytes.size() != world_ranks_.size() * world_ranks_.size())
+      refuse(call, i,
+             fmt::format("has {} sizes; {} ranks need {} of them, one for each sender and receiver", part.bytes.size(),
+                         size(), world_ranks_.size() * world_ranks_.size()));
+    call.mix(static_cast<std::uint64_t>(part.content));
+    std::int64_t total = 0;
+    for (const std::int64_t bytes : part.bytes) {
+      if (bytes < 0) refuse(call, i, fmt::format("has {} bytes; a size is at least 0", bytes));
+      call.mix(static_cast<std::uint64_t>(bytes));
+      total += bytes;
+    }
+    const std::int64_t sent = place_sent(part, rank_, size()), received = place_received(part, size(), rank_);
+    check_buffer(call, i, part.from, sent);
+    check_buffer(call, i, part.to, received);
+    if (overlap(part.from, sent, part.to, received))
+      refuse(call, i, "is received in the memory from which it is sent; the two must not overlap");
+    sizes.add(part.content, total);
+  }
+  call.parts = static_cast<std::int64_t>(parts.size());
+  call.bytes = sizes.total();
+  do_all_to_all(call, parts);
+  complete(call, sizes.count);
+}
+
+std::int64_t ProcessGroup::place_sent(const AllToAllPart& part, int sender, int receiver) const {
+  std::int64_t place = 0;
+  for (int before = 0; before < receiver; ++before) place += bytes_between(part, sender, before);
+  return place;
+}
+
+std::int64_t ProcessGroup::place_received(const AllToAllPart& part, int sender, int receiver) const {
+  std::int64_t place = 0;
+  for (int before = 0; before < sender; ++before) place += bytes_between(part, before, receiver);
+  return place;
+}
+
 void ProcessGroup::barrier(std::string_view label) {
   const Signature call = begin(CollectiveKind::kBarrier, label);
   do_barrier(call);

@@ -92,6 +92,17 @@ struct ExchangePart {
   Content content = Content::kPayload;
 };
 
+/// One tensor of an all-to-all, in which ranks send each other different numbers of bytes. `from` holds what this rank
+/// sends, to rank 0 first, and `to` what it receives, from rank 0 first. The two must not overlap.
+struct AllToAllPart {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  /// size() * size() numbers: entry s * size() + d is what rank s sends to rank d, in bytes. The same on every rank, so
+  /// that ranks exchange their counts before.
+  std::span<const std::int64_t> bytes;
+  Content content = Content::kPayload;
+};
+
 /// The collectives of one kind that one rank has issued. Bytes count the full arrays, over all ranks: the `size`
 /// of nccl-tests, which depends neither on the rank nor on the algorithm.
 struct TrafficCount {
@@ -160,6 +171,10 @@ class ProcessGroup {
   /// there is one rank, and the same on every rank. It counts as one collective of size() times a part's bytes.
   void ring_exchange(int shift, std::span<const ExchangePart> parts, std::string_view label);
 
+  /// Each rank sends other bytes to each rank, its own included. It counts as one collective of the bytes that all
+  /// ranks send. A rank that sends and receives nothing calls it too.
+  void all_to_all(std::span<const AllToAllPart> parts, std::string_view label);
+
   /// Returns when every rank has called it.
   void barrier(std::string_view label);
 
@@ -202,10 +217,18 @@ class ProcessGroup {
     if constexpr (std::is_same_v<Part, ReducePart>) group.do_all_reduce(call, parts);
     if constexpr (std::is_same_v<Part, BroadcastPart>) group.do_broadcast(call, parts);
     if constexpr (std::is_same_v<Part, ExchangePart>) group.do_ring_exchange(call, parts);
+    if constexpr (std::is_same_v<Part, AllToAllPart>) group.do_all_to_all(call, parts);
   }
   /// In a ring exchange: the rank that this rank sends to, and the rank that it receives from.
   int receiver(const Signature& call) const { return (rank_ + call.shift) % size(); }
   int sender(const Signature& call) const { return (rank_ - call.shift + size()) % size(); }
+  // In an all-to-all: the bytes that `sender` sends to `receiver`; their place in what the one sends, and in what the
+  // other receives.
+  std::int64_t bytes_between(const AllToAllPart& part, int sender, int receiver) const {
+    return part.bytes[static_cast<std::size_t>(sender) * world_ranks_.size() + static_cast<std::size_t>(receiver)];
+  }
+  std::int64_t place_sent(const AllToAllPart& part, int sender, int receiver) const;
+  std::int64_t place_received(const AllToAllPart& part, int sender, int receiver) const;
   static std::unique_ptr<ProcessGroup> split_over(ProcessGroup& group, const Signature& call, int color,
                                                   Identity identity) {
     return group.do_split(call, color, std::move(identity));
@@ -219,6 +242,7 @@ class ProcessGroup {
   virtual void do_all_reduce(const Signature& call, std::span<const ReducePart> parts) = 0;
   virtual void do_broadcast(const Signature& call, std::span<const BroadcastPart> parts) = 0;
   virtual void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) = 0;
+  virtual void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) = 0;
   virtual void do_barrier(const Signature& call) = 0;
   virtual std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) = 0;
   /// `device` has a PeerAccess. Unless overridden, bytes go through host memory and this group.

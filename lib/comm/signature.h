@@ -16,9 +16,10 @@ enum class CollectiveKind : std::uint8_t {
   kBarrier,
   kSplit,
   kAttach,
-  kRingExchange
+  kRingExchange,
+  kAllToAll
 };
-inline constexpr std::size_t kCollectiveKinds = 8;
+inline constexpr std::size_t kCollectiveKinds = 9;
 
 constexpr std::string_view name(CollectiveKind kind) {
   switch (kind) {
@@ -30,6 +31,7 @@ constexpr std::string_view name(CollectiveKind kind) {
     case CollectiveKind::kSplit: return "split";
     case CollectiveKind::kAttach: return "attach";
     case CollectiveKind::kRingExchange: return "ring_exchange";
+    case CollectiveKind::kAllToAll: return "all_to_all";
   }
   return "?";
 }

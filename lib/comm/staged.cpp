@@ -105,6 +105,24 @@ class StagedGroup final : public ProcessGroup {
     for (std::size_t i = 0; i < parts.size(); ++i) memory_.from_host(parts[i].to, exchanges_[i].to, parts[i].bytes);
   }
 
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    const auto sent = [&](const AllToAllPart& part) { return place_sent(part, rank(), size()); };
+    const auto received = [&](const AllToAllPart& part) { return place_received(part, size(), rank()); };
+    std::int64_t total = 0;
+    for (const AllToAllPart& part : parts) total += lines(sent(part)) + lines(received(part));
+    std::byte* at = staging(total);
+    all_to_alls_.assign(parts.begin(), parts.end());
+    for (AllToAllPart& part : all_to_alls_) {
+      memory_.to_host(at, part.from, sent(part));
+      part.from = at;
+      part.to = at + lines(sent(part));
+      at += lines(sent(part)) + lines(received(part));
+    }
+    do_over(host_, call, std::span<const AllToAllPart>(all_to_alls_));
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      memory_.from_host(parts[i].to, all_to_alls_[i].to, received(parts[i]));
+  }
+
   void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {
@@ -137,6 +155,7 @@ class StagedGroup final : public ProcessGroup {
   std::vector<ReducePart> reductions_;
   std::vector<BroadcastPart> broadcasts_;
   std::vector<ExchangePart> exchanges_;
+  std::vector<AllToAllPart> all_to_alls_;
 };
 
 }  // namespace

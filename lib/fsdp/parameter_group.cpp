@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -24,8 +25,14 @@ ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Par
       recomputes_(options.recomputes) {
   for (Parameter* parameter : parameters)
     parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh, options.reduce_dtype));
-  gather_parts_.reserve(kMostParts * parameters_.size());
-  scatter_parts_.reserve(parameters_.size());
+  communications_.push_back({.shards = &mesh.shard_group(), .gathers = {}, .scatters = {}});
+  const bool has_experts = std::ranges::any_of(
+      parameters_, [&](const auto& parameter) { return &parameter->shards() != &mesh.shard_group(); });
+  if (has_experts) communications_.push_back({.shards = &mesh.expert_shard_group(), .gathers = {}, .scatters = {}});
+  for (Communication& communication : communications_) {
+    communication.gathers.reserve(kMostParts * parameters_.size());
+    communication.scatters.reserve(parameters_.size());
+  }
   reduce_parts_.reserve(parameters_.size());
 }
 
@@ -38,6 +45,10 @@ std::vector<std::string> ParameterGroup::warnings() const {
   return warnings;
 }
 
+ParameterGroup::Communication& ParameterGroup::communication_of(const ShardedParameter& parameter) {
+  return &parameter.shards() == communications_.front().shards ? communications_.front() : communications_.back();
+}
+
 Orientations ParameterGroup::usage(Pass pass) const {
   if (!gathers_by_pass_) return {.rowwise = true, .columnwise = true};
   if (pass == Pass::kForward) return {.rowwise = true, .columnwise = false};
@@ -48,7 +59,7 @@ Orientations ParameterGroup::usage(Pass pass) const {
 ParameterGroup::~ParameterGroup() {
   if (!ahead_) return;
   try {
-    mesh_.shard_group().wait_for_async();
+    for (const Communication& communication : communications_) communication.shards->wait_for_async();
   } catch (const Error&) {  // a failed GPU writes no more
   }
 }
@@ -57,7 +68,7 @@ void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
   if (unsharded_) return;
   if (ahead_) {
     const bool wanted = *ahead_ == pass;
-    mesh_.shard_group().wait_for_async();
+    for (const Communication& communication : communications_) communication.shards->wait_for_async();
     end_gather(runtime);
     if (!wanted) reshard();
   }
@@ -71,13 +82,15 @@ void ParameterGroup::unshard(Runtime& runtime, Pass pass) {
 
 void ParameterGroup::begin_gather(Runtime& runtime, Pass pass, bool async) {
   const Orientations wanted = usage(pass);
-  gather_parts_.clear();
-  for (const auto& parameter : parameters_) parameter->begin_gather(runtime, wanted, gather_parts_);
+  for (Communication& communication : communications_) communication.gathers.clear();
+  for (const auto& parameter : parameters_)
+    parameter->begin_gather(runtime, wanted, communication_of(*parameter).gathers);
   const HostCounters::Waiting waiting(runtime.host);
-  if (async)
-    mesh_.shard_group().all_gather_async(gather_parts_, name_);
-  else
-    mesh_.shard_group().all_gather(gather_parts_, name_);
+  for (const Communication& communication : communications_)
+    if (async)
+      communication.shards->all_gather_async(communication.gathers, name_);
+    else
+      communication.shards->all_gather(communication.gathers, name_);
 }
 
 void ParameterGroup::end_gather(Runtime& runtime) {
@@ -105,13 +118,14 @@ void ParameterGroup::free_gathered() {
 }
 
 void ParameterGroup::reduce_gradients(Runtime& runtime) {
-  scatter_parts_.clear();
+  for (Communication& communication : communications_) communication.scatters.clear();
   // As in FSDP2, gradients of the group are copied, padded and in the type of the reduction, before the first of them
   // is freed. FSDP2 copies all of them, also those that could be sent as they are.
   for (const auto& parameter : parameters_) parameter->copy_gradient(runtime);
   for (const auto& parameter : parameters_) parameter->free_copied_gradient();
-  for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, scatter_parts_);
-  mesh_.shard_group().reduce_scatter(scatter_parts_, name_);
+  for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, communication_of(*parameter).scatters);
+  for (const Communication& communication : communications_)
+    communication.shards->reduce_scatter(communication.scatters, name_);
   if (ProcessGroup* replicas = mesh_.replica_group()) {
     reduce_parts_.clear();
     for (const auto& parameter : parameters_) reduce_parts_.push_back(parameter->reduced());

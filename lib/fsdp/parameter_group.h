@@ -21,7 +21,8 @@ struct GroupOptions {
 };
 
 /// The parameters of one wrapped module, which are communicated together: one all-gather before each of its passes, one
-/// reduce-scatter after its backward. In steady state neither allocates on the heap.
+/// reduce-scatter after its backward, and with expert parallelism one more of each for the weights of experts. In
+/// steady state none of them allocates on the heap.
 class ParameterGroup {
  public:
   ParameterGroup(Runtime& runtime, std::string name, std::span<Parameter* const> parameters, Mesh& mesh,
@@ -53,6 +54,14 @@ class ParameterGroup {
   void reduce_gradients(Runtime& runtime);
 
  private:
+  /// The parameters that the same ranks shard, in the collective that runs.
+  struct Communication {
+    ProcessGroup* shards;
+    std::vector<GatherPart> gathers;  // these vectors keep their memory between passes
+    std::vector<ScatterPart> scatters;
+  };
+  Communication& communication_of(const ShardedParameter& parameter);
+
   Orientations usage(Pass pass) const;
   void begin_gather(Runtime& runtime, Pass pass, bool async);
   void end_gather(Runtime& runtime);
@@ -68,8 +77,7 @@ class ParameterGroup {
   ParameterGroup* next_backward_ = nullptr;
   std::optional<Pass> ahead_;  ///< pass for which a gather ahead is running
   std::vector<std::unique_ptr<ShardedParameter>> parameters_;
-  std::vector<GatherPart> gather_parts_;  // these vectors keep their memory between passes
-  std::vector<ScatterPart> scatter_parts_;
+  std::vector<Communication> communications_;  ///< the ranks that shard, then the ranks that shard experts
   std::vector<ReducePart> reduce_parts_;
 };
 

@@ -25,8 +25,9 @@ std::string ShardingHooks::refusal(Parameter& unsharded, const RowSplit& split) 
 ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh& mesh,
                                    std::optional<DType> reduce_dtype)
     : unsharded_(unsharded),
-      split_(dim0(unsharded.spec.shape), mesh.shard_group().size()),
-      rank_(mesh.shard_group().rank()),
+      shards_(unsharded.part.parts > 1 ? mesh.expert_shard_group() : mesh.shard_group()),
+      split_(dim0(unsharded.spec.shape), shards_.size()),
+      rank_(shards_.rank()),
       reduce_dtype_(reduce_dtype.value_or(unsharded.spec.dtype)),
       hooks_(make_sharding_hooks(runtime.behaviors)) {
   decide_format(runtime);
@@ -48,12 +49,14 @@ void ShardedParameter::decide_format(Runtime& runtime) {
   unsharded_.quantizer.reset();
 }
 
-void ShardedParameter::build_shard(Runtime& runtime, ProcessGroup& shards) {
+void ShardedParameter::build_shard(Runtime& runtime, ProcessGroup& amax_group) {
   Device& device = runtime.device;
+  const std::int64_t first_row = unsharded_.part.part * split_.rows() + split_.begin(rank_);
   shard_.name = unsharded_.name;
   shard_.spec = unsharded_.spec;
   shard_.spec.shape.set(0, split_.count(rank_));
-  shard_.first_row = split_.begin(rank_);
+  shard_.first_row = first_row;
+  shard_.part = unsharded_.part;
   shard_.init = unsharded_.init;
   shard_.init_deviation = unsharded_.init_deviation;
   shard_.initial_in = unsharded_.initial_in;
@@ -62,11 +65,11 @@ void ShardedParameter::build_shard(Runtime& runtime, ProcessGroup& shards) {
   if (unsharded_.in_eight_bits()) {
     shard_.quantizer = std::move(unsharded_.quantizer);
     shard_.quantizer->holder = shard_.holder;
-    shard_.quantizer->amax_group = hooks_->amax_group(shards);
+    shard_.quantizer->amax_group = hooks_->amax_group(amax_group);
   }
   place(runtime, shard_.holder);
   if (is_deferred(unsharded_)) {
-    initialize(runtime, shard_, unsharded_.name, split_.begin(rank_));
+    initialize(runtime, shard_, unsharded_.name, first_row);
   } else {
     cut_from_unsharded(runtime);
     take_initial_values();

@@ -25,6 +25,9 @@ namespace fp8lab {
 /// gathered array. Only a gather reads the padding, and only storage behind the unsharded parameter receives it.
 /// Gradients are reduced likewise.
 ///
+/// What ranks of an expert-parallel group have of the experts' weights is a parameter of its own, sharded over the
+/// ranks with the same part.
+///
 /// If all ranks have equally many rows, the shard and the unsharded parameter lie in Pool::kGathered, otherwise in
 /// ordinary memory.
 class ShardedParameter {
@@ -38,6 +41,8 @@ class ShardedParameter {
 
   Parameter& unsharded() { return unsharded_; }
   Parameter& shard() { return shard_; }
+  /// The ranks that hold its shards.
+  ProcessGroup& shards() const { return shards_; }
   const std::string& refusal() const { return refusal_; }
 
   /// Allocates the unsharded parameter, with the orientations `usage` if it is in eight bits, and appends the parts to
@@ -81,7 +86,7 @@ class ShardedParameter {
   /// Puts a parameter whose format refuses the shards in high precision.
   void decide_format(Runtime& runtime);
   /// Makes the shard: initial values if initialisation was deferred, otherwise rows of the unsharded parameter.
-  void build_shard(Runtime& runtime, ProcessGroup& shards);
+  void build_shard(Runtime& runtime, ProcessGroup& amax_group);
   /// Decides which arrays are gathered, and pads the shard's.
   void lay_out_gathers(Runtime& runtime);
 
@@ -95,6 +100,7 @@ class ShardedParameter {
   void pad_shard(Runtime& runtime);
 
   Parameter& unsharded_;
+  ProcessGroup& shards_;
   Parameter shard_;
   RowSplit split_;
   int rank_;

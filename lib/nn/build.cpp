@@ -70,14 +70,15 @@ std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name,
 }
 
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
-                                       const Quantizer& quantizer, float deviation) {
+                                       const Quantizer& quantizer, float deviation, RowPart part) {
   auto parameter = declare(build, name, shape, Init::kNormal);
   parameter->init_deviation = deviation;
+  parameter->part = part;
   if (build.eight_bit_weights && build.recipe.quantized) {
     parameter->quantizer = std::make_unique<Quantizer>(quantizer);
     parameter->quantizer->holder = parameter->holder;
   }
-  if (!build.deferred_init) initialize(build.runtime, *parameter, name, 0);
+  if (!build.deferred_init) initialize(build.runtime, *parameter, name, part.part * shape.rows());
   return parameter;
 }
 

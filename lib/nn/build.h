@@ -40,9 +40,9 @@ struct Build {
 /// Makes a parameter and lists it in the registry. It has its initial values unless initialisation is deferred.
 std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init);
 /// Makes the weight of a matrix product, quantized by `quantizer` if the build has eight-bit weights. `deviation` is
-/// the standard deviation of its initial values.
+/// the standard deviation of its initial values. `part`: the part of the weight of all ranks that `shape` is.
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
-                                       const Quantizer& quantizer, float deviation);
+                                       const Quantizer& quantizer, float deviation, RowPart part = {});
 
 /// Gives `parameter` the initial values of rows [first_row, first_row + rows of parameter.spec) of the unsharded
 /// parameter called `full_name`. Allocates. Eight-bit parameters are cast from values that live for the call.

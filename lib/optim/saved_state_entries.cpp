@@ -34,7 +34,7 @@ const SavedEntry& SavedEntries::entry_in(const RankFile& file, const EntryReques
     file.refuse(request.name, fmt::format("it is {}, the model has {}; load it into the model that was saved",
                                           name(entry->dtype), name(request.dtype)));
   if (request.parameter != SavedItem::kNoParameter) {
-    const std::int64_t rows = dim0(state_.parameters[request.parameter]->spec.shape);
+    const std::int64_t rows = dim0(state_.parameters[request.parameter]->entire_shape());
     if (entry->global_rows != rows)
       file.refuse(request.name,
                   fmt::format("its parameter has {} rows, the model's {}; load it into the model that was saved",

@@ -146,16 +146,20 @@ RowCuts::RowCuts(const TrainingState& state, ProcessGroup* group)
   for (std::size_t p = 0; p < parameters_; ++p) {
     const Parameter& unsharded = *state.parameters[p];
     if (unsharded.local == nullptr) continue;  // every rank has all of it, from row 0
+    // Ranks that have the experts between them are neighbours.
+    const std::int64_t of_part = dim0(unsharded.spec.shape);
+    const int parts = unsharded.part.parts;
     std::int64_t next = 0;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      firsts_[index(p, rank)] = next;
-      next += rows(p, rank);
-    }
-    if (next != dim0(unsharded.spec.shape))
+    for (int part = 0; part < parts; ++part)
+      for (int rank = part; rank < ranks_; rank += parts) {
+        firsts_[index(p, rank)] = next;
+        next += rows(p, rank);
+      }
+    if (next != parts * of_part)
       fail(
           fmt::format("saved state: the shards of '{}' have {} rows together, the unsharded parameter has {}; give the "
                       "group it is sharded over",
-                      unsharded.name, next, dim0(unsharded.spec.shape)));
+                      unsharded.name, next, parts * of_part));
   }
 }
 

@@ -70,7 +70,7 @@ std::vector<EntryToWrite> entries_of(Runtime& runtime, const TrainingState& stat
     to_write.entry.roles = item.roles;
     if (item.parameter != SavedItem::kNoParameter) {
       const std::int64_t rows = cuts.rows(item.parameter, rank);
-      to_write.entry.global_rows = item.replicated ? rows : dim0(state.parameters[item.parameter]->spec.shape);
+      to_write.entry.global_rows = item.replicated ? rows : dim0(state.parameters[item.parameter]->entire_shape());
       to_write.entry.first_row = item.replicated ? 0 : cuts.first(item.parameter, rank);
       to_write.entry.rows = rows;
     }

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string>
@@ -67,6 +68,7 @@ CellConfig over(CellConfig cell, int ranks) {
   cell.mesh = !replicas        ? std::to_string(ranks)
               : ranks % 2 == 0 ? "2x" + std::to_string(ranks / 2)
                                : std::to_string(ranks) + "x1";
+  cell.expert_parallel = std::gcd(cell.expert_parallel, mesh_of(cell).shards);
   return cell;
 }
 
@@ -142,13 +144,17 @@ Outcome measure(const CellConfig& cell, Arm arm, const std::function<support::Se
 
 support::SeeCollective drifting(const CellConfig& cell, Drift drift, int rank) {
   const CollectiveKind kind = drift == Drift::kGathers ? CollectiveKind::kAllGather : CollectiveKind::kReduceScatter;
-  // In the last step: every layer scatters in each micro-batch, and so does the root of a language model.
-  const std::int64_t groups = cell.model.layers + (is_language_model(cell) ? 1 : 0);
+  // In the last step: every layer scatters in each micro-batch, and so does the root of a language model. Experts that
+  // other ranks shard are scattered by themselves.
+  const std::int64_t groups =
+      cell.model.layers * (cell.expert_parallel > 1 ? 2 : 1) + (is_language_model(cell) ? 1 : 0);
   const std::int64_t before = (cell.training.steps - 1) * cell.training.micro_batches * groups;
   // A state that is saved before the last step gathers the shards' numbers of rows, which must stay as they are.
   const std::int64_t from = before + (cell.training.resume_at == cell.training.steps - 1 ? 1 : 0);
   return [=](const support::SeenCollective& seen) {
     if (drift == Drift::kNone || rank % 2 == 0 || seen.run != 1 || seen.kind != kind) return;
+    // Ranks that have the experts between them gather how many tokens they send, which must stay as it is too.
+    if (seen.group == "experts") return;
     if (seen.received != nullptr && seen.scatters >= from) *seen.received ^= std::byte{1};
   };
 }

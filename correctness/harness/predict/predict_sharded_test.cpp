@@ -179,6 +179,34 @@ TEST(PredictSharded, EqualsTheMeasurementWhereRanksSplitSequences) {
   EXPECT_GT(runs, 1000);
 }
 
+TEST(PredictSharded, EqualsTheMeasurementWhereRanksHaveTheExpertsBetweenThem) {
+  Draw draw;
+  int runs = 0;
+  for_each_kind([&](CellConfig cell) {
+    if (cell.model.layer != "layernorm_mlp" && cell.model.layer != "transformer_layer") return;
+    if (cell.training.quantized_weights) return;
+    for (const Ranks& ranks : {kRanks[2], kRanks[3], kRanks[4], kRanks[5], kRanks[6], kRanks[10]})
+      for (const bool reshard : {true, false})
+        for (const char* checkpoint : {"none", "full"})
+          for (int i = 0; i < 2; ++i) {
+            cell.training.checkpoint = checkpoint;
+            set_ranks(cell, ranks, reshard);
+            draw_rest(draw, cell);
+            const int shards = mesh_of(cell).shards;
+            cell.expert_parallel = shards % 2 == 0 && draw.chance() ? 2 : shards;
+            cell.model.form = "llama";
+            cell.model.bias.reset();
+            cell.model.op_fuser = "none";
+            cell.model.experts = cell.expert_parallel * draw.of<std::int64_t>({1, 2, 5});
+            cell.model.top_k = std::min<std::int64_t>(cell.model.experts, draw.upto(4));
+            if (!can_run(cell)) continue;
+            ASSERT_TRUE(agrees(cell, Arm::kAfter));
+            ++runs;
+          }
+  });
+  EXPECT_GT(runs, 400);
+}
+
 CellConfig llama_3_8b(const char* recipe, const char* arch, bool quantized_weights) {
   CellConfig cell;
   cell.device = "meta";

@@ -42,6 +42,7 @@ void add_traffic(const Traffic& traffic, Figures& figures) {
   add("reduce_scatter_bytes", bytes(CollectiveKind::kReduceScatter));
   add("all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
   add("ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
+  add("all_to_all_bytes", bytes(CollectiveKind::kAllToAll));
   std::int64_t collectives = 0;
   for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
     collectives += traffic.of(static_cast<CollectiveKind>(kind)).collectives;

@@ -110,6 +110,9 @@ class ChangedGroup final : public ProcessGroup {
     changed.shift = (change_(number_++, call.shift) + size()) % size();
     do_over(host_, changed, parts);
   }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    do_over(host_, call, parts);
+  }
   void do_barrier(const Signature& call) override { barrier_over(host_, call); }
   std::unique_ptr<ProcessGroup> do_split(const Signature&, int, Identity) override { return nullptr; }
 

@@ -137,6 +137,18 @@ class DeviceGroup final : public ProcessGroup {
     });
   }
 
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    together(call, parts.data(), [&] {
+      copies_.clear();
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        for (int source = 0; source < size(); ++source)
+          copies_.push_back({.from = parts_of<AllToAllPart>(source)[i].from + place_sent(parts[i], source, rank()),
+                             .to = parts[i].to + place_received(parts[i], source, rank()),
+                             .bytes = bytes_between(parts[i], source, rank())});
+      stream_->copy(copies_, {}, world_.peer_copies());
+    });
+  }
+
   void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -107,6 +107,16 @@ class InProcessGroup final : public ProcessGroup {
     group_state_.part(rank());
   }
 
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    group_state_.barrier(rank(), call, parts.data());
+    if (!moves_data()) return;
+    for (std::size_t i = 0; i < parts.size(); ++i)
+      for (int source = 0; source < size(); ++source)
+        copy_bytes(parts_of<AllToAllPart>(source)[i].from + place_sent(parts[i], source, rank()),
+                   parts[i].to + place_received(parts[i], source, rank()), bytes_between(parts[i], source, rank()));
+    group_state_.part(rank());
+  }
+
   void do_barrier(const Signature& call) override { group_state_.barrier(rank(), call, nullptr); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

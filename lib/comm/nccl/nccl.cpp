@@ -35,6 +35,9 @@ class HostGroup final : public ProcessGroup {
   void do_ring_exchange(const Signature& call, std::span<const ExchangePart> parts) override {
     do_over(host_, call, parts);
   }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    do_over(host_, call, parts);
+  }
   void do_barrier(const Signature& call) override { barrier_over(host_, call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -220,6 +220,20 @@ class NcclGroup final : public ProcessGroup {
     over.watch(call, stream);
   }
 
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    enter(call);
+    Communicator& over = communicator();
+    const cudaStream_t stream = begin(false);
+    Launch launch(over, stream);
+    for (const AllToAllPart& part : parts)
+      for (int other = 0; other < size(); ++other) {
+        launch.send(part.from + place_sent(part, rank(), other), bytes_between(part, rank(), other), other);
+        launch.receive(part.to + place_received(part, other, rank()), bytes_between(part, other, rank()), other);
+      }
+    launch.go();
+    over.watch(call, stream);
+  }
+
   void do_barrier(const Signature& call) override { enter(call); }
 
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int color, Identity identity) override {

@@ -165,6 +165,26 @@ class Group final : public ProcessGroup {
     finish(call);
   }
 
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
+    barrier(call, [&] {
+      for (const AllToAllPart& part : parts)
+        for_others([&](int other) {
+          receive(part.to + place_received(part, other, rank()), bytes_between(part, other, rank()), other);
+        });
+    });
+    if (!moves_data()) return;
+    for (const AllToAllPart& part : parts) {
+      for_others([&](int other) {
+        send(part.from + place_sent(part, rank(), other), bytes_between(part, rank(), other), other);
+      });
+      const std::int64_t own = bytes_between(part, rank(), rank());
+      if (own > 0)
+        std::memcpy(part.to + place_received(part, rank(), rank()), part.from + place_sent(part, rank(), rank()),
+                    static_cast<std::size_t>(own));
+    }
+    finish(call);
+  }
+
   void do_barrier(const Signature& call) override {
     barrier(call, [] {});
   }

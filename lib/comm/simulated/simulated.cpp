@@ -31,6 +31,7 @@ class SimulatedGroup final : public ProcessGroup {
   void do_all_reduce(const Signature& call, std::span<const ReducePart>) override { proceed(call); }
   void do_broadcast(const Signature& call, std::span<const BroadcastPart>) override { proceed(call); }
   void do_ring_exchange(const Signature& call, std::span<const ExchangePart>) override { proceed(call); }
+  void do_all_to_all(const Signature& call, std::span<const AllToAllPart>) override { proceed(call); }
   void do_barrier(const Signature& call) override { proceed(call); }
   std::unique_ptr<ProcessGroup> do_split(const Signature& call, int, Identity identity) override {
     proceed(call);

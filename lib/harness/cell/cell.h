@@ -224,6 +224,7 @@ struct CellConfig {
   std::string subject = "own";  ///< a row of kSubjects (subject_keys.h): the own runtime, or a library
   int ranks = 1;
   int context_parallel = 1;                       ///< ranks that split every sequence between them; 1: none do
+  int expert_parallel = 1;                        ///< ranks that have a layer's experts between them; 1: each has all
   std::string mesh;                               ///< "4": shards; "2x4": replicas x shards; empty: all ranks shard
   std::optional<Word<Sharded>> sharding;          ///< left out: fsdp for several ranks or a mesh
   bool reshard_after_forward = true;              ///< false: unsharded parameters live until the end of backward

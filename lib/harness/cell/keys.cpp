@@ -179,6 +179,12 @@ std::vector<Key> make_keys() {
                   "ranks that split every sequence between them, each with 1 / N of its tokens; keys and values travel "
                   "around their ring. It divides `ranks`",
                   At<&C::context_parallel>{}),
+      integer_key(
+          "expert_parallel", {1, kMostRanks},
+          "neighbours among the ranks that shard, which have the experts of a mixture between them: each has "
+          "1 / N of them, sharded over shards / N ranks, and tokens of its own that travel to their experts and "
+          "back. It divides the shards and `experts`",
+          At<&C::expert_parallel>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); default: all ranks shard", At<&C::mesh>{}),
       choice("sharding", "who holds the parameters; default: fsdp for several ranks or a mesh", At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward has ended",

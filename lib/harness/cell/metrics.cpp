@@ -52,6 +52,9 @@ constexpr std::array kMetrics{
     Metric{"traffic.all_reduce_bytes", "B", kLess, true, "bytes of the arrays that are all-reduced in a step"},
     Metric{"traffic.ring_exchange_bytes", "B", kLess, true,
            "bytes that all ranks send around their ring in a step: keys, values and their gradients, scales included"},
+    Metric{"traffic.all_to_all_bytes", "B", kLess, true,
+           "bytes that ranks send to the ranks that have the experts, and back, in a step: tokens, outputs and their "
+           "gradients"},
     Metric{"traffic.collectives", "1", kLess, true, "collectives in a step"},
 
     Metric{"host.pre_forward_ns", "ns", kLess, false,
@@ -180,6 +183,8 @@ bool moves_every_weight(const CellConfig& cell) {
 /// On a GPU a library's sums may have a random order.
 bool has_twin_by_default(const CellConfig& cell) { return !is_library(cell) || cell.device == "cpu"; }
 
+bool exchanges_tokens(const CellConfig& cell) { return cell.expert_parallel > 1; }
+
 using Gates = GroupGate[];
 constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
                                 {.metric = "memory.unbalanced_bytes"},
@@ -188,6 +193,7 @@ constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predict
                                  {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = is_sharded},
                                  {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = is_sharded},
                                  {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = is_sharded},
+                                 {.metric = "traffic.all_to_all_bytes", .predicted = true, .applies = exchanges_tokens},
                                  {.metric = "traffic.collectives", .predicted = true, .applies = is_sharded}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults",

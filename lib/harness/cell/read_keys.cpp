@@ -117,6 +117,8 @@ constexpr std::array kConditions{
     Condition{"model.experts", "model.top_k",
               [](const CellConfig& cell) { return routes_tokens(cell.model) || cell.model.layer == "grouped_linear"; },
               kOneMlp, kExpertsRemedy},
+    Condition{"expert_parallel", "model.top_k", [](const CellConfig& cell) { return routes_tokens(cell.model); },
+              kOneMlp, kExpertsRemedy},
     Condition{"model.expert_ffn", "model.top_k", [](const CellConfig& cell) { return routes_tokens(cell.model); },
               kOneMlp, kExpertsRemedy},
     Condition{"model.ffn", "model.expert_ffn",

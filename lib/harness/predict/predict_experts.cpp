@@ -9,25 +9,75 @@ namespace {
 
 constexpr Bytes kI32 = 4;
 
-/// Rows of all choices if each expert with tokens wastes the most rows that padding can.
+/// The experts of a rank.
+std::int64_t own_experts(const CellNumbers& cell) { return cell.shape.experts / cell.shape.expert_ranks; }
+
+/// The most choices that go to the experts of one rank. A token's experts are different ones.
+std::int64_t most_choices(const CellNumbers& cell) {
+  return cell.shape.expert_ranks * cell.shape.tokens * std::min(cell.shape.top_k, own_experts(cell));
+}
+
+/// Rows of these choices if each expert with tokens wastes the most rows that padding can.
 std::int64_t rows_of_choices(const CellNumbers& cell) {
-  const std::int64_t all = cell.shape.tokens * cell.shape.top_k, multiple = cell.casts.recipe.group_rows;
-  const std::int64_t wasted = std::min(cell.shape.experts, all) * (multiple - 1);
+  const std::int64_t all = most_choices(cell), multiple = cell.casts.recipe.group_rows;
+  const std::int64_t wasted = std::min(own_experts(cell), all) * (multiple - 1);
   return (all + wasted) / multiple * multiple;
 }
 
-/// The numbers of the products of experts: over rows of choices, without biases.
+/// The numbers of the products of experts: over rows of choices, without biases, with the weights of the own experts,
+/// which the ranks with the same experts shard.
 CellNumbers of_choices(const CellNumbers& cell) {
   CellNumbers out = cell;
   out.shape.tokens = rows_of_choices(cell);
-  out.shape.matrices = cell.shape.experts;
+  out.shape.matrices = own_experts(cell);
   out.shape.form.bias = false;
+  out.sharding.shards = cell.sharding.shards / cell.shape.expert_ranks;
   return out;
+}
+
+/// Rows of choices that travel between ranks, under expert parallelism. What is sent and what is received are both
+/// alive while they do, and so are what is received and what is grouped by expert while the one becomes the other.
+struct Travel {
+  explicit Travel(const CellNumbers& cell)
+      : travels(cell.shape.expert_ranks > 1),
+        row(cell.shape.hidden * cell.shape.element),
+        sent(cell.shape.tokens * cell.shape.top_k * row),
+        received(most_choices(cell) * row),
+        all_ranks(cell.shape.expert_ranks * sent),
+        counts(cell.shape.expert_ranks * cell.shape.experts * kI32) {}
+
+  /// From the rows sent to those `grouped` by expert.
+  Schedule there(Bytes grouped) const {
+    if (!travels) return {};
+    return allocate(received) + release(sent) + allocate(grouped) + release(received);
+  }
+  Schedule back(Bytes grouped) const {
+    if (!travels) return {};
+    return allocate(received) + release(grouped) + allocate(sent) + release(received);
+  }
+  /// The bytes of all own choices in a row each, which are `grouped` if nothing travels.
+  Bytes of_choices(Bytes grouped) const { return travels ? sent : grouped; }
+  Exchanges exchanges() const { return travels ? Exchanges{.calls = 2, .bytes = 2 * all_ranks} : Exchanges{}; }
+
+  bool travels;
+  Bytes row, sent, received;
+  Bytes all_ranks;  ///< what all ranks send
+  Bytes counts;     ///< the numbers of choices of all ranks, by expert
+};
+
+/// The bytes of the choice of each row and of the first row of each expert. Under expert parallelism rows have no
+/// padding, and the counts of all ranks and the same for received rows are added.
+Bytes grouping_of(const CellNumbers& cell, const Travel& travel) {
+  const Bytes grouped = rows_of_choices(cell) * kI32;
+  if (!travel.travels) return grouped + (cell.shape.experts + 1) * kI32;
+  return cell.shape.tokens * cell.shape.top_k * kI32 + (cell.shape.experts + 1) * kI32 + travel.counts +
+         most_choices(cell) * kI32 + grouped + (own_experts(cell) + 1) * kI32;
 }
 
 struct Experts {
   explicit Experts(const CellNumbers& cell)
       : norm(cell),
+        travel(cell),
         n(cell.plain(cell.shape.hidden)),
         router(table_parameter(cell, cell.shape.experts, cell.shape.hidden)),
         added_router(cell.phase.adds_gradients ? router.unsharded : 0),
@@ -35,25 +85,28 @@ struct Experts {
         grad_logits(cell.shape.tokens * cell.shape.experts * cell.shape.element),
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
-        grouping(chosen + (rows_of_choices(cell) + cell.shape.experts + 1) * kI32),
+        grouping(chosen + grouping_of(cell, travel)),
         fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated),
-        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden) {}
+        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden),
+        outputs(travel.of_choices(fc2.plain_y)) {}
 
   Bytes saved() const {
     return norm.statistics + n + chosen + weights + grouping + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y +
-           fc2.saved_x() + fc2.saved_weight() + fc2.plain_y;
+           fc2.saved_x() + fc2.saved_weight() + outputs;
   }
   Schedule forward(Run run) const {
     const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights) +
                             release(logits) + allocate(grouping);
-    const Schedule first =
-        allocate(fc1.plain_x) + (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{}) + fc1.multiply(run);
-    return fc1.begin(run) + routed + first + fc2.begin(run) + fc2.forward_making(run) + allocate(n);
+    const Schedule first = allocate(travel.of_choices(fc1.plain_x)) + travel.there(fc1.plain_x) +
+                           (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{}) + fc1.multiply(run);
+    return fc1.begin(run) + routed + first + fc2.begin(run) + fc2.forward_making(run) + travel.back(fc2.plain_y) +
+           allocate(n);
   }
   Schedule backward(bool consuming) const {
-    const Schedule permuted = allocate(fc2.plain_y) + allocate(weights) + release(consuming ? n : 0);
+    const Schedule permuted =
+        allocate(outputs) + allocate(weights) + release(consuming ? n : 0) + travel.there(fc2.plain_y);
     const Schedule experts = fc2.backward() + fc1.make_gradient() + release(fc2.plain_x) + fc1.backward_making() +
-                             allocate(n) + release(fc1.plain_x);
+                             travel.back(fc1.plain_x) + allocate(n) + release(travel.of_choices(fc1.plain_x));
     const Schedule of_router = allocate(grad_logits) + release(weights) + allocate(n) + release(n) +
                                allocate(router.unsharded, Owner::kGradients) +
                                release(added_router, Owner::kGradients) + release(grad_logits);
@@ -61,14 +114,16 @@ struct Experts {
   }
 
   Norm norm;
+  Travel travel;
   Bytes n;  ///< the norm's output, as large as the layer's
   ParameterNumbers router;
   Bytes added_router;
   Bytes logits, grad_logits;
   Bytes weights;   ///< bytes of the choices' weights; their gradient has the same number
   Bytes chosen;    ///< numbers of experts
-  Bytes grouping;  ///< the row of each choice, the choice of each row, and the first row of each expert
+  Bytes grouping;  ///< the row of each choice, and grouping_of()
   Product fc1, fc2;
+  Bytes outputs;  ///< the outputs of experts, a row for each choice
 };
 
 }  // namespace
@@ -78,6 +133,8 @@ Node expert_mlp(const CellNumbers& cell) {
   Node node;
   node.out = experts.n;
   node.keeps_input = true;
+  node.forward_to_experts = node.backward_to_experts = experts.travel.exchanges();
+  if (experts.travel.travels) node.forward_counts = {.calls = 1, .bytes = experts.travel.counts};
   node.parameters = experts.norm.parameters;
   node.parameters.push_back(experts.router);
   experts.fc1.add_to(node);

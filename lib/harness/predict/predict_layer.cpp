@@ -74,6 +74,9 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
       backward_amaxes += node.backward_amaxes;
       forward_ring += node.forward_ring;
       backward_ring += node.backward_ring;
+      forward_to_experts += node.forward_to_experts;
+      backward_to_experts += node.backward_to_experts;
+      forward_counts += node.forward_counts;
       stash += node.stash;
       kept_results += node.kept;
       cached += node.cached;

@@ -69,10 +69,12 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  std::int64_t forwards = 1;              ///< 2: backward recomputes the layer
-  Exchanges forward_ring, backward_ring;  ///< exchanges of one forward, and of backward without recomputation
-  Bytes saved = 0;                        ///< saved from forward to backward, without the layer's input
-  Bytes held = 0;  ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
+  std::int64_t forwards = 1;  ///< 2: backward recomputes the layer
+  // Exchanges of one forward, and of backward without recomputation.
+  Exchanges forward_ring, backward_ring;
+  Exchanges forward_to_experts, backward_to_experts, forward_counts;
+  Bytes saved = 0;  ///< saved from forward to backward, without the layer's input
+  Bytes held = 0;   ///< alive between the passes: `saved`, or what checkpointing keeps, and parameters left unsharded
   bool keeps_input = false;      ///< the layer's input lives until its backward
   Bytes left_transposes = 0;     ///< transposes of gathered weights: alive from backward to the next forward
   bool transposes_stay = false;  ///< forward neither frees those nor makes them again

@@ -7,7 +7,7 @@
 
 namespace fp8lab::closed_form {
 
-/// The ring exchanges of a pass, and the bytes that all ranks send in them.
+/// The collectives of one kind in a pass, and the bytes that all ranks send in them.
 struct Exchanges {
   std::int64_t calls = 0;
   Bytes bytes = 0;
@@ -35,6 +35,8 @@ struct Node {
   std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;
   Exchanges forward_ring, backward_ring;
+  Exchanges forward_to_experts, backward_to_experts;  ///< all-to-alls: to the ranks that have the experts, and back
+  Exchanges forward_counts;                           ///< all-gathers of the tokens of each expert
   Bytes stash = 0;              ///< scales that a checkpointed forward stashes for its recomputation
   Bytes cached = 0;             ///< copies of weights that live from the first forward on
   Bytes retained = 0;           ///< the part of `saved` that shells hold after backward

@@ -163,6 +163,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
               : *config.reduce_dtype == ReduceDType::kF32 ? 4
                                                           : 2),
       context_ranks(config.context_parallel),
+      expert_ranks(config.expert_parallel),
       tokens(seq_of_rank(config) * config.model.batch),
       seq(config.model.seq),
       hidden(config.model.hidden),

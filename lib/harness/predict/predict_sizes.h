@@ -191,6 +191,7 @@ struct ShapeNumbers {
   Bytes element;               ///< bytes of an element of parameters, activations and gradients
   Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
+  std::int64_t expert_ranks;   ///< ranks that have the experts of a mixture between them
   std::int64_t tokens;         ///< tokens of this rank
   std::int64_t seq;            ///< tokens of an entire sequence
   std::int64_t hidden, heads, kv_heads, head_dim, ffn;

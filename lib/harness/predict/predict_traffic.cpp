@@ -45,22 +45,31 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
   if (optimizer.reduces_norm) reductions.add(1, kF32);
 
-  Exchanges ring;
-  layers.visit([&](std::int64_t count, const LayerAccount& layer) {
-    const std::int64_t times = count * micro_batches;
-    ring += {.calls = times * (layer.forwards * layer.forward_ring.calls + layer.backward_ring.calls),
-             .bytes = times * (layer.forwards * layer.forward_ring.bytes + layer.backward_ring.bytes)};
-  });
+  const auto exchanges = [&](Exchanges LayerAccount::* forward, Exchanges LayerAccount::* backward) {
+    Exchanges sum;
+    layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+      const Exchanges &of_forward = layer.*forward, of_backward = backward != nullptr ? layer.*backward : Exchanges{};
+      const std::int64_t times = count * micro_batches;
+      sum += {.calls = times * (layer.forwards * of_forward.calls + of_backward.calls),
+              .bytes = times * (layer.forwards * of_forward.bytes + of_backward.bytes)};
+    });
+    return sum;
+  };
+  const Exchanges ring = exchanges(&LayerAccount::forward_ring, &LayerAccount::backward_ring),
+                  to_experts = exchanges(&LayerAccount::forward_to_experts, &LayerAccount::backward_to_experts),
+                  counts = exchanges(&LayerAccount::forward_counts, nullptr);
 
-  return {{"traffic.all_gather_bytes", payload + scales},
-          {"traffic.all_gather_payload_bytes", payload},
+  return {{"traffic.all_gather_bytes", payload + counts.bytes + scales},
+          {"traffic.all_gather_payload_bytes", payload + counts.bytes},
           {"traffic.all_gather_scale_bytes", scales},
           {"traffic.reduce_scatter_bytes", cell.in_reduction(gradients)},
           {"traffic.all_reduce_bytes", reductions.bytes},
           {"traffic.ring_exchange_bytes", ring.bytes},
+          {"traffic.all_to_all_bytes", to_experts.bytes},
           // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
-          // parameters; the root has one of either.
-          {"traffic.collectives", passes * (gathers + 1) + root_passes * 2 + reductions.calls + ring.calls}};
+          // parameters, or two if other ranks shard its experts than its other parameters; the root has one of either.
+          {"traffic.collectives", passes * (gathers + 1) * (cell.shape.expert_ranks > 1 ? 2 : 1) + root_passes * 2 +
+                                      reductions.calls + ring.calls + to_experts.calls + counts.calls}};
 }
 
 }  // namespace fp8lab::closed_form

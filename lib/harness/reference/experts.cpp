@@ -10,14 +10,11 @@
 namespace fp8lab::reference_step {
 namespace {
 
-/// The choices of all tokens, one after the other: the expert, the row among all choices sorted by expert, the weight.
+/// The choices of all tokens, one after the other: the expert and the weight.
 struct Choices {
   std::int64_t of_token = 0;
   std::vector<std::int64_t> experts;
-  std::vector<std::int64_t> rows;
   std::vector<double> weights;
-  std::vector<std::int64_t> begins;  ///< the first row of each expert, and the end of the last one
-  std::int64_t all_rows = 0;         ///< with rows that no expert has
 
   std::int64_t count() const { return static_cast<std::int64_t>(experts.size()); }
   std::int64_t token(std::int64_t choice) const { return choice / of_token; }
@@ -103,40 +100,79 @@ void weigh(const Matrix& logits, Choices& out) {
   }
 }
 
-/// Sorts the choices by expert. The rows of each begin at a multiple of `multiple`; each expert that a token chose may
-/// add multiple - 1 rows of zeros.
-void sort(std::int64_t experts, std::int64_t multiple, Choices& out) {
-  out.begins = {0};
-  out.rows.resize(out.experts.size());
-  for (std::int64_t e = 0; e < experts; ++e) {
+/// The rows of one rank's experts, sorted by expert. The choices of all ranks that have the experts between them come
+/// to them, rank after rank.
+struct Grouping {
+  std::vector<std::int64_t> rows;    ///< the row of every choice; -1: another rank has its expert
+  std::vector<std::int64_t> begins;  ///< the first row of each own expert, and the end of the last one
+  std::int64_t all_rows = 0;         ///< with rows that no expert has
+};
+
+std::vector<double> gathered(const SequenceParts& ranks, const std::vector<double>& own) {
+  return ranks.parts == 1 ? own : ranks.gather(own);
+}
+
+/// The rows of each expert begin at a multiple of `multiple`. There is room for every routing: all of a token's choices
+/// that one rank can have, and multiple - 1 rows of zeros for each expert that a token chose.
+Grouping group(const SequenceParts& ranks, const Choices& choices, std::int64_t experts, std::int64_t multiple) {
+  const std::vector<double> all = gathered(ranks, std::vector<double>(choices.experts.begin(), choices.experts.end()));
+  const std::int64_t own = experts / ranks.parts, first = own * ranks.part;
+  Grouping out{.rows = std::vector<std::int64_t>(all.size(), -1), .begins = {0}};
+  for (std::int64_t e = first; e < first + own; ++e) {
     std::int64_t next = out.begins.back();
-    for (std::size_t i = 0; i < out.experts.size(); ++i)
-      if (out.experts[i] == e) out.rows[i] = next++;
+    for (std::size_t i = 0; i < all.size(); ++i)
+      if (all[i] == static_cast<double>(e)) out.rows[i] = next++;
     out.begins.push_back((next + multiple - 1) / multiple * multiple);
   }
-  out.all_rows = (out.count() + std::min(experts, out.count()) * (multiple - 1)) / multiple * multiple;
+  const std::int64_t most = choices.count() / choices.of_token * ranks.parts * std::min(choices.of_token, own);
+  out.all_rows = (most + std::min(own, most) * (multiple - 1)) / multiple * multiple;
+  return out;
 }
 
 /// The token of each choice, times its weight if `weighted`.
-Matrix in_rows(const Choices& choices, const Matrix& x, bool weighted) {
-  Matrix out(choices.all_rows, x.cols);
+Matrix of_choices(const Choices& choices, const Matrix& x, bool weighted) {
+  Matrix out(choices.count(), x.cols);
   for (std::int64_t i = 0; i < choices.count(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
     const double* const from = x.row(choices.token(i));
-    const double weight = weighted ? choices.weights[at] : 1.0;
-    for (std::int64_t j = 0; j < x.cols; ++j) out.row(choices.rows[at])[j] = weight * from[j];
+    const double weight = weighted ? choices.weights[static_cast<std::size_t>(i)] : 1.0;
+    for (std::int64_t j = 0; j < x.cols; ++j) out.row(i)[j] = weight * from[j];
   }
   return out;
 }
 
-/// The sum of each token's rows.
+/// The sum over each token's choices.
 Matrix of_tokens(const Choices& choices, const Matrix& x, bool weighted) {
   Matrix out(choices.count() / choices.of_token, x.cols);
   for (std::int64_t i = 0; i < choices.count(); ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const double* const from = x.row(choices.rows[at]);
-    const double weight = weighted ? choices.weights[at] : 1.0;
+    const double* const from = x.row(i);
+    const double weight = weighted ? choices.weights[static_cast<std::size_t>(i)] : 1.0;
     for (std::int64_t j = 0; j < x.cols; ++j) out.row(choices.token(i))[j] += weight * from[j];
+  }
+  return out;
+}
+
+/// The rows of own experts, from a row for each of this rank's choices. Collective over the ranks.
+Matrix rows_of_experts(const SequenceParts& ranks, const Grouping& grouping, const Matrix& own) {
+  const std::vector<double> all = gathered(ranks, own.values);
+  Matrix out(grouping.all_rows, own.cols);
+  for (std::size_t i = 0; i < grouping.rows.size(); ++i)
+    if (grouping.rows[i] >= 0)
+      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(i) * own.cols, own.cols, out.row(grouping.rows[i]));
+  return out;
+}
+
+/// The way back: each row of a choice is not 0 on one rank only.
+Matrix rows_of_own_choices(const SequenceParts& ranks, const Grouping& grouping, const Matrix& rows,
+                           std::int64_t count) {
+  Matrix mine(static_cast<std::int64_t>(grouping.rows.size()), rows.cols);
+  for (std::int64_t i = 0; i < mine.rows; ++i)
+    if (const std::int64_t row = grouping.rows[static_cast<std::size_t>(i)]; row >= 0)
+      std::copy_n(rows.row(row), rows.cols, mine.row(i));
+  const std::vector<double> all = gathered(ranks, mine.values);
+  Matrix out(count, rows.cols);
+  for (int rank = 0; rank < ranks.parts; ++rank) {
+    auto from = all.begin() + (rank * mine.rows + ranks.part * count) * rows.cols;
+    for (double& value : out.values) value += *from++;
   }
   return out;
 }
@@ -149,10 +185,8 @@ Matrix logit_gradient(const Choices& choices, const Matrix& outputs, const Matri
     std::vector<double> of_weights;
     double mean = 0.0;
     for (std::int64_t i = first; i < first + choices.of_token; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      of_weights.push_back(
-          std::inner_product(grad.row(token), grad.row(token) + grad.cols, outputs.row(choices.rows[at]), 0.0));
-      mean += choices.weights[at] * of_weights.back();
+      of_weights.push_back(std::inner_product(grad.row(token), grad.row(token) + grad.cols, outputs.row(i), 0.0));
+      mean += choices.weights[static_cast<std::size_t>(i)] * of_weights.back();
     }
     for (std::int64_t i = first; i < first + choices.of_token; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -169,31 +203,34 @@ void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
 
 }  // namespace
 
-/// Each expert multiplies its rows, of matrices each of which is cast as one.
+/// Each expert multiplies its rows, of matrices each of which is cast as one. A rank's experts have a part of the rows
+/// of the weight.
 Value Model::experts_linear(const std::string& name, const Matrix& x, const std::vector<std::int64_t>& begins) {
   const Operand input = casts_.cast(name + " input", Role::kInput, x);
-  const Operand weight = casts_.cast(name + " weight", Role::kWeight, parameters_->at(name + ".weight"));
+  const Matrix& all = parameters_->at(name + ".weight");
+  const std::int64_t own_rows = all.rows / expert_parts_.parts, first_row = own_rows * expert_parts_.part;
+  const Operand weight = casts_.cast(name + " weight", Role::kWeight, rows_of(all, first_row, own_rows));
   const auto experts = static_cast<std::int64_t>(begins.size()) - 1;
-  const std::int64_t outputs = weight.by_rows.rows / experts;
-  const auto rows_of_expert = [begins](const Matrix& all, std::int64_t e) {
+  const std::int64_t outputs = own_rows / experts;
+  const auto rows_of_expert = [begins](const Matrix& matrix, std::int64_t e) {
     const auto at = static_cast<std::size_t>(e);
-    return rows_of(all, begins[at], begins[at + 1] - begins[at]);
+    return rows_of(matrix, begins[at], begins[at + 1] - begins[at]);
   };
   Matrix y(x.rows, outputs);
   for (std::int64_t e = 0; e < experts; ++e)
     put_rows(product_of(input, rows_of_expert(input.by_rows, e), weight, rows_of(weight.by_rows, e * outputs, outputs),
                         true),
              begins[static_cast<std::size_t>(e)], y);
-  return {casts_.stored(std::move(y)),
-          [this, name, input, weight, begins, experts, outputs, rows_of_expert](const Matrix& grad) {
+  return {casts_.stored(std::move(y)), [this, name, input, weight, begins, experts, outputs, first_row,
+                                        all_rows = all.rows, rows_of_expert](const Matrix& grad) {
             const Operand cast = casts_.cast(name + " gradient", Role::kGradient, grad);
-            Matrix grad_x(grad.rows, input.by_rows.cols), grad_weight(weight.by_rows.rows, weight.by_rows.cols);
+            Matrix grad_x(grad.rows, input.by_rows.cols), grad_weight(all_rows, weight.by_rows.cols);
             for (std::int64_t e = 0; e < experts; ++e) {
               const auto at = static_cast<std::size_t>(e);
               if (begins[at] == begins[at + 1]) continue;
               put_rows(product_of(cast, transposed(rows_of_expert(cast.by_columns, e)), input,
                                   transposed(rows_of_expert(input.by_columns, e)), false),
-                       e * outputs, grad_weight);
+                       first_row + e * outputs, grad_weight);
               put_rows(product_of(cast, rows_of_expert(cast.by_rows, e), weight,
                                   transposed(rows_of(weight.by_columns, e * outputs, outputs)), false),
                        begins[at], grad_x);
@@ -219,16 +256,19 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
   choose({stored, router, product(stored, transposed(router)), casts_.stored_step()},
          has_seen ? &seen->second : nullptr, choices);
   weigh(product(n, transposed(router)), choices);
-  sort(experts, casts_.rows_of_group(), choices);
-  Value first = experts_linear(name + ".fc1", in_rows(choices, n, false), choices.begins);
+  const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
+  Value first = experts_linear(name + ".fc1", rows_of_experts(expert_parts_, grouping, of_choices(choices, n, false)),
+                               grouping.begins);
   Value active = activation(first.value);
-  Value second = experts_linear(name + ".fc2", active.value, choices.begins);
-  const Matrix outputs = second.value;
+  Value second = experts_linear(name + ".fc2", active.value, grouping.begins);
+  const Matrix outputs = rows_of_own_choices(expert_parts_, grouping, second.value, choices.count());
   Matrix y = casts_.stored(of_tokens(choices, outputs, true));
   Value mlp = chained({std::move(first), std::move(active), std::move(second)});
   return {std::move(y), [=, this, &router, normed = std::move(normed), mlp = std::move(mlp)](const Matrix& grad) {
-            const Matrix grad_rows = mlp.backward(casts_.stored(in_rows(choices, grad, true)));
-            const Matrix of_experts = casts_.stored(of_tokens(choices, grad_rows, false));
+            const Matrix sent = casts_.stored(of_choices(choices, grad, true));
+            const Matrix back = rows_of_own_choices(
+                expert_parts_, grouping, mlp.backward(rows_of_experts(expert_parts_, grouping, sent)), choices.count());
+            const Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
             const Matrix grad_logits = casts_.stored(logit_gradient(choices, outputs, grad, experts));
             gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));
             const Matrix of_router = casts_.stored(product(grad_logits, router));

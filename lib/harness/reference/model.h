@@ -66,6 +66,10 @@ class Model {
   /// The tokens of the next runs are a part of each sequence: attention needs the tokens of all parts. run() is then
   /// collective over the ranks that have the parts.
   void set_parts(SequenceParts parts) { parts_ = std::move(parts); }
+  /// Ranks of the runtime have the experts between them, rank `part` of `parts`: each computes the experts of its
+  /// part, with the tokens of all these ranks. `gather`: as SequenceParts::gather. run() is then collective over these
+  /// ranks.
+  void set_expert_parts(SequenceParts parts) { expert_parts_ = std::move(parts); }
   /// As Casts::set_group().
   void set_group(std::function<void(std::vector<double>&)> largest) { casts_.set_group(std::move(largest)); }
   /// As Casts::set_casts_weights().
@@ -143,6 +147,7 @@ class Model {
   const SeenChoices* seen_choices_ = nullptr;
   Draws draws_;
   SequenceParts parts_;
+  SequenceParts expert_parts_;
   NamedMatrices gradients_;
   std::map<std::string, double> largest_terms_;
 };

@@ -213,6 +213,31 @@ Broken broken_context_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
+/// What ranks that have experts between them need, and what they do not support yet.
+Broken broken_expert_parallel_rule(const CellConfig& cell) {
+  const int ranks = cell.expert_parallel;
+  if (ranks == 1) return std::nullopt;
+  if (cell.model.experts % ranks != 0)
+    return BrokenRule{"expert_parallel",
+                      fmt::format("{} ranks have {} experts between them, each the same number; write a divisor of "
+                                  "`experts`",
+                                  ranks, cell.model.experts)};
+  if (const int shards = mesh_of(cell).shards; shards % ranks != 0)
+    return BrokenRule{"expert_parallel",
+                      fmt::format("{} of the ranks that shard have the experts between them, but there {} {}; write "
+                                  "{}, or more `ranks`",
+                                  ranks, shards == 1 ? "is" : "are", shards,
+                                  shards == 1 ? "1" : fmt::format("a divisor of {}", shards))};
+  if (cell.context_parallel > 1)
+    return BrokenRule{"expert_parallel",
+                      "ranks that split sequences compute with all experts; remove it, or `context_parallel`"};
+  if (cell.training.quantized_weights)
+    return BrokenRule{"training.quantized_weights",
+                      "weights of experts that ranks have between them are in 16 or 32 bits; remove it, or "
+                      "`expert_parallel`"};
+  return std::nullopt;
+}
+
 Broken broken_subject_rule(const CellConfig& cell) {
   if (!is_library(cell) || cell.fix.empty()) return std::nullopt;
   return BrokenRule{"fix", fmt::format("it is a switch of this program's own runtime, which `subject: {}` does not "
@@ -334,6 +359,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add(broken_selective_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));
   add(broken_context_rule(cell));
+  add(broken_expert_parallel_rule(cell));
   add(broken_mesh_rule(cell));
   add(broken_subject_rule(cell));
   if (Broken broken = broken_optimizer_rule(cell, vocabulary); broken && !is_broken(broken->key)) add(broken);

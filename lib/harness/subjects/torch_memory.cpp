@@ -50,6 +50,7 @@ std::string range_of(const Library& library) {
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures cover one rank, or ranks that shard"},
     KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
+    KeyReason{"expert_parallel", "figures cover models without experts"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.top_k", "figures cover models with one MLP for all tokens; leave `top_k` out"},

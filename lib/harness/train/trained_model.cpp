@@ -18,13 +18,28 @@ namespace {
 
 constexpr double kAverageDecay = 0.9;
 
+/// The values of all ranks of a group, each of which has the same number. Collective.
+std::vector<float> of_all_parts(ProcessGroup& ranks, const std::vector<float>& own) {
+  std::vector<float> all(own.size() * static_cast<std::size_t>(ranks.size()));
+  std::vector<std::int64_t> offsets{0};
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    offsets.push_back(offsets.back() + static_cast<std::int64_t>(own.size() * sizeof(float)));
+  const GatherPart part{.from = reinterpret_cast<const std::byte*>(own.data()),
+                        .to = reinterpret_cast<std::byte*>(all.data()),
+                        .offsets_bytes = offsets};
+  ranks.all_gather({&part, 1}, "weights of all experts");
+  return all;
+}
+
 }  // namespace
 
 TrainedModel::TrainedModel(const CellConfig& cell, Runtime& runtime, const Recipe& recipe, ProcessGroup* ranks)
     : cell_(cell), runtime_(runtime), recipe_(recipe) {
   if (ranks != nullptr) {
     const MeshText shape = mesh_of(cell);
-    mesh_ = std::make_unique<Mesh>(*ranks, MeshShape{.replicas = shape.replicas, .shards = shape.shards});
+    mesh_ = std::make_unique<Mesh>(
+        *ranks, MeshShape{.replicas = shape.replicas, .shards = shape.shards, .expert_parallel = cell.expert_parallel});
+    runtime.expert_group = mesh_->expert_group();
   }
   build();
 }
@@ -93,7 +108,9 @@ void TrainedModel::restore(const std::filesystem::path& folder) {
 
 Traffic TrainedModel::traffic() const {
   Traffic total;
-  for (const ProcessGroup* group : {&mesh_->world(), &mesh_->shard_group(), mesh_->replica_group()})
+  const ProcessGroup* const of_experts = mesh_->expert_group() != nullptr ? &mesh_->expert_shard_group() : nullptr;
+  for (const ProcessGroup* group : std::initializer_list<const ProcessGroup*>{
+           &mesh_->world(), &mesh_->shard_group(), mesh_->replica_group(), mesh_->expert_group(), of_experts})
     for (std::size_t kind = 0; group != nullptr && kind < kCollectiveKinds; ++kind)
       total.add(static_cast<CollectiveKind>(kind), group->traffic().of(static_cast<CollectiveKind>(kind)));
   return total;
@@ -116,12 +133,16 @@ std::vector<std::string> TrainedModel::parameter_names() const {
 }
 
 std::vector<ElementRange> TrainedModel::own_elements() const {
-  const int shards = mesh_ ? mesh_->shape().shards : 1, rank = mesh_ ? mesh_->shard_group().rank() : 0;
   std::vector<ElementRange> ranges;
   for (const Parameter* parameter : model_->parameters()) {
-    const RowSplit split(dim0(parameter->spec.shape), shards);
-    const std::int64_t row = row_elems(parameter->spec.shape);
-    ranges.push_back({.begin = split.begin(rank) * row, .end = split.begin(rank + 1) * row});
+    const bool of_experts = parameter->part.parts > 1;
+    const ProcessGroup* const shards = !mesh_       ? nullptr
+                                       : of_experts ? &mesh_->expert_shard_group()
+                                                    : &mesh_->shard_group();
+    const RowSplit split(dim0(parameter->spec.shape), shards != nullptr ? shards->size() : 1);
+    const int rank = shards != nullptr ? shards->rank() : 0;
+    const std::int64_t row = row_elems(parameter->spec.shape), first = parameter->part.part * split.rows();
+    ranges.push_back({.begin = (first + split.begin(rank)) * row, .end = (first + split.begin(rank + 1)) * row});
   }
   return ranges;
 }
@@ -136,6 +157,8 @@ std::vector<std::vector<float>> TrainedModel::weights() {
                                             : parameter.value));
   };
   visit_parameters(read, Pass::kForward);
+  for (std::size_t i = 0; mesh_ && i < values.size(); ++i)
+    if (model_->parameters()[i]->part.parts > 1) values[i] = of_all_parts(mesh_->expert_group()->host(), values[i]);
   return values;
 }
 

@@ -43,13 +43,14 @@ class TrainedModel {
   /// One line for each parameter that is not sharded as the cell requires.
   std::vector<std::string> warnings() const;
 
-  /// Calls `visit` with every parameter. Collective: parameters are gathered as for `pass` and stay gathered until this
-  /// returns.
+  /// Calls `visit` with every parameter, of experts with this rank's part. Collective: parameters are gathered as for
+  /// `pass` and stay gathered until this returns.
   void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass);
   std::vector<std::string> parameter_names() const;
   /// The elements of each parameter that this rank keeps.
   std::vector<ElementRange> own_elements() const;
-  /// The unsharded parameters as this rank sees them; FP8 weights are dequantized with this rank's scales.
+  /// The unsharded parameters as this rank sees them, with the experts of all ranks; FP8 weights are dequantized with
+  /// this rank's scales. Collective.
   std::vector<std::vector<float>> weights();
   /// Writes unsharded values into this rank's parameters, which are in 16 or 32 bits.
   void write_weights(const std::vector<std::vector<float>>& values);

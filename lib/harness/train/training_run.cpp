@@ -47,6 +47,12 @@ std::unique_ptr<ProcessGroup> context_group_of(const CellConfig& cell, ProcessGr
   return world->split(places, "context");
 }
 
+/// The part of the experts that a rank has. A model that is not sharded may be built with a rank's part, to compare it.
+RowPart expert_part_of(const CellConfig& cell, const ProcessGroup* world) {
+  const int parts = cell.expert_parallel;
+  return {.part = world == nullptr ? 0 : world->rank() % parts, .parts = parts};
+}
+
 std::vector<std::string> shared_gpus_of(Device& device, ProcessGroup* world) {
   if (world == nullptr) return {};
   return shared_gpus(device, *world);
@@ -80,7 +86,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       runtime_{.device = *device_,
                .behaviors = behaviors,
                .seed = cell.training.seed,
-               .context_group = context_group_.get()},
+               .context_group = context_group_.get(),
+               .expert_part = expert_part_of(cell, options.world)},
       trained_(cell, runtime_, recipe, world_.get()),
       batches_(cell, runtime_, world_ ? world_->rank() : 0, options.joined),
       records_(cell, runtime_, options.record_timeline),

@@ -116,8 +116,8 @@ class TrainingRun {
   /// One line each for ranks that share GPUs, and for parameters that are not sharded as the cell requires.
   std::vector<std::string> warnings() const;
 
-  /// Calls `visit` with every parameter, in the order of the model. Collective: parameters are gathered as for `pass`
-  /// and stay gathered until this returns.
+  /// Calls `visit` with every parameter, in the order of the model; of experts with this rank's part. Collective:
+  /// parameters are gathered as for `pass` and stay gathered until this returns.
   void visit_parameters(const std::function<void(const Parameter&)>& visit, Pass pass = Pass::kForward) {
     trained_.visit_parameters(visit, pass);
   }

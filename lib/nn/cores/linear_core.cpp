@@ -39,7 +39,7 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
                        build.recipe.delayed, false),
       weight_(make_weight(build, name + ".weight", {shape.matrices * shape.out, shape.in},
                           quantizer(build.runtime, forward_scales_, kWeight),
-                          shape.to_residual ? build.residual_deviation : build.init_deviation)),
+                          shape.to_residual ? build.residual_deviation : build.init_deviation, shape.part)),
       bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
 
 Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {

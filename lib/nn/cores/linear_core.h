@@ -23,6 +23,7 @@ struct LinearShape {
   bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
   bool grouped = false;               ///< one of the products of a GroupedLinear
   std::int64_t matrices = 1;          ///< matrices [out, in] that lie one below the other in the weight
+  RowPart part{};                     ///< the part of the matrices of all ranks that these are
 };
 
 /// y = x W^T + b with weight [out, in], and its three products under a recipe: forward reads x and W row-wise, the

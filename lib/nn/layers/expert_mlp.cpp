@@ -1,7 +1,10 @@
 #include "nn/layers/expert_mlp.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
+#include "core/check.h"
 #include "nn/cores/saving.h"
 #include "ops/elementwise.h"
 
@@ -12,34 +15,45 @@ class ExpertMlpNode final : public ModuleNode {
   ExpertMlpNode(Runtime& runtime, std::shared_ptr<Node> input, ExpertMlp& module)
       : ModuleNode(runtime, module.name_, {std::move(input)}, runtime.behaviors.module_shells), module_(module) {}
 
-  void save_routing(const Routing& routing, const GroupedRows& grouped) {
+  void save_routing(const Routing& routing, const ExpertMlp::Rows& rows) {
     save("experts", routing.experts);
     save("weights", routing.weights);
-    save("rows", grouped.rows);
-    save("sources", grouped.sources);
-    save("begins", grouped.begins);
+    save("rows", rows.chosen.rows);
+    save("sources", rows.chosen.sources);
+    save("begins", rows.chosen.begins);
+    if (!rows.travel()) return;
+    save("counts", rows.exchanged.counts);
+    save("arrived_rows", rows.exchanged.arrived.rows);
+    save("arrived_sources", rows.exchanged.arrived.sources);
+    save("arrived_begins", rows.exchanged.arrived.begins);
   }
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    // n, then five entries of the routing, then fc1's input and weight, the activation's input, fc2's input and weight,
-    // and its output.
-    const std::size_t first = norm_entries(module_.norm_), products = first + 6;
+    // n, then five entries of the routing and four of what arrived, if rows travel; then fc1's input and weight, the
+    // activation's input, fc2's input and weight, and the output of each choice.
+    const bool travel = runtime().expert_group != nullptr;
+    const std::size_t first = norm_entries(module_.norm_), products = first + (travel ? 10 : 6);
     const Routing routing{.experts = saved.tensor(first + 1), .weights = saved.tensor(first + 2)};
-    const GroupedRows grouped{
-        .rows = saved.tensor(first + 3), .sources = saved.tensor(first + 4), .begins = saved.tensor(first + 5)};
-    module_.set_groups(runtime(), grouped);
+    const auto grouped_at = [&](std::size_t at) {
+      return GroupedRows{.rows = saved.tensor(at), .sources = saved.tensor(at + 1), .begins = saved.tensor(at + 2)};
+    };
+    ExpertMlp::Rows rows{.chosen = grouped_at(first + 3)};
+    if (travel) rows.exchanged = {.counts = saved.tensor(first + 6), .arrived = grouped_at(first + 7)};
+    module_.set_groups(runtime(), rows);
     const HolderId in_flight = runtime().in_flight(name()), workspace = runtime().workspace(name());
-    Tensor grad_rows = permute(device(), grad, grouped, routing.weights, in_flight);
-    Tensor grad_weights = unpermute_weights(device(), saved.tensor(products + 5), grouped, grad, workspace);
+    Tensor grad_rows = permute(device(), grad, rows.chosen, routing.weights, in_flight);
+    Tensor grad_weights = unpermute_weights(device(), saved.tensor(products + 5), rows.chosen, grad, workspace);
     grad = {};
+    grad_rows = module_.to_experts(runtime(), rows, std::move(grad_rows), in_flight);
     Tensor grad_activation =
         module_.fc2_.backward(runtime(), {.plain = std::move(grad_rows)}, saved, products + 3, products + 4).plain;
     Operand grad_fc1 = module_.activation_.backward(runtime(), grad_activation, saved.tensor(products + 2),
                                                     module_.fc1_.measures_gradient());
     grad_activation = {};
     Tensor grad_permuted = module_.fc1_.backward(runtime(), std::move(grad_fc1), saved, products, products + 1).plain;
-    const Tensor grad_norm = unpermute(device(), grad_permuted, grouped, {}, in_flight);
+    grad_permuted = module_.from_experts(runtime(), rows, std::move(grad_permuted), in_flight);
+    const Tensor grad_norm = unpermute(device(), grad_permuted, rows.chosen, {}, in_flight);
     grad_permuted = {};
     add_router_gradient(saved.tensor(first), routing, std::move(grad_weights), grad_norm);
     return {module_.norm_.backward(runtime(), grad_norm, norm_saved(saved, module_.norm_, 0))};
@@ -76,12 +90,46 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
       norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       router_(make_parameter(build, name + ".router.weight", {config.experts, config.hidden}, Init::kNormal)),
       fc1_(build, name + ".fc1",
-           {.in = config.hidden, .out = config.activation_inputs(), .bias = false, .matrices = config.experts}),
+           {.in = config.hidden,
+            .out = config.activation_inputs(),
+            .bias = false,
+            .matrices = config.experts / build.runtime.expert_part.parts,
+            .part = build.runtime.expert_part}),
       fc2_(build, name + ".fc2",
-           {.in = config.ffn, .out = config.hidden, .bias = false, .to_residual = true, .matrices = config.experts}) {}
+           {.in = config.ffn,
+            .out = config.hidden,
+            .bias = false,
+            .to_residual = true,
+            .matrices = config.experts / build.runtime.expert_part.parts,
+            .part = build.runtime.expert_part}) {
+  const int parts = build.runtime.expert_part.parts;
+  if (config.experts % parts != 0)
+    fail(fmt::format("{}: {} ranks are to have {} experts between them; each has the same number", name, parts,
+                     config.experts));
+}
 
-void ExpertMlp::set_groups(Runtime& runtime, const GroupedRows& grouped) {
-  const std::vector<RowGroup> groups = read_groups(runtime.device, grouped, row_multiple_);
+ExpertMlp::Rows ExpertMlp::group(Runtime& runtime, const Routing& routing, HolderId holder) const {
+  Device& device = runtime.device;
+  ProcessGroup* const ranks = runtime.expert_group;
+  Rows rows{.chosen = group_rows(device, routing.experts, experts_, ranks != nullptr ? 1 : row_multiple_, holder)};
+  if (ranks != nullptr) rows.exchanged = exchange_counts(device, *ranks, rows.chosen, row_multiple_, holder, name_);
+  return rows;
+}
+
+Tensor ExpertMlp::to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const {
+  if (runtime.expert_group == nullptr) return of_choices;
+  return send_to_experts(runtime.device, *runtime.expert_group, rows.exchanged, std::move(of_choices), holder, name_);
+}
+
+Tensor ExpertMlp::from_experts(Runtime& runtime, const Rows& rows, Tensor of_experts, HolderId holder) const {
+  if (runtime.expert_group == nullptr) return of_experts;
+  return return_from_experts(runtime.device, *runtime.expert_group, rows.exchanged, std::move(of_experts),
+                             rows.chosen.rows.numel(), holder, name_);
+}
+
+void ExpertMlp::set_groups(Runtime& runtime, const Rows& rows) {
+  const std::vector<RowGroup> groups =
+      read_groups(runtime.device, rows.travel() ? rows.exchanged.arrived : rows.chosen, row_multiple_);
   fc1_.set_groups(groups);
   fc2_.set_groups(groups);
 }
@@ -97,22 +145,24 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   const Routing routing = route(device, logits, top_k_, workspace);
   logits = {};
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);
-  const GroupedRows grouped = group_rows(device, routing.experts, experts_, row_multiple_, workspace);
-  set_groups(runtime, grouped);
-  LinearCore::Forward fc1 = fc1_.forward(runtime, {.plain = permute(device, n, grouped, {}, workspace)});
+  const Rows rows = group(runtime, routing, workspace);
+  set_groups(runtime, rows);
+  Tensor of_experts = to_experts(runtime, rows, permute(device, n, rows.chosen, {}, workspace), workspace);
+  LinearCore::Forward fc1 = fc1_.forward(runtime, {.plain = std::move(of_experts)});
   LinearCore::Forward fc2 = fc2_.forward(runtime, activation_.forward(runtime, fc1.y, fc2_.begin_forward(runtime)));
-  Tensor y = unpermute(device, fc2.y, grouped, routing.weights, runtime.in_flight(name_));
+  const Tensor outputs = from_experts(runtime, rows, std::move(fc2.y), workspace);
+  Tensor y = unpermute(device, outputs, rows.chosen, routing.weights, runtime.in_flight(name_));
 
   const auto node = std::make_shared<ExpertMlpNode>(runtime, x.producer, *this);
   node->save_norm(norm_, x.value, normed);
   node->save("norm_out", n);
-  node->save_routing(routing, grouped);
+  node->save_routing(routing, rows);
   node->save_activation("experts_in", fc1.x);
   node->save_weight("weight1", std::move(fc1.weight));
   node->save("activation_in", fc1.y);
   node->save_activation("activation_out", fc2.x);
   node->save_weight("weight2", std::move(fc2.weight));
-  node->save("experts_out", fc2.y);
+  node->save("experts_out", outputs);
   return {std::move(y), node};
 }
 

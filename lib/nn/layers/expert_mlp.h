@@ -8,6 +8,7 @@
 #include "nn/cores/norm_core.h"
 #include "nn/layer_config.h"
 #include "nn/module.h"
+#include "ops/experts/dispatch.h"
 #include "ops/experts/routing.h"
 
 namespace fp8lab {
@@ -25,7 +26,15 @@ namespace fp8lab {
 /// tensor, 128 and 32 for blocks. The matrix has the rows that suffice for every routing (rows_of_choices()), whatever
 /// the counts of this batch are; rows that no expert has are zeros and are not multiplied.
 ///
-/// Saves x, the row statistics, n, the routing and the grouping, the first product's input, the copy of W1, the
+/// Under expert parallelism (Runtime::expert_group) this rank has one part of the experts. Rows of choices are then
+/// sorted without padding and travel in high precision to the ranks that have their experts. There they are grouped and
+/// padded, and outputs of experts travel back. In backward gradients travel likewise. Only rows that have arrived are
+/// cast to eight bits: the tokens of all ranks of the group, in the order of ranks, as if one rank had all of them. But
+/// a scale per tensor that follows from its own amax covers the experts of one rank. The gradient of an expert's weight
+/// is the sum over all of these tokens.
+///
+/// Saves x, the row statistics, n, the routing and the grouping (under expert
+/// parallelism all ranks' counts and the grouping of what arrived too), the first product's input, the copy of W1, the
 /// activation's input in 16 bits, its output, the copy of W2 and the experts' outputs, of which the gradients of w are
 /// products with dy.
 class ExpertMlp final : public Module {
@@ -36,8 +45,20 @@ class ExpertMlp final : public Module {
  private:
   friend class ExpertMlpNode;
 
+  /// The rows of this rank's choices, and of what it receives under expert parallelism.
+  struct Rows {
+    GroupedRows chosen;
+    ExchangedRows exchanged{};
+
+    bool travel() const { return static_cast<bool>(exchanged.counts); }
+  };
+  /// A collective under expert parallelism, as the next two are.
+  Rows group(Runtime& runtime, const Routing& routing, HolderId holder) const;
+  /// From rows of choices to the rows of own experts, and from these back.
+  Tensor to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const;
+  Tensor from_experts(Runtime& runtime, const Rows& rows, Tensor of_experts, HolderId holder) const;
   /// Reads the rows of each expert, for the passes of both products: waits for the device.
-  void set_groups(Runtime& runtime, const GroupedRows& grouped);
+  void set_groups(Runtime& runtime, const Rows& rows);
 
   std::string name_;
   std::int64_t experts_, top_k_;

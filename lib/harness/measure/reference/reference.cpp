@@ -62,14 +62,10 @@ class Comparison {
         update_(cell.training),
         storage_(cell, recipe.name, false),
         bounds_(cell, recipe.quantized) {
-    const int parts = cell.context_parallel;
-    if (parts > 1)
-      for (reference_step::Model* model : {&exact_, &rounded_})
-        model->set_parts({.part = world->rank() % parts, .parts = parts, .gather = [world, parts](const auto& own) {
-                            const std::vector<double> all = of_all_ranks(world, own, "reference sequences");
-                            const auto of_parts = all.begin() + world->rank() / parts * parts * std::ssize(own);
-                            return std::vector<double>(of_parts, of_parts + parts * std::ssize(own));
-                          }});
+    for (reference_step::Model* model : {&exact_, &rounded_}) {
+      if (cell.context_parallel > 1) model->set_parts(neighbours(world, cell.context_parallel));
+      if (cell.expert_parallel > 1) model->set_expert_parts(neighbours(world, cell.expert_parallel));
+    }
     if (world != nullptr)
       rounded_.set_group([world](std::vector<double>& values) {
         const std::vector<double> all = of_all_ranks(world, values, "largest magnitudes");
@@ -78,6 +74,15 @@ class Comparison {
           value = std::max(value, all[i]);
         }
       });
+  }
+
+  /// What ranks that split sequences, or that have experts between them, know of each other.
+  static reference_step::SequenceParts neighbours(ProcessGroup* world, int parts) {
+    return {.part = world->rank() % parts, .parts = parts, .gather = [world, parts](const auto& own) {
+              const std::vector<double> all = of_all_ranks(world, own, "reference values of neighbours");
+              const auto of_parts = all.begin() + world->rank() / parts * parts * std::ssize(own);
+              return std::vector<double>(of_parts, of_parts + parts * std::ssize(own));
+            }};
   }
 
   /// `casts`: the runtime's in this micro-batch.
@@ -143,8 +148,9 @@ class Comparison {
   }
 
   /// Collective.
-  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
-    const Lists gathered = gathered_gradients(world_, cell_, seen.gradients, shapes).front();
+  void saw_step(const StepValues& seen, const std::vector<std::string>& names, const std::vector<Shape>& shapes,
+                const std::vector<ElementRange>& own) {
+    const Lists gathered = gathered_gradients(world_, cell_, seen.gradients, own, shapes).front();
     in_step_ = true;
     if (is_first()) judge_step(seen, named(names, shapes, gathered), names, shapes);
     in_step_ = false;
@@ -449,13 +455,13 @@ void measure_reference(const CellConfig& cell, Arm arm, ProcessGroup* world, Arm
            },
        .saw_step =
            [&](const StepValues& seen) {
-             comparison.saw_step(seen, names, shapes);
+             comparison.saw_step(seen, names, shapes, run.own_elements());
              comparison.saw_averages(seen, names, run.own_elements());
            },
        .saw_validation = [&](const auto& output, const auto& target) { comparison.saw_validation(output, target); }});
   run.visit_parameters([&](const Parameter& parameter) {
     names.push_back(parameter.name);
-    shapes.push_back(parameter.spec.shape);
+    shapes.push_back(parameter.entire_shape());
   });
   run.train();
   comparison.saw_casts(casts.checked());

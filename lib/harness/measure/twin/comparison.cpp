@@ -27,7 +27,7 @@ std::vector<float> joined(const Lists& lists) {
 }  // namespace
 
 AllRanks of_all_ranks_in_step(ProcessGroup* world, const CellConfig& cell, const RecordedStep& mine,
-                              const std::vector<Shape>& shapes) {
+                              const std::vector<ElementRange>& own, const std::vector<Shape>& shapes) {
   AllRanks out;
   const std::vector<float> outputs = of_all_ranks(world, joined(mine.outputs), "twin outputs");
   const std::size_t of_one = mine.outputs.front().size();
@@ -36,7 +36,7 @@ AllRanks of_all_ranks_in_step(ProcessGroup* world, const CellConfig& cell, const
     for (std::size_t i = 0; i < mine.outputs.size(); ++i, at += static_cast<std::ptrdiff_t>(of_one))
       of_rank.emplace_back(at, at + static_cast<std::ptrdiff_t>(of_one));
   }
-  out.gradients = gathered_gradients(world, cell, mine.gradients, shapes);
+  out.gradients = gathered_gradients(world, cell, mine.gradients, own, shapes);
   return out;
 }
 
@@ -157,7 +157,7 @@ void TwinComparison::compare_gradient(const std::string& what, const Shape& shap
 std::string TwinComparison::rank_of(const Shape& shape, const std::vector<float>& seen,
                                     const std::vector<float>& twin) const {
   const int shards = mesh_of(cell_).shards;
-  if (shards == 1) return {};
+  if (shards == 1 || cell_.expert_parallel > 1) return {};
   const RowSplit split(dim0(shape), shards);
   int worst = 0;
   double farthest = -1.0;

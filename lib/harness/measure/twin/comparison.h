@@ -16,7 +16,7 @@ struct AllRanks {
 };
 /// What all ranks computed, on every rank. `shapes`: of unsharded parameters. Collective.
 AllRanks of_all_ranks_in_step(ProcessGroup* world, const CellConfig& cell, const RecordedStep& mine,
-                              const std::vector<Shape>& shapes);
+                              const std::vector<ElementRange>& own, const std::vector<Shape>& shapes);
 
 /// Compares a cell with its twin on one rank.
 class TwinComparison {

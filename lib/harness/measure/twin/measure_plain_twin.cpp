@@ -18,7 +18,7 @@ namespace {
 /// The sizes of unsharded parameters as [rows, elements of a row].
 std::vector<Shape> shapes_of(TrainingRun& run) {
   std::vector<Shape> shapes;
-  run.visit_parameters([&](const Parameter& parameter) { shapes.push_back(parameter.spec.shape); });
+  run.visit_parameters([&](const Parameter& parameter) { shapes.push_back(parameter.entire_shape()); });
   return shapes;
 }
 
@@ -283,7 +283,7 @@ void measure_plain_twin(const CellConfig& cell, Arm arm, TrainingRun& run, const
   if (twin.same_split) compare_same_split(twin, recipe, recorder, run.losses(), names, world, found);
   Seen seen{.steps = {}, .losses = result.losses, .validations = result.validation_losses, .weights = weights};
   for (const RecordedStep& step : recorder.steps()) {
-    AllRanks all = of_all_ranks_in_step(world, cell, step, shapes);
+    AllRanks all = of_all_ranks_in_step(world, cell, step, run.own_elements(), shapes);
     if (world == nullptr || world->rank() == 0) seen.steps.push_back(std::move(all));
   }
   compare_joined(cell, twin, recipe, seen, names, shapes, found);

@@ -65,7 +65,7 @@ CellConfig on_one_rank(CellConfig cell, std::int64_t joined) {
   training.deferred_init.reset();
   training.cache_weights = false;
   cell.model.batch *= joined;
-  cell.ranks = cell.context_parallel = 1;
+  cell.ranks = cell.context_parallel = cell.expert_parallel = 1;
   cell.mesh.clear();
   cell.sharding.reset();
   cell.reduce_dtype.reset();
@@ -106,6 +106,8 @@ std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
     return "which expert has a token depends on its place in a rank's part of the sequences";
   if (routes_tokens(here.model) && here.context_parallel > 1)
     return "which tokens an expert has in a block of scales depends on a rank's part of the sequences";
+  if (here.expert_parallel > 1 && recipe.quantized)
+    return "what experts cast are the tokens of all ranks that have the experts between them";
   const PlainTwin twin = plain_twin(cell, arm);
   if (twin.steps <= twin.first && !twin.compares_weights && !twin.same_split)
     return "in the first steps scales of delayed scaling depend on ranks and micro-batches";
