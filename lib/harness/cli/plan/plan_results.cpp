@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPeak = "memory.peak_bytes";
+constexpr const char* kPeakMetric = "memory.peak_bytes";
 
 bool is_result_set(const fs::path& path) {
   std::error_code none;
@@ -49,8 +49,8 @@ bool is_replaced(const std::string& setting, const PlanRequest& asked) {
 
 /// "predicted 75.4 MiB, measured 80.5 MiB (-6.3 %)"
 std::string beside(const PlannedArm& arm) {
-  const auto predicted = arm.estimate.figures.find(kPeak);
-  const auto measured = arm.measured.find(kPeak);
+  const auto predicted = arm.estimate.figures.find(kPeakMetric);
+  const auto measured = arm.measured.find(kPeakMetric);
   if (predicted == arm.estimate.figures.end() || measured == arm.measured.end()) return "";
   return fmt::format("predicted {}, measured {} ({:+.1f} %)", short_figure(predicted->second, "B"),
                      short_figure(measured->second, "B"), 100.0 * (predicted->second / measured->second - 1.0));
@@ -59,7 +59,7 @@ std::string beside(const PlannedArm& arm) {
 std::optional<double> measured_peak(const CellRecord& record) {
   const auto arm = record.arms.find(Arm::kAfter);
   if (arm == record.arms.end()) return std::nullopt;
-  const auto peak = arm->second.metrics.find(kPeak);
+  const auto peak = arm->second.metrics.find(kPeakMetric);
   return peak == arm->second.metrics.end() ? std::nullopt : peak->second.value;
 }
 
