@@ -1,7 +1,10 @@
 #include "harness/measure/gathered_gradients.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
+#include "core/check.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/measure/over_ranks.h"
 
@@ -36,6 +39,15 @@ std::vector<Lists> gathered_gradients(ProcessGroup* world, const CellConfig& cel
   values.resize(most);
   const std::vector<float> all = of_all_ranks(world, values, "gradients");
   const std::vector<ElementRange> ranges = of_all_ranks(world, own, "elements of gradients");
+  for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+    std::int64_t elements = 0;
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const ElementRange& range = ranges[rank * shapes.size() + i];
+      elements += range.end - range.begin;
+    }
+    if (elements != static_cast<std::int64_t>(sizes[rank]))
+      fail(fmt::format("gradients of rank {} have {} values for {} elements", rank, sizes[rank], elements));
+  }
   const MeshText mesh = mesh_of(cell);
   std::vector<Lists> out;
   for (int replica = 0; replica < mesh.replicas; ++replica)
