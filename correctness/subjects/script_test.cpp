@@ -67,6 +67,18 @@ TEST_F(Script, AFigureBeyondItsGate_FailsTheCell) {
   EXPECT_EQ(cells_.at(0).at("gates").at(0).at("observed"), 64);
 }
 
+TEST_F(Script, APlanHasNoFiguresOfAnotherModelForAScript) {
+  EXPECT_EQ(run(std::string("arguments: [\"0\"]\n") + kGrowth), 0) << text_;
+  for (const std::vector<std::string>& as : std::vector<std::vector<std::string>>{{}, {"--as", "torch@2.15"}}) {
+    std::vector<std::string> words{"plan", training_.path("out").string()};
+    words.insert(words.end(), as.begin(), as.end());
+    const Ended ended = sample::run(words, training_.folder());
+    EXPECT_EQ(ended.code, 3) << ended.output;
+    EXPECT_TRUE(contains(ended.output, "the program builds a model of its own")) << ended.output;
+    EXPECT_TRUE(contains(ended.output, "after, measured")) << ended.output;
+  }
+}
+
 TEST_F(Script, EqualArmsOfAControl_ShowNoDifference) {
   EXPECT_EQ(run("arguments: [\"8\"]\ncontrol: same\nmeasure: [memory]\nexpect:\n"
                 "  - {metric: memory.growth_bytes, arm: difference, equals: 0}\n"),

@@ -395,6 +395,14 @@ TEST_F(Watch, WhatIsAskedForReplacesTheProgramsOwnRanksAndDevice) {
   EXPECT_TRUE(contains(output_, "4 sequences of 256 tokens")) << output_;
 }
 
+TEST_F(Watch, OptionsThatChooseCellsAreRefused) {
+  EXPECT_EQ(watch({llama(1, kKeysOnHost)}), 0);
+  for (const auto& [option, value] : {std::pair{"-d", "cpu"}, {"-f", "llama"}, {"--sample", "1"}}) {
+    EXPECT_EQ(plan({option, value}), 2) << option;
+    EXPECT_TRUE(contains(errors_, "--device, --filter and --sample choose cells of files")) << errors_;
+  }
+}
+
 TEST_F(Watch, AModelThatIsNotKnownIsNamedByTheUser) {
   Json nameless = llama(1, kKeysOnHost);
   nameless["trained"]["config"] = nullptr;

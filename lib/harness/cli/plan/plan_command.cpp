@@ -86,6 +86,10 @@ struct Answer {
 
 Answer plan_models(const PlanRequest& asked, const Program& own) {
   PlanRequest request = asked;
+  if (!request.selection.devices.empty() || !request.selection.filters.empty() || request.selection.sample > 0)
+    fail(
+        "plan: --device, --filter and --sample choose cells of files; --ranks, --recipe and --set choose a model's "
+        "rows");
   if (TorchMemory::is_named(request.as) && request.recipes.empty())
     request.recipes = TorchMemory::find(own.worker_directory, request.as).recipes();
   Answer out;

@@ -91,6 +91,11 @@ void add_torch(const CellConfig& lasting, Arm arm, const Program& program, Plann
 PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm, const Program& program) {
   PlannedArm out;
   out.arm = arm;
+  if (is_script(cell)) {
+    out.reason =
+        "the program builds a model of its own; `fp8lab watch -o OUT` sees which, and `fp8lab plan OUT` plans it";
+    return out;
+  }
   try {
     if (program.estimate)
       out.estimate = program.estimate(cell, arm);
