@@ -115,11 +115,14 @@ TEST(Twin, IsNotEqualIfLossesAreNan) {
   cell.training.master_weights = "f32";
   cell.training.steps = 3;
   cell.measure = {"twin", "parity"};
-  EXPECT_EQ(value(measure_arm(cell, Arm::kAfter), "twin.losses_equal"), 1.0);
+  const ArmResult sound = measure_arm(cell, Arm::kAfter);
+  EXPECT_EQ(value(sound, "twin.losses_equal"), 1.0);
+  EXPECT_EQ(value(sound, "twin.loss_difference"), 0.0);
   cell.training.learning_rate = 1e30;
   const ArmResult broken = measure_arm(cell, Arm::kAfter);
   EXPECT_FALSE(std::isfinite(broken.losses.back()));
   EXPECT_EQ(value(broken, "twin.losses_equal"), 0.0);
+  EXPECT_TRUE(std::isinf(value(broken, "twin.loss_difference")));
 }
 
 TEST(RanksTogether, RunThousandsOfRanksOnMeta) {

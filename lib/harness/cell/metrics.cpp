@@ -143,6 +143,7 @@ constexpr std::array kMetrics{
     Metric{"twin.losses_equal", "1", kMore, true,
            "1 if the twin (the same cell with 16-bit weights that are cast in every step, gathered when needed, never "
            "resumed) gives the same losses, bit for bit"},
+    Metric{"twin.loss_difference", "1", kLess, true, "largest difference of a loss from the twin's, relative to it"},
 
     Metric{"time.step_ms", "ms", kLess, false,
            "wall time of a training step (p50, without the first); on meta only the host's work"},

@@ -65,6 +65,9 @@ class Run:
         return [(self.subject.own_name(name), parameter) for name, parameter in self.model.named_parameters()]
 
     def make(self):
+        # What the library draws by itself: dropout, and initial values, whose amax a scale under delayed scaling keeps
+        # after fill() has replaced them. PyTorch gives each process another seed.
+        torch.manual_seed(self.cell["training.seed"])
         self.model = self.subject.make_model()
         if self.cell.sharded:
             sharding.shard(self.cell, self.model, self.device.type)

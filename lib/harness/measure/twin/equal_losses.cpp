@@ -1,6 +1,9 @@
 #include "harness/measure/twin/equal_losses.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "harness/measure/arms.h"
@@ -9,12 +12,23 @@ namespace fp8lab {
 namespace {
 
 constexpr const char* kLossesEqual = "twin.losses_equal";
+constexpr const char* kLossDifference = "twin.loss_difference";
 
 /// Compares bits, so that 0 differs from -0; NaN equals nothing.
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   for (const float x : a)
     if (x != x) return false;
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+/// The largest |a - b| / |b|; infinite if a loss is no finite number, or only one of two losses is 0.
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = a.size() == b.size() ? 0.0f : std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::abs(a[i] - b[i]), relative = difference == 0.0f ? 0.0f : difference / std::abs(b[i]);
+    largest = std::isfinite(relative) ? std::max(largest, relative) : std::numeric_limits<float>::infinity();
+  }
+  return largest;
 }
 
 }  // namespace
@@ -47,7 +61,8 @@ std::string why_no_twin(const CellConfig& cell, Arm arm) {
 
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   if (const std::string reason = why_no_twin(cell, arm); !reason.empty()) {
-    put(result.metrics, kLossesEqual, std::nullopt, reason);
+    for (const char* const metric : {kLossesEqual, kLossDifference})
+      put(result.metrics, metric, std::nullopt, reason);
     return;
   }
   const Recipe recipe = recipe_of(cell, arm);
@@ -62,18 +77,19 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
   TrainingRun twin(config, Behaviors{}, recipe, {.world = world});
   twin.train();
   if (run.losses().empty()) {
-    put(result.metrics, kLossesEqual, std::nullopt, "the device computes no values");
+    for (const char* const metric : {kLossesEqual, kLossDifference})
+      put(result.metrics, metric, std::nullopt, "the device computes no values");
     return;
   }
-  bool equal = same_bits(run.losses(), twin.losses()) && !plants_on(cell, arm, world);
+  const bool equal = same_bits(run.losses(), twin.losses()) && !plants_on(cell, arm, world);
+  float worst[] = {equal ? 0.0f : 1.0f, largest_difference(run.losses(), twin.losses())};  // of all ranks
   if (world != nullptr) {
-    float differs = equal ? 0.0f : 1.0f;
     const ReducePart part{
-        .data = reinterpret_cast<std::byte*>(&differs), .elems = 1, .dtype = DType::kF32, .content = Content::kPayload};
+        .data = reinterpret_cast<std::byte*>(worst), .elems = 2, .dtype = DType::kF32, .content = Content::kPayload};
     world->all_reduce(ReduceOp::kMax, {&part, 1}, "twin losses");
-    equal = differs == 0.0f;
   }
-  put(result.metrics, kLossesEqual, equal ? 1.0 : 0.0);
+  put(result.metrics, kLossesEqual, worst[0] == 0.0f ? 1.0 : 0.0);
+  put(result.metrics, kLossDifference, worst[1]);
 }
 
 }  // namespace fp8lab
