@@ -3,6 +3,7 @@
 
 #include "core/float_bits.h"
 #include "ops/activation.h"
+#include "ops/elementwise.h"
 #include "ops/norm.h"
 #include "support/both_devices.h"
 
@@ -133,6 +134,23 @@ TEST_F(OnGpu, ElementwiseKernelsHaveTheSameBits) {
                        [&](std::size_t side) { return ScaleArgs{.values = a[side], .factor = 1.7f}; });
           EXPECT_EQ(a.difference(), "") << "scale " << what;
         }
+}
+
+// The GPU multiplies by a reciprocal and corrects the product, and divides only numbers that are very large or small.
+TEST_F(OnGpu, DropoutDividesAsTheHostDoes) {
+  std::vector<float> values = reference::gaussian_values(60000, 1);
+  for (std::uint32_t bits = 0; bits <= 0xFFFF; ++bits)
+    if (const float value = float_from_bits(bits << 16); value == value) values.push_back(value);
+  for (const DType dtype : {DType::kBF16, DType::kF32})
+    for (const float probability : {0.0f, 0x1p-24f, 0.1f, 0.3f, 0.5f, 2.0f / 3.0f, 0.9f, 1.0f - 0x1p-24f}) {
+      std::array<std::vector<std::byte>, BothDevices::kSides> made;
+      for (std::size_t side = 0; side < made.size(); ++side) {
+        Device& device = both_[side];
+        const Tensor x = support::make_tensor(device, {1, std::ssize(values)}, dtype, values);
+        made[side] = device.read_bytes(dropout(device, x, {.probability = probability, .seed = 3}, x.holder()));
+      }
+      EXPECT_EQ(made[0], made[1]) << name(dtype) << ' ' << probability;
+    }
 }
 
 TEST_F(OnGpu, ActivationsHaveTheSameBits) {

@@ -29,14 +29,14 @@ constexpr int ring_stages(std::size_t bytes, std::size_t shared_bytes) {
 static_assert(ring_stages(26624, 227 << 10) == 4 && ring_stages(26624, 99 << 10) == 3);
 static_assert(ring_fits(49664, 99 << 10) && !ring_fits(49665, 99 << 10));
 
-/// Allows `kernel`, of 256 threads, the largest ring that a block may have, and returns how many of its blocks a
+/// Allows `kernel`, of `threads` threads, the largest ring that a block may have, and returns how many of its blocks a
 /// multiprocessor has registers for.
-inline int ring_blocks(const void* kernel, std::size_t shared_bytes) {
+inline int ring_blocks(const void* kernel, int threads, std::size_t shared_bytes) {
   int blocks = 0;
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(shared_bytes - kRingReserve)),
              "cudaFuncSetAttribute");
-  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, 256, 0),
+  cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0),
              "cudaOccupancyMaxActiveBlocksPerMultiprocessor");
   return blocks;
 }

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "backend/cuda/device/map.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/counter_rng.h"
@@ -97,20 +99,38 @@ struct Normal {
   }
 };
 
+/// x / divisor, rounded once, for |x| from 2^-100 to 2^100 and a divisor from 2^-24 to 1: the quotient by the rounded
+/// reciprocal is so near that one correction by its exact remainder rounds it correctly (Markstein, 1990).
+__device__ float corrected_quotient(float x, float divisor, float reciprocal) {
+  const float quotient = x * reciprocal;
+  return __fmaf_rn(__fmaf_rn(-quotient, divisor, x), reciprocal, quotient);
+}
+
 struct Dropout {
   std::uint64_t seed;
   std::uint64_t stream;
   DrawnAt index;
-  float probability;
+  std::uint32_t threshold;  ///< an element stays if the 24 bits of its random number are not below it
   float keep;
+  float reciprocal;  ///< of keep
 
   template <int Width>
   __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,
                              std::int64_t col) const {
     std::uint32_t words[Width];
     draw_words(CounterRng(seed, stream), index(row, col), words);
+    bool ordinary = true;
 #pragma unroll
-    for (int j = 0; j < Width; ++j) out[0][j] = CounterRng::to_unit(words[j]) >= probability ? in[0][j] / keep : 0.0f;
+    for (int j = 0; j < Width; ++j) {
+      ordinary = ordinary && fabsf(in[0][j]) >= 0x1p-100f && fabsf(in[0][j]) <= 0x1p100f;
+      out[0][j] = corrected_quotient(in[0][j], keep, reciprocal);
+    }
+    if (!ordinary)
+#pragma unroll
+      for (int j = 0; j < Width; ++j) out[0][j] = in[0][j] / keep;
+#pragma unroll
+    for (int j = 0; j < Width; ++j)
+      if (words[j] >> 8 < threshold) out[0][j] = 0.0f;
   }
 };
 
@@ -163,11 +183,13 @@ void add(const AddArgs& args, ExecContext& context) {
 }
 
 void dropout(const DropoutArgs& args, ExecContext& context) {
+  const float keep = 1.0f - args.probability;
   const Dropout op{.seed = args.seed,
                    .stream = args.stream,
                    .index = {.row_offset = args.row_offset, .cols = args.in.cols},
-                   .probability = args.probability,
-                   .keep = 1.0f - args.probability};
+                   .threshold = static_cast<std::uint32_t>(std::ceil(std::ldexp(args.probability, 24))),
+                   .keep = keep,
+                   .reciprocal = 1.0f / keep};
   map<1, 1>({args.in}, {args.out}, op, cuda_context(context));
 }
 

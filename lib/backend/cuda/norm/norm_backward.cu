@@ -162,7 +162,8 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Ba
 template <bool Centred, DType Type, int Runs>
 struct BackwardKernel {
   explicit BackwardKernel(CudaContext& context) {
-    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), context.shared_bytes());
+    ring_blocks(reinterpret_cast<const void*>(norm_backward_kernel<Centred, Type, Runs>), kSumThreads,
+                context.shared_bytes());
   }
 };
 

@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kWarpCols = 256;  // runs of eight elements in 32 lanes
 
 bool rows_hold_data(const MatrixView& data) {
-  return data.col_stride == 1 && data.row_stride % 8 == 0 && reinterpret_cast<std::uintptr_t>(data.data) % 8 == 0;
+  return data.col_stride == 1 && data.row_stride % 16 == 0 && reinterpret_cast<std::uintptr_t>(data.data) % 16 == 0;
 }
 
 bool rows_know_blocks(const QuantFormat& format) {

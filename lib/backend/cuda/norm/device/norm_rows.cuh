@@ -7,45 +7,58 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
 
-// Rows that a block of kSumThreads reads once and keeps in registers: thread t has runs t, t + kSumThreads, ... of
-// kSumRun elements, which are the terms of its partial sums.
+// Rows that a block reads once and keeps in registers, in runs of kSumRun elements, which are the terms of a thread's
+// partial sums. Thread t of kSumThreads has runs t, t + kSumThreads, ...; if threads have `Adjacent` neighbouring runs
+// each, kSumThreads / Adjacent threads have those of as many threads each.
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
 
-/// Calls work(r, col) for the thread's runs of a row that consists of full runs.
-template <int Runs, class Work>
+/// Calls work(i, col) for the thread's runs of a row that consists of full runs: run i is the (i % Adjacent)-th of its
+/// neighbours.
+template <int Runs, int Adjacent = 1, class Work>
 __device__ inline void for_runs(int cols, const Work& work) {
 #pragma unroll
-  for (int r = 0; r < Runs; ++r)
-    if (const int col = r * kSumLanes + static_cast<int>(threadIdx.x) * kSumRun; col < cols) work(r, col);
+  for (int i = 0; i < Runs * Adjacent; ++i) {
+    const int run = static_cast<int>(threadIdx.x) * Adjacent + i % Adjacent;
+    if (const int col = i / Adjacent * kSumLanes + run * kSumRun; col < cols) work(i, col);
+  }
 }
 
 /// A thread's runs of a row, kept in their stored type, which takes fewer registers than FP32.
-template <DType Type, int Runs>
+template <DType Type, int Runs, int Adjacent = 1>
 class KeptRow {
  public:
   using Storage = typename Element<Type>::Storage;
 
   /// Reads the thread's runs from `row` in shared memory.
   __device__ void read(const std::byte* row, int cols) {
-    for_runs<Runs>(cols, [&](int r, int col) { runs_[r].load(reinterpret_cast<const Storage*>(row) + col); });
+    for_runs<Runs, Adjacent>(cols,
+                             [&](int i, int col) { runs_[i].load(reinterpret_cast<const Storage*>(row) + col); });
   }
-  __device__ void get(int r, float (&values)[kSumRun]) const { widen(runs_[r], values); }
+  __device__ void get(int i, float (&values)[kSumRun]) const { widen(runs_[i], values); }
 
  private:
-  Vector<Type, kSumRun> runs_[Runs];
+  Vector<Type, kSumRun> runs_[Runs * Adjacent];
 };
 
 /// Reads a vector of any real type into registers.
-template <int Runs>
-__device__ inline void read_vector(const Elements& vector, int cols, float (&values)[Runs][kSumRun]) {
-  for_runs<Runs>(cols, [&](int r, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[r]); });
+template <int Adjacent = 1, int Count>
+__device__ inline void read_vector(const Elements& vector, int cols, float (&values)[Count][kSumRun]) {
+  for_runs<Count / Adjacent, Adjacent>(
+      cols, [&](int i, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[i]); });
 }
 
 /// The sum over the block; `shared` as in join_warps().
 __device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared)[kSumWarps]) {
   return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
+}
+/// The same if each thread has two neighbouring runs.
+__device__ inline float join_block(const float (&lanes)[2][kSumRun], float (&shared)[kSumWarps]) {
+  return join_warps<kSumWarps / 2>(join_warp(join_run(lanes[0]) + join_run(lanes[1])), shared);
+}
+__device__ inline float join_block(const float (&lanes)[1][kSumRun], float (&shared)[kSumWarps]) {
+  return join_block(lanes[0], shared);
 }
 
 /// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one;

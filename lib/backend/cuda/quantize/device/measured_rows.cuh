@@ -13,6 +13,8 @@ class MeasuredRows {
  public:
   MeasuredRows(const Elements& rows, const FreshAmax& amax) : rows_(rows), amax_(amax) {}
 
+  static constexpr bool kTakesPairs = false;
+
   __device__ void begin() {}
   __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
     const Vector<DType::kBF16, 8> vector = narrow<DType::kBF16>(values);
