@@ -112,7 +112,7 @@ struct Dropout {
   DrawnAt index;
   std::uint32_t threshold;  ///< an element stays if the 24 bits of its random number are not below it
   float keep;
-  float reciprocal;  ///< of keep
+  float reciprocal;  ///< 1 / keep
 
   template <int Width>
   __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,

@@ -82,7 +82,7 @@ void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, Proce
     return;
   }
   const bool equal = same_bits(run.losses(), twin.losses()) && !plants_on(cell, arm, world);
-  float worst[] = {equal ? 0.0f : 1.0f, largest_difference(run.losses(), twin.losses())};  // of all ranks
+  float worst[] = {equal ? 0.0f : 1.0f, largest_difference(run.losses(), twin.losses())};
   if (world != nullptr) {
     const ReducePart part{
         .data = reinterpret_cast<std::byte*>(worst), .elems = 2, .dtype = DType::kF32, .content = Content::kPayload};
