@@ -46,8 +46,7 @@ class RoutingTest : public ::testing::Test {
     const Tensor row = floats({1, std::ssize(logits)}, logits);
     return numbers_of(route(*device_, row, choices, anyone()).experts);
   }
-  std::unique_ptr<Device> device_ =
-      open_device("cpu", {.arch = "hopper", .memory = {.capacity_bytes = 0, .poison = true}});
+  std::unique_ptr<Device> device_ = support::open_poisoned_device("hopper");
 };
 
 TEST_F(RoutingTest, LargestLogitsAreChosen_EqualOnesByTheirNumber_NaNFirst) {

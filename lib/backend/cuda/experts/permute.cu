@@ -1,0 +1,237 @@
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/device/sums.cuh"
+#include "backend/cuda/experts/numbers.cuh"
+#include "backend/cuda/kernels.h"
+
+// Rows of tokens to rows of choices, and back. Bound by memory: threads move runs of a row, and a thread's loads are in
+// flight together.
+namespace fp8lab::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kUnroll = 2;  ///< runs of a row that a thread has at once
+
+/// Elements that a thread reads at once.
+template <bool Wide>
+inline constexpr int kWidth = Wide ? kRunWidth : 1;
+
+/// Threads along a row and rows per block: short rows share a block.
+template <bool Wide>
+dim3 block_of(std::int64_t cols) {
+  const std::int64_t runs = (cols + kWidth<Wide> - 1) / kWidth<Wide>;
+  unsigned across = 8;
+  while (across < kThreads && across * kUnroll < runs) across *= 2;
+  return dim3(across, kThreads / across);
+}
+unsigned blocks_of(std::int64_t rows, const dim3& block) {
+  return static_cast<unsigned>((rows + block.y - 1) / block.y);
+}
+__device__ std::int64_t own_row() { return static_cast<std::int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
+
+/// Loads the runs that begin at columns col, col + step, ...; elements beyond the row are 0.
+template <bool Wide, int Type>
+__device__ __forceinline__ void load_runs(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t step,
+                                          std::int64_t cols, float (&values)[kUnroll][kWidth<Wide>]) {
+  if constexpr (Wide && Type >= 0) {
+    if (col + (kUnroll - 1) * step + kRunWidth <= cols) {
+      constexpr DType kType = static_cast<DType>(Type);
+      using Storage = typename Element<kType>::Storage;
+      const Storage* const x = from.at<const Storage>(row, 0);
+      Vector<kType, kRunWidth> runs[kUnroll];
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) runs[u].load(x + col + u * step);
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u) widen(runs[u], values[u]);
+      return;
+    }
+  }
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) load_run<Type, Wide>(from, row, col + u * step, cols - col - u * step, values[u]);
+}
+
+template <bool Wide, int Type>
+__device__ __forceinline__ void store_runs(const float (&values)[kUnroll][kWidth<Wide>], const Elements& to,
+                                           std::int64_t row, std::int64_t col, std::int64_t step, std::int64_t cols) {
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) store_run<Type, Wide>(values[u], to, row, col + u * step, cols - col - u * step);
+}
+
+struct Permutation {
+  Elements in;
+  Numbers sources;
+  std::uint32_t choices;
+  Floats weights;  ///< data null: none
+  Elements out;
+  std::int64_t rows;
+  std::int64_t cols;
+};
+
+template <bool Wide, int Type>
+__global__ void __launch_bounds__(kThreads) permute_kernel(const Permutation args) {
+  const std::int64_t row = own_row();
+  if (row >= args.rows) return;
+  const std::int32_t source = args.sources.at(row, 0);
+  const std::uint32_t token = source < 0 ? 0 : static_cast<std::uint32_t>(source) / args.choices;
+  const bool weighted = args.weights.data != nullptr && source >= 0;
+  const float weight =
+      weighted ? args.weights.at(token, static_cast<std::uint32_t>(source) - token * args.choices) : 1.0f;
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth<Wide>;
+  for (std::int64_t col = threadIdx.x * kWidth<Wide>; col < args.cols; col += kUnroll * step) {
+    float values[kUnroll][kWidth<Wide>] = {};
+    if (source >= 0) load_runs<Wide, Type>(args.in, token, col, step, args.cols, values);
+    if (weighted) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+        for (int j = 0; j < kWidth<Wide>; ++j) values[u][j] *= weight;
+    }
+    store_runs<Wide, Type>(values, args.out, row, col, step, args.cols);
+  }
+}
+
+struct Unpermutation {
+  Elements in;
+  Numbers rows;
+  std::int64_t choices;
+  Floats weights;  ///< data null: none
+  Elements out;
+  std::int64_t tokens;
+  std::int64_t cols;
+};
+
+// The rows of two choices are loaded at once.
+template <bool Wide, int Type>
+__global__ void __launch_bounds__(kThreads) unpermute_kernel(const Unpermutation args) {
+  const std::int64_t token = own_row();
+  if (token >= args.tokens) return;
+  const auto weight_of = [&](std::int64_t k) {
+    return args.weights.data == nullptr ? 1.0f : args.weights.at(token, k);
+  };
+  const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth<Wide>;
+  for (std::int64_t col = threadIdx.x * kWidth<Wide>; col < args.cols; col += kUnroll * step) {
+    float sums[kUnroll][kWidth<Wide>] = {};
+    const auto add = [&](const float(&values)[kUnroll][kWidth<Wide>], float weight) {
+#pragma unroll
+      for (int u = 0; u < kUnroll; ++u)
+#pragma unroll
+        for (int j = 0; j < kWidth<Wide>; ++j) sums[u][j] += weight * values[u][j];
+    };
+    float first[kUnroll][kWidth<Wide>], second[kUnroll][kWidth<Wide>];
+    std::int64_t k = 0;
+    for (; k + 2 <= args.choices; k += 2) {
+      load_runs<Wide, Type>(args.in, args.rows.at(token, k), col, step, args.cols, first);
+      load_runs<Wide, Type>(args.in, args.rows.at(token, k + 1), col, step, args.cols, second);
+      add(first, weight_of(k));
+      add(second, weight_of(k + 1));
+    }
+    if (k < args.choices) {
+      load_runs<Wide, Type>(args.in, args.rows.at(token, k), col, step, args.cols, first);
+      add(first, weight_of(k));
+    }
+    store_runs<Wide, Type>(sums, args.out, token, col, step, args.cols);
+  }
+}
+
+struct WeightGradient {
+  Elements in;
+  Numbers rows;
+  std::int64_t choices;
+  Elements grad_out;
+  Floats grad_weights;
+  std::int64_t cols;
+};
+
+// A block has one token. Sums in the order of core/sum_order.h, of two choices at once.
+template <bool Wide, int Type>
+__global__ void __launch_bounds__(kSumThreads) unpermute_weights_kernel(const WeightGradient args) {
+  constexpr int kWarps = kSumThreads / 32, kAtOnce = 2;
+  __shared__ float shared[kAtOnce][kWarps];
+  const std::int64_t token = blockIdx.x;
+  for (std::int64_t k = 0; k < args.choices; k += kAtOnce) {
+    const bool both = k + 1 < args.choices;
+    const std::int64_t rows[kAtOnce] = {args.rows.at(token, k), args.rows.at(token, both ? k + 1 : k)};
+    float lanes[kAtOnce][kSumRun] = {};
+    for (std::int64_t col = threadIdx.x * kSumRun; col < args.cols; col += kSumLanes) {
+      float gradient[kSumRun], values[kAtOnce][kSumRun];
+      load_run<Type, Wide>(args.grad_out, token, col, args.cols - col, gradient);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) load_run<Type, Wide>(args.in, rows[i], col, args.cols - col, values[i]);
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i)
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) lanes[i][j] += gradient[j] * values[i][j];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float sum = join_warps<kWarps>(join_warp(join_run(lanes[i])), shared[i]);
+      if (threadIdx.x == 0 && (i == 0 || both)) args.grad_weights.at(token, k + i) = sum;
+    }
+    __syncthreads();
+  }
+}
+
+/// Calls launch<Wide, Type>() for two matrices.
+template <class Launch>
+void dispatch(const MatrixView& a, const MatrixView& b, const Launch& launch) {
+  if (!holds_runs(a) || !holds_runs(b)) return launch.template operator()<false, kRealTypes>();
+  if (a.dtype == b.dtype && a.dtype == DType::kBF16)
+    return launch.template operator()<true, static_cast<int>(DType::kBF16)>();
+  if (a.dtype == b.dtype && a.dtype == DType::kF32)
+    return launch.template operator()<true, static_cast<int>(DType::kF32)>();
+  launch.template operator()<true, kRealTypes>();
+}
+
+}  // namespace
+
+void permute(const PermuteArgs& args, ExecContext& context) {
+  if (args.out.numel() == 0) return;
+  const Permutation permutation{.in = elements(args.in),
+                                .sources = numbers(args.sources),
+                                .choices = static_cast<std::uint32_t>(args.choices),
+                                .weights = floats(args.weights),
+                                .out = elements(args.out),
+                                .rows = args.out.rows,
+                                .cols = args.out.cols};
+  const cudaStream_t stream = cuda_context(context).stream();
+  dispatch(args.in, args.out, [&]<bool Wide, int Type>() {
+    const dim3 block = block_of<Wide>(permutation.cols);
+    permute_kernel<Wide, Type><<<blocks_of(permutation.rows, block), block, 0, stream>>>(permutation);
+  });
+  cuda_check_launch("permute_kernel");
+}
+
+void unpermute(const UnpermuteArgs& args, ExecContext& context) {
+  if (args.out.numel() == 0) return;
+  const Unpermutation permutation{.in = elements(args.in),
+                                  .rows = numbers(args.rows),
+                                  .choices = args.rows.cols,
+                                  .weights = floats(args.weights),
+                                  .out = elements(args.out),
+                                  .tokens = args.out.rows,
+                                  .cols = args.out.cols};
+  const cudaStream_t stream = cuda_context(context).stream();
+  dispatch(args.in, args.out, [&]<bool Wide, int Type>() {
+    const dim3 block = block_of<Wide>(permutation.cols);
+    unpermute_kernel<Wide, Type><<<blocks_of(permutation.tokens, block), block, 0, stream>>>(permutation);
+  });
+  cuda_check_launch("unpermute_kernel");
+}
+
+void unpermute_weights(const UnpermuteWeightsArgs& args, ExecContext& context) {
+  if (args.grad_out.rows == 0) return;
+  const WeightGradient gradient{.in = elements(args.in),
+                                .rows = numbers(args.rows),
+                                .choices = args.rows.cols,
+                                .grad_out = elements(args.grad_out),
+                                .grad_weights = floats(args.grad_weights),
+                                .cols = args.in.cols};
+  const cudaStream_t stream = cuda_context(context).stream();
+  dispatch(args.in, args.grad_out, [&]<bool Wide, int Type>() {
+    unpermute_weights_kernel<Wide, Type>
+        <<<static_cast<unsigned>(args.grad_out.rows), kSumThreads, 0, stream>>>(gradient);
+  });
+  cuda_check_launch("unpermute_weights_kernel");
+}
+
+}  // namespace fp8lab::cuda
