@@ -98,6 +98,24 @@ TEST(GemmPlan, QuantizedDataUseTheLibraryUnderScalingsThatItSupports) {
             "library: e4m3 by 128 x 128 x e4m3 by 1 x 128 -> bf16");
 }
 
+// Parts of a matrix with scales by blocks, such as the rows of one expert: scales of rows have the stride of the entire
+// matrix, and those of squares do not begin at 16 bytes.
+TEST(GemmPlan, ScalesOfPartsArePackedForTheLibrary) {
+  const OperandView rows = by_rows(512, 256).row_range(128, 256), squares = by_squares(512, 1024).columns(128, 256);
+  EXPECT_EQ(plan_of(product(rows, by_squares(384, 256).row_range(128, 128))),
+            "library: e4m3 by 1 x 128 x e4m3 by 128 x 128 -> bf16, scales packed");
+  EXPECT_EQ(plan_of(product(by_rows(48, 256), squares)),
+            "library: e4m3 by 1 x 128 x e4m3 by 128 x 128 -> bf16, scales packed");
+  EXPECT_TRUE(plan_gemm(product(rows, squares)).pack_a);
+  EXPECT_TRUE(plan_gemm(product(rows, squares)).pack_b);
+  EXPECT_FALSE(plan_gemm(product(by_rows(48, 256), squares)).pack_a);
+  // Columns of rows, as a gradient of weights reads them, lie as the library reads them.
+  EXPECT_EQ(plan_of(product(by_rows(48, 512).columns(128, 256), by_rows(32, 512).columns(128, 256))),
+            "library: e4m3 by 1 x 128 x e4m3 by 1 x 128 -> bf16");
+  EXPECT_EQ(packed_scales(rows).col_stride, 256);
+  EXPECT_EQ(packed_scales(squares).row_stride, 4);
+}
+
 TEST(GemmPlan, QuantizedDataThatTheLibraryRefusesUseTheGeneralKernel) {
   const auto why = [](const OperandView& a, const OperandView& b) {
     return std::string(plan_gemm(product(a, b)).why_general);

@@ -34,6 +34,20 @@ class Parts {
   std::byte* next_;
 };
 
+/// Copies an operand's scales to `to`, which is as the library reads them, and zeros to the padding between rows.
+void pack_scales(const OperandView& operand, const MatrixView& to, CudaContext& context) {
+  MatrixView from = to;
+  from.data = operand.scales.data;
+  from.row_stride = operand.scales.row_stride;
+  from.col_stride = operand.scales.col_stride;
+  if (to.row_stride > to.cols) {
+    MatrixView padded = to;
+    padded.cols = to.row_stride;
+    fill({.out = padded, .value = 0.0f}, context);
+  }
+  cast({.in = from, .out = to}, context);
+}
+
 /// Returns false, with nothing written to `out`, if the library has no algorithm.
 bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext& context) {
   const bool emulated = plan.route == GemmRoute::kEmulated;
@@ -45,8 +59,10 @@ bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext
                      .cols = args.out.cols,
                      .row_stride = plan.problem.out_stride,
                      .col_stride = 1};
-  Parts scratch(context.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) +
-                                (plan.finish ? bytes_of(product) : 0)));
+  MatrixView scales_a = plan.pack_a ? packed_scales(args.a) : MatrixView{};
+  MatrixView scales_b = plan.pack_b ? packed_scales(args.b) : MatrixView{};
+  Parts scratch(context.scratch(kLtWorkspaceBytes + (emulated ? bytes_of(a) + bytes_of(b) : 0) + bytes_of(scales_a) +
+                                bytes_of(scales_b) + (plan.finish ? bytes_of(product) : 0)));
   std::byte* const workspace = scratch.take(kLtWorkspaceBytes);
   if (emulated) {
     a.data = scratch.take(bytes_of(a));
@@ -54,11 +70,15 @@ bool multiply_by_library(const GemmArgs& args, const GemmPlan& plan, CudaContext
     dequantize_to_bf16(args.a, a, context);
     dequantize_to_bf16(args.b, b, context);
   }
+  scales_a.data = plan.pack_a ? scratch.take(bytes_of(scales_a)) : args.a.scales.data;
+  scales_b.data = plan.pack_b ? scratch.take(bytes_of(scales_b)) : args.b.scales.data;
+  if (plan.pack_a) pack_scales(args.a, scales_a, context);
+  if (plan.pack_b) pack_scales(args.b, scales_b, context);
   if (plan.finish) product.data = scratch.take(bytes_of(product));
   if (!context.kept<CublasLt>().multiply(plan.problem, {.a = a.data,
                                                         .b = b.data,
-                                                        .a_scale = args.a.scales.data,
-                                                        .b_scale = args.b.scales.data,
+                                                        .a_scale = scales_a.data,
+                                                        .b_scale = scales_b.data,
                                                         .bias = args.bias.data,
                                                         .out = plan.finish ? product.data : args.out.data,
                                                         .workspace = workspace}))

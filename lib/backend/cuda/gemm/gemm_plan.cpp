@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include <utility>
+#include <tuple>
 
 #include "core/float8_format.h"
 
@@ -39,36 +39,32 @@ Refusal plan_strides(const MatrixView& values, PlannedOperand& planned) {
   return "an operand is contiguous along neither dimension";
 }
 
-/// Chooses the library's scaling mode that reads these scales in place (layouts: tensor/quantized_tensor.h).
-Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned) {
+/// Chooses the library's scaling mode (layouts: tensor/quantized_tensor.h). `pack`: whether the scales do not lie as
+/// the library reads them.
+Refusal plan_scaling(const OperandView& operand, PlannedOperand& planned, bool& pack) {
   const ScaleView& scales = operand.scales;
   if (scales.dtype != DType::kF32) return "only one operand is microscaled";
   if (scales.per_tensor()) {
     planned.scaling = OperandScaling::kTensor;
     return {};
   }
-  if (!aligned(scales.data)) return "scales are not aligned to 16 bytes";
-  if (scales.block_cols != 128) return "blocks are not 128 long";
-  const std::int64_t blocks = (operand.values.cols + 127) / 128;
-  if (scales.block_rows == 1) {
-    // The scales of one column of blocks, for all rows, must be contiguous, and the library allows no padding between
-    // one such column and the next.
-    if (scales.row_stride != 1 || (scales.col_stride != operand.values.rows && blocks > 1) ||
-        operand.values.rows % 8 != 0)
-      return "rows scaled by 1 x 128 are not a multiple of 8";
-    planned.scaling = OperandScaling::kRowBlocks;
-    return {};
-  }
-  if (scales.block_rows != 128 || scales.col_stride != 1 || scales.row_stride != rounded_up(blocks, 4))
-    return "scales do not lie as the library reads them";
-  planned.scaling = OperandScaling::kSquareBlocks;
+  if (scales.block_cols != 128 || (scales.block_rows != 1 && scales.block_rows != 128))
+    return "blocks are neither 1 x 128 nor 128 x 128";
+  const bool by_rows = scales.block_rows == 1;
+  if (by_rows && operand.values.rows % 8 != 0) return "rows scaled by 1 x 128 are not a multiple of 8";
+  planned.scaling = by_rows ? OperandScaling::kRowBlocks : OperandScaling::kSquareBlocks;
+  const MatrixView read = packed_scales(operand);
+  pack = !aligned(scales.data) || (scales.row_stride != read.row_stride && read.rows > 1) ||
+         (scales.col_stride != read.col_stride && read.cols > 1);
   return {};
 }
 
 /// Conditions that only 8-bit products have.
-Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
-  for (const auto& [operand, planned] : {std::pair{&args.a, &problem.a}, std::pair{&args.b, &problem.b}}) {
-    if (const Refusal refusal = plan_scaling(*operand, *planned); !refusal.empty()) return refusal;
+Refusal plan_float8(const GemmArgs& args, GemmPlan& plan) {
+  LibraryProblem& problem = plan.problem;
+  for (const auto& [operand, planned, pack] :
+       {std::tuple{&args.a, &problem.a, &plan.pack_a}, std::tuple{&args.b, &problem.b, &plan.pack_b}}) {
+    if (const Refusal refusal = plan_scaling(*operand, *planned, *pack); !refusal.empty()) return refusal;
     if (planned->along_rows) return "an eight-bit operand is not contiguous along the reduction axis";
     if (!aligned(operand->values.data) || !aligned(*planned))
       return "rows of quantized data do not begin at multiples of 16 bytes";
@@ -83,12 +79,13 @@ Refusal plan_float8(const GemmArgs& args, LibraryProblem& problem) {
   return {};
 }
 
-Refusal plan_operands(const GemmArgs& args, LibraryProblem& problem) {
+Refusal plan_operands(const GemmArgs& args, GemmPlan& plan) {
+  LibraryProblem& problem = plan.problem;
   if (const Refusal refusal = plan_strides(args.a.values, problem.a); !refusal.empty()) return refusal;
   if (const Refusal refusal = plan_strides(args.b.values, problem.b); !refusal.empty()) return refusal;
   const DType a = problem.a.dtype, b = problem.b.dtype;
   if (args.a.quantized() != args.b.quantized()) return "only one operand is quantized";
-  if (args.a.quantized() && is_float8(a) && is_float8(b)) return plan_float8(args, problem);
+  if (args.a.quantized() && is_float8(a) && is_float8(b)) return plan_float8(args, plan);
   if (args.a.quantized() || is_float8(a) || is_float8(b)) return "quantized data without scales, or scales of no data";
   if (a != b) return "operands are of two types";
   return {};
@@ -219,6 +216,18 @@ MatrixView dequantized_layout(const OperandView& operand) {
   return layout;
 }
 
+MatrixView packed_scales(const OperandView& operand) {
+  const ScaleView& scales = operand.scales;
+  MatrixView read{.data = nullptr,
+                  .dtype = DType::kF32,
+                  .rows = (operand.values.rows + scales.block_rows - 1) / scales.block_rows,
+                  .cols = (operand.values.cols + scales.block_cols - 1) / scales.block_cols};
+  const bool by_rows = scales.block_rows == 1;
+  read.row_stride = by_rows ? 1 : rounded_up(read.cols, 4);
+  read.col_stride = by_rows ? read.rows : 1;
+  return read;
+}
+
 GemmPlan plan_gemm(const GemmArgs& args) {
   GemmPlan plan;
   plan.problem.m = args.out.rows;
@@ -231,11 +240,11 @@ GemmPlan plan_gemm(const GemmArgs& args) {
     read.a = {dequantized_layout(args.a), {}};
     read.b = {dequantized_layout(args.b), {}};
   }
-  plan.why_general = plan_operands(read, plan.problem);
+  plan.why_general = plan_operands(read, plan);
   if (!plan.why_general.empty()) {
-    plan.route = GemmRoute::kGeneral;
-    plan.problem = {};
-    return plan;
+    GemmPlan general;
+    general.why_general = plan.why_general;
+    return general;
   }
   plan_result(read, plan);
   plan.problem.fast_accumulation = args.fast_accumulation && plan.problem.a.scaling == OperandScaling::kTensor;
@@ -245,11 +254,11 @@ GemmPlan plan_gemm(const GemmArgs& args) {
 std::string describe(const GemmPlan& plan) {
   if (plan.route == GemmRoute::kGeneral) return fmt::format("general kernel: {}", plan.why_general);
   const LibraryProblem& problem = plan.problem;
-  return fmt::format("{}: {} x {} -> {}{}{}{}{}{}", plan.route == GemmRoute::kLibrary ? "library" : "emulated",
+  return fmt::format("{}: {} x {} -> {}{}{}{}{}{}{}", plan.route == GemmRoute::kLibrary ? "library" : "emulated",
                      describe(problem.a), describe(problem.b), name(problem.out), problem.bias ? " plus bias" : "",
                      problem.accumulate ? " plus what it holds" : "",
                      problem.fast_accumulation ? ", fast accumulation" : "", problem.aligned ? "" : ", not aligned",
-                     plan.finish ? ", finished apart" : "");
+                     plan.pack_a || plan.pack_b ? ", scales packed" : "", plan.finish ? ", finished apart" : "");
 }
 
 GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
@@ -258,7 +267,10 @@ GemmQuantizePlan plan_gemm_quantize(const GemmQuantizeArgs& args) {
   plan.problem.m = product.out.rows;
   plan.problem.n = product.out.cols;
   plan.problem.k = product.a.values.cols;
-  plan.why_apart = microscaled(product.a) ? "operands are microscaled" : plan_operands(product, plan.problem);
+  GemmPlan operands;
+  operands.problem = plan.problem;
+  plan.why_apart = microscaled(product.a) ? "operands are microscaled" : plan_operands(product, operands);
+  plan.problem = operands.problem;
   if (plan.why_apart.empty()) plan.why_apart = plan_data(args, plan.problem);
   if (!plan.why_apart.empty()) plan.problem = {};
   return plan;

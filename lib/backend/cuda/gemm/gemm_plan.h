@@ -61,6 +61,10 @@ struct GemmPlan {
   GemmRoute route = GemmRoute::kGeneral;
   /// Why the library cannot be used. Empty on other routes.
   std::string_view why_general;
+  /// True if the operand's scales are first copied to scratch as the library reads them (packed_scales()). Parts of a
+  /// matrix need that: the library knows no stride between scales.
+  bool pack_a = false;
+  bool pack_b = false;
   /// True if the library writes an FP32 product to scratch and a kernel adds bias and `out` and rounds once, because
   /// the library has no such epilogue.
   bool finish = false;
@@ -108,5 +112,9 @@ const GemmRoutes& gemm_routes(ExecContext& context);
 /// The layout of an operand dequantized to BF16: in the order in which its data are stored, rows padded to 16 bytes.
 /// `data` is null.
 MatrixView dequantized_layout(const OperandView& operand);
+
+/// The layout in which the library reads an operand's scales by blocks: f32 [blocks along rows, blocks along columns].
+/// `data` is null.
+MatrixView packed_scales(const OperandView& operand);
 
 }  // namespace fp8lab::cuda
