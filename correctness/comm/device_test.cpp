@@ -138,6 +138,45 @@ TEST_P(OnDevices, RingExchangesPassEveryRanksBytesOn) {
   });
 }
 
+// Other numbers of other bytes for every pair of ranks, none for every third pair, and none from rank 1. The buffers
+// that were sent are freed at once, and the device poisons them. Three bytes take another copy path than 16 do, and
+// large numbers another one.
+TEST_P(OnDevices, AllToAllsSendEachRankItsOwnBytes) {
+  on_ranks(GetParam(), [&](ProcessGroup& world) {
+    Gpu gpu(world);
+    const int ranks = world.size(), rank = world.rank();
+    for (const std::int64_t unit : {3, 16, on_gpu() && ranks < 16 ? 1 << 20 : 4096}) {
+      std::vector<std::int64_t> sizes;
+      for (int s = 0; s < ranks; ++s)
+        for (int d = 0; d < ranks; ++d) sizes.push_back(s == 1 || (s + 2 * d) % 3 == 2 ? 0 : unit * (1 + s + 3 * d));
+      const auto sent = [&](std::uint64_t part, int s, int d) {
+        return test_bytes(100 * part + static_cast<std::uint64_t>(d), s,
+                          sizes[static_cast<std::size_t>(s * ranks + d)]);
+      };
+      std::vector<Tensor> from, to;
+      std::vector<AllToAllPart> parts;
+      std::vector<std::vector<std::byte>> expected;
+      for (const std::uint64_t part : {1, 2}) {
+        std::vector<std::byte> all_sent, all_received;
+        for (int other = 0; other < ranks; ++other) {
+          const std::vector<std::byte> mine = sent(part, rank, other), theirs = sent(part, other, rank);
+          all_sent.insert(all_sent.end(), mine.begin(), mine.end());
+          all_received.insert(all_received.end(), theirs.begin(), theirs.end());
+        }
+        from.push_back(gpu.bytes(all_sent));
+        to.push_back(gpu.empty(std::ssize(all_received)));
+        parts.push_back({.from = at(from.back()), .to = at(to.back()), .bytes = sizes});
+        expected.push_back(std::move(all_received));
+      }
+      gpu.group().all_to_all(parts, "tokens");
+      from.clear();
+      for (std::size_t i = 0; i < parts.size(); ++i)
+        EXPECT_TRUE(same_bytes(gpu.read(to[i]), expected[i]))
+            << "part " << i << ", units of " << unit << " bytes on rank " << rank;
+    }
+  });
+}
+
 /// Tensors of each of kSharings in one call. The large ones at the end take another copy path of GPUs.
 TEST_P(OnDevices, ManyTensorsAreGatheredInOneCollective) {
   on_ranks(GetParam(), [&](ProcessGroup& world) {

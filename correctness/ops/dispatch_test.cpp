@@ -87,20 +87,22 @@ TEST(Dispatch, RowsComeToTheirExpertsInTheOrderOfRanks_AndBackToTheirPlaces) {
   for (const int ranks : {1, 2, 3, 4, 6, 12})
     for (const std::int64_t multiple : {1, 4})
       on_ranks(ranks, [&](ProcessGroup& world) {
-        const auto device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
+        const auto device = open_device(support::test_device(),
+                                        {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
+        const std::unique_ptr<ProcessGroup> group = world.for_device(*device);
         const HolderId anyone = support::anyone(*device);
         const Sent sent = sent_by(*device, world.rank());
-        const ExchangedRows exchanged = exchange_counts(*device, world, sent.chosen, multiple, anyone, "mlp");
-        const Tensor there = send_to_experts(*device, world, exchanged, sent.rows, anyone, "mlp");
+        const ExchangedRows exchanged = exchange_counts(*device, *group, sent.chosen, multiple, anyone, "mlp");
+        const Tensor there = send_to_experts(*device, *group, exchanged, sent.rows, anyone, "mlp");
         EXPECT_EQ(device->read(there), expected_on(world.rank(), ranks, multiple, there.rows()))
             << ranks << " ranks, rank " << world.rank();
-        const Tensor back = return_from_experts(*device, world, exchanged, there, kTokens * kChoices, anyone, "mlp");
+        const Tensor back = return_from_experts(*device, *group, exchanged, there, kTokens * kChoices, anyone, "mlp");
         EXPECT_EQ(device->read(back), device->read(sent.rows)) << ranks << " ranks, rank " << world.rank();
         const std::vector<RowGroup> groups = read_groups(*device, exchanged.arrived, multiple);
         EXPECT_EQ(std::ssize(groups), kExperts / ranks);
-        EXPECT_EQ(world.traffic().of(CollectiveKind::kAllToAll),
+        EXPECT_EQ(group->traffic().of(CollectiveKind::kAllToAll),
                   (TrafficCount{.collectives = 2, .payload_bytes = 2 * ranks * kTokens * kChoices * kColumns * 4}));
-        EXPECT_EQ(world.traffic().of(CollectiveKind::kAllGather),
+        EXPECT_EQ(group->host().traffic().of(CollectiveKind::kAllGather),
                   (TrafficCount{.collectives = 1, .payload_bytes = ranks * kExperts * 4}));
       });
 }

@@ -85,10 +85,6 @@ Broken broken_experts_rule(const CellConfig& cell) {
                                                 model.form)};
   if (model.bias && *model.bias == Bias::kAll)
     return BrokenRule{"model.bias", "true, but experts have no biases; remove it, or `top_k`"};
-  if (cell.device == "cuda")
-    return BrokenRule{"model.top_k",
-                      "cuda has no kernels for a mixture of experts yet; write `device: cpu` or `device: meta`, or "
-                      "remove `top_k`"};
   return std::nullopt;
 }
 

@@ -113,6 +113,10 @@ Traffic TrainedModel::traffic() const {
            &mesh_->world(), &mesh_->shard_group(), mesh_->replica_group(), mesh_->expert_group(), of_experts})
     for (std::size_t kind = 0; group != nullptr && kind < kCollectiveKinds; ++kind)
       total.add(static_cast<CollectiveKind>(kind), group->traffic().of(static_cast<CollectiveKind>(kind)));
+  // Counts of choices travel over host memory (ops/experts/dispatch.h), which is another group if buffers are on a GPU.
+  ProcessGroup* const experts = mesh_->expert_group();
+  if (experts != nullptr && &experts->host() != experts)
+    total.add(CollectiveKind::kAllGather, experts->host().traffic().of(CollectiveKind::kAllGather));
   return total;
 }
 
