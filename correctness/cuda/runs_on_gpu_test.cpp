@@ -42,6 +42,8 @@ struct Case {
   std::string layer;
   bool fp8_attention = false;
   bool language_model = false;  ///< with a head tied in form gpt, of its own in form llama
+  /// A mixture of which every token has every expert, so that no choice depends on the order of a sum.
+  bool mixture = false;
 };
 
 std::vector<Case> cases() {
@@ -55,19 +57,25 @@ std::vector<Case> cases() {
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", true});
   for (const char* recipe : {"bf16", "current"})
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", false, true});
+  for (const RecipeRow& row : recipes())
+    out.push_back({std::string(row.name), "llama", "transformer_layer", false, false, true});
   return out;
 }
 
 std::string case_name(const ::testing::TestParamInfo<Case>& instance) {
   const Case& c = instance.param;
   return c.recipe + "_" + c.form + "_" + c.layer + (c.fp8_attention ? "_fp8_attention" : "") +
-         (c.language_model ? "_language_model" : "");
+         (c.language_model ? "_language_model" : "") + (c.mixture ? "_mixture" : "");
 }
 
 CellConfig cell_of(const Case& c, const std::string& device) {
   CellConfig cell = small_cell(c.recipe, c.form, c.layer);
   cell.training.fp8_attention = c.fp8_attention;
   cell.device = device;
+  if (c.mixture) {
+    cell.model.experts = cell.model.top_k = 3;
+    cell.model.expert_ffn = cell.model.ffn;
+  }
   if (!c.language_model) return cell;
   cell.training.loss = "cross_entropy";
   cell.model.vocabulary = 65;  // rows that no wide load fits

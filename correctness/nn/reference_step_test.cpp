@@ -51,6 +51,18 @@ constexpr Form kForms[] = {
      }},
     {"gpt", kLayer, "gpt"},
     {"llama", kLayer, "llama"},
+    {"mixture", "layernorm_mlp", "llama",
+     [](ModelConfig& model) {
+       model.experts = 5;
+       model.top_k = 2;
+       model.expert_ffn = model.ffn;
+     }},
+    {"mixture_layer", kLayer, "llama",
+     [](ModelConfig& model) {
+       model.experts = 3;
+       model.top_k = 3;
+       model.expert_ffn = model.ffn;
+     }},
     {"gpt_fused_mlp", kLayer, "gpt", [](ModelConfig& model) { model.op_fuser = "mlp"; }},
     {"llama_dropout_two_layers", kLayer, "llama",
      [](ModelConfig& model) {
