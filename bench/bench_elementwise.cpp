@@ -9,6 +9,7 @@
 #include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/experts/routing.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 
@@ -189,7 +190,53 @@ void embedding_row(benchmark::State& state, bool backward) {
               [&](int i) { embedding_gradient_into(*gpu(), {.grad_out = rows[i], .tokens = tokens}, table, false); });
 }
 
+constexpr std::int64_t kExperts = 8, kChoices = 2;
+enum class OfExperts { kRoute, kGroup, kPermute, kPermuteWeighted, kUnpermute, kUnpermuteWeights };
+
+/// The way of tokens through a mixture of experts. A token's row counts once for each of its choices.
+void experts_row(benchmark::State& state, OfExperts what, std::int64_t multiple) {
+  const Rotation logits(Shape{kTokens, kExperts}, DType::kF32), x(Shape{kTokens, kHidden}, kType);
+  const Routing routing = route(*gpu(), logits[0], kChoices, in_flight());
+  const GroupedRows grouped = group_rows(*gpu(), routing.experts, kExperts, multiple, in_flight());
+  const std::int64_t rows = grouped.sources.numel(), of_choices = kChoices * x.bytes();
+  const Rotation of_experts(Shape{rows, kHidden}, kType);
+  switch (what) {
+    case OfExperts::kRoute:
+      return time_on_gpu(state, {.bytes = logits.bytes() + 2 * routing.weights.bytes()},
+                         [&](int i) { route(*gpu(), logits[i], kChoices, in_flight()); });
+    case OfExperts::kGroup:
+      return time_on_gpu(state, {.bytes = 2 * routing.experts.bytes() + grouped.sources.bytes()},
+                         [&](int) { group_rows(*gpu(), routing.experts, kExperts, multiple, in_flight()); });
+    case OfExperts::kPermute:
+    case OfExperts::kPermuteWeighted:
+      return time_on_gpu(state, {.bytes = of_choices + of_experts.bytes()}, [&](int i) {
+        permute(*gpu(), x[i], grouped, what == OfExperts::kPermute ? Tensor{} : routing.weights, in_flight());
+      });
+    case OfExperts::kUnpermute:
+      return time_on_gpu(state, {.bytes = of_choices + x.bytes()},
+                         [&](int i) { unpermute(*gpu(), of_experts[i], grouped, routing.weights, in_flight()); });
+    default:
+      return time_on_gpu(state, {.bytes = of_choices + x.bytes()},
+                         [&](int i) { unpermute_weights(*gpu(), of_experts[i], grouped, x[i], in_flight()); });
+  }
+}
+
+void register_experts() {
+  const struct {
+    const char* name;
+    OfExperts what;
+  } rows[] = {{"route", OfExperts::kRoute},         {"group_rows", OfExperts::kGroup},
+              {"permute", OfExperts::kPermute},     {"permute_weighted", OfExperts::kPermuteWeighted},
+              {"unpermute", OfExperts::kUnpermute}, {"unpermute_weights", OfExperts::kUnpermuteWeights}};
+  for (const auto& row : rows)
+    for (const std::int64_t multiple : {1, 128})
+      add_row(fmt::format("experts/{}/{}x{}/{}_of_{}/multiple_{}", row.name, kTokens, kHidden, kChoices, kExperts,
+                          multiple),
+              [=](benchmark::State& state) { experts_row(state, row.what, multiple); });
+}
+
 void register_rows() {
+  register_experts();
   const struct {
     const char* name;
     NormKind kind;

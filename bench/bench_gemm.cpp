@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "on_gpu.h"
+#include "ops/experts/grouped_gemm.h"
 #include "ops/gemm.h"
 #include "ops/quantize.h"
 
@@ -136,6 +138,47 @@ void multiply_to_quantized(benchmark::State& state, const Product& product, bool
   });
 }
 
+/// A weight of each expert of Mixtral 8x7B; two of 8192 tokens' eight experts have each token, all of them as many.
+constexpr std::int64_t kExperts = 8, kExpertRows = 2 * kTokens / kExperts, kExpertIn = 4096, kExpertOut = 14336;
+
+/// The product of one expert's rows.
+Product of_one_expert(Pass pass) {
+  constexpr std::array<const char*, 3> kNames = {"fprop", "dgrad", "wgrad"};
+  const std::string name = std::string("mixtral_expert/") + kNames[static_cast<std::size_t>(pass)];
+  switch (pass) {
+    case Pass::kForward: return {name, kExpertRows, kExpertOut, kExpertIn, pass};
+    case Pass::kInputGradient: return {name, kExpertRows, kExpertIn, kExpertOut, pass};
+    default: return {name, kExpertOut, kExpertIn, kExpertRows, pass};
+  }
+}
+
+/// The products of all experts' rows. Operands are far larger than the L2.
+void multiply_groups(benchmark::State& state, const Product& one, const Kind& kind) {
+  const bool forward = one.pass == Pass::kForward, of_weight = one.pass == Pass::kWeightGradient;
+  const Recipe recipe = make_recipe(kind.recipe ? kind.recipe : "bf16");
+  const QuantFormat first = forward ? recipe.activation : recipe.gradient;
+  const QuantFormat second = of_weight ? recipe.activation : recipe.weight;
+  const std::int64_t rows = kExperts * kExpertRows;
+  // Rows of experts are rows of a, or what weights' gradients sum over; experts' weights are one parameter.
+  const Input a =
+      make_input(of_weight ? one.m : rows, of_weight ? rows : one.k, of_weight, kind.recipe ? &first : nullptr, 1);
+  const Input b = make_input(forward ? kExperts * one.n : one.n, forward ? one.k : kExperts * one.k, !forward,
+                             kind.recipe ? &second : nullptr, 2);
+  std::vector<RowGroup> groups;
+  for (std::int64_t e = 0; e < kExperts; ++e) groups.push_back({.begin = e * kExpertRows, .rows = kExpertRows});
+  const auto product = forward ? grouped_gemm : of_weight ? grouped_gemm_weight_gradient : grouped_gemm_input_gradient;
+  state.SetLabel(fmt::format("{} x {}", kExperts, shape_of(one)));
+  time_on_gpu(state, {.flops = kExperts * flops_of(one)}, [&](int) {
+    product(*gpu(),
+            {.a = a.view,
+             .b = b.view,
+             .out_dtype = DType::kBF16,
+             .holder = gpu()->holder(HolderKind::kInFlight),
+             .fast_accumulation = forward},
+            groups);
+  });
+}
+
 /// A product that the library does not support: both operands have 128 x 128 block scales.
 void multiply_generally(benchmark::State& state) {
   Device& device = *gpu();
@@ -156,6 +199,17 @@ int main(int argc, char** argv) {
     const auto timed = [](benchmark::internal::Benchmark* row) {
       fp8lab::set_iterations(row->UseManualTime()->Unit(benchmark::kMicrosecond), 30);
     };
+    for (const fp8lab::Pass pass :
+         {fp8lab::Pass::kForward, fp8lab::Pass::kInputGradient, fp8lab::Pass::kWeightGradient})
+      for (const fp8lab::Kind& kind : fp8lab::kKinds) {
+        const fp8lab::Product one = fp8lab::of_one_expert(pass);
+        const std::string name = "gemm/" + one.name + "/" + kind.name;
+        timed(benchmark::RegisterBenchmark(
+            name.c_str(), [one, kind](benchmark::State& state) { fp8lab::multiply(state, one, kind); }));
+        timed(benchmark::RegisterBenchmark(("grouped_" + name).c_str(), [one, kind](benchmark::State& state) {
+          fp8lab::multiply_groups(state, one, kind);
+        }));
+      }
     for (const fp8lab::Product& product : kProducts) {
       const std::string name = "gemm/" + product.name + "/";
       for (const fp8lab::Kind& kind : fp8lab::kKinds)
