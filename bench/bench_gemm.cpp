@@ -138,7 +138,7 @@ void multiply_to_quantized(benchmark::State& state, const Product& product, bool
   });
 }
 
-/// A weight of each expert of Mixtral 8x7B; two of 8192 tokens' eight experts have each token, all of them as many.
+/// A weight of each expert of Mixtral 8x7B. Each token has two of eight experts, and each expert 2048 tokens.
 constexpr std::int64_t kExperts = 8, kExpertRows = 2 * kTokens / kExperts, kExpertIn = 4096, kExpertOut = 14336;
 
 /// The product of one expert's rows.

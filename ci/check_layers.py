@@ -30,6 +30,7 @@ MODULES = {
     "lib/backend/cuda/peer": ("lib/backend/cuda/device",),
     "lib/backend/cuda/quantize": ("lib/backend/cuda/device",),
     "lib/backend/cuda/elementwise": ("lib/backend/cuda/quantize",),
+    "lib/backend/cuda/experts": ("lib/backend/cuda/device",),
     "lib/backend/cuda/gemm": ("lib/backend/cuda/quantize",),
     "lib/backend/cuda/norm": ("lib/backend/cuda/quantize",),
     "lib/backend/cuda/optim": ("lib/backend/cuda/quantize",),

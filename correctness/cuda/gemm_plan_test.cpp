@@ -99,7 +99,7 @@ TEST(GemmPlan, QuantizedDataUseTheLibraryUnderScalingsThatItSupports) {
 }
 
 // Parts of a matrix with scales by blocks, such as the rows of one expert: scales of rows have the stride of the entire
-// matrix, and those of squares do not begin at 16 bytes.
+// matrix, and scales of squares do not begin at 16 bytes.
 TEST(GemmPlan, ScalesOfPartsArePackedForTheLibrary) {
   const OperandView rows = by_rows(512, 256).row_range(128, 256), squares = by_squares(512, 1024).columns(128, 256);
   EXPECT_EQ(plan_of(product(rows, by_squares(384, 256).row_range(128, 128))),

@@ -9,7 +9,7 @@
 //   count_kernel       a warp per part of the choices, which are split in order: its choices of each expert. It also
 //                      writes -1 to its share of `sources`.
 //   add_parts_kernel   a warp per expert: its choices in all parts before each part
-//   add_experts_kernel one block: where each expert begins
+//   add_experts_kernel one block: the first row of each expert
 //   place_kernel       a warp per part again, which gives its choices their rows in order
 namespace fp8lab::cuda {
 namespace {
@@ -23,7 +23,7 @@ constexpr int kAddThreads = 1024;
 
 struct Grouping {
   Numbers chosen;
-  std::int64_t choices;  ///< of a token
+  std::int64_t choices;  ///< choices of each token
   std::int64_t all;      ///< choices of all tokens
   std::int64_t parts;
   std::int64_t in_part;  ///< a multiple of 32
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kAddThreads) add_experts_kernel(const Grouping
   __shared__ std::int32_t of_warps[32];
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const auto multiple = static_cast<std::int32_t>(args.multiple);
-  std::int32_t begin = 0;  // of this step's first expert
+  std::int32_t begin = 0;  // the first row of this step's first expert
   for (std::int64_t first = 0; first < args.experts; first += kAddThreads) {
     const std::int64_t expert = first + threadIdx.x;
     const std::int32_t total = expert < args.experts ? args.totals[expert] : 0;

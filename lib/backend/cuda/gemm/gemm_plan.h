@@ -62,7 +62,7 @@ struct GemmPlan {
   /// Why the library cannot be used. Empty on other routes.
   std::string_view why_general;
   /// True if the operand's scales are first copied to scratch as the library reads them (packed_scales()). Parts of a
-  /// matrix need that: the library knows no stride between scales.
+  /// matrix need it: the library takes no stride between scales.
   bool pack_a = false;
   bool pack_b = false;
   /// True if the library writes an FP32 product to scratch and a kernel adds bias and `out` and rounds once, because
