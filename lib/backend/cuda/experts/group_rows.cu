@@ -15,7 +15,8 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr std::int64_t kFewestInPart = 256;  ///< choices: eight steps of a warp
+constexpr int kSteps = 8;                            ///< of 32 choices
+constexpr std::int64_t kFewestInPart = 32 * kSteps;  ///< choices
 constexpr std::int64_t kMostParts = 1024;
 constexpr std::int64_t kMostExperts = 12288;  ///< a part's counts fill 48 KiB of shared memory
 constexpr int kAddWarps = 8;
@@ -38,27 +39,35 @@ struct Grouping {
 };
 
 /// Counts the choices of a part in `counts`, a number for each expert, and calls use(choice, token, k, count) with the
-/// count of the choice's expert before it: 32 choices at a time, one for each lane.
+/// count of the choice's expert before it: 32 choices at a time, one for each lane. The loads of several steps are in
+/// flight together.
 template <class Use>
 __device__ void count_choices(const Grouping& args, std::int64_t part, std::int32_t* counts, const Use& use) {
   const int lane = static_cast<int>(threadIdx.x);
+  const auto choices = static_cast<std::uint32_t>(args.choices);
   const std::int64_t begin = part * args.in_part;
   const std::int64_t end = begin + args.in_part < args.all ? begin + args.in_part : args.all;
-  for (std::int64_t first = begin; first < end; first += 32) {
-    const auto choice = static_cast<std::uint32_t>(first + lane), choices = static_cast<std::uint32_t>(args.choices);
-    const bool has = first + lane < end;
-    const std::uint32_t token = choice / choices, k = choice - token * choices;
-    const std::int32_t expert = has ? args.chosen.at(token, k) : -1;
-    const unsigned same = __match_any_sync(kAllLanes, expert);
-    const int leader = __ffs(static_cast<int>(same)) - 1;
-    std::int32_t count = 0;
-    if (has && lane == leader) {
-      count = counts[expert];
-      counts[expert] = count + __popc(same);
+  for (std::int64_t first = begin; first < end; first += 32 * kSteps) {
+    std::int32_t experts[kSteps];
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const auto choice = static_cast<std::uint32_t>(first + 32 * i + lane), token = choice / choices;
+      experts[i] = first + 32 * i + lane < end ? args.chosen.at(token, choice - token * choices) : -1;
     }
-    count = __shfl_sync(kAllLanes, count, leader) + __popc(same & ((1u << lane) - 1u));
-    if (has) use(choice, token, k, count);
-    __syncwarp();  // the next leaders may be other lanes
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      const unsigned same = __match_any_sync(kAllLanes, experts[i]);
+      const int leader = __ffs(static_cast<int>(same)) - 1;
+      std::int32_t count = 0;
+      if (experts[i] >= 0 && lane == leader) {
+        count = counts[experts[i]];
+        counts[experts[i]] = count + __popc(same);
+      }
+      count = __shfl_sync(kAllLanes, count, leader) + __popc(same & ((1u << lane) - 1u));
+      const auto choice = static_cast<std::uint32_t>(first + 32 * i + lane), token = choice / choices;
+      if (experts[i] >= 0) use(choice, token, choice - token * choices, count);
+      __syncwarp();  // the next leaders may be other lanes
+    }
   }
 }
 

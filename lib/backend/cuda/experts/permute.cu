@@ -142,32 +142,67 @@ struct WeightGradient {
   std::int64_t cols;
 };
 
-// A block has one token. Sums in the order of core/sum_order.h, of two choices at once.
+constexpr int kRowsAtOnce = 2;  ///< rows of a token whose products with its gradient are summed at once
+
+/// A thread's partial sums, in the order of core/sum_order.h.
+struct Products {
+  float lanes[kRowsAtOnce][kSumRun] = {};
+
+  __device__ void add(const float (&gradient)[kSumRun], const float (&values)[kRowsAtOnce][kSumRun]) {
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; ++i)
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) lanes[i][j] += gradient[j] * values[i][j];
+  }
+};
+
+// A block has one token, and reads its gradient once for every two of its rows.
 template <bool Wide, int Type>
 __global__ void __launch_bounds__(kSumThreads) unpermute_weights_kernel(const WeightGradient args) {
-  constexpr int kWarps = kSumThreads / 32, kAtOnce = 2;
-  __shared__ float shared[kAtOnce][kWarps];
+  constexpr int kWarps = kSumThreads / 32;
+  __shared__ float shared[kRowsAtOnce][kWarps];
   const std::int64_t token = blockIdx.x;
-  for (std::int64_t k = 0; k < args.choices; k += kAtOnce) {
+  for (std::int64_t k = 0; k < args.choices; k += kRowsAtOnce) {
     const bool both = k + 1 < args.choices;
-    const std::int64_t rows[kAtOnce] = {args.rows.at(token, k), args.rows.at(token, both ? k + 1 : k)};
-    float lanes[kAtOnce][kSumRun] = {};
-    for (std::int64_t col = threadIdx.x * kSumRun; col < args.cols; col += kSumLanes) {
-      float gradient[kSumRun], values[kAtOnce][kSumRun];
+    const std::int64_t rows[kRowsAtOnce] = {args.rows.at(token, k), args.rows.at(token, both ? k + 1 : k)};
+    Products products;
+    std::int64_t col = threadIdx.x * kSumRun;
+    if constexpr (Wide && Type >= 0) {
+      constexpr DType kType = static_cast<DType>(Type);
+      using Storage = typename Element<kType>::Storage;
+      for (; col + (kUnroll - 1) * kSumLanes + kSumRun <= args.cols; col += kUnroll * kSumLanes) {
+        Vector<kType, kSumRun> gradients[kUnroll], stored[kUnroll][kRowsAtOnce];
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          gradients[u].load(args.grad_out.at<const Storage>(token, 0) + col + u * kSumLanes);
+#pragma unroll
+          for (int i = 0; i < kRowsAtOnce; ++i)
+            stored[u][i].load(args.in.at<const Storage>(rows[i], 0) + col + u * kSumLanes);
+        }
+#pragma unroll
+        for (int u = 0; u < kUnroll; ++u) {
+          float gradient[kSumRun], values[kRowsAtOnce][kSumRun];
+          widen(gradients[u], gradient);
+#pragma unroll
+          for (int i = 0; i < kRowsAtOnce; ++i) widen(stored[u][i], values[i]);
+          products.add(gradient, values);
+        }
+      }
+    }
+#pragma unroll 1
+    for (; col < args.cols; col += kSumLanes) {
+      float gradient[kSumRun], values[kRowsAtOnce][kSumRun];
       load_run<Type, Wide>(args.grad_out, token, col, args.cols - col, gradient);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) load_run<Type, Wide>(args.in, rows[i], col, args.cols - col, values[i]);
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i)
-#pragma unroll
-        for (int j = 0; j < kSumRun; ++j) lanes[i][j] += gradient[j] * values[i][j];
+      for (int i = 0; i < kRowsAtOnce; ++i) load_run<Type, Wide>(args.in, rows[i], col, args.cols - col, values[i]);
+      products.add(gradient, values);
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const float sum = join_warps<kWarps>(join_warp(join_run(lanes[i])), shared[i]);
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const float sum = join_warps<kWarps>(join_warp(join_run(products.lanes[i])), shared[i]);
       if (threadIdx.x == 0 && (i == 0 || both)) args.grad_weights.at(token, k + i) = sum;
     }
-    __syncthreads();
+    __syncthreads();  // `shared` is used again
   }
 }
 
