@@ -128,6 +128,8 @@ CublasLt::CublasLt(CudaContext& context) : context_(context) {
 
 CublasLt::Prepared& CublasLt::prepared(const LibraryProblem& problem, const LibraryBuffers& buffers) {
   if (const auto known = prepared_.find(problem); known != prepared_.end()) return known->second;
+  constexpr std::size_t kMostPrepared = 16384;
+  if (prepared_.size() >= kMostPrepared) prepared_.clear();
   Prepared prepared;  // kept once it is complete: a call below may fail for want of memory, and succeed next time
   prepared.product = make_product(problem);
   // The heuristic reads a bias's alignment off its address, so it gets an address with the alignment that every later

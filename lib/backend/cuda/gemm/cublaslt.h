@@ -50,7 +50,8 @@ struct LibraryBuffers {
 };
 
 /// cuBLASLt for one context: a handle and, for each problem so far, its descriptors and algorithm, so that a repeated
-/// product costs one look-up.
+/// product costs one look-up. Experts have other numbers of rows in every step, so it forgets all problems before they
+/// become too many.
 ///
 /// The algorithm is the first that the library's heuristic names, never one chosen by timing: ranks of one process,
 /// ranks of several processes, and two runs of one scenario then all get the same bits, on which their comparison
