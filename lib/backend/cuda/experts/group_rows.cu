@@ -15,7 +15,7 @@ namespace fp8lab::cuda {
 namespace {
 
 constexpr unsigned kAllLanes = 0xFFFFFFFFu;
-constexpr int kSteps = 8;                            ///< of 32 choices
+constexpr int kSteps = 8;                            ///< steps of 32 choices
 constexpr std::int64_t kFewestInPart = 32 * kSteps;  ///< choices
 constexpr std::int64_t kMostParts = 1024;
 constexpr std::int64_t kMostExperts = 12288;  ///< a part's counts fill 48 KiB of shared memory
