@@ -39,7 +39,7 @@ class ExpertMlpNode final : public ModuleNode {
       return GroupedRows{.rows = saved.tensor(at), .sources = saved.tensor(at + 1), .begins = saved.tensor(at + 2)};
     };
     ExpertMlp::Rows rows{.chosen = grouped_at(first + 3)};
-    if (travel) rows.exchanged = {.counts = saved.tensor(first + 6), .arrived = grouped_at(first + 7)};
+    if (travel) rows.exchanged = known_exchange(device(), saved.tensor(first + 6), grouped_at(first + 7));
     module_.set_groups(runtime(), rows);
     const HolderId in_flight = runtime().in_flight(name()), workspace = runtime().workspace(name());
     Tensor grad_rows = permute(device(), grad, rows.chosen, routing.weights, in_flight);

@@ -78,8 +78,7 @@ Grouping group_received(const Numbers& counts, int ranks, int rank, std::int64_t
 std::vector<std::int64_t> sizes_of(Device& device, const ExchangedRows& exchanged, std::int64_t choices,
                                    std::int64_t row_bytes, bool back) {
   const std::int64_t ranks = exchanged.counts.rows(), experts = exchanged.counts.cols();
-  Numbers counts(static_cast<std::size_t>(ranks * experts));
-  if (device.computes()) device.read_bytes_to(exchanged.counts, std::as_writable_bytes(std::span(counts)));
+  const Numbers& counts = exchanged.known_counts;
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks * ranks));
   for (std::int64_t s = 0; s < ranks; ++s)
     for (std::int64_t e = 0; e < experts; ++e) {
@@ -109,6 +108,14 @@ std::int64_t most_received_rows(std::int64_t tokens, std::int64_t choices, std::
   return ranks * tokens * std::min(choices, experts / ranks);
 }
 
+ExchangedRows known_exchange(Device& device, Tensor counts, GroupedRows arrived) {
+  ExchangedRows out{.counts = std::move(counts), .arrived = std::move(arrived)};
+  if (!device.computes()) return out;
+  out.known_counts.resize(static_cast<std::size_t>(out.counts.numel()));
+  device.read_bytes_to(out.counts, std::as_writable_bytes(std::span(out.known_counts)));
+  return out;
+}
+
 ExchangedRows exchange_counts(Device& device, ProcessGroup& ranks, const GroupedRows& chosen, std::int64_t multiple,
                               HolderId holder, std::string_view label) {
   const std::int64_t experts = chosen.begins.numel() - 1, choices = chosen.rows.numel();
@@ -120,7 +127,7 @@ ExchangedRows exchange_counts(Device& device, ProcessGroup& ranks, const Grouped
                      grouped = rows_of_choices(received, 1, own, multiple);
   if (grouped > std::numeric_limits<std::int32_t>::max())
     fail(fmt::format("exchange_counts: {} rows of choices; their numbers have 32 bits", grouped));
-  const Numbers counts = counts_of_all_ranks(ranks, counts_of(device, chosen.begins, choices), label);
+  Numbers counts = counts_of_all_ranks(ranks, counts_of(device, chosen.begins, choices), label);
   const auto make = [&](std::int64_t rows, std::int64_t cols) {
     return device.allocate({Shape{rows, cols}, DType::kI32}, holder);
   };
@@ -132,6 +139,7 @@ ExchangedRows exchange_counts(Device& device, ProcessGroup& ranks, const Grouped
   device.write_bytes(out.arrived.rows, std::as_bytes(std::span(grouping.rows)));
   device.write_bytes(out.arrived.sources, std::as_bytes(std::span(grouping.sources)));
   device.write_bytes(out.arrived.begins, std::as_bytes(std::span(grouping.begins)));
+  out.known_counts = std::move(counts);
   return out;
 }
 

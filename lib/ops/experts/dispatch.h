@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "backend/device.h"
 #include "comm/process_group.h"
@@ -19,7 +20,11 @@ std::int64_t most_received_rows(std::int64_t tokens, std::int64_t choices, std::
 struct ExchangedRows {
   Tensor counts;        ///< i32 [ranks, experts]: how many choices of each rank go to each expert
   GroupedRows arrived;  ///< received rows, from rank 0 first and then by expert, as choices; grouped by own experts
+  /// The values of `counts`, so that neither way waits for the device; empty without values (meta).
+  std::vector<std::int32_t> known_counts{};
 };
+/// The same from tensors that were saved; waits for the device.
+ExchangedRows known_exchange(Device& device, Tensor counts, GroupedRows arrived);
 /// Every rank learns every rank's counts, in one all-gather over host memory. `chosen`: this rank's choices, grouped by
 /// all experts without padding. The received rows of each own expert, from rank 0 first, are padded to a multiple of
 /// `multiple`. A collective, which waits for the device. Without values (meta) the experts have nearly equal counts.
