@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_check.h"
-#include "backend/cuda/experts/numbers.cuh"
+#include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/check.h"
 

@@ -1,7 +1,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/device/sums.cuh"
-#include "backend/cuda/experts/numbers.cuh"
+#include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
 
 // Rows of tokens to rows of choices, and back. Bound by memory: threads move runs of a row, and a thread's loads are in

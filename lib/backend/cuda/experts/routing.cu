@@ -1,6 +1,6 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
-#include "backend/cuda/experts/numbers.cuh"
+#include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/elementary.h"
 
