@@ -100,7 +100,8 @@ struct Unpermutation {
   std::int64_t cols;
 };
 
-// The rows of two choices are loaded at once.
+constexpr int kRowsAtOnce = 2;  ///< rows of a token that a thread loads at once
+
 template <bool Wide, int Type>
 __global__ void __launch_bounds__(kThreads) unpermute_kernel(const Unpermutation args) {
   const std::int64_t token = own_row();
@@ -111,23 +112,40 @@ __global__ void __launch_bounds__(kThreads) unpermute_kernel(const Unpermutation
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth<Wide>;
   for (std::int64_t col = threadIdx.x * kWidth<Wide>; col < args.cols; col += kUnroll * step) {
     float sums[kUnroll][kWidth<Wide>] = {};
-    const auto add = [&](const float(&values)[kUnroll][kWidth<Wide>], float weight) {
+    std::int64_t k = 0;
+    if constexpr (Wide && Type >= 0) {
+      constexpr DType kType = static_cast<DType>(Type);
+      using Storage = typename Element<kType>::Storage;
+      if (col + (kUnroll - 1) * step + kRunWidth <= args.cols)
+        for (; k + kRowsAtOnce <= args.choices; k += kRowsAtOnce) {
+          Vector<kType, kRunWidth> stored[kRowsAtOnce][kUnroll];
+#pragma unroll
+          for (int i = 0; i < kRowsAtOnce; ++i) {
+            const Storage* const x = args.in.at<const Storage>(args.rows.at(token, k + i), 0) + col;
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) stored[i][u].load(x + u * step);
+          }
+#pragma unroll
+          for (int i = 0; i < kRowsAtOnce; ++i) {
+            const float weight = weight_of(k + i);
+#pragma unroll
+            for (int u = 0; u < kUnroll; ++u) {
+              float values[kRunWidth];
+              widen(stored[i][u], values);
+#pragma unroll
+              for (int j = 0; j < kRunWidth; ++j) sums[u][j] += weight * values[j];
+            }
+          }
+        }
+    }
+    for (; k < args.choices; ++k) {
+      float values[kUnroll][kWidth<Wide>];
+      load_runs<Wide, Type>(args.in, args.rows.at(token, k), col, step, args.cols, values);
+      const float weight = weight_of(k);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
         for (int j = 0; j < kWidth<Wide>; ++j) sums[u][j] += weight * values[u][j];
-    };
-    float first[kUnroll][kWidth<Wide>], second[kUnroll][kWidth<Wide>];
-    std::int64_t k = 0;
-    for (; k + 2 <= args.choices; k += 2) {
-      load_runs<Wide, Type>(args.in, args.rows.at(token, k), col, step, args.cols, first);
-      load_runs<Wide, Type>(args.in, args.rows.at(token, k + 1), col, step, args.cols, second);
-      add(first, weight_of(k));
-      add(second, weight_of(k + 1));
-    }
-    if (k < args.choices) {
-      load_runs<Wide, Type>(args.in, args.rows.at(token, k), col, step, args.cols, first);
-      add(first, weight_of(k));
     }
     store_runs<Wide, Type>(sums, args.out, token, col, step, args.cols);
   }
@@ -141,8 +159,6 @@ struct WeightGradient {
   Floats grad_weights;
   std::int64_t cols;
 };
-
-constexpr int kRowsAtOnce = 2;  ///< rows of a token whose products with its gradient are summed at once
 
 /// A thread's partial sums, in the order of core/sum_order.h.
 struct Products {

@@ -61,8 +61,7 @@ std::string why_no_twin(const CellConfig& cell, Arm arm) {
 
 void measure_twin(const CellConfig& cell, Arm arm, const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   if (const std::string reason = why_no_twin(cell, arm); !reason.empty()) {
-    for (const char* const metric : {kLossesEqual, kLossDifference})
-      put(result.metrics, metric, std::nullopt, reason);
+    for (const char* const metric : {kLossesEqual, kLossDifference}) put(result.metrics, metric, std::nullopt, reason);
     return;
   }
   const Recipe recipe = recipe_of(cell, arm);

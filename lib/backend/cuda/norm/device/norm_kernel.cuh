@@ -126,7 +126,8 @@ void launch_norm_runs(const NormTask& task, const Writer& writer, CudaContext& c
   cuda_check_launch("norm_kernel");
 }
 
-/// For rows that fit in registers and in the ring: keeps_rows(). If the writer takes pairs of runs, rows consist of them.
+/// For rows that fit in registers and in the ring: keeps_rows(). If the writer takes pairs of runs, rows consist of
+/// them.
 template <bool Centred, DType Type, class Writer>
 void launch_norm(const NormTask& task, const Writer& writer, CudaContext& context) {
   constexpr int kAdjacent = Writer::kTakesPairs ? 2 : 1;

@@ -8,8 +8,8 @@
 #include "backend/cuda/device/sums.cuh"
 
 // Rows that a block reads once and keeps in registers, in runs of kSumRun elements, which are the terms of a thread's
-// partial sums. Thread t of kSumThreads has runs t, t + kSumThreads, ... If threads have two neighbouring runs, there are
-// kSumThreads / 2 of them, and thread t has runs 2 t, 2 t + 1, 2 t + kSumThreads, ...
+// partial sums. Thread t of kSumThreads has runs t, t + kSumThreads, ... If threads have two neighbouring runs, there
+// are kSumThreads / 2 of them, and thread t has runs 2 t, 2 t + 1, 2 t + kSumThreads, ...
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
@@ -33,8 +33,7 @@ class KeptRow {
 
   /// Reads the thread's runs from `row` in shared memory.
   __device__ void read(const std::byte* row, int cols) {
-    for_runs<Runs, Adjacent>(cols,
-                             [&](int i, int col) { runs_[i].load(reinterpret_cast<const Storage*>(row) + col); });
+    for_runs<Runs, Adjacent>(cols, [&](int i, int col) { runs_[i].load(reinterpret_cast<const Storage*>(row) + col); });
   }
   __device__ void get(int i, float (&values)[kSumRun]) const { widen(runs_[i], values); }
 

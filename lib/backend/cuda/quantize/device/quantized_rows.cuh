@@ -7,12 +7,13 @@
 #include "backend/cuda/quantize/device/vector_cast.cuh"
 #include "backend/cuda/quantize/quantize_results.h"
 
-// A writer of rows: casts results while they are still in registers, in runs of eight or pairs of them. The runs of a pair
-// share the work for a block's scale, and fill a store of 16 bytes.
+// A writer of rows: casts results while they are still in registers, in runs of eight or pairs of them. The runs of a
+// pair share the work for a block's scale, and fill a store of 16 bytes.
 namespace fp8lab::cuda {
 
 /// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales)
-/// or 128 (f32 scales). Neighbouring lanes of a warp must hold neighbouring runs of one row, at least all runs of a block.
+/// or 128 (f32 scales). Neighbouring lanes of a warp must hold neighbouring runs of one row, at least all runs of a
+/// block.
 template <int Block>
 class QuantizedRows {
  public:
