@@ -133,6 +133,8 @@ QuantizedOrientation slice_orientation(const QuantizedTensor& q, bool columnwise
 
 }  // namespace
 
+Tensor rowwise_scales(const QuantizedTensor& q) { return scale_matrix(q, kRowwise); }
+
 Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, HolderId holder) {
   check(!q.empty(), "dequantize_matrix: a quantized tensor without orientations");
   if (q.rowwise()) return dequantize(device, q.rowwise_operand(), dtype, holder);

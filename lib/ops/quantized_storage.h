@@ -18,6 +18,9 @@ namespace fp8lab {
 /// The matrix [rows, cols] as `dtype`, from whichever orientation is present.
 Tensor dequantize_matrix(Device& device, const QuantizedTensor& q, DType dtype, HolderId holder);
 
+/// The row-wise scales of a tensor in blocks, without padding, as a view in place: [blocks down, blocks across].
+Tensor rowwise_scales(const QuantizedTensor& q);
+
 /// Makes the column-wise orientation from the row-wise one by moving bytes: quantized data are transposed unchanged;
 /// the scale of a full tensor is shared, scales of blocks are transposed, padding included. Only for formats whose
 /// column-wise orientation is the transpose (columnwise_is_transpose()).

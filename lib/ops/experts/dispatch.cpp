@@ -10,6 +10,8 @@
 
 #include "core/check.h"
 #include "core/shape.h"
+#include "ops/elementwise.h"
+#include "ops/quantized_storage.h"
 
 namespace fp8lab {
 namespace {
@@ -73,34 +75,57 @@ Grouping group_received(const Numbers& counts, int ranks, int rank, std::int64_t
   return out;
 }
 
-/// The bytes of rows of `row_bytes` that each rank sends to each rank, sender by sender; on the way back the receivers
-/// send what they received.
-std::vector<std::int64_t> sizes_of(Device& device, const ExchangedRows& exchanged, std::int64_t choices,
-                                   std::int64_t row_bytes, bool back) {
+/// The rows that each rank sends to each rank, sender by sender; on the way back the receivers send what they received.
+std::vector<std::int64_t> rows_between(Device& device, const ExchangedRows& exchanged, std::int64_t choices,
+                                       bool back) {
   const std::int64_t ranks = exchanged.counts.rows(), experts = exchanged.counts.cols();
   const Numbers& counts = exchanged.known_counts;
-  std::vector<std::int64_t> sizes(static_cast<std::size_t>(ranks * ranks));
+  std::vector<std::int64_t> rows(static_cast<std::size_t>(ranks * ranks));
   for (std::int64_t s = 0; s < ranks; ++s)
     for (std::int64_t e = 0; e < experts; ++e) {
       const std::int64_t d = e / (experts / ranks), count = device.computes()
                                                                 ? counts[static_cast<std::size_t>(s * experts + e)]
                                                                 : choices * (e + 1) / experts - choices * e / experts;
-      sizes[static_cast<std::size_t>(back ? d * ranks + s : s * ranks + d)] += count * row_bytes;
+      rows[static_cast<std::size_t>(back ? d * ranks + s : s * ranks + d)] += count;
     }
-  return sizes;
+  return rows;
 }
 
-/// Moves `rows` to a matrix of `received` rows on the ranks that get them, with the `sizes` of sizes_of(). Every rank
-/// calls it.
+/// A matrix that travels, with the rows_between() ranks, to one of `received` rows on the ranks that get them.
+struct Travel {
+  Travel(Device& device, const Tensor& rows, std::int64_t received, std::vector<std::int64_t> between, HolderId holder,
+         Content is = Content::kPayload)
+      : from(rows),
+        to(device.allocate({Shape{received, rows.cols()}, rows.dtype()}, holder)),
+        bytes(std::move(between)),
+        content(is) {
+    for (std::int64_t& count : bytes) count *= rows.cols() * static_cast<std::int64_t>(size_bytes(rows.dtype()));
+  }
+  AllToAllPart part() const {
+    return {.from = from.view().data, .to = to.view().data, .bytes = bytes, .content = content};
+  }
+
+  Tensor from, to;
+  std::vector<std::int64_t> bytes;
+  Content content;
+};
+
+/// Every rank calls it.
 Tensor exchange(Device& device, ProcessGroup& ranks, const Tensor& rows, std::int64_t received,
-                const std::vector<std::int64_t>& sizes, HolderId holder, std::string_view label) {
-  Tensor out = device.allocate({Shape{received, rows.cols()}, rows.dtype()}, holder);
-  const AllToAllPart part{.from = rows.view().data, .to = out.view().data, .bytes = sizes};
+                std::vector<std::int64_t> between, HolderId holder, std::string_view label) {
+  const Travel travel(device, rows, received, std::move(between), holder);
+  const AllToAllPart part = travel.part();
   ranks.all_to_all({&part, 1}, label);
-  return out;
+  return travel.to;
 }
 
-std::int64_t row_bytes(const Tensor& rows) { return rows.cols() * static_cast<std::int64_t>(size_bytes(rows.dtype())); }
+void check_scales_travel(const QuantFormat& format) {
+  if (format.amax_source == AmaxSource::kTensor)
+    fail(
+        "send_to_experts: a scale that follows from the rows of one rank is not the scale of another rank's; blocks "
+        "have scales that travel, and a history has one for all ranks");
+  check(format.per_tensor() || format.block_rows == 1, "send_to_experts: blocks of several rows do not travel");
+}
 
 }  // namespace
 
@@ -145,21 +170,70 @@ ExchangedRows exchange_counts(Device& device, ProcessGroup& ranks, const Grouped
 
 Tensor send_to_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, Tensor rows,
                        HolderId holder, std::string_view label) {
-  const std::vector<std::int64_t> sizes = sizes_of(device, exchanged, rows.rows(), row_bytes(rows), false);
-  const Tensor received = exchange(device, ranks, rows, exchanged.arrived.rows.numel(), sizes, holder, label);
+  const Tensor received = exchange(device, ranks, rows, exchanged.arrived.rows.numel(),
+                                   rows_between(device, exchanged, rows.rows(), false), holder, label);
   rows = {};
   return permute(device, received, exchanged.arrived, {}, holder);
 }
 
+EightBitRows permute(Device& device, const QuantizedTensor& tokens, const GroupedRows& chosen, HolderId holder) {
+  const QuantFormat& format = tokens.format();
+  check_scales_travel(format);
+  EightBitRows out{.format = format,
+                   .data = permute(device, tokens.rowwise().data, chosen, {}, holder),
+                   .scales = tokens.rowwise().scale_inv};
+  if (!format.per_tensor()) out.scales = permute(device, rowwise_scales(tokens), chosen, {}, holder);
+  return out;
+}
+
+EightBitRows eight_bit_rows(Device& device, const QuantizedTensor& choices, HolderId holder) {
+  const QuantFormat& format = choices.format();
+  check_scales_travel(format);
+  EightBitRows out{.format = format, .data = choices.rowwise().data, .scales = choices.rowwise().scale_inv};
+  if (format.per_tensor()) return out;
+  const Tensor padded = rowwise_scales(choices);
+  out.scales = device.allocate({Shape{padded.rows(), padded.cols()}, padded.dtype()}, holder);
+  copy_into(device, padded, out.scales);
+  return out;
+}
+
+QuantizedTensor send_to_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, EightBitRows rows,
+                                HolderId holder, std::string_view label) {
+  const QuantFormat format = rows.format;
+  const std::int64_t received = exchanged.arrived.rows.numel(), grouped = exchanged.arrived.sources.numel();
+  const std::vector<std::int64_t> between = rows_between(device, exchanged, rows.data.rows(), false);
+  QuantizedTensor out({grouped, rows.data.cols()}, format);
+  std::vector<Travel> travels;
+  travels.reserve(2);
+  travels.emplace_back(device, rows.data, received, between, holder);
+  if (format.per_tensor())
+    out.rowwise().scale_inv = rows.scales;
+  else
+    travels.emplace_back(device, rows.scales, received, between, holder, Content::kScales);
+  rows = {};
+  std::vector<AllToAllPart> parts;
+  for (const Travel& travel : travels) parts.push_back(travel.part());
+  ranks.all_to_all(parts, label);
+  for (Travel& travel : travels) travel.from = {};
+
+  out.rowwise().data = permute(device, travels.front().to, exchanged.arrived, {}, holder);
+  if (format.per_tensor()) return out;
+  const OrientationLayout layout = rowwise_layout(format, out.rows(), out.cols());
+  out.rowwise().scale_inv = device.allocate(layout.scales.spec, holder);
+  fill(device, out.rowwise().scale_inv, 0.0f);
+  permute_into(device, travels.back().to, exchanged.arrived, rowwise_scales(out));
+  return out;
+}
+
 Tensor return_from_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, Tensor rows,
                            std::int64_t choices, HolderId holder, std::string_view label) {
-  const std::vector<std::int64_t> sizes = sizes_of(device, exchanged, choices, row_bytes(rows), true);
+  std::vector<std::int64_t> between = rows_between(device, exchanged, choices, true);
   // Each received row takes its row of the grouped ones: a permutation too, the other way round.
   const GroupedRows back{
       .rows = exchanged.arrived.sources, .sources = exchanged.arrived.rows, .begins = exchanged.arrived.begins};
   const Tensor leaving = permute(device, rows, back, {}, holder);
   rows = {};
-  return exchange(device, ranks, leaving, choices, sizes, holder, label);
+  return exchange(device, ranks, leaving, choices, std::move(between), holder, label);
 }
 
 }  // namespace fp8lab

@@ -7,6 +7,7 @@
 #include "backend/device.h"
 #include "comm/process_group.h"
 #include "ops/experts/routing.h"
+#include "tensor/quantized_tensor.h"
 
 // Expert parallelism: the ranks of a group have the experts of a layer between them, rank r experts [r, r + 1) *
 // experts / ranks. Each rank's choices travel to the ranks that have their experts, and the results travel back.
@@ -36,6 +37,26 @@ ExchangedRows exchange_counts(Device& device, ProcessGroup& ranks, const Grouped
 /// collective.
 Tensor send_to_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, Tensor rows,
                        HolderId holder, std::string_view label);
+
+/// Rows of choices in eight bits, on their way to the ranks that have their experts. The scales of blocks of one row
+/// travel apart from the data and without the padding that products need. A scale of the full tensor does not travel,
+/// so every rank must have cast with the same one: this is so if it follows from a history of the largest amaxes over
+/// all ranks (update_scales() with a group). Then what arrives has the bits that a cast after the arrival would give.
+struct EightBitRows {
+  QuantFormat format;
+  Tensor data;    ///< [choices, columns]
+  Tensor scales;  ///< of blocks: [choices, blocks of a row]; of the full tensor: f32 [1]
+};
+/// From tokens, cast row-wise, to their choices, sorted by expert. Throws Error if a scale of the full tensor follows
+/// from its own amax.
+EightBitRows permute(Device& device, const QuantizedTensor& tokens, const GroupedRows& chosen, HolderId holder);
+/// From rows of choices, cast row-wise. The data is not copied.
+EightBitRows eight_bit_rows(Device& device, const QuantizedTensor& choices, HolderId holder);
+/// As above, in eight bits: data and scales travel in one collective. The result has the row-wise orientation, with
+/// zeros in padding.
+QuantizedTensor send_to_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, EightBitRows rows,
+                                HolderId holder, std::string_view label);
+
 /// The way back: from rows grouped by own experts to this rank's choices, sorted by expert. A collective.
 Tensor return_from_experts(Device& device, ProcessGroup& ranks, const ExchangedRows& exchanged, Tensor rows,
                            std::int64_t choices, HolderId holder, std::string_view label);

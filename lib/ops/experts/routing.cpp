@@ -21,6 +21,16 @@ void check_choices(std::string_view op, const NamedTensor& choices, DType dtype,
     fail(fmt::format("{}: {}; there is a row for each of {} tokens", op, describe(choices), tokens));
 }
 
+void launch_permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights,
+                    const Tensor& out) {
+  check_choices("permute", {"rows", grouped.rows}, DType::kI32, x.rows());
+  device.launch(&KernelTable::permute, PermuteArgs{.in = x.view(),
+                                                   .sources = grouped.sources.view(),
+                                                   .choices = grouped.rows.cols(),
+                                                   .weights = view_or_none(weights),
+                                                   .out = out.view()});
+}
+
 }  // namespace
 
 Routing route(Device& device, const Tensor& logits, std::int64_t choices, HolderId holder) {
@@ -91,16 +101,21 @@ std::vector<RowGroup> read_groups(Device& device, const GroupedRows& grouped, st
 }
 
 Tensor permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder) {
-  check_real("permute", {"x", x});
-  check_choices("permute", {"rows", grouped.rows}, DType::kI32, x.rows());
-  if (weights) check_choices("permute", {"weights", weights}, DType::kF32, x.rows());
+  if (weights) {
+    check_real("permute", {"x", x});
+    check_choices("permute", {"weights", weights}, DType::kF32, x.rows());
+  }
   Tensor out = device.allocate({Shape{grouped.sources.numel(), x.cols()}, x.dtype()}, holder);
-  device.launch(&KernelTable::permute, PermuteArgs{.in = x.view(),
-                                                   .sources = grouped.sources.view(),
-                                                   .choices = grouped.rows.cols(),
-                                                   .weights = view_or_none(weights),
-                                                   .out = out.view()});
+  launch_permute(device, x, grouped, weights, out);
   return out;
+}
+
+void permute_into(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& out) {
+  check_dtype("permute_into", {"out", out}, x.dtype());
+  if (out.rows() != grouped.sources.numel() || out.cols() != x.cols())
+    fail(fmt::format("permute_into: {}; there are {} rows of {} columns", describe({"out", out}),
+                     grouped.sources.numel(), x.cols()));
+  launch_permute(device, x, grouped, {}, out);
 }
 
 Tensor unpermute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder) {

@@ -38,8 +38,11 @@ GroupedRows group_rows(Device& device, const Tensor& experts, std::int64_t count
 /// size.
 std::vector<RowGroup> read_groups(Device& device, const GroupedRows& grouped, std::int64_t multiple);
 
-/// The tokens of `x` in the rows of their choices, times the weights if given; rows of padding are 0.
+/// The tokens of `x` in the rows of their choices, times the weights if given; rows of padding are 0. Without weights
+/// `x` may have any type: its elements are moved.
 Tensor permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
+/// The same without weights, into `out`: as many rows as there are sources, any strides, and the type of `x`.
+void permute_into(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& out);
 /// The sum of each token's rows, times the weights if given.
 Tensor unpermute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
 /// The gradient of the weights of unpermute(), f32 [tokens, choices].

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <vector>
 
 #include "backend/cpu/kernels.h"
@@ -21,6 +23,23 @@ float& float_at(const MatrixView& matrix, std::int64_t row, std::int64_t col) {
 
 /// True if a logit is chosen before another one with a lower number.
 bool comes_before(float logit, float other) { return logit > other || (std::isnan(logit) && !std::isnan(other)); }
+
+/// Row `to` of `out` gets the bytes of row `from` of `in`, or zeros if that is negative.
+void move_row(const MatrixView& in, std::int64_t from, const MatrixView& out, std::int64_t to) {
+  const auto size = static_cast<std::int64_t>(size_bytes(out.dtype));
+  std::byte* const written = out.data + to * out.row_stride * size;
+  const std::byte* const read = from < 0 ? nullptr : in.data + from * in.row_stride * size;
+  const bool together = out.col_stride == 1 && in.col_stride == 1;
+  const std::int64_t pieces = together ? 1 : out.cols;
+  const auto bytes = static_cast<std::size_t>(together ? out.cols * size : size);
+  for (std::int64_t j = 0; j < pieces; ++j) {
+    std::byte* const piece = written + j * out.col_stride * size;
+    if (read == nullptr)
+      std::memset(piece, 0, bytes);
+    else
+      std::memcpy(piece, read + j * in.col_stride * size, bytes);
+  }
+}
 
 }  // namespace
 
@@ -86,15 +105,17 @@ void permute(const PermuteArgs& args, ExecContext&) {
   float* const row = scratch(kRow, cols);
   for (std::int64_t r = 0; r < args.out.rows; ++r) {
     const std::int32_t source = number_at(args.sources, r, 0);
-    if (source < 0) {
+    const std::int64_t token = source < 0 ? -1 : source / args.choices;
+    if (args.weights.data == nullptr) {
+      move_row(args.in, token, args.out, r);
+      continue;
+    }
+    if (token < 0) {
       std::fill_n(row, cols, 0.0f);
     } else {
-      const std::int64_t token = source / args.choices;
       load(args.in, token, 0, cols, row);
-      if (args.weights.data != nullptr) {
-        const float weight = float_at(args.weights, token, source % args.choices);
-        for (std::int64_t j = 0; j < cols; ++j) row[j] *= weight;
-      }
+      const float weight = float_at(args.weights, token, source % args.choices);
+      for (std::int64_t j = 0; j < cols; ++j) row[j] *= weight;
     }
     store(row, cols, args.out, r, 0);
   }
