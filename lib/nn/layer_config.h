@@ -46,6 +46,7 @@ struct LayerConfig {
   float dropout = 0.0f;
   std::int64_t experts = 4;   ///< experts of a grouped linear, or of a mixture
   std::int64_t top_k = 0;     ///< experts of a token in a mixture; 0: one MLP for all tokens
+  bool fp8_dispatch = false;  ///< what travels to other ranks' experts is cast before, if the recipe casts
   bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
 
   std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }

@@ -21,16 +21,17 @@ constexpr auto quantizing_and(Own... own) {
                                                           own...};
 }
 
-constexpr auto kDelayedKeys =
-    quantizing_and("training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward", "training.fp8_mha",
-                   "training.initial_history_length", "training.recipe_options.amax_history_length",
-                   "training.recipe_options.amax_algorithm", "training.recipe_options.margin");
-constexpr auto kCurrentKeys =
-    quantizing_and("training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward",
-                   "training.recipe_options.epsilon", "training.recipe_options.power_of_two_scales");
-constexpr auto kBlockKeys = quantizing_and("training.fp8_sums", "training.recipe_options.epsilon",
-                                           "training.recipe_options.power_of_two_scales");
-constexpr auto kMxfp8Keys = quantizing_and("training.recipe_options.scale_rounding");
+constexpr auto kDelayedKeys = quantizing_and(
+    "training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward", "training.fp8_mha",
+    "training.fp8_dispatch", "training.initial_history_length", "training.recipe_options.amax_history_length",
+    "training.recipe_options.amax_algorithm", "training.recipe_options.margin");
+constexpr auto kCurrentKeys = quantizing_and(
+    "training.fp8_sums", "training.fp8_attention", "training.fp8_attention_backward", "training.fp8_dispatch",
+    "training.recipe_options.epsilon", "training.recipe_options.power_of_two_scales");
+constexpr auto kBlockKeys =
+    quantizing_and("training.fp8_sums", "training.fp8_dispatch", "training.recipe_options.epsilon",
+                   "training.recipe_options.power_of_two_scales");
+constexpr auto kMxfp8Keys = quantizing_and("training.fp8_dispatch", "training.recipe_options.scale_rounding");
 
 constexpr std::array kRecipes = {
     RecipeRow{"bf16", "no quantization: the baseline every other recipe is compared with", make_bf16, {}},

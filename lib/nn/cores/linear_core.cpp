@@ -192,9 +192,34 @@ void LinearCore::accumulate_bias(Runtime& runtime, const Tensor& grad_y) {
     bias_->accumulate(runtime.device, column_sum(runtime.device, grad_y, bias_->spec.dtype, bias_->grad_holder));
 }
 
-void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand) const {
-  if (operand.columnwise() || reads_rowwise_transposed(runtime.device.arch(), operand.format())) return;
-  operand.columnwise() = make_columnwise(runtime.device, operand, runtime.workspace(name_));
+QuantizedTensor LinearCore::cast_rows(Runtime& runtime, const RoleScales& scales, int role, const Tensor& x) const {
+  Quantizer cast = quantizer(runtime, scales, role);
+  cast.orientations = {.rowwise = true, .columnwise = false};
+  return quantize(runtime.device, x, cast);
+}
+
+QuantizedTensor LinearCore::cast_input(Runtime& runtime, const Tensor& x) const {
+  return cast_rows(runtime, forward_scales_, kInput, x);
+}
+
+QuantizedTensor LinearCore::cast_gradient(Runtime& runtime, const Tensor& grad_y) const {
+  return cast_rows(runtime, backward_scales_, kGradOutput, grad_y);
+}
+
+void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand, const char* what) const {
+  Device& device = runtime.device;
+  const QuantFormat& format = operand.format();
+  if (operand.columnwise() || reads_rowwise_transposed(device.arch(), format)) return;
+  if (format.columnwise_is_transpose()) {
+    operand.columnwise() = make_columnwise(device, operand, runtime.workspace(name_));
+    return;
+  }
+  const Tensor values = dequantize(device, operand.rowwise_operand(), weight_->spec.dtype, runtime.workspace(name_));
+  operand.columnwise() = quantize(device, values,
+                                  {.format = format,
+                                   .orientations = {.rowwise = false, .columnwise = true},
+                                   .holder = device.holder(HolderKind::kWorkspace, name_, what)})
+                             .columnwise();
 }
 
 Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
@@ -221,12 +246,15 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
   copy.reset();
   hooks_->after_backward_reads(*weight_);
   if (x_came_quantized) hooks_->before_return(runtime, grad_x, dtype);
-  if (came_quantized) complete(runtime, grad.quantized);
-  if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
+  if (came_quantized) complete(runtime, grad.quantized, "gradient by columns");
+  const bool saved_eight_bits = saved.has(x) && !saved.tensor(x);
+  const bool completes_x = saved_eight_bits && !saved.quantized(x).columnwise();
+  if (saved_eight_bits) complete(runtime, saved.quantized(x), "input by columns");
   weight_->accumulate(device, weight_gradient(device, {.a = grad.columnwise(device.arch()),
                                                        .b = columnwise_of(saved, x, device.arch()),
                                                        .out_dtype = weight_->spec.dtype,
                                                        .holder = weight_->grad_holder}));
+  if (completes_x) saved.quantized(x).drop_columnwise();
   return grad_x;
 }
 

@@ -45,9 +45,9 @@ class ExpertMlpNode final : public ModuleNode {
     Tensor grad_rows = permute(device(), grad, rows.chosen, routing.weights, in_flight);
     Tensor grad_weights = unpermute_weights(device(), saved.tensor(products + 5), rows.chosen, grad, workspace);
     grad = {};
-    grad_rows = module_.to_experts(runtime(), rows, std::move(grad_rows), in_flight);
+    Operand grad_fc2 = module_.gradients_to_experts(runtime(), rows, std::move(grad_rows), in_flight);
     Tensor grad_activation =
-        module_.fc2_.backward(runtime(), {.plain = std::move(grad_rows)}, saved, products + 3, products + 4).plain;
+        module_.fc2_.backward(runtime(), std::move(grad_fc2), saved, products + 3, products + 4).plain;
     Operand grad_fc1 = module_.activation_.backward(runtime(), grad_activation, saved.tensor(products + 2),
                                                     module_.fc1_.measures_gradient());
     grad_activation = {};
@@ -86,6 +86,7 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
       experts_(config.experts),
       top_k_(config.top_k),
       row_multiple_(row_multiple(build.recipe)),
+      fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
       activation_(name, config.form.activation),
       norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       router_(make_parameter(build, name + ".router.weight", {config.experts, config.hidden}, Init::kNormal)),
@@ -114,6 +115,28 @@ ExpertMlp::Rows ExpertMlp::group(Runtime& runtime, const Routing& routing, Holde
   Rows rows{.chosen = group_rows(device, routing.experts, experts_, ranks != nullptr ? 1 : row_multiple_, holder)};
   if (ranks != nullptr) rows.exchanged = exchange_counts(device, *ranks, rows.chosen, row_multiple_, holder, name_);
   return rows;
+}
+
+Operand ExpertMlp::tokens_to_experts(Runtime& runtime, const Rows& rows, const Tensor& n, HolderId holder) const {
+  Device& device = runtime.device;
+  if (!sends_eight_bits(runtime))
+    return {.plain = to_experts(runtime, rows, permute(device, n, rows.chosen, {}, holder), holder)};
+  EightBitRows of_choices = permute(device, fc1_.cast_input(runtime, n), rows.chosen, holder);
+  return send(runtime, rows, std::move(of_choices), holder);
+}
+
+Operand ExpertMlp::gradients_to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const {
+  if (!sends_eight_bits(runtime)) return {.plain = to_experts(runtime, rows, std::move(of_choices), holder)};
+  QuantizedTensor cast = fc2_.cast_gradient(runtime, of_choices);
+  of_choices = {};
+  EightBitRows sent = eight_bit_rows(runtime.device, cast, holder);
+  cast.clear();
+  return send(runtime, rows, std::move(sent), holder);
+}
+
+Operand ExpertMlp::send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const {
+  return {.quantized = send_to_experts(runtime.device, *runtime.expert_group, rows.exchanged, std::move(of_choices),
+                                       holder, name_)};
 }
 
 Tensor ExpertMlp::to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const {
@@ -147,8 +170,7 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);
   const Rows rows = group(runtime, routing, workspace);
   set_groups(runtime, rows);
-  Tensor of_experts = to_experts(runtime, rows, permute(device, n, rows.chosen, {}, workspace), workspace);
-  LinearCore::Forward fc1 = fc1_.forward(runtime, {.plain = std::move(of_experts)});
+  LinearCore::Forward fc1 = fc1_.forward(runtime, tokens_to_experts(runtime, rows, n, workspace));
   LinearCore::Forward fc2 = fc2_.forward(runtime, activation_.forward(runtime, fc1.y, fc2_.begin_forward(runtime)));
   const Tensor outputs = from_experts(runtime, rows, std::move(fc2.y), workspace);
   Tensor y = unpermute(device, outputs, rows.chosen, routing.weights, runtime.in_flight(name_));

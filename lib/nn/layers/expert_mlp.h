@@ -33,6 +33,13 @@ namespace fp8lab {
 /// a scale per tensor that follows from its own amax covers the experts of one rank. The gradient of an expert's weight
 /// is the sum over all of these tokens.
 ///
+/// With fp8_dispatch tokens, and in backward the gradients of outputs times their weights, are cast before they travel,
+/// as DeepSeek-V3 does: each token once, each gradient once for each choice. Casts along rows have the same bits before
+/// and after the way (EightBitRows says why), so forward and the gradients of inputs do not change. The gradients of
+/// weights read casts along columns. Of blocks the receiver makes these from the rows that came, which rounds twice
+/// (LinearCore::backward()). Outputs and the gradients of inputs travel back in the layer's type. A recipe whose scales
+/// follow from a tensor's own amax is refused: a product reads one scale, and each sender has another.
+///
 /// Saves x, the row statistics, n, the routing and the grouping (under expert
 /// parallelism all ranks' counts and the grouping of what arrived too), the first product's input, the copy of W1, the
 /// activation's input in 16 bits, its output, the copy of W2 and the experts' outputs, of which the gradients of w are
@@ -52,10 +59,16 @@ class ExpertMlp final : public Module {
 
     bool travel() const { return static_cast<bool>(exchanged.counts); }
   };
-  /// A collective under expert parallelism, as the next two are.
+  /// True if rows are cast before they travel.
+  bool sends_eight_bits(const Runtime& runtime) const { return fp8_dispatch_ && runtime.expert_group != nullptr; }
+  /// A collective under expert parallelism, as the next ones are.
   Rows group(Runtime& runtime, const Routing& routing, HolderId holder) const;
-  /// From rows of choices to the rows of own experts, and from these back.
+  /// The rows of own experts: of tokens `n`, and of the gradients of their outputs, a row for each choice.
+  Operand tokens_to_experts(Runtime& runtime, const Rows& rows, const Tensor& n, HolderId holder) const;
+  Operand gradients_to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const;
+  Operand send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const;
   Tensor to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const;
+  /// The way back to rows of choices.
   Tensor from_experts(Runtime& runtime, const Rows& rows, Tensor of_experts, HolderId holder) const;
   /// Reads the rows of each expert, for the passes of both products: waits for the device.
   void set_groups(Runtime& runtime, const Rows& rows);
@@ -63,6 +76,7 @@ class ExpertMlp final : public Module {
   std::string name_;
   std::int64_t experts_, top_k_;
   std::int64_t row_multiple_;
+  bool fp8_dispatch_;
   ActivationCore activation_;
   NormCore norm_;
   std::unique_ptr<Parameter> router_;
