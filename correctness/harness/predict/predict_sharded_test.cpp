@@ -199,6 +199,7 @@ TEST(PredictSharded, EqualsTheMeasurementWhereRanksHaveTheExpertsBetweenThem) {
             cell.model.op_fuser = "none";
             cell.model.experts = cell.expert_parallel * draw.of<std::int64_t>({1, 2, 5});
             cell.model.top_k = std::min<std::int64_t>(cell.model.experts, draw.upto(4));
+            cell.training.fp8_dispatch = cell.training.recipe != "current" && draw.chance();
             if (!can_run(cell)) continue;
             ASSERT_TRUE(agrees(cell, Arm::kAfter));
             ++runs;

@@ -43,6 +43,7 @@ void add_traffic(const Traffic& traffic, Figures& figures) {
   add("all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
   add("ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
   add("all_to_all_bytes", bytes(CollectiveKind::kAllToAll));
+  add("all_to_all_scale_bytes", traffic.of(CollectiveKind::kAllToAll).scale_bytes);
   std::int64_t collectives = 0;
   for (std::size_t kind = 0; kind < kCollectiveKinds; ++kind)
     collectives += traffic.of(static_cast<CollectiveKind>(kind)).collectives;

@@ -35,34 +35,66 @@ CellNumbers of_choices(const CellNumbers& cell) {
   return out;
 }
 
+CellNumbers with_rows(CellNumbers cell, std::int64_t rows) {
+  cell.shape.tokens = rows;
+  return cell;
+}
+
 /// Rows of choices that travel between ranks, under expert parallelism. What is sent and what is received are both
-/// alive while they do, and so are what is received and what is grouped by expert while the one becomes the other.
+/// alive while they do, and so are what is received and what is grouped by expert while the one becomes the other. On
+/// the way to experts rows may be in eight bits.
 struct Travel {
   explicit Travel(const CellNumbers& cell)
       : travels(cell.shape.expert_ranks > 1),
+        eight_bits(cell.shape.fp8_dispatch && cell.casts.operands),
         row(cell.shape.hidden * cell.shape.element),
-        sent(cell.shape.tokens * cell.shape.top_k * row),
-        received(most_choices(cell) * row),
-        all_ranks(cell.shape.expert_ranks * sent),
-        counts(cell.shape.expert_ranks * cell.shape.experts * kI32) {}
+        row_scales(eight_bits && cell.casts.recipe.sent_scales ? cell.casts.recipe.sent_scales(cell.shape.hidden) : 0),
+        row_there(eight_bits ? cell.shape.hidden + row_scales : row),
+        choices(cell.shape.tokens * cell.shape.top_k),
+        most(most_choices(cell)),
+        all_ranks(cell.shape.expert_ranks * choices),
+        counts(cell.shape.expert_ranks * cell.shape.experts * kI32),
+        sent(choices * row),
+        scale(eight_bits && cell.casts.recipe.per_tensor ? kF32 : 0),
+        cast_tokens(cell.cast_rowwise(cell.shape.hidden).both),
+        cast_choices(with_rows(cell, choices).cast_rowwise(cell.shape.hidden).both) {}
 
-  /// From the rows sent to those `grouped` by expert.
+  /// From the rows sent to those `grouped` by expert. A scale of the full tensor, which stays, is in place already.
   Schedule there(Bytes grouped) const {
     if (!travels) return {};
-    return allocate(received) + release(sent) + allocate(grouped) + release(received);
+    return allocate(most * row_there) + release(choices * row_there) + allocate(grouped - scale) +
+           release(most * row_there);
+  }
+  /// Tokens in eight bits, a row for each choice.
+  Schedule sent_tokens() const {
+    return allocate(cast_tokens) + allocate(choices * row_there) + release(cast_tokens - scale);
+  }
+  /// The cast of gradients of choices, of which scales of blocks are copied without padding.
+  Schedule sent_gradients() const {
+    const Bytes data = choices * (row_there - row_scales);
+    return allocate(cast_choices) + release(sent) + allocate(choices * row_scales) +
+           release(cast_choices - data - scale);
   }
   Schedule back(Bytes grouped) const {
     if (!travels) return {};
-    return allocate(received) + release(grouped) + allocate(sent) + release(received);
+    return allocate(most * row) + release(grouped) + allocate(sent) + release(most * row);
   }
   /// The bytes of all own choices in a row each, which are `grouped` if nothing travels.
   Bytes of_choices(Bytes grouped) const { return travels ? sent : grouped; }
-  Exchanges exchanges() const { return travels ? Exchanges{.calls = 2, .bytes = 2 * all_ranks} : Exchanges{}; }
+  Exchanges exchanges() const {
+    if (!travels) return {};
+    return {.calls = 2, .bytes = all_ranks * (row_there + row), .scales = all_ranks * row_scales};
+  }
 
-  bool travels;
-  Bytes row, sent, received;
-  Bytes all_ranks;  ///< what all ranks send
-  Bytes counts;     ///< the numbers of choices of all ranks, by expert
+  bool travels, eight_bits;
+  Bytes row, row_scales;
+  Bytes row_there;  ///< on the way to experts, scales included
+  std::int64_t choices, most;
+  std::int64_t all_ranks;  ///< rows that all ranks send
+  Bytes counts;            ///< the numbers of choices of all ranks, by expert
+  Bytes sent;
+  Bytes scale;  ///< of the full tensor
+  Bytes cast_tokens, cast_choices;
 };
 
 /// The bytes of the choice of each row and of the first row of each expert. Under expert parallelism rows have no
@@ -86,25 +118,33 @@ struct Experts {
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
         grouping(chosen + grouping_of(cell, travel)),
-        fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated),
-        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden),
-        outputs(travel.of_choices(fc2.plain_y)) {}
+        fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated, false, {.x = travel.eight_bits}),
+        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden, false, {.grad_y = travel.eight_bits}),
+        outputs(travel.of_choices(fc2.plain_y)) {
+    fc1.lost_x = {};  // its gradient is returned in high precision
+  }
 
   Bytes saved() const {
-    return norm.statistics + n + chosen + weights + grouping + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y +
+    return norm.statistics + n + chosen + weights + grouping + saved_x1() + fc1.saved_weight() + fc1.plain_y +
            fc2.saved_x() + fc2.saved_weight() + outputs;
+  }
+  Bytes saved_x1() const { return travel.eight_bits ? fc1.exchanged_x : fc1.saved_x(); }
+  /// The operand of the first product, from tokens.
+  Schedule operand() const {
+    if (travel.eight_bits) return travel.sent_tokens() + travel.there(fc1.exchanged_x);
+    return allocate(travel.of_choices(fc1.plain_x)) + travel.there(fc1.plain_x) +
+           (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{});
   }
   Schedule forward(Run run) const {
     const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights) +
                             release(logits) + allocate(grouping);
-    const Schedule first = allocate(travel.of_choices(fc1.plain_x)) + travel.there(fc1.plain_x) +
-                           (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{}) + fc1.multiply(run);
-    return fc1.begin(run) + routed + first + fc2.begin(run) + fc2.forward_making(run) + travel.back(fc2.plain_y) +
-           allocate(n);
+    return fc1.begin(run) + routed + operand() + fc1.multiply(run) + fc2.begin(run) + fc2.forward_making(run) +
+           travel.back(fc2.plain_y) + allocate(n);
   }
   Schedule backward(bool consuming) const {
-    const Schedule permuted =
-        allocate(outputs) + allocate(weights) + release(consuming ? n : 0) + travel.there(fc2.plain_y);
+    const Schedule there =
+        travel.eight_bits ? travel.sent_gradients() + travel.there(fc2.grad_y.both) : travel.there(fc2.plain_y);
+    const Schedule permuted = allocate(outputs) + allocate(weights) + release(consuming ? n : 0) + there;
     const Schedule experts = fc2.backward() + fc1.make_gradient() + release(fc2.plain_x) + fc1.backward_making() +
                              travel.back(fc1.plain_x) + allocate(n) + release(travel.of_choices(fc1.plain_x));
     const Schedule of_router = allocate(grad_logits) + release(weights) + allocate(n) + release(n) +

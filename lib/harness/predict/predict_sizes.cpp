@@ -33,6 +33,9 @@ constexpr Bytes scales_1x32(std::int64_t rows, std::int64_t cols) {
   return round_up(rows, 128) * round_up(ceil_div(cols, 32), 4);
 }
 
+constexpr Bytes sent_1x128(std::int64_t cols) { return kF32 * ceil_div(cols, 128); }
+constexpr Bytes sent_1x32(std::int64_t cols) { return ceil_div(cols, 32); }
+
 constexpr Bytes row_128x128(std::int64_t cols) { return kF32 * round_up(ceil_div(cols, 128), 4); }
 constexpr Bytes row_1x32(std::int64_t cols) { return round_up(ceil_div(cols, 32), 4); }
 constexpr Bytes row_32x1(std::int64_t cols) { return round_up(cols, 128); }
@@ -58,7 +61,8 @@ constexpr RecipeNumbers kRecipes[] = {
      .weight_scales = scales_128x128,
      .group_rows = 128,
      .weight_block = 128,
-     .gathered_rowwise = {.block = 128, .row = row_128x128}},
+     .gathered_rowwise = {.block = 128, .row = row_128x128},
+     .sent_scales = sent_1x128},
     {.name = "mxfp8",
      .activation_scales = scales_1x32,
      .weight_scales = scales_1x32,
@@ -66,7 +70,8 @@ constexpr RecipeNumbers kRecipes[] = {
      .weight_block = 32,
      .orientations_differ = true,
      .gathered_rowwise = {.multiple = 128, .row = row_1x32},
-     .gathered_columnwise = {.block = 32, .multiple = 4, .row = row_32x1}},
+     .gathered_columnwise = {.block = 32, .multiple = 4, .row = row_32x1},
+     .sent_scales = sent_1x32},
 };
 constexpr std::int64_t kHistoryRows = 1024;
 
@@ -164,6 +169,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
                                                           : 2),
       context_ranks(config.context_parallel),
       expert_ranks(config.expert_parallel),
+      fp8_dispatch(config.training.fp8_dispatch && config.expert_parallel > 1),
       tokens(seq_of_rank(config) * config.model.batch),
       seq(config.model.seq),
       hidden(config.model.hidden),
@@ -297,8 +303,17 @@ Cast CellNumbers::cast(ScaleBytes scales, std::int64_t rows, std::int64_t cols) 
 }
 
 Cast CellNumbers::cast_rowwise(std::int64_t cols) const {
-  const Cast activation = cast_activation(cols);
-  return {.both = activation.kept, .kept = activation.kept, .scratch = activation.scratch};
+  if (!casts.recipe.activation_scales) return {};
+  const OrientationBytes made = orientations(casts.recipe.activation_scales, shape.tokens, cols);
+  const Bytes rows = made.rowwise + made.scale;
+  return {.both = rows, .kept = rows, .scratch = casts.recipe.measures_first ? kF32 : 0};
+}
+
+Cast CellNumbers::cast_columnwise(std::int64_t cols) const {
+  if (!casts.recipe.activation_scales) return {};
+  const Bytes columns = orientations(casts.recipe.activation_scales, shape.tokens, cols).columnwise;
+  // Blocks along columns are cast from dequantized values; everything else is transposed.
+  return {.both = columns, .kept = columns, .scratch = casts.recipe.per_tensor ? 0 : plain(cols)};
 }
 
 Cast CellNumbers::cast_weight_rowwise(std::int64_t out, std::int64_t in) const {

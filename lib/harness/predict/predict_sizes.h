@@ -52,9 +52,10 @@ struct RecipeNumbers {
   bool orientations_differ = false;    ///< column-wise data of weights is not the transpose of row-wise data
   ScaleRows gathered_rowwise = {};     ///< scales that are gathered with the row-wise data of a weight
   ScaleRows gathered_columnwise = {};  ///< the same for the column-wise data, if orientations differ
-  bool per_tensor = false;             ///< one scale per tensor, which both orientations share
-  bool measures_first = false;         ///< the measured amax, f32, lives until its tensor is cast
-  bool histories = false;              ///< x, W and dY of every product have a scale and an amax history, f32
+  Bytes (*sent_scales)(std::int64_t cols) = nullptr;  ///< scales of a row in eight bits that travels to experts
+  bool per_tensor = false;                            ///< one scale per tensor, which both orientations share
+  bool measures_first = false;                        ///< the measured amax, f32, lives until its tensor is cast
+  bool histories = false;  ///< x, W and dY of every product have a scale and an amax history, f32
   AttentionNumbers attention = {};
 };
 
@@ -192,6 +193,7 @@ struct ShapeNumbers {
   Bytes reduced;               ///< bytes of an element of gradients while ranks add them up
   std::int64_t context_ranks;  ///< ranks that split every sequence between them
   std::int64_t expert_ranks;   ///< ranks that have the experts of a mixture between them
+  bool fp8_dispatch;           ///< what travels to them is cast before, if anything is cast
   std::int64_t tokens;         ///< tokens of this rank
   std::int64_t seq;            ///< tokens of an entire sequence
   std::int64_t hidden, heads, kv_heads, head_dim, ffn;
@@ -284,6 +286,8 @@ struct CellNumbers {
   /// The first forward's change of `tensors` histories that are held together; `keeps_old`: something holds the old
   /// ones.
   Schedule resized_histories(std::int64_t tensors, bool keeps_old) const;
+  /// What the product for the weight reads of a matrix that came row-wise, made in `scratch` bytes more.
+  Cast cast_columnwise(std::int64_t cols) const;
   /// A cast to row-wise data only, which attention uses on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;
   /// A cast of a weight to row-wise data only.

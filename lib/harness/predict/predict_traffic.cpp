@@ -51,7 +51,8 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
       const Exchanges &of_forward = layer.*forward, of_backward = backward != nullptr ? layer.*backward : Exchanges{};
       const std::int64_t times = count * micro_batches;
       sum += {.calls = times * (layer.forwards * of_forward.calls + of_backward.calls),
-              .bytes = times * (layer.forwards * of_forward.bytes + of_backward.bytes)};
+              .bytes = times * (layer.forwards * of_forward.bytes + of_backward.bytes),
+              .scales = times * (layer.forwards * of_forward.scales + of_backward.scales)};
     });
     return sum;
   };
@@ -66,6 +67,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
           {"traffic.all_reduce_bytes", reductions.bytes},
           {"traffic.ring_exchange_bytes", ring.bytes},
           {"traffic.all_to_all_bytes", to_experts.bytes},
+          {"traffic.all_to_all_scale_bytes", to_experts.scales},
           // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
           // parameters, or two if other ranks shard its experts than its other parameters; the root has one of either.
           {"traffic.collectives", passes * (gathers + 1) * (cell.shape.expert_ranks > 1 ? 2 : 1) + root_passes * 2 +
