@@ -87,6 +87,7 @@ Casts::Casts(const CellConfig& cell, std::string_view recipe, bool exact)
   hybrid_ = options.fp8_format ? *options.fp8_format == "hybrid" : per_tensor;
   attention_backward_ = attention_ && cell.training.fp8_attention_backward;
   exchanges_ = attention_backward_ && cell.training.fp8_mha && scaling_ == Scaling::kDelayed;
+  sends_ = cell.training.fp8_dispatch && cell.expert_parallel > 1 && scaling_ != Scaling::kNone;
   history_length_ = static_cast<std::size_t>(options.amax_history_length.value_or(1024));
   most_recent_ = options.amax_algorithm.value_or("max") == "most_recent";
   margin_ = static_cast<int>(options.margin.value_or(0));
@@ -146,6 +147,14 @@ Operand Casts::cast(const std::string& place, Role role, const Matrix& x) {
   Operand out{std::move(by_rows), through(x, cast)};
   if (scaling_ == Scaling::kBlock) out.unit = 1.0;
   return out;
+}
+
+Operand Casts::received(Role role, Matrix rows, const Operand& like) const {
+  if (scaling_ == Scaling::kDelayed) return {rows, rows, like.unit};
+  BlockCast cast{.format = format_of(role), .block_cols = 1, .scale = scale_, .epsilon = epsilon_};
+  cast.block_rows = scaling_ == Scaling::kBlock ? 128 : 32;
+  Matrix by_columns = through(in_stored_type(rows), cast);
+  return {std::move(rows), std::move(by_columns), like.unit};
 }
 
 Casts::History& Casts::history(const std::string& place, Role role) {

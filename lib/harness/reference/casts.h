@@ -86,6 +86,11 @@ class Casts {
   std::int64_t rows_of_group() const;
   /// Casts `x` to eight bits and back. `place` names the matrix, for its amax history.
   Operand cast(const std::string& place, Role role, const Matrix& x);
+  /// True if tokens, and gradients of outputs, are cast before they travel to other ranks' experts.
+  bool sends_eight_bits() const { return sends_ && !exact_ && !in_plain_layer_; }
+  /// The operand of which another rank cast the rows: `like` with `rows` in place of its rows. Blocks along columns are
+  /// cast here from the values that came, in the stored type.
+  Operand received(Role role, Matrix rows, const Operand& like) const;
   /// The largest magnitudes of the matrices that the runtime cast in this step, by place. A tensor's scale follows from
   /// the runtime's if that is close enough: two correct steps differ in the order of FP32 additions, so the same
   /// element of both may be a step or two of the stored type apart, and another scale makes every value of the tensor
@@ -135,6 +140,7 @@ class Casts {
   bool attention_ = false;
   bool attention_backward_ = false;
   bool exchanges_ = false;
+  bool sends_ = false;
   Format storage_;
   Scaling scaling_ = Scaling::kNone;
   ScaleRule scale_ = ScaleRule::kFloat;

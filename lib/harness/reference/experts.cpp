@@ -205,8 +205,8 @@ void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
 
 /// Each expert multiplies its rows, of matrices each of which is cast as one. A rank's experts have a part of the rows
 /// of the weight.
-Value Model::experts_linear(const std::string& name, const Matrix& x, const std::vector<std::int64_t>& begins) {
-  const Operand input = casts_.cast(name + " input", Role::kInput, x);
+Model::OperandValue Model::experts_linear(const std::string& name, const Operand& input,
+                                          const std::vector<std::int64_t>& begins) {
   const Matrix& all = parameters_->at(name + ".weight");
   const std::int64_t own_rows = all.rows / expert_parts_.parts, first_row = own_rows * expert_parts_.part;
   const Operand weight = casts_.cast(name + " weight", Role::kWeight, rows_of(all, first_row, own_rows));
@@ -216,15 +216,14 @@ Value Model::experts_linear(const std::string& name, const Matrix& x, const std:
     const auto at = static_cast<std::size_t>(e);
     return rows_of(matrix, begins[at], begins[at + 1] - begins[at]);
   };
-  Matrix y(x.rows, outputs);
+  Matrix y(input.by_rows.rows, outputs);
   for (std::int64_t e = 0; e < experts; ++e)
     put_rows(product_of(input, rows_of_expert(input.by_rows, e), weight, rows_of(weight.by_rows, e * outputs, outputs),
                         true),
              begins[static_cast<std::size_t>(e)], y);
   return {casts_.stored(std::move(y)), [this, name, input, weight, begins, experts, outputs, first_row,
-                                        all_rows = all.rows, rows_of_expert](const Matrix& grad) {
-            const Operand cast = casts_.cast(name + " gradient", Role::kGradient, grad);
-            Matrix grad_x(grad.rows, input.by_rows.cols), grad_weight(all_rows, weight.by_rows.cols);
+                                        all_rows = all.rows, rows_of_expert](const Operand& cast) {
+            Matrix grad_x(cast.by_rows.rows, input.by_rows.cols), grad_weight(all_rows, weight.by_rows.cols);
             for (std::int64_t e = 0; e < experts; ++e) {
               const auto at = static_cast<std::size_t>(e);
               if (begins[at] == begins[at + 1]) continue;
@@ -257,17 +256,32 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
          has_seen ? &seen->second : nullptr, choices);
   weigh(product(n, transposed(router)), choices);
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
-  Value first = experts_linear(name + ".fc1", rows_of_experts(expert_parts_, grouping, of_choices(choices, n, false)),
-                               grouping.begins);
+  // What travels is cast before or after it.
+  const auto arrived = [this, name, grouping](const std::string& place, Role role, const Matrix& sent,
+                                              const auto& row_of_each_choice) {
+    const std::string full = name + place;
+    if (!casts_.sends_eight_bits())
+      return casts_.cast(full, role, rows_of_experts(expert_parts_, grouping, row_of_each_choice(sent)));
+    const Operand cast = casts_.cast(full, role, sent);
+    return casts_.received(role, rows_of_experts(expert_parts_, grouping, row_of_each_choice(cast.by_rows)), cast);
+  };
+  const OperandValue first = experts_linear(
+      name + ".fc1",
+      arrived(".fc1 input", Role::kInput, n, [&](const Matrix& tokens) { return of_choices(choices, tokens, false); }),
+      grouping.begins);
   Value active = activation(first.value);
-  Value second = experts_linear(name + ".fc2", active.value, grouping.begins);
+  const OperandValue second =
+      experts_linear(name + ".fc2", casts_.cast(name + ".fc2 input", Role::kInput, active.value), grouping.begins);
   const Matrix outputs = rows_of_own_choices(expert_parts_, grouping, second.value, choices.count());
   Matrix y = casts_.stored(of_tokens(choices, outputs, true));
-  Value mlp = chained({std::move(first), std::move(active), std::move(second)});
-  return {std::move(y), [=, this, &router, normed = std::move(normed), mlp = std::move(mlp)](const Matrix& grad) {
+  return {std::move(y), [=, this, &router, normed = std::move(normed), active = std::move(active)](const Matrix& grad) {
             const Matrix sent = casts_.stored(of_choices(choices, grad, true));
+            const Operand came =
+                arrived(".fc2 gradient", Role::kGradient, sent, [](const Matrix& rows) { return rows; });
+            const Matrix of_first = active.backward(second.backward(came));
             const Matrix back = rows_of_own_choices(
-                expert_parts_, grouping, mlp.backward(rows_of_experts(expert_parts_, grouping, sent)), choices.count());
+                expert_parts_, grouping, first.backward(casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first)),
+                choices.count());
             const Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
             const Matrix grad_logits = casts_.stored(logit_gradient(choices, outputs, grad, experts));
             gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));

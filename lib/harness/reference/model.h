@@ -112,8 +112,13 @@ class Model {
   Value layernorm_mlp(const std::string& name, const Matrix& x);
   // A mixture of experts (experts.cpp).
   Value expert_mlp(const std::string& name, const Matrix& x);
+  /// A product whose input and gradient are operands.
+  struct OperandValue {
+    Matrix value;
+    std::function<Matrix(const Operand&)> backward;
+  };
   /// `begins`: the first row of each expert, and the end of the last one.
-  Value experts_linear(const std::string& name, const Matrix& x, const std::vector<std::int64_t>& begins);
+  OperandValue experts_linear(const std::string& name, const Operand& input, const std::vector<std::int64_t>& begins);
   /// RMSNorm of every head of Q and of K.
   Value qk_norm(const std::string& name, const Matrix& qkv);
   Value rotary(const Matrix& qkv);
