@@ -183,6 +183,7 @@ struct TrainingConfig {
   bool fp8_attention = false;              ///< attention's matrix products in FP8 (recipes that support it)
   bool fp8_attention_backward = true;      ///< false: backward of FP8 attention computes in 16 bits
   bool fp8_mha = false;                    ///< with fp8_attention: eight-bit tensors between it and the linear layers
+  bool fp8_dispatch = false;               ///< tokens and gradients that travel to experts are cast before
   bool cache_weights = false;              ///< eight-bit copies of 16-bit weights live on, and are cast once in a step
   /// full: recompute layers' activations in backward; selective: except the results of matrix products and attention;
   /// selective_alternate: except the results of attention and of every second product, from the first on.

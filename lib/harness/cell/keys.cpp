@@ -369,6 +369,10 @@ std::vector<Key> make_keys() {
       toggle("training.fp8_mha",
              "true: Q, K and V enter FP8 attention in eight bits, and its output and gradients leave it in eight bits",
              kTraining<&T::fp8_mha>),
+      toggle("training.fp8_dispatch",
+             "true: tokens, and in backward gradients, are cast before they travel to the ranks that have their "
+             "experts, and scales of blocks travel with them (DeepSeek-V3, DeepEP); what travels back has 16 bits",
+             kTraining<&T::fp8_dispatch>),
       choice("training.fp8_sums",
              "how cpu sums products of linear layers in FP8; tensor_core: with the 13 fraction bits of a Hopper tensor "
              "core; a GPU and other products ignore this key",

@@ -54,7 +54,9 @@ constexpr std::array kMetrics{
            "bytes that all ranks send around their ring in a step: keys, values and their gradients, scales included"},
     Metric{"traffic.all_to_all_bytes", "B", kLess, true,
            "bytes that ranks send to the ranks that have the experts, and back, in a step: tokens, outputs and their "
-           "gradients"},
+           "gradients, scales included"},
+    Metric{"traffic.all_to_all_scale_bytes", "B", kLess, true,
+           "bytes of scales that ranks send to the ranks that have the experts in a step"},
     Metric{"traffic.collectives", "1", kLess, true, "collectives in a step"},
 
     Metric{"host.pre_forward_ns", "ns", kLess, false,
@@ -190,12 +192,14 @@ using Gates = GroupGate[];
 constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
                                 {.metric = "memory.unbalanced_bytes"},
                                 {.metric = "memory.retained_bytes", .of_before = false}};
-constexpr Gates kTrafficGates = {{.metric = "traffic.all_gather_bytes", .predicted = true, .applies = is_sharded},
-                                 {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = is_sharded},
-                                 {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = is_sharded},
-                                 {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = is_sharded},
-                                 {.metric = "traffic.all_to_all_bytes", .predicted = true, .applies = exchanges_tokens},
-                                 {.metric = "traffic.collectives", .predicted = true, .applies = is_sharded}};
+constexpr Gates kTrafficGates = {
+    {.metric = "traffic.all_gather_bytes", .predicted = true, .applies = is_sharded},
+    {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = is_sharded},
+    {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = is_sharded},
+    {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = is_sharded},
+    {.metric = "traffic.all_to_all_bytes", .predicted = true, .applies = exchanges_tokens},
+    {.metric = "traffic.all_to_all_scale_bytes", .predicted = true, .applies = exchanges_tokens},
+    {.metric = "traffic.collectives", .predicted = true, .applies = is_sharded}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults",
      .of_before = false,

@@ -45,6 +45,7 @@ CellConfig as_bf16(CellConfig cell) {
   training.last_layers_bf16 = none.last_layers_bf16;
   training.fp8_attention_backward = none.fp8_attention_backward;
   training.fp8_mha = none.fp8_mha;
+  training.fp8_dispatch = none.fp8_dispatch;
   return cell;
 }
 

@@ -199,6 +199,7 @@ void measure_traffic(const TrainingRun& run, ProcessGroup* world, ArmResult& res
   put_figure("traffic.all_reduce_bytes", bytes(CollectiveKind::kAllReduce));
   put_figure("traffic.ring_exchange_bytes", bytes(CollectiveKind::kRingExchange));
   put_figure("traffic.all_to_all_bytes", bytes(CollectiveKind::kAllToAll));
+  put_figure("traffic.all_to_all_scale_bytes", of.of(CollectiveKind::kAllToAll).scale_bytes);
   put_figure("traffic.collectives", collectives);
   // Every rank counts the full arrays of the collectives in which it is.
   put_of_all_ranks(figures, [](const std::string&) { return false; }, false, world, result);

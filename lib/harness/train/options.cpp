@@ -75,6 +75,7 @@ ModelOptions model_options(const CellConfig& cell) {
   config.seq = seq_of_rank(cell);
   config.fp8_attention_backward = cell.training.fp8_attention_backward;
   config.fp8_mha = cell.training.fp8_mha;
+  config.fp8_dispatch = cell.training.fp8_dispatch;
   return {.layer = cell.model.layer,
           .layers = cell.model.layers,
           .config = config,
