@@ -93,7 +93,7 @@ struct Travel {
   std::int64_t all_ranks;  ///< rows that all ranks send
   Bytes counts;            ///< the numbers of choices of all ranks, by expert
   Bytes sent;
-  Bytes scale;  ///< of the full tensor
+  Bytes scale;  ///< the one of the full tensor
   Bytes cast_tokens, cast_choices;
 };
 

@@ -11,7 +11,7 @@ namespace fp8lab::closed_form {
 struct Exchanges {
   std::int64_t calls = 0;
   Bytes bytes = 0;
-  Bytes scales = 0;  ///< of `bytes`, if they are counted apart
+  Bytes scales = 0;  ///< bytes among them that are counted apart
 
   Exchanges& operator+=(const Exchanges& other) {
     calls += other.calls;

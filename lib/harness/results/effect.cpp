@@ -38,7 +38,7 @@ constexpr Phrase kPhrases[] = {
     {"traffic.all_reduce_bytes", "all-reduced in a step"},
     {"traffic.ring_exchange_bytes", "exchanged around the ring in a step"},
     {"traffic.all_to_all_bytes", "sent to experts and back in a step"},
-    {"traffic.all_to_all_scale_bytes", "of scales sent to experts in a step"},
+    {"traffic.all_to_all_scale_bytes", "sent to experts in a step as scales"},
     {"traffic.collectives", "collectives in a step"},
     {"host.pre_forward_allocations", "heap allocations before the first kernel"},
     {"host.pre_forward_quantizer_copies", "quantizer copies before the first kernel"},

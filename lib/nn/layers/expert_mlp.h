@@ -35,9 +35,10 @@ namespace fp8lab {
 ///
 /// With fp8_dispatch tokens, and in backward the gradients of outputs times their weights, are cast before they travel,
 /// as DeepSeek-V3 does: each token once, each gradient once for each choice. Casts along rows have the same bits before
-/// and after the way (EightBitRows says why), so forward and the gradients of inputs do not change. The gradients of
+/// and after the way (see EightBitRows), so forward and the gradients of inputs do not change. The gradients of
 /// weights read casts along columns. Of blocks the receiver makes these from the rows that came, which rounds twice
-/// (LinearCore::backward()). Outputs and the gradients of inputs travel back in the layer's type. A recipe whose scales
+/// (LinearCore::backward()); under scales that are powers of two this changes only values that are subnormal in one of
+/// both casts. Outputs and the gradients of inputs travel back in the layer's type. A recipe whose scales
 /// follow from a tensor's own amax is refused: a product reads one scale, and each sender has another.
 ///
 /// Saves x, the row statistics, n, the routing and the grouping (under expert

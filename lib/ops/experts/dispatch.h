@@ -45,7 +45,7 @@ Tensor send_to_experts(Device& device, ProcessGroup& ranks, const ExchangedRows&
 struct EightBitRows {
   QuantFormat format;
   Tensor data;    ///< [choices, columns]
-  Tensor scales;  ///< of blocks: [choices, blocks of a row]; of the full tensor: f32 [1]
+  Tensor scales;  ///< [choices, blocks of a row], or f32 [1] for the full tensor
 };
 /// From tokens, cast row-wise, to their choices, sorted by expert. Throws Error if a scale of the full tensor follows
 /// from its own amax.

@@ -41,7 +41,7 @@ std::vector<RowGroup> read_groups(Device& device, const GroupedRows& grouped, st
 /// The tokens of `x` in the rows of their choices, times the weights if given; rows of padding are 0. Without weights
 /// `x` may have any type: its elements are moved.
 Tensor permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
-/// The same without weights, into `out`: as many rows as there are sources, any strides, and the type of `x`.
+/// The same without weights, into `out`: a row for each source, any strides, and the type of `x`.
 void permute_into(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& out);
 /// The sum of each token's rows, times the weights if given.
 Tensor unpermute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights, HolderId holder);
