@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "comm/process_groups.h"
+#include "ops/quantize.h"
+#include "recipe/recipe.h"
 #include "reference/test_data.h"
 #include "support/dense.h"
 #include "support/error_of.h"
@@ -124,6 +127,77 @@ TEST(Dispatch, OnShapesAlone_MovesTheSameBytes) {
                   (TrafficCount{.collectives = 2, .payload_bytes = 2 * 4 * kTokens * kChoices * kColumns * 4}));
       },
       false);
+}
+
+constexpr std::int64_t kWide = 256;
+constexpr float kScale = 5.0f;
+
+QuantFormat format_of(const char* recipe) { return make_recipe(recipe).activation; }
+
+/// Row-wise, under one scale on all ranks if the format has one.
+QuantizedTensor cast_rows(Device& device, const Tensor& x, const QuantFormat& format) {
+  Quantizer quantizer{.format = format, .holder = support::anyone(device)};
+  if (format.amax_source == AmaxSource::kHistory)
+    quantizer.scale = support::make_tensor(device, {1}, DType::kF32, {kScale});
+  return quantize(device, x, quantizer);
+}
+
+/// Tokens of this rank, of which every block of 32 columns has a magnitude of its own.
+Tensor tokens_of(Device& device, int rank) {
+  std::vector<float> values;
+  for (std::int64_t t = 0; t < kTokens; ++t)
+    for (std::int64_t j = 0; j < kWide; ++j) {
+      const auto draw = reference::scramble(static_cast<std::uint64_t>((rank * kTokens + t) * kWide + j));
+      const auto binade = static_cast<int>((t + j / 32 * 3 + rank) % 11);
+      values.push_back(std::ldexp(1.0f + static_cast<float>(draw % 1024) / 512.0f, binade - 5));
+    }
+  return support::make_tensor(device, {kTokens, kWide}, DType::kBF16, values);
+}
+
+/// Scales that travel with a row.
+TrafficCount expected_traffic(const QuantFormat& format, int ranks) {
+  const std::int64_t rows = ranks * kTokens * kChoices;
+  // A byte for 32 columns, or 4 for 128.
+  const std::int64_t scales = format.per_tensor() ? 0 : kWide / 32;
+  return {.collectives = 1, .payload_bytes = rows * kWide, .scale_bytes = rows * scales};
+}
+
+// A cast of rows commutes with their way: every row arrives with its own scales, whichever rank sent it.
+TEST(Dispatch, RowsInEightBitsArriveAsIfTheyWereCastAfterTheWay) {
+  for (const char* recipe : {"delayed", "block", "mxfp8"})
+    for (const int ranks : {1, 2, 4})
+      on_ranks(ranks, [&](ProcessGroup& world) {
+        const auto device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
+        const HolderId anyone = support::anyone(*device);
+        const QuantFormat format = format_of(recipe);
+        const GroupedRows chosen = sent_by(*device, world.rank()).chosen;
+        const Tensor tokens = tokens_of(*device, world.rank()), choices = permute(*device, tokens, chosen, {}, anyone);
+        const ExchangedRows exchanged = exchange_counts(*device, world, chosen, 4, anyone, "mlp");
+        const QuantizedTensor expected =
+            cast_rows(*device, send_to_experts(*device, world, exchanged, choices, anyone, "mlp"), format);
+        const std::vector<EightBitRows> sent{permute(*device, cast_rows(*device, tokens, format), chosen, anyone),
+                                             eight_bit_rows(*device, cast_rows(*device, choices, format), anyone)};
+        for (const EightBitRows& rows : sent) {
+          world.reset_traffic();
+          const QuantizedTensor there = send_to_experts(*device, world, exchanged, rows, anyone, "mlp");
+          const std::string text = std::string(recipe) + ", rank " + std::to_string(world.rank());
+          EXPECT_EQ(world.traffic().of(CollectiveKind::kAllToAll), expected_traffic(format, ranks)) << text;
+          EXPECT_TRUE(device->read_bytes(there.rowwise().data) == device->read_bytes(expected.rowwise().data)) << text;
+          const auto values = [&](const QuantizedTensor& q) {
+            return device->read(dequantize(*device, q.rowwise_operand(), DType::kF32, anyone));
+          };
+          EXPECT_EQ(values(there), values(expected)) << text;
+        }
+      });
+}
+
+TEST(Dispatch, OfAScaleThatFollowsFromOneRanksRows_IsRefused) {
+  const std::string error = support::error_of([] {
+    const auto device = open_device("cpu");
+    const QuantizedTensor cast = cast_rows(*device, tokens_of(*device, 0), format_of("current"));
+    eight_bit_rows(*device, cast, support::anyone(*device));
+  });
+  EXPECT_TRUE(error.starts_with("send_to_experts: a scale that follows from the rows of one rank")) << error;
 }
 
 TEST(Dispatch, RanksThatDoNotDivideTheExpertsAreRefused) {
