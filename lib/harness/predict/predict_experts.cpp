@@ -118,20 +118,19 @@ struct Experts {
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
         grouping(chosen + grouping_of(cell, travel)),
-        fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated, false, {.x = travel.eight_bits}),
-        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden, false, {.grad_y = travel.eight_bits}),
-        outputs(travel.of_choices(fc2.plain_y)) {
-    fc1.lost_x = {};  // its gradient is returned in high precision
-  }
+        fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated),
+        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden),
+        outputs(travel.of_choices(fc2.plain_y)),
+        received(travel.there(of_choices(cell).cast_rowwise(cell.shape.hidden).both) +
+                 of_choices(cell).cast_columnwise(cell.shape.hidden).schedule()) {}
 
   Bytes saved() const {
-    return norm.statistics + n + chosen + weights + grouping + saved_x1() + fc1.saved_weight() + fc1.plain_y +
+    return norm.statistics + n + chosen + weights + grouping + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y +
            fc2.saved_x() + fc2.saved_weight() + outputs;
   }
-  Bytes saved_x1() const { return travel.eight_bits ? fc1.exchanged_x : fc1.saved_x(); }
   /// The operand of the first product, from tokens.
   Schedule operand() const {
-    if (travel.eight_bits) return travel.sent_tokens() + travel.there(fc1.exchanged_x);
+    if (travel.eight_bits) return travel.sent_tokens() + received;
     return allocate(travel.of_choices(fc1.plain_x)) + travel.there(fc1.plain_x) +
            (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{});
   }
@@ -142,11 +141,11 @@ struct Experts {
            travel.back(fc2.plain_y) + allocate(n);
   }
   Schedule backward(bool consuming) const {
-    const Schedule there =
-        travel.eight_bits ? travel.sent_gradients() + travel.there(fc2.grad_y.both) : travel.there(fc2.plain_y);
+    const Schedule there = travel.eight_bits ? travel.sent_gradients() + received : travel.there(fc2.plain_y);
     const Schedule permuted = allocate(outputs) + allocate(weights) + release(consuming ? n : 0) + there;
-    const Schedule experts = fc2.backward() + fc1.make_gradient() + release(fc2.plain_x) + fc1.backward_making() +
-                             travel.back(fc1.plain_x) + allocate(n) + release(travel.of_choices(fc1.plain_x));
+    const Schedule experts = (travel.eight_bits ? fc2.backward_received() : fc2.backward()) + fc1.make_gradient() +
+                             release(fc2.plain_x) + fc1.backward_making() + travel.back(fc1.plain_x) + allocate(n) +
+                             release(travel.of_choices(fc1.plain_x));
     const Schedule of_router = allocate(grad_logits) + release(weights) + allocate(n) + release(n) +
                                allocate(router.unsharded, Owner::kGradients) +
                                release(added_router, Owner::kGradients) + release(grad_logits);
@@ -163,7 +162,8 @@ struct Experts {
   Bytes chosen;    ///< numbers of experts
   Bytes grouping;  ///< the row of each choice, and grouping_of()
   Product fc1, fc2;
-  Bytes outputs;  ///< the outputs of experts, a row for each choice
+  Bytes outputs;      ///< the outputs of experts, a row for each choice
+  Schedule received;  ///< rows in eight bits come, and get their orientation along columns
 };
 
 }  // namespace

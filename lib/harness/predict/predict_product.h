@@ -34,8 +34,9 @@ struct Product {
                    : Schedule{}),
         y(made(cell, exchanged.y, out)),
         grad_x(made(cell, exchanged.grad_x, in)),
-        completed_grad_y(exchanged.grad_y ? cell.cast_columnwise(out) : Cast{}),
-        completed_x(exchanged.x ? cell.cast_columnwise(in) : Cast{}),
+        completed(cell.casts.any_orientation
+                      ? 0
+                      : cell.shape.tokens * ((exchanged.grad_y ? out : 0) + (exchanged.x ? in : 0))),
         weight(weight_parameter(cell, cell.shape.matrices * out, in)),
         quantizes_again(cell.casts.operands && cell.sharding.sharded && cell.decisions.requantize_in_backward &&
                         !weight.computes_as_kept && !keeps_copy),
@@ -120,6 +121,8 @@ struct Product {
   /// The bytes that multiply() leaves for backward of the weight.
   Bytes saved_weight() const { return saved_copy + saved_scale; }
   Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
+  /// Backward, if the gradient of the output comes in eight bits, in all orientations.
+  Schedule backward_received() const { return backward_from({}, false); }
   /// Backward, if make_gradient() made the gradient of the output.
   Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
 
@@ -132,8 +135,7 @@ struct Product {
   Bytes exchanged_x;   ///< x, if it comes in eight bits
   Schedule lost_x;     ///< zeros replace the gradient of x
   Schedule y, grad_x;  ///< schedules of the results of products, whichever type they have
-  /// Column-wise orientations of what came in eight bits, made for the gradient of the weight.
-  Cast completed_grad_y, completed_x;
+  Bytes completed;     ///< transposes of what came in eight bits, made for the gradient of the weight
   ParameterNumbers weight;
   bool quantizes_again;  ///< forward's copy of the weight lives only for its product, and backward makes another
   Cast copy;             ///< the cast copy of the weight, for one pass or for both
@@ -181,12 +183,11 @@ struct Product {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
     const Schedule products = cast_weight + grad_x + release(quantizes_again ? copy.both : 0) +
-                              release(cleared, Owner::kGathered) + lost_x + completed_grad_y.schedule() +
-                              completed_x.schedule() + allocate(weight.unsharded, Owner::kGradients) +
-                              release(added_weight, Owner::kGradients);
+                              release(cleared, Owner::kGathered) + lost_x + allocate(completed) +
+                              allocate(weight.unsharded, Owner::kGradients) + release(added_weight, Owner::kGradients);
     const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;
-    const Schedule casts_released = release(grad_y.both + completed_grad_y.both + completed_x.both);
+    const Schedule casts_released = release(grad_y.both + completed);
     if (!grad_y_comes_cast) return bias_gradient + cast_gradient + gradient_released + products + casts_released;
     const Bytes decoded = has_bias ? plain_y : 0;
     return allocate(decoded) + bias_gradient + release(decoded) + products + casts_released;

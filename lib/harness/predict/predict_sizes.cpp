@@ -310,7 +310,7 @@ Cast CellNumbers::cast_rowwise(std::int64_t cols) const {
 }
 
 Cast CellNumbers::cast_columnwise(std::int64_t cols) const {
-  if (!casts.recipe.activation_scales) return {};
+  if (!casts.recipe.activation_scales || phase.evaluates) return {};
   const Bytes columns = orientations(casts.recipe.activation_scales, shape.tokens, cols).columnwise;
   // Blocks along columns are cast from dequantized values; everything else is transposed.
   return {.both = columns, .kept = columns, .scratch = casts.recipe.per_tensor ? 0 : plain(cols)};

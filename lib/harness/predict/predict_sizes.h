@@ -286,7 +286,7 @@ struct CellNumbers {
   /// The first forward's change of `tensors` histories that are held together; `keeps_old`: something holds the old
   /// ones.
   Schedule resized_histories(std::int64_t tensors, bool keeps_old) const;
-  /// What the product for the weight reads of a matrix that came row-wise, made in `scratch` bytes more.
+  /// The column-wise orientation of a matrix that came row-wise.
   Cast cast_columnwise(std::int64_t cols) const;
   /// A cast to row-wise data only, which attention uses on every architecture.
   Cast cast_rowwise(std::int64_t cols) const;

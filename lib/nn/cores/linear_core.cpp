@@ -206,20 +206,34 @@ QuantizedTensor LinearCore::cast_gradient(Runtime& runtime, const Tensor& grad_y
   return cast_rows(runtime, backward_scales_, kGradOutput, grad_y);
 }
 
-void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand, const char* what) const {
+Operand LinearCore::received_input(Runtime& runtime, QuantizedTensor rows) const {
+  return received(runtime, std::move(rows), "input by columns");
+}
+
+Operand LinearCore::received_gradient(Runtime& runtime, QuantizedTensor rows) const {
+  return received(runtime, std::move(rows), "gradient by columns");
+}
+
+Operand LinearCore::received(Runtime& runtime, QuantizedTensor rows, const char* what) const {
   Device& device = runtime.device;
-  const QuantFormat& format = operand.format();
-  if (operand.columnwise() || reads_rowwise_transposed(device.arch(), format)) return;
+  const QuantFormat format = rows.format();
+  if (runtime.mode == Runtime::Mode::kEvaluating) return {.quantized = std::move(rows)};
   if (format.columnwise_is_transpose()) {
-    operand.columnwise() = make_columnwise(device, operand, runtime.workspace(name_));
-    return;
+    complete(runtime, rows);
+  } else {
+    const Tensor values = dequantize(device, rows.rowwise_operand(), weight_->spec.dtype, runtime.workspace(name_));
+    rows.columnwise() = quantize(device, values,
+                                 {.format = format,
+                                  .orientations = {.rowwise = false, .columnwise = true},
+                                  .holder = device.holder(HolderKind::kWorkspace, name_, what)})
+                            .columnwise();
   }
-  const Tensor values = dequantize(device, operand.rowwise_operand(), weight_->spec.dtype, runtime.workspace(name_));
-  operand.columnwise() = quantize(device, values,
-                                  {.format = format,
-                                   .orientations = {.rowwise = false, .columnwise = true},
-                                   .holder = device.holder(HolderKind::kWorkspace, name_, what)})
-                             .columnwise();
+  return {.quantized = std::move(rows)};
+}
+
+void LinearCore::complete(Runtime& runtime, QuantizedTensor& operand) const {
+  if (operand.columnwise() || reads_rowwise_transposed(runtime.device.arch(), operand.format())) return;
+  operand.columnwise() = make_columnwise(runtime.device, operand, runtime.workspace(name_));
 }
 
 Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
@@ -246,15 +260,12 @@ Gradient LinearCore::backward(Runtime& runtime, Operand grad_y, Restored& saved,
   copy.reset();
   hooks_->after_backward_reads(*weight_);
   if (x_came_quantized) hooks_->before_return(runtime, grad_x, dtype);
-  if (came_quantized) complete(runtime, grad.quantized, "gradient by columns");
-  const bool saved_eight_bits = saved.has(x) && !saved.tensor(x);
-  const bool completes_x = saved_eight_bits && !saved.quantized(x).columnwise();
-  if (saved_eight_bits) complete(runtime, saved.quantized(x), "input by columns");
+  if (came_quantized) complete(runtime, grad.quantized);
+  if (saved.has(x) && !saved.tensor(x)) complete(runtime, saved.quantized(x));
   weight_->accumulate(device, weight_gradient(device, {.a = grad.columnwise(device.arch()),
                                                        .b = columnwise_of(saved, x, device.arch()),
                                                        .out_dtype = weight_->spec.dtype,
                                                        .holder = weight_->grad_holder}));
-  if (completes_x) saved.quantized(x).drop_columnwise();
   return grad_x;
 }
 

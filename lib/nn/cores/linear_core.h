@@ -50,21 +50,23 @@ class LinearCore {
   /// `x`. `keeps_copy`: if the weight is quantized for this pass, the copy is returned even if the weight is sharded.
   Forward forward(Runtime& runtime, Operand x, bool keeps_copy = false);
 
-  /// Casts row-wise what another rank multiplies: rows of its input, after begin_forward(), or rows of the gradient of
-  /// its output. The amax counts here. Operands that ranks cast so come quantized to forward() and backward(). Only
-  /// under a quantizing recipe.
+  /// Casts row-wise what other ranks multiply: rows of their inputs, after begin_forward(), or rows of the gradients of
+  /// their outputs. The amax counts here. Only under a quantizing recipe.
   QuantizedTensor cast_input(Runtime& runtime, const Tensor& x) const;
   QuantizedTensor cast_gradient(Runtime& runtime, const Tensor& grad_y) const;
+  /// What other ranks cast so, as an operand for forward() or backward(). Products read the rows as they came. The
+  /// column-wise orientation, for the gradient of the weight, is made here: the transposed bytes or, if blocks have
+  /// other scales along columns, a cast of the dequantized rows in the layer's type.
+  Operand received_input(Runtime& runtime, QuantizedTensor rows) const;
+  Operand received_gradient(Runtime& runtime, QuantizedTensor rows) const;
 
   /// True if backward() uses the amax of `grad_y`.
   bool measures_gradient() const;
   /// Returns the gradient of x; accumulates the gradients of the parameters. `x_came_quantized`: forward's input came
-  /// in eight bits. `grad_y` is in high precision, with or without its amax, or quantized row-wise. Of what came
-  /// row-wise the product for the weight reads a column-wise orientation that is made here: the transposed bytes or, if
-  /// blocks have other scales along columns, a cast of the dequantized values in the layer's type. Entry `x` of `saved`
-  /// is forward's operand. Entry `weight` is forward's SavedWeight. Without a copy the parameter is read, so that the
-  /// module keeps nothing alive; if it is in high precision and the recipe quantizes, it is quantized again, only for
-  /// the gradient of x.
+  /// in eight bits. `grad_y` is in high precision, with or without its amax, or quantized row-wise. Entry `x` of
+  /// `saved` is forward's operand. Entry `weight` is forward's SavedWeight. Without a copy the parameter is read, so
+  /// that the module keeps nothing alive; if it is in high precision and the recipe quantizes, it is quantized again,
+  /// only for the gradient of x.
   Gradient backward(Runtime& runtime, Operand grad_y, Restored& saved, std::size_t x, std::size_t weight,
                     bool x_came_quantized = false);
 
@@ -102,9 +104,10 @@ class LinearCore {
   /// Casts the product as it is made or, without fused quantization, from a copy in FP32.
   QuantizedTensor cast_product(Runtime& runtime, GemmInputs product, const RoleScales& scales, int role) const;
   void accumulate_bias(Runtime& runtime, const Tensor& grad_y);
+  Operand received(Runtime& runtime, QuantizedTensor rows, const char* what) const;
   QuantizedTensor cast_rows(Runtime& runtime, const RoleScales& scales, int role, const Tensor& x) const;
   /// Makes the column-wise orientation of an operand that came quantized row-wise, unless products read it transposed.
-  void complete(Runtime& runtime, QuantizedTensor& operand, const char* what) const;
+  void complete(Runtime& runtime, QuantizedTensor& operand) const;
 
   std::string name_;
   const Recipe& recipe_;

@@ -121,8 +121,8 @@ Operand ExpertMlp::tokens_to_experts(Runtime& runtime, const Rows& rows, const T
   Device& device = runtime.device;
   if (!sends_eight_bits(runtime))
     return {.plain = to_experts(runtime, rows, permute(device, n, rows.chosen, {}, holder), holder)};
-  EightBitRows of_choices = permute(device, fc1_.cast_input(runtime, n), rows.chosen, holder);
-  return send(runtime, rows, std::move(of_choices), holder);
+  EightBitRows sent = permute(device, fc1_.cast_input(runtime, n), rows.chosen, holder);
+  return fc1_.received_input(runtime, send(runtime, rows, std::move(sent), holder));
 }
 
 Operand ExpertMlp::gradients_to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const {
@@ -131,12 +131,11 @@ Operand ExpertMlp::gradients_to_experts(Runtime& runtime, const Rows& rows, Tens
   of_choices = {};
   EightBitRows sent = eight_bit_rows(runtime.device, cast, holder);
   cast.clear();
-  return send(runtime, rows, std::move(sent), holder);
+  return fc2_.received_gradient(runtime, send(runtime, rows, std::move(sent), holder));
 }
 
-Operand ExpertMlp::send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const {
-  return {.quantized = send_to_experts(runtime.device, *runtime.expert_group, rows.exchanged, std::move(of_choices),
-                                       holder, name_)};
+QuantizedTensor ExpertMlp::send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const {
+  return send_to_experts(runtime.device, *runtime.expert_group, rows.exchanged, std::move(of_choices), holder, name_);
 }
 
 Tensor ExpertMlp::to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const {

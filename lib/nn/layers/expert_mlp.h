@@ -37,9 +37,9 @@ namespace fp8lab {
 /// as DeepSeek-V3 does: each token once, each gradient once for each choice. Casts along rows have the same bits before
 /// and after the way (see EightBitRows), so forward and the gradients of inputs do not change. The gradients of
 /// weights read casts along columns. Of blocks the receiver makes these from the rows that came, which rounds twice
-/// (LinearCore::backward()); under scales that are powers of two this changes only values that are subnormal in one of
-/// both casts. Outputs and the gradients of inputs travel back in the layer's type. A recipe whose scales
-/// follow from a tensor's own amax is refused: a product reads one scale, and each sender has another.
+/// (LinearCore::received_input()); under scales that are powers of two this changes only values that are subnormal in
+/// one of both casts. Outputs and the gradients of inputs travel back in the layer's type. A recipe whose scales follow
+/// from a tensor's own amax is refused: a product reads one scale, and each sender has another.
 ///
 /// Saves x, the row statistics, n, the routing and the grouping (under expert
 /// parallelism all ranks' counts and the grouping of what arrived too), the first product's input, the copy of W1, the
@@ -67,7 +67,7 @@ class ExpertMlp final : public Module {
   /// The rows of own experts: of tokens `n`, and of the gradients of their outputs, a row for each choice.
   Operand tokens_to_experts(Runtime& runtime, const Rows& rows, const Tensor& n, HolderId holder) const;
   Operand gradients_to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const;
-  Operand send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const;
+  QuantizedTensor send(Runtime& runtime, const Rows& rows, EightBitRows of_choices, HolderId holder) const;
   Tensor to_experts(Runtime& runtime, const Rows& rows, Tensor of_choices, HolderId holder) const;
   /// The way back to rows of choices.
   Tensor from_experts(Runtime& runtime, const Rows& rows, Tensor of_experts, HolderId holder) const;
