@@ -137,7 +137,7 @@ TEST(ExpertParallel, CastsBeforeTheWayChangeOnlyCastsAlongColumns) {
       else
         EXPECT_TRUE(same) << c.recipe << ", " << name;
     }
-    if (c.same_experts) EXPECT_EQ(same_experts, *c.same_experts) << c.recipe;
+    EXPECT_EQ(same_experts, c.same_experts.value_or(same_experts)) << c.recipe;
   }
 }
 
