@@ -60,6 +60,22 @@ TEST(UnreadKeys, OptionsOfAnotherRecipe_AreRefused) {
                   "`training.recipe_options.margin` has no effect: recipe mxfp8 does not read it, delayed does"));
 }
 
+TEST(UnreadKeys, EightBitsToExperts_NeedACastOfWhichTheReceiverKnowsTheScale) {
+  const auto errors = [](const std::string& recipe) {
+    return errors_of(
+        "model: {layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, experts: 4, top_k: 2}\n"
+        "ranks: 2\nexpert_parallel: 2\ntraining: {fp8_dispatch: true, recipe: " +
+        recipe + "}\n" + kMeta);
+  };
+  EXPECT_TRUE(has(errors("bf16"), "`training.fp8_dispatch` has no effect: recipe bf16 does not read it"))
+      << errors("bf16");
+  EXPECT_TRUE(has(errors("current"),
+                  "`training.fp8_dispatch` has no effect: under `current` each sender has a scale of its own, and a "
+                  "product reads one; remove it, or write `recipe: delayed`, `block` or `mxfp8`"))
+      << errors("current");
+  for (const char* recipe : {"delayed", "mxfp8"}) EXPECT_EQ(errors(recipe), "");
+}
+
 TEST(UnreadKeys, AKeyThatNeedsAKeyWithoutEffect_HasNoneEither) {
   const std::string errors = errors_of(
       "model: {layer: linear, hidden: 64, seq: 32}\n"
