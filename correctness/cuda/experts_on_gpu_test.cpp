@@ -200,6 +200,29 @@ TEST_F(ExpertsOnGpu, RowsMoveWithTheirBits) {
     }
 }
 
+// As bytes, which may be the bits of numbers that are none; to rows of any strides, as scales have them.
+TEST_F(ExpertsOnGpu, RowsInEightBitsAndTheirScalesMoveAsTheyAre) {
+  for (const RowSizes& s : kRowSizes) {
+    const BothGroups groups = group(choices(kEveryChoice[0], s.tokens, s.choices, s.experts), s.experts, s.multiple);
+    const std::int64_t rows = groups[0].sources.numel();
+    for (const DType dtype : {DType::kE4M3, DType::kE5M2, DType::kE8M0, DType::kF32, DType::kI64})
+      for (const Layout layout : kLayouts)
+        for (const bool by_columns : {false, true}) {
+          const Matrix in = matrix(dtype, s.tokens, s.cols, layout).scrambled(3);
+          const Matrix out = by_columns ? matrix(dtype, s.cols, rows, layout).scrambled(4)
+                                        : matrix(dtype, rows, s.cols, layout).scrambled(4);
+          both_.launch(&KernelTable::permute, [&](std::size_t side) {
+            return PermuteArgs{.in = in[side],
+                               .sources = groups[side].sources.view(),
+                               .choices = s.choices,
+                               .weights = {},
+                               .out = by_columns ? out[side].transposed() : out[side]};
+          });
+          EXPECT_EQ(out.difference(), "") << name(dtype) << ' ' << s.cols << ", layout " << static_cast<int>(layout);
+        }
+  }
+}
+
 TEST_F(ExpertsOnGpu, SumsOfChoicesHaveTheSameBits) {
   for (const RowSizes& s : kRowSizes)
     for (const Choice choice : kEveryChoice) {

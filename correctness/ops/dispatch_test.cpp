@@ -167,21 +167,23 @@ TEST(Dispatch, RowsInEightBitsArriveAsIfTheyWereCastAfterTheWay) {
   for (const char* recipe : {"delayed", "block", "mxfp8"})
     for (const int ranks : {1, 2, 4})
       on_ranks(ranks, [&](ProcessGroup& world) {
-        const auto device = open_device("cpu", {.memory = {.capacity_bytes = 0, .poison = true}});
+        const auto device = open_device(support::test_device(),
+                                        {.rank = world.local_rank(), .memory = {.capacity_bytes = 0, .poison = true}});
+        const std::unique_ptr<ProcessGroup> group = world.for_device(*device);
         const HolderId anyone = support::anyone(*device);
         const QuantFormat format = format_of(recipe);
         const GroupedRows chosen = sent_by(*device, world.rank()).chosen;
         const Tensor tokens = tokens_of(*device, world.rank()), choices = permute(*device, tokens, chosen, {}, anyone);
-        const ExchangedRows exchanged = exchange_counts(*device, world, chosen, 4, anyone, "mlp");
+        const ExchangedRows exchanged = exchange_counts(*device, *group, chosen, 4, anyone, "mlp");
         const QuantizedTensor expected =
-            cast_rows(*device, send_to_experts(*device, world, exchanged, choices, anyone, "mlp"), format);
+            cast_rows(*device, send_to_experts(*device, *group, exchanged, choices, anyone, "mlp"), format);
         const std::vector<EightBitRows> sent{permute(*device, cast_rows(*device, tokens, format), chosen, anyone),
                                              eight_bit_rows(*device, cast_rows(*device, choices, format), anyone)};
         for (const EightBitRows& rows : sent) {
-          world.reset_traffic();
-          const QuantizedTensor there = send_to_experts(*device, world, exchanged, rows, anyone, "mlp");
+          group->reset_traffic();
+          const QuantizedTensor there = send_to_experts(*device, *group, exchanged, rows, anyone, "mlp");
           const std::string text = std::string(recipe) + ", rank " + std::to_string(world.rank());
-          EXPECT_EQ(world.traffic().of(CollectiveKind::kAllToAll), expected_traffic(format, ranks)) << text;
+          EXPECT_EQ(group->traffic().of(CollectiveKind::kAllToAll), expected_traffic(format, ranks)) << text;
           EXPECT_TRUE(device->read_bytes(there.rowwise().data) == device->read_bytes(expected.rowwise().data)) << text;
           const auto values = [&](const QuantizedTensor& q) {
             return device->read(dequantize(*device, q.rowwise_operand(), DType::kF32, anyone));

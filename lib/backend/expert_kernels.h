@@ -39,8 +39,7 @@ struct GroupRowsArgs {
 };
 
 /// out(r, .) = weight * in(sources[r] / K, .) with the weight of choice sources[r]; 0 for rows of padding. Without weights
-/// elements are moved as they are, whatever their type, and rows of padding have zero bytes. cuda moves f32, f16 and bf16
-/// only, so that scenarios refuse `fp8_dispatch` there.
+/// elements are moved as they are, whatever their type, and rows of padding have zero bytes.
 struct PermuteArgs {
   MatrixView in;             ///< [tokens, columns]
   MatrixView sources;        ///< i32 [rows, 1]

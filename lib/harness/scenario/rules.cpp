@@ -231,10 +231,6 @@ Broken broken_expert_parallel_rule(const CellConfig& cell) {
     return BrokenRule{"training.quantized_weights",
                       "weights of experts that ranks have between them are in 16 or 32 bits; remove it, or "
                       "`expert_parallel`"};
-  if (cell.training.fp8_dispatch && cell.device == "cuda")
-    return BrokenRule{"training.fp8_dispatch",
-                      "cuda has no kernel that moves rows in eight bits to experts; write `device: cpu` or "
-                      "`device: meta`, or remove it"};
   return std::nullopt;
 }
 

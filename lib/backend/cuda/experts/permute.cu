@@ -16,13 +16,15 @@ constexpr int kUnroll = 2;  ///< runs of a row that a thread has at once
 template <bool Wide>
 inline constexpr int kWidth = Wide ? kRunWidth : 1;
 
-/// Threads along a row and rows per block: short rows share a block.
-template <bool Wide>
-dim3 block_of(std::int64_t cols) {
-  const std::int64_t runs = (cols + kWidth<Wide> - 1) / kWidth<Wide>;
+/// Threads along a row of so many runs, and rows per block: short rows share a block.
+dim3 block_of_runs(std::int64_t runs) {
   unsigned across = 8;
   while (across < kThreads && across * kUnroll < runs) across *= 2;
   return dim3(across, kThreads / across);
+}
+template <bool Wide>
+dim3 block_of(std::int64_t cols) {
+  return block_of_runs((cols + kWidth<Wide> - 1) / kWidth<Wide>);
 }
 unsigned blocks_of(std::int64_t rows, const dim3& block) {
   return static_cast<unsigned>((rows + block.y - 1) / block.y);
@@ -57,11 +59,89 @@ __device__ __forceinline__ void store_runs(const float (&values)[kUnroll][kWidth
   for (int u = 0; u < kUnroll; ++u) store_run<Type, Wide>(values[u], to, row, col + u * step, cols - col - u * step);
 }
 
+/// Rows that are moved as they are. Strides and columns count words.
+struct Movement {
+  const std::byte* in;
+  std::int64_t in_row;
+  std::int64_t in_col;
+  std::byte* out;
+  std::int64_t out_row;
+  std::int64_t out_col;
+  Numbers sources;
+  std::uint32_t choices;
+  std::int64_t rows;
+  std::int64_t cols;
+};
+
+template <class Word>
+__global__ void __launch_bounds__(kThreads) move_rows_kernel(const Movement args) {
+  const std::int64_t row = own_row();
+  if (row >= args.rows) return;
+  const std::int32_t source = args.sources.at(row, 0);
+  const std::uint32_t token = source < 0 ? 0 : static_cast<std::uint32_t>(source) / args.choices;
+  const Word* const from = reinterpret_cast<const Word*>(args.in) + token * args.in_row;
+  Word* const to = reinterpret_cast<Word*>(args.out) + row * args.out_row;
+  const std::int64_t step = blockDim.x;
+  for (std::int64_t col = threadIdx.x; col < args.cols; col += kUnroll * step) {
+    Word words[kUnroll] = {};
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (source >= 0 && col + u * step < args.cols) words[u] = from[(col + u * step) * args.in_col];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u)
+      if (col + u * step < args.cols) to[(col + u * step) * args.out_col] = words[u];
+  }
+}
+
+template <class Word>
+void move_words(const Movement& args, cudaStream_t stream) {
+  const dim3 block = block_of_runs(args.cols);
+  move_rows_kernel<Word><<<blocks_of(args.rows, block), block, 0, stream>>>(args);
+  cuda_check_launch("move_rows_kernel");
+}
+
+/// True if the rows of a matrix consist of words of 16 bytes.
+bool holds_words(const MatrixView& view) {
+  constexpr std::int64_t kWord = sizeof(uint4);
+  const auto size = static_cast<std::int64_t>(size_bytes(view.dtype));
+  return (view.cols == 1 || view.col_stride == 1) && view.cols * size % kWord == 0 &&
+         (view.rows == 1 || view.row_stride * size % kWord == 0) &&
+         reinterpret_cast<std::uintptr_t>(view.data) % kWord == 0;
+}
+
+void move_rows(const PermuteArgs& args, cudaStream_t stream) {
+  Movement moved{.in = args.in.data,
+                 .in_row = args.in.row_stride,
+                 .in_col = args.in.col_stride,
+                 .out = args.out.data,
+                 .out_row = args.out.row_stride,
+                 .out_col = args.out.col_stride,
+                 .sources = numbers(args.sources),
+                 .choices = static_cast<std::uint32_t>(args.choices),
+                 .rows = args.out.rows,
+                 .cols = args.out.cols};
+  const auto size = static_cast<std::int64_t>(size_bytes(args.out.dtype));
+  if (holds_words(args.in) && holds_words(args.out)) {
+    const std::int64_t of_word = static_cast<std::int64_t>(sizeof(uint4)) / size;
+    moved.in_row /= of_word;
+    moved.out_row /= of_word;
+    moved.cols /= of_word;
+    moved.in_col = moved.out_col = 1;
+    return move_words<uint4>(moved, stream);
+  }
+  switch (size) {
+    case 1: return move_words<std::uint8_t>(moved, stream);
+    case 2: return move_words<std::uint16_t>(moved, stream);
+    case 4: return move_words<std::uint32_t>(moved, stream);
+    default: return move_words<std::uint64_t>(moved, stream);
+  }
+}
+
 struct Permutation {
   Elements in;
   Numbers sources;
   std::uint32_t choices;
-  Floats weights;  ///< data null: none
+  Floats weights;
   Elements out;
   std::int64_t rows;
   std::int64_t cols;
@@ -73,14 +153,13 @@ __global__ void __launch_bounds__(kThreads) permute_kernel(const Permutation arg
   if (row >= args.rows) return;
   const std::int32_t source = args.sources.at(row, 0);
   const std::uint32_t token = source < 0 ? 0 : static_cast<std::uint32_t>(source) / args.choices;
-  const bool weighted = args.weights.data != nullptr && source >= 0;
   const float weight =
-      weighted ? args.weights.at(token, static_cast<std::uint32_t>(source) - token * args.choices) : 1.0f;
+      source < 0 ? 0.0f : args.weights.at(token, static_cast<std::uint32_t>(source) - token * args.choices);
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * kWidth<Wide>;
   for (std::int64_t col = threadIdx.x * kWidth<Wide>; col < args.cols; col += kUnroll * step) {
     float values[kUnroll][kWidth<Wide>] = {};
-    if (source >= 0) load_runs<Wide, Type>(args.in, token, col, step, args.cols, values);
-    if (weighted) {
+    if (source >= 0) {
+      load_runs<Wide, Type>(args.in, token, col, step, args.cols, values);
 #pragma unroll
       for (int u = 0; u < kUnroll; ++u)
 #pragma unroll
@@ -237,6 +316,8 @@ void dispatch(const MatrixView& a, const MatrixView& b, const Launch& launch) {
 
 void permute(const PermuteArgs& args, ExecContext& context) {
   if (args.out.numel() == 0) return;
+  const cudaStream_t stream = cuda_context(context).stream();
+  if (args.weights.data == nullptr) return move_rows(args, stream);
   const Permutation permutation{.in = elements(args.in),
                                 .sources = numbers(args.sources),
                                 .choices = static_cast<std::uint32_t>(args.choices),
@@ -244,7 +325,6 @@ void permute(const PermuteArgs& args, ExecContext& context) {
                                 .out = elements(args.out),
                                 .rows = args.out.rows,
                                 .cols = args.out.cols};
-  const cudaStream_t stream = cuda_context(context).stream();
   dispatch(args.in, args.out, [&]<bool Wide, int Type>() {
     const dim3 block = block_of<Wide>(permutation.cols);
     permute_kernel<Wide, Type><<<blocks_of(permutation.rows, block), block, 0, stream>>>(permutation);
