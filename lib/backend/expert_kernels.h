@@ -38,8 +38,8 @@ struct GroupRowsArgs {
   MatrixView begins;   ///< i32 [experts + 1, 1]
 };
 
-/// out(r, .) = weight * in(sources[r] / K, .) with the weight of choice sources[r]; 0 for rows of padding. Without weights
-/// elements are moved as they are, whatever their type, and rows of padding have zero bytes.
+/// out(r, .) = weight * in(sources[r] / K, .) with the weight of choice sources[r]; 0 for rows of padding. Without
+/// weights elements are moved as they are, whatever their type, and rows of padding have zero bytes.
 struct PermuteArgs {
   MatrixView in;             ///< [tokens, columns]
   MatrixView sources;        ///< i32 [rows, 1]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Transformer Engine on the shapes of the own benchmarks, under their row names and in Google Benchmark's JSON.
 
-Usage: transformer_engine.py [--rounds N] [--filter TEXT] [--out FILE]
+Usage: te.py [--rounds N] [--filter TEXT] [--out FILE]
 
 Rows of bench_layer (a TransformerLayer in the form of Llama-3 8B, `any_order` as the library runs by default), of
 bench_quantize_gpu (casts by the recipes' quantizers), of bench_elementwise (norms and SwiGLU, also with casts) and of
