@@ -410,6 +410,25 @@ TEST(Reference, FindsNoFaultInLanguageModelsOfSeveralLayers) {
     }
 }
 
+// In FP32 sums make all the noise, and a softmax over large logits multiplies it.
+TEST(Reference, FindsNoFaultUnderLargeLogitsInFp32) {
+  CellConfig cell = support::small_cell("bf16", "llama");
+  cell.model.hidden = 64;
+  cell.model.heads = 4;
+  cell.model.ffn = 96;
+  cell.model.seq = 32;
+  cell.model.init_std = 0.4;
+  cell.training.param_dtype = "f32";
+  cell.training.optimizer = "none";
+  cell.measure = {"reference"};
+  for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    cell.training.seed = seed;
+    const ArmResult result = measure_arm(cell, Arm::kAfter);
+    EXPECT_EQ(result.metrics.at("reference.faults").value, 0.0)
+        << "seed " << seed << ": " << result.metrics.at("reference.faults").reason;
+  }
+}
+
 // Seeds at which a correct runtime and the reference part: by ties in the first moments of eight bits, by 3 % in the
 // largest gradient of an attention's logits, in a layer in BF16 next to one in eight bits, by one rounded weight of a
 // norm, and by one token that dominates a tenth of a weight's rows.

@@ -32,6 +32,13 @@ Matrix logits(const Matrix& q, const Matrix& k) {
   return s;
 }
 
+/// The largest sum of the magnitudes that a logit adds up: its roundings are steps of this.
+double largest_terms(Matrix q, Matrix k) {
+  for (Matrix* of : {&q, &k})
+    for (double& value : of->values) value = std::abs(value);
+  return amax_of(logits(q, k));
+}
+
 /// The first key that query `i` sees; its own is the last. A window of 0 has no limit.
 std::int64_t first_seen(std::int64_t i, std::int64_t window) {
   return window == 0 ? 0 : std::max<std::int64_t>(0, i - window + 1);
@@ -138,6 +145,8 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   std::vector<double> sums;
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h) {
+      largest_logit_ = std::max(
+          largest_logit_, largest_terms(head_of(qkv, batch, b, h * dim, dim), head_of(qkv, batch, b, key_of(h), dim)));
       const std::vector<double> of_head = log_sums(logits_of(qkv, b, h), window);
       sums.insert(sums.end(), of_head.begin(), of_head.end());
     }

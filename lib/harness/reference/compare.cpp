@@ -21,7 +21,7 @@ struct Part {
   double bound(const Bounds& bounds) const {
     // magnitude^2 / quartic: how many elements of equal magnitude would vary as much
     const double few = magnitude > 0.0 ? bounds.step * bounds.step * quartic / magnitude : 0.0;
-    const double relative = kFloor * kFloor + bounds.additions * bounds.additions;
+    const double relative = bounds.sums * bounds.sums + bounds.additions * bounds.additions;
     return bounds.share * expected + few + relative * magnitude + bounds.rounding * bounds.rounding;
   }
   double quotient(const Bounds& bounds) const { return distance == 0.0 ? 0.0 : distance / bound(bounds); }

@@ -6,11 +6,15 @@
 
 namespace fp8lab::reference_step {
 
+/// FP32 sums of a few hundred terms, if the rounded step rounds to FP32 only and has next to no noise.
+inline constexpr double kFloor = 0x1p-19;
+
 /// What compare() allows; see there.
 struct Bounds {
   double share;
   double step;
   double rounding = 0.0;
+  double sums = kFloor;    ///< roundings of FP32 sums, relative to the tensor
   double additions = 0.0;  ///< roundings when parts of the tensor are added up, relative to it
   /// The square of each element's noise in the sum of parts, in addition to N. Null: N is all.
   const Matrix* parts = nullptr;
@@ -37,7 +41,7 @@ struct Distance {
 ///   - a runtime that skips quantization is at the exact step: D = N;
 ///   - a runtime that rounds at other places (another scale, mode, format or operand) has noise that is independent of
 ///     the rounded step's: D = N + its own noise, 2 N or more.
-/// The bound is D <= share N + (step |rounded|)^2 / n + (kFloor |rounded|)^2 + rounding^2. By the triangle inequality
+/// The bound is D <= share N + (step |rounded|)^2 / n + (sums |rounded|)^2 + rounding^2. By the triangle inequality
 /// it holds the tensor's own noise |seen - exact| between sqrt(N) (1 - sqrt(share)) and sqrt(N) (1 + sqrt(share)): it
 /// is two-sided.
 ///
@@ -53,6 +57,9 @@ struct Distance {
 /// The last term is for a vector, of which few elements decide, that is the difference or the sum of larger numbers: an
 /// update of weights, or a sum over tokens that cancel. These are rounded to steps of their own size, `rounding` at
 /// most, and one may fall to the other side.
+///
+/// In FP32 the roundings of Q and K move a logit of attention by two steps of the magnitudes that it adds up, and so
+/// its exponential, relative to it.
 ///
 /// A gradient over several ranks or micro-batches is added up in the stored type. Each addition rounds by at most half
 /// a step of the sum so far; n independent ones by sqrt(n) of these: `additions`, relative to |rounded|.
@@ -78,7 +85,5 @@ inline constexpr double kBF16Steps = 0x1p-6;
 inline constexpr double kF32Steps = 0x1p-22;
 inline constexpr double kMostOfOne = 1.0 / kNoiseShare;
 inline constexpr double kDeviations = 5.0;
-/// FP32 sums of a few hundred terms, if the rounded step rounds to FP32 only and has next to no noise.
-inline constexpr double kFloor = 0x1p-19;
 
 }  // namespace fp8lab::reference_step

@@ -256,6 +256,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   parameters_ = &parameters;
   gradients_.clear();
   largest_terms_.clear();
+  largest_logit_ = 0.0;
   const Layer layer = kLayers.at(cell_.model.layer);
   const bool language = is_language_model(cell_);
   std::vector<Value> values;
@@ -289,6 +290,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   casts_.end_backward();
   step.gradients = std::move(gradients_);
   step.largest_terms = std::move(largest_terms_);
+  step.largest_logit = largest_logit_;
   return step;
 }
 

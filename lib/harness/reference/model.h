@@ -41,6 +41,7 @@ struct Step {
   Matrix output;
   NamedMatrices gradients;
   std::map<std::string, double> largest_terms;  ///< in gradients that are sums over tokens: of vectors
+  double largest_logit = 0.0;                   ///< in attention; its terms are added up as magnitudes
   Matrix embedded;                              ///< only for a language model
   std::vector<Matrix> layer_outputs;
   std::vector<Matrix> layer_gradients;  ///< gradients of each layer's output, as what follows it computes them
@@ -155,6 +156,7 @@ class Model {
   SequenceParts expert_parts_;
   NamedMatrices gradients_;
   std::map<std::string, double> largest_terms_;
+  double largest_logit_ = 0.0;
 };
 
 }  // namespace fp8lab::reference_step

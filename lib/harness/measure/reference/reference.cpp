@@ -111,6 +111,8 @@ class Comparison {
     }
     const reference_step::Step exact = exact_.run(x, target, before, layers, share),
                                rounded = rounded_.run(x, target, before, layers, share);
+    for (const double logit : of_all_ranks(world_, std::vector{rounded.largest_logit}, "largest logits"))
+      bounds_.saw_logit(logit);
     // What follows a layer's output or gradient starts from the runtime's, so these are judged here.
     // A language model's embedding, last norm and head have no eight bits under any recipe.
     const Bounds plain = bounds_.with(reference_step::kIndependentShare);

@@ -20,8 +20,11 @@ Bounds StepBounds::of_layer(std::size_t layer) const {
   const TrainingConfig& training = cell_.training;
   const bool casts =
       quantized_ && number >= training.first_layers_bf16 && number < cell_.model.layers - training.last_layers_bf16;
-  if (!casts) return with(reference_step::kIndependentShare);
-  return with(is_language_model(cell_) ? reference_step::kRepeatedShare : reference_step::kNoiseShare);
+  Bounds out = with(!casts                     ? reference_step::kIndependentShare
+                    : is_language_model(cell_) ? reference_step::kRepeatedShare
+                                               : reference_step::kNoiseShare);
+  if (in_f32_) out.sums += largest_logit_ * std::ldexp(1.0, -reference_step::kF32.fraction);
+  return out;
 }
 
 Bounds StepBounds::of_gradient(const std::string& name, double largest_term) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 
 #include "harness/cell/cell.h"
@@ -14,6 +15,8 @@ class StepBounds {
   StepBounds(const CellConfig& cell, bool quantized)
       : cell_(cell), quantized_(quantized), in_f32_(cell.training.param_dtype == ParamDType::kF32) {}
 
+  /// Step::largest_logit of a rank.
+  void saw_logit(double largest) { largest_logit_ = std::max(largest_logit_, largest); }
   reference_step::Bounds with(double share, double rounding = 0.0) const;
   /// Bounds of what comes out of a layer, forward or backward.
   reference_step::Bounds of_layer(std::size_t layer) const;
@@ -29,6 +32,7 @@ class StepBounds {
   const CellConfig& cell_;
   bool quantized_;
   bool in_f32_;
+  double largest_logit_ = 0.0;
 };
 
 }  // namespace fp8lab
