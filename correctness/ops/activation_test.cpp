@@ -125,12 +125,13 @@ TEST_F(ActivationEdges, RefusalsNameTheArgumentAndTheRule) {
             "activation_backward: grad_y is f32 [2, 8] and x is f32 [2, 8]; grad_y must be [2, 4]");
 }
 
-// Every 61st float between the last that underflows and the first that overflows, of both signs.
+// Every 61st float between the last that underflows and the largest exponent, of both signs.
 TEST(Elementary, ExponentialIsWithinTwoUlps) {
   double worst_ulps = 0.0;
   for (const std::uint32_t sign : {0u, 0x80000000u})
     for (std::uint32_t bits = 0; bits < 0x42B17218u; bits += 61) {
       const float x = float_from_bits(sign | bits);
+      if (x > kLargestExponent) break;
       const double exact = std::exp(double{x});
       if (exact < double{std::numeric_limits<float>::min()}) continue;
       const double ulp = std::ldexp(1.0, std::ilogb(exact) - 23);
@@ -141,19 +142,29 @@ TEST(Elementary, ExponentialIsWithinTwoUlps) {
   EXPECT_GT(worst_ulps, 0.4);  // the comparison does measure errors
 }
 
-TEST(Elementary, ExponentialUnderflowsAndOverflowsAtTheEndsOfItsRange) {
+TEST(Elementary, ExponentialAtTheEndsOfItsRange) {
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exponential(0.0f), 1.0f);
   EXPECT_EQ(exponential(-0.0f), 1.0f);
-  EXPECT_EQ(exponential(89.0f), infinity);
-  EXPECT_EQ(exponential(infinity), infinity);
+  EXPECT_EQ(exponential(89.0f), exponential(kLargestExponent));
+  EXPECT_EQ(exponential(infinity), exponential(kLargestExponent));
   EXPECT_EQ(exponential(-105.0f), 0.0f);
   EXPECT_EQ(exponential(-infinity), 0.0f);
-  EXPECT_TRUE(std::isnan(exponential(std::nanf(""))));
+  for (const std::uint32_t nan : {0x7FC00000u, 0x7FFFFFFFu, 0x7F800001u, 0xFFC00001u})
+    EXPECT_TRUE(std::isnan(exponential(float_from_bits(nan))));
   EXPECT_NEAR(double{exponential(-100.0f)}, std::exp(-100.0), 0x1p-149);  // subnormal
   EXPECT_EQ(sigmoid(-90.0f), 0.0f);
   EXPECT_EQ(sigmoid(0.0f), 0.5f);
   EXPECT_EQ(sigmoid(90.0f), 1.0f);
+}
+
+TEST(Elementary, TermsOfSumsAreExponentialsThatDoNotVanish) {
+  for (std::uint32_t bits = 0x80000000u; bits <= 0xC2AE0000u; bits += 6101) {
+    const float x = float_from_bits(bits);
+    ASSERT_EQ(exponential_term(x), exponential(x)) << x;
+  }
+  EXPECT_EQ(exponential_term(0.0f), 1.0f);
+  EXPECT_EQ(exponential_term(-std::numeric_limits<float>::infinity()), exponential(-87.0f));
 }
 
 // Every 61st normal float, and the floats next to 1, at which the logarithm vanishes.

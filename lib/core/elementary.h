@@ -5,8 +5,9 @@
 #include "core/float_bits.h"
 
 // Elementary functions made of only correctly rounded operations, so that every machine, every vector width and every
-// GPU (compiled without contraction) computes the same bits. libm is not used: its results differ between versions and
-// processors, and loops around its calls are not vectorised.
+// GPU (compiled without contraction) computes the same bits. Of libm only fma() is used, and only if the instruction
+// set has none: libm's other results differ between versions and processors. Hosts compile loops around these functions
+// for sets that have it (backend/cpu/vectorized.h).
 namespace fp8lab {
 
 namespace detail {
@@ -31,58 +32,63 @@ F8_HOST_DEVICE inline float at_most(float x, float high) {
 #endif
 }
 
-/// a * b + c for an exact product a * b, so that the single rounding of the GPU's fma gives the host's bits.
-F8_HOST_DEVICE inline float add_exact_product(float a, float b, float c) {
+/// a * b + c, rounded once.
+F8_HOST_DEVICE inline float fused(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(a, b, c);
 #else
-  return a * b + c;
+  return __builtin_fmaf(a, b, c);
 #endif
 }
 
-inline constexpr float kRounder = 0x1.8p23f;  ///< adding it to x leaves the nearest integer to x in the low bits
+/// Adding it to x leaves the nearest integer to x, plus kBias, in the low bits.
+template <int kBias>
+inline constexpr float kRounder = 0x1.8p23f + static_cast<float>(kBias);
 
-/// exp(x) = series * 2^n, with n = float_bits(shifted) - float_bits(kRounder).
+/// exp(x) = series * 2^n, with n = float_bits(shifted) - float_bits(kRounder<0>); `shifted` holds n + kBias.
 struct PartsOfExponential {
   float series;
   float shifted;
 };
 /// Requires x in [-105, 89] or NaN; the series of a NaN is NaN.
+template <int kBias>
 F8_HOST_DEVICE inline PartsOfExponential parts_of_exponential(float x) {
   constexpr float kLog2E = 0x1.715476p+0f;
-  constexpr float kLn2High = 0x1.62e400p-1f;  // 15 bits: its product with |n| < 2^9 is exact
-  constexpr float kLn2Low = 0x1.7f7d1cp-20f;
-  const float shifted = x * kLog2E + kRounder;
-  const float n = shifted - kRounder;
-  const float r = add_exact_product(-n, kLn2High, x) - n * kLn2Low;
-  // Taylor's series; |r| <= ln(2) / 2 leaves 5e-9 relative.
-  float series = 1.0f / 5040.0f;
-  series = series * r + 1.0f / 720.0f;
-  series = series * r + 1.0f / 120.0f;
-  series = series * r + 1.0f / 24.0f;
-  series = series * r + 1.0f / 6.0f;
-  series = series * r + 0.5f;
-  series = (series * r) * r + r;
-  return {.series = series + 1.0f, .shifted = shifted};
+  constexpr float kLn2High = 0x1.62e400p-1f, kLn2Low = 0x1.7f7d1cp-20f;
+  const float shifted = fused(x, kLog2E, kRounder<kBias>);
+  const float n = shifted - kRounder<kBias>;
+  const float r = fused(-n, kLn2Low, fused(-n, kLn2High, x));
+  // exp(r) = 1 + r + r^2 q(r); the polynomial q leaves 3.1e-9 relative for |r| <= ln(2) / 2, the least that one of its
+  // degree can leave.
+  float series = 0x1.6a23d4p-10f;
+  series = fused(series, r, 0x1.123a20p-7f);
+  series = fused(series, r, 0x1.5558f2p-5f);
+  series = fused(series, r, 0x1.555492p-3f);
+  series = fused(series, r, 0x1.fffffcp-2f);
+  return {.series = fused(fused(series, r, 1.0f), r, 1.0f), .shifted = shifted};
 }
-
 }  // namespace detail
 
-/// exp(x), within 2 ulp if the result is normal. Results may be subnormal; 0 below -105, Inf above 89, NaN for NaN.
+inline constexpr float kLargestExponent = 64.0f;
+
+/// exp(x) for x <= kLargestExponent, within 2 ulp if the result is normal; for larger x as for that. Results may be
+/// subnormal; 0 below -105, NaN for NaN.
 F8_HOST_DEVICE inline float exponential(float x) {
+  // n is in [-152, 93], so that 2^(n + 32) is normal; the product with 2^-32 rounds subnormals.
   const detail::PartsOfExponential parts =
-      detail::parts_of_exponential(detail::at_most(detail::at_least(x, -105.0f), 89.0f));
-  // 2^n is applied as two factors, because n may lie outside the exponents of a normal float.
-  const std::int32_t exponent = static_cast<std::int32_t>(float_bits(parts.shifted) - float_bits(detail::kRounder));
-  const std::int32_t half = exponent >> 1;
-  const float first = float_from_bits(static_cast<std::uint32_t>(half + 127) << 23);
-  const float second = float_from_bits(static_cast<std::uint32_t>(exponent - half + 127) << 23);
-  return (parts.series * first) * second;
+      detail::parts_of_exponential<127 + 32>(detail::at_most(detail::at_least(x, -105.0f), kLargestExponent));
+  return parts.series * float_from_bits(float_bits(parts.shifted) << 23) * 0x1p-32f;
+}
+
+/// exp(x) for x <= 0 as a term of a sum whose largest term is 1: exp(-87) for any x below -87. A NaN gives some number.
+F8_HOST_DEVICE inline float exponential_term(float x) {
+  const detail::PartsOfExponential parts = detail::parts_of_exponential<0>(detail::at_least(x, -87.0f));
+  return float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23));
 }
 
 /// ln(x), within 3 ulp, for a normal x > 0 and Inf; -Inf for 0, NaN below 0 and for NaN.
 F8_HOST_DEVICE inline float logarithm(float x) {
-  constexpr float kLn2High = 0x1.62e400p-1f, kLn2Low = 0x1.7f7d1cp-20f;  // as in exponential()
+  constexpr float kLn2High = 0x1.62e400p-1f, kLn2Low = 0x1.7f7d1cp-20f;  // 15 bits, so that products are exact
   if (!(x > 0.0f)) return x == 0.0f ? float_from_bits(0xFF800000u) : float_from_bits(0x7FC00000u);
   if (x > 0x1.fffffep127f) return x;
   // x = m 2^n with m in [sqrt(1/2), sqrt(2)); ln(m) = 2 artanh(s) with s = (m - 1) / (m + 1), |s| < 0.172. Its series
@@ -118,10 +124,10 @@ F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 /// sigmoid(x). A NaN gives some number, and the caller's product with x makes it NaN again.
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
   // The argument is bounded below by -64, at which exp no longer changes 1 + exp. So n > -126, and a quarter of exp is
-  // computed by adding to the exponent; four times that may be Inf.
-  const PartsOfExponential parts = parts_of_exponential(at_most(at_least(-x, -64.0f), 89.0f));
-  const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23) - (2u << 23));
-  return reciprocal_from_one(add_exact_product(quarter, 4.0f, 1.0f));
+  // normal; four times that may be Inf.
+  const PartsOfExponential parts = parts_of_exponential<-2>(at_most(at_least(-x, -64.0f), 89.0f));
+  const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23));
+  return reciprocal_from_one(fused(quarter, 4.0f, 1.0f));
 }
 
 }  // namespace detail
@@ -136,21 +142,23 @@ namespace detail {
 inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
 inline constexpr float kGeluCubic = 0.044715f;
 
-/// Bounds x to [-12, 12]: beyond that the sigmoid is exactly 0 or 1, and the cube could overflow.
-F8_HOST_DEVICE inline float gelu_bounded(float x) { return at_most(at_least(x, -12.0f), 12.0f); }
+/// sigmoid(2 u). The cube may overflow: the sigmoid is 0 or 1 long before.
+F8_HOST_DEVICE inline float gelu_gate_of(float x) {
+  return sigmoid_of_number(x * fused(x * x, kTwiceSqrtTwoOverPi * kGeluCubic, kTwiceSqrtTwoOverPi));
+}
 
 }  // namespace detail
 
 /// gelu(x) / x. A NaN gives some number.
-F8_HOST_DEVICE inline float gelu_gate(float x) {
-  const float t = detail::gelu_bounded(x);
-  return detail::sigmoid_of_number(detail::kTwiceSqrtTwoOverPi * (t + detail::kGeluCubic * t * t * t));
-}
+F8_HOST_DEVICE inline float gelu_gate(float x) { return detail::gelu_gate_of(x); }
 /// The derivative of gelu.
 F8_HOST_DEVICE inline float gelu_slope(float x) {
-  const float t = detail::gelu_bounded(x);
-  const float gate = gelu_gate(x);
-  return gate + t * gate * (1.0f - gate) * (detail::kTwiceSqrtTwoOverPi * (1.0f + 3.0f * detail::kGeluCubic * t * t));
+  // Beyond 12 the gate is exactly 0 or 1, and x^2 could overflow.
+  const float t = detail::at_most(detail::at_least(x, -12.0f), 12.0f);
+  const float gate = detail::gelu_gate_of(t), bend = t * gate * (1.0f - gate);
+  return detail::fused(
+      bend, detail::fused(t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi),
+      gate);
 }
 
 /// silu(gate) * up; swiglu_gradient() has its derivatives by gate and up, times grad_y.
@@ -161,7 +169,8 @@ struct SwigluGradient {
 };
 F8_HOST_DEVICE inline SwigluGradient swiglu_gradient(float gate, float up, float grad_y) {
   const float s = detail::sigmoid_of_number(gate);
-  return {.gate = grad_y * up * (s + gate * s * (1.0f - s)), .up = grad_y * (gate * s)};
+  const float silu = gate * s;
+  return {.gate = grad_y * up * detail::fused(silu, 1.0f - s, s), .up = grad_y * silu};
 }
 
 // A sum of exponentials that cannot overflow, in one pass over its terms. Order: core/sum_order.h.

@@ -15,7 +15,7 @@ std::size_t first_available() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
     return 0;
-  return __builtin_cpu_supports("avx2") ? 1 : 2;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 2;
 }
 
 }  // namespace

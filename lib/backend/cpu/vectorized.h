@@ -8,7 +8,7 @@ namespace fp8lab::cpu {
 // Flattened, since only what is inlined here is compiled for more than the baseline. A caller with more instructions
 // than its callee may inline it, and the linker never shares these functions, whose `Work` is local to its file.
 template <class Work>
-__attribute__((target("avx2"), flatten)) void run_with_avx2(Work work) {
+__attribute__((target("avx2,fma"), flatten)) void run_with_avx2(Work work) {
   work();
 }
 template <class Work>

@@ -4,6 +4,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/row_sum.h"
 #include "backend/cpu/rows.h"
+#include "backend/cpu/vectorized.h"
 #include "core/elementary.h"
 
 namespace fp8lab::cpu {
@@ -28,19 +29,21 @@ class RowOfExponentials {
 
   /// Adds a term to each of the first `runs` runs' lanes. `x` is overwritten.
   void add(float* x, std::int64_t runs) {
-    alignas(64) float factors[kRuns];
-    for (std::int64_t run = 0; run < runs; ++run) {
-      float maximum = maxima_[run];
-      for (int j = 0; j < kSumRun; ++j) maximum = fp8lab::detail::at_least(x[run * kSumRun + j], maximum);
-      factors[run] = exponential(maxima_[run] - maximum);
-      maxima_[run] = maximum;
-    }
-    for (std::int64_t run = 0; run < runs; ++run)
-      for (int j = 0; j < kSumRun; ++j) {
-        x[run * kSumRun + j] -= maxima_[run];
-        lanes_[run * kSumRun + j] *= factors[run];
+    vectorized([x, runs, lanes = &lanes_[0], maxima = &maxima_[0]] {
+      alignas(64) float factors[kRuns];
+      for (std::int64_t run = 0; run < runs; ++run) {
+        float maximum = maxima[run];
+        for (int j = 0; j < kSumRun; ++j) maximum = fp8lab::detail::at_least(x[run * kSumRun + j], maximum);
+        factors[run] = exponential(maxima[run] - maximum);
+        maxima[run] = maximum;
       }
-    for (std::int64_t lane = 0; lane < runs * kSumRun; ++lane) lanes_[lane] += exponential(x[lane]);
+      for (std::int64_t run = 0; run < runs; ++run)
+        for (int j = 0; j < kSumRun; ++j) {
+          x[run * kSumRun + j] -= maxima[run];
+          lanes[run * kSumRun + j] *= factors[run];
+        }
+      for (std::int64_t lane = 0; lane < runs * kSumRun; ++lane) lanes[lane] += exponential_term(x[lane]);
+    });
   }
 
   /// The sum over the row, whose terms reached the first `runs` runs.
@@ -94,7 +97,9 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& args, ExecContext&) 
     const float log_sum = *at_row(args.log_sums, row);
     const std::int64_t target = target_at(args.targets, row) - col;
     load(args.logits, row, col, count, x);
-    for (std::int64_t j = 0; j < count; ++j) terms[j] = exponential(x[j] - log_sum);
+    vectorized([=] {
+      for (std::int64_t j = 0; j < count; ++j) terms[j] = exponential(x[j] - log_sum);
+    });
     if (target >= 0 && target < count) terms[target] -= 1.0f;
     for (std::int64_t j = 0; j < count; ++j) terms[j] *= factor;
     store(terms, count, args.grad_logits, row, col);
