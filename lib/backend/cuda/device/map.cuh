@@ -90,14 +90,14 @@ void launch_map(const MapArgs<Inputs, Outputs, Op>& args, cudaStream_t stream) {
 
 /// Calls op(in, out, row, col) for runs of FP32 values in[Inputs][Width] that begin at (row, col), and stores
 /// out[Outputs][Width]. All matrices have the shape of outputs[0]. If all are contiguous, they are treated as one long
-/// row: `row` is 0 and `col` is the element's index. Runs are wide if each matrix holds wide runs, else single
-/// elements. `Mixed`: the types that may occur, kRealTypes or kAnyTypes.
+/// row, unless `flatten` is false: `row` is 0 and `col` is the element's index. Runs are wide if each matrix holds wide
+/// runs, else single elements. `Mixed`: the types that may occur, kRealTypes or kAnyTypes.
 template <int Inputs, int Outputs, int Mixed = kRealTypes, class Op>
 void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixView, Outputs>& outputs, const Op& op,
-         CudaContext& context) {
+         CudaContext& context, bool flatten = true) {
   MapArgs<Inputs, Outputs, Op> args{.in = {}, .out = {}, .rows = outputs[0].rows, .cols = outputs[0].cols, .op = op};
   if (args.rows == 0 || args.cols == 0) return;
-  bool contiguous = true, runs = true, same_type = true;
+  bool contiguous = flatten, runs = true, same_type = true;
   const auto see = [&](const MatrixView& view) {
     contiguous = contiguous && view.contiguous();
     runs = runs && holds_runs(view);
@@ -110,9 +110,8 @@ void map(const std::array<MatrixView, Inputs>& inputs, const std::array<MatrixVi
   if (contiguous) {
     args.cols *= args.rows;
     args.rows = 1;
-    const auto flatten = [](Elements& matrix) { matrix.col_stride = 1; };
-    for (Elements& matrix : args.in) flatten(matrix);
-    for (Elements& matrix : args.out) flatten(matrix);
+    for (Elements& matrix : args.in) matrix.col_stride = 1;
+    for (Elements& matrix : args.out) matrix.col_stride = 1;
     // For one long row only the alignment of its beginning matters.
     const auto aligned = [](const MatrixView& view) {
       return reinterpret_cast<std::uintptr_t>(view.data) % static_cast<std::uintptr_t>(run_alignment(view.dtype)) == 0;

@@ -11,7 +11,8 @@ constexpr int kWarps = kSumThreads / 32;
 /// A thread's partial sums of a row, in the order of core/sum_order.h.
 class RunOfExponentials {
  public:
-  /// Adds a term to each partial sum. A factor of 1 changes nothing, so it is left out.
+  /// Adds a term to each partial sum. A factor of 1 changes nothing, so it is left out. A NaN among the terms makes the
+  /// maximum NaN, and with it the factor and all sums.
   __device__ void add(const float (&x)[kSumRun]) {
     float maximum = maximum_;
 #pragma unroll
@@ -23,7 +24,7 @@ class RunOfExponentials {
       maximum_ = maximum;
     }
 #pragma unroll
-    for (int j = 0; j < kSumRun; ++j) lanes_[j] += exponential(x[j] - maximum);
+    for (int j = 0; j < kSumRun; ++j) lanes_[j] += exponential_term(x[j] - maximum);
   }
   __device__ ExponentialSum sum() const { return {.maximum = maximum_, .sum = join_run(lanes_)}; }
 
@@ -125,26 +126,37 @@ struct LogitsGradient {
   template <int Width>
   __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,
                              std::int64_t col) const {
-    const auto factor = static_cast<float>(static_cast<double>(*grad_loss) / static_cast<double>(rows));
+    // Read as a constant, so that a thread divides once for all of its runs.
+    const auto factor = static_cast<float>(static_cast<double>(__ldg(grad_loss)) / static_cast<double>(rows));
     if (flat) {
       row = col / cols;
       col -= row * cols;
     }
-    float log_sum = log_sums[row * log_sum_stride];
-    std::int64_t target = targets[row * target_stride];
-#pragma unroll
-    for (int j = 0; j < Width; ++j, ++col) {
-      if (col == cols) {  // elements beyond the last row are not stored
-        col = 0;
-        if (++row < rows) {
-          log_sum = log_sums[row * log_sum_stride];
-          target = targets[row * target_stride];
-        }
-      }
-      float term = exponential(in[0][j] - log_sum);
-      if (col == target) term -= 1.0f;
-      out[0][j] = term * factor;
+    for (int j = 0; j < Width; row += 1, col = 0) {
+      // Elements beyond the last row are not stored.
+      const bool inside = row < rows;
+      const float log_sum = inside ? log_sums[row * log_sum_stride] : 0.0f;
+      const std::int64_t target = inside ? targets[row * target_stride] - col + j : -1;
+      const std::int64_t end = j + cols - col;
+      if (j == 0 && end >= Width) return part<Width>(in[0], out[0], 0, Width, log_sum, target, factor);
+      const int stop = end < Width ? static_cast<int>(end) : Width;
+      part<Width>(in[0], out[0], j, stop, log_sum, target, factor);
+      j = stop;
     }
+  }
+
+ private:
+  /// Elements `begin` to `end` of a run, which belong to one row; `target` is relative to the run.
+  template <int Width>
+  __device__ static void part(const float (&in)[Width], float (&out)[Width], int begin, int end, float log_sum,
+                              std::int64_t target, float factor) {
+    const int at = target >= 0 && target < Width ? static_cast<int>(target) : -1;
+#pragma unroll
+    for (int j = 0; j < Width; ++j)
+      if (j >= begin && j < end) {
+        const float term = exponential(in[j] - log_sum);
+        out[j] = (j == at ? term - 1.0f : term) * factor;
+      }
   }
 };
 
@@ -174,6 +186,9 @@ void cross_entropy_forward(const CrossEntropyForwardArgs& args, ExecContext& con
 }
 
 void cross_entropy_backward(const CrossEntropyBackwardArgs& args, ExecContext& context) {
+  // Rows whose runs are wide need no division to find a run's row.
+  const bool flat = args.logits.contiguous() && args.grad_logits.contiguous() &&
+                    !(holds_runs(args.logits) && holds_runs(args.grad_logits));
   const LogitsGradient op{.log_sums = floats(args.log_sums),
                           .log_sum_stride = args.log_sums.row_stride,
                           .targets = tokens(args.targets),
@@ -181,8 +196,8 @@ void cross_entropy_backward(const CrossEntropyBackwardArgs& args, ExecContext& c
                           .grad_loss = floats(args.grad_loss),
                           .rows = args.logits.rows,
                           .cols = args.logits.cols,
-                          .flat = args.logits.contiguous() && args.grad_logits.contiguous()};
-  map<1, 1>({args.logits}, {args.grad_logits}, op, cuda_context(context));
+                          .flat = flat};
+  map<1, 1>({args.logits}, {args.grad_logits}, op, cuda_context(context), flat);
 }
 
 }  // namespace fp8lab::cuda
