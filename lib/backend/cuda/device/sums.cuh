@@ -22,13 +22,9 @@ __device__ inline Real join_warp(Real sum) {
   return sum;
 }
 
-/// Adds up the sums of `Warps` warps (a power of two, 8 at most); every thread gets the total. `shared` has room for
-/// one sum per warp and may be reused after the block's next barrier.
+/// The total of the sums that `Warps` warps (a power of two, 8 at most) left in `shared`.
 template <int Warps, class Real>
-__device__ inline Real join_warps(Real sum, Real* shared) {
-  if constexpr (Warps == 1) return sum;
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
-  __syncthreads();
+__device__ inline Real join_warp_sums(const Real* shared) {
   Real sums[Warps];
 #pragma unroll
   for (int warp = 0; warp < Warps; ++warp) sums[warp] = shared[warp];
@@ -37,6 +33,16 @@ __device__ inline Real join_warps(Real sum, Real* shared) {
 #pragma unroll
     for (int warp = 0; warp + distance < Warps; warp += 2 * distance) sums[warp] += sums[warp + distance];
   return sums[0];
+}
+
+/// Adds up the sums of `Warps` warps; every thread gets the total. `shared` has room for one sum per warp and may be
+/// reused after the block's next barrier.
+template <int Warps, class Real>
+__device__ inline Real join_warps(Real sum, Real* shared) {
+  if constexpr (Warps == 1) return sum;
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = sum;
+  __syncthreads();
+  return join_warp_sums<Warps>(shared);
 }
 
 }  // namespace fp8lab::cuda

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/column_parts.h"
 #include "backend/cuda/device/row_ring.cuh"
@@ -27,6 +29,8 @@ struct Backward {
 template <DType Type, int Runs>
 class RowInUse {
  public:
+  static constexpr bool kKept = Runs <= 4;
+
   __device__ void begin(const std::byte* row, int cols) {
     row_ = row;
     if constexpr (kKept) kept_.read(row, cols);
@@ -39,28 +43,34 @@ class RowInUse {
   }
 
  private:
-  static constexpr bool kKept = Runs <= 4;
   const std::byte* row_;
   KeptRow<Type, kKept ? Runs : 1> kept_;
 };
+
+/// Rows that a block processes at a time, behind one barrier: two while the registers hold both.
+template <DType Type, int Runs>
+constexpr int kRowsAtOnce = Runs * size_bytes(Type) <= 4 ? 2 : 1;
 
 // A block processes one part of the rows, so that each thread adds up its columns' gradients of gamma and beta by
 // itself. The ring loads the next rows while it works. Rows of many runs stay in shared memory, because the registers
 // hold the sums.
 template <bool Centred, DType Type, int Runs>
 __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backward args, int stages) {
+  using InUse = RowInUse<Type, Runs>;
+  constexpr int kSums = Centred ? 2 : 1;  // for each row its slope and, for LayerNorm, its offset
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t full[kMostStages];
-  __shared__ float shared[2][2][kSumWarps];  // sums of even and odd rows, for offsets and slopes
+  __shared__ float shared[2][kRowsAtOnce<Type, Runs> * kSums][kSumWarps];  // of even and odd steps
   const int cols = static_cast<int>(args.cols);
   const int row_bytes = cols * static_cast<int>(sizeof(typename Element<Type>::Storage));
   const float count = static_cast<float>(cols);
   const std::int64_t first = blockIdx.x * args.part_rows;
   const std::int64_t end = first + args.part_rows < args.rows ? first + args.part_rows : args.rows;
+  const int height = static_cast<int>(end - first);
   const RowRing ring(slots, full, stages, 2 * row_bytes);
   ring.open();
   const auto fetch = [&](int index) {
-    if (threadIdx.x != 0 || first + index >= end) return;
+    if (threadIdx.x != 0 || index >= height) return;
     const std::byte* const rows[2] = {row_of<Type>(args.x, first + index), row_of<Type>(args.grad_y, first + index)};
     ring.fetch(index, rows);
   };
@@ -69,51 +79,76 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   float gamma[Runs][kSumRun];
   read_vector(args.gamma, cols, gamma);
   float grad_gamma[Runs][kSumRun] = {}, grad_beta[Centred ? Runs : 1][kSumRun] = {};
-  float next_mean = 0.0f, next_rstd = 0.0f;
-  const auto read_statistics = [&](std::int64_t row) {
-    if constexpr (Centred) next_mean = args.mean[row * args.mean_stride];
-    next_rstd = args.rstd[row * args.rstd_stride];
+  constexpr int kRows = kRowsAtOnce<Type, Runs>;
+  float next_mean[kRows] = {}, next_rstd[kRows] = {};
+  const auto read_statistics = [&](int index) {
+#pragma unroll
+    for (int k = 0; k < kRows; ++k) {
+      if (index + k >= height) return;
+      if constexpr (Centred) next_mean[k] = args.mean[(first + index + k) * args.mean_stride];
+      next_rstd[k] = args.rstd[(first + index + k) * args.rstd_stride];
+    }
   };
-  read_statistics(first);
-  for (std::int64_t row = first; row < end; ++row) {
-    const int index = static_cast<int>(row - first);
-    const float mean = next_mean, rstd = next_rstd;
-    if (row + 1 < end) read_statistics(row + 1);
-    const std::byte* const x_row = ring.wait(index);
-    RowInUse<Type, Runs> x_runs, grad_runs;
-    x_runs.begin(x_row, cols);
-    grad_runs.begin(x_row + row_bytes, cols);
-
-    float offsets[kSumRun] = {}, slopes[kSumRun] = {};
-    for_runs<Runs>(cols, [&](int r, int col) {
-      float x[kSumRun], grad_y[kSumRun];
-      x_runs.get(r, col, x);
-      grad_runs.get(r, col, grad_y);
+  read_statistics(0);
+  const auto process = [&]<int Rows>(std::integral_constant<int, Rows>, int index, float(*sums_of_warps)[kSumWarps]) {
+    float mean[Rows], rstd[Rows];
+    InUse x_runs[Rows], grad_runs[Rows];
 #pragma unroll
-      for (int j = 0; j < kSumRun; ++j) {
-        const float scaled = grad_y[j] * gamma[r][j];
-        if constexpr (Centred) offsets[j] += scaled;
-        slopes[j] += scaled * ((x[j] - mean) * rstd);
+    for (int k = 0; k < Rows; ++k) {
+      mean[k] = next_mean[k];
+      rstd[k] = next_rstd[k];
+    }
+    read_statistics(index + Rows);
+#pragma unroll
+    for (int k = 0; k < Rows; ++k) {
+      const std::byte* const x_row = ring.wait(index + k);
+      x_runs[k].begin(x_row, cols);
+      grad_runs[k].begin(x_row + row_bytes, cols);
+    }
+    float lanes[Rows * kSums][kSumRun] = {}, totals[Rows * kSums];
+    for_runs<Runs>(cols, [&](int r, int col) {
+#pragma unroll
+      for (int k = 0; k < Rows; ++k) {
+        float x[kSumRun], grad_y[kSumRun];
+        x_runs[k].get(r, col, x);
+        grad_runs[k].get(r, col, grad_y);
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) {
+          const float scaled = grad_y[j] * gamma[r][j];
+          lanes[k * kSums][j] += scaled * ((x[j] - mean[k]) * rstd[k]);
+          if constexpr (Centred) lanes[k * kSums + 1][j] += scaled;
+        }
       }
     });
-    const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
-    const float slope = join_block(slopes, shared[row & 1][1]) / count;
-    // All threads have passed this row's barriers, so none reads the previous row any more.
-    if (index > 0) fetch(index - 1 + stages);
-    for_runs<Runs>(cols, [&](int r, int col) {
-      float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
-      x_runs.get(r, col, x);
-      grad_runs.get(r, col, grad_y);
+    join_block<Rows * kSums>(lanes, sums_of_warps, totals);
+    // All threads have passed this barrier, so none reads earlier rows in the ring any more, and none reads these if
+    // they are in registers.
 #pragma unroll
-      for (int j = 0; j < kSumRun; ++j) {
-        const float xhat = (x[j] - mean) * rstd;
-        grad_x[j] = rstd * (grad_y[j] * gamma[r][j] - offset - xhat * slope);
-        grad_gamma[r][j] += grad_y[j] * xhat;
-        if constexpr (Centred) grad_beta[r][j] += grad_y[j];
+    for (int k = 0; k < Rows; ++k)
+      if (const int free = InUse::kKept ? index + k : index + k - Rows; free >= 0) fetch(free + stages);
+    for_runs<Runs>(cols, [&](int r, int col) {
+#pragma unroll
+      for (int k = 0; k < Rows; ++k) {
+        const float slope = totals[k * kSums] / count, offset = Centred ? totals[k * kSums + kSums - 1] / count : 0.0f;
+        float x[kSumRun], grad_y[kSumRun], grad_x[kSumRun];
+        x_runs[k].get(r, col, x);
+        grad_runs[k].get(r, col, grad_y);
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) {
+          const float xhat = (x[j] - mean[k]) * rstd[k];
+          grad_x[j] = rstd[k] * (grad_y[j] * gamma[r][j] - offset - xhat * slope);
+          grad_gamma[r][j] += grad_y[j] * xhat;
+          if constexpr (Centred) grad_beta[r][j] += grad_y[j];
+        }
+        store_typed<Type, true>(grad_x, args.grad_x, first + index + k, col, kSumRun);
       }
-      store_typed<Type, true>(grad_x, args.grad_x, row, col, kSumRun);
     });
-  }
+  };
+  int index = 0, step = 0;
+  for (; index + kRows <= height; index += kRows, ++step)
+    process(std::integral_constant<int, kRows>{}, index, shared[step & 1]);
+  if constexpr (kRows > 1)
+    for (; index < height; ++index, ++step) process(std::integral_constant<int, 1>{}, index, shared[step & 1]);
   const auto store_sums = [&](float* sums, int col, const float(&values)[kSumRun]) {
     narrow<DType::kF32>(values).store(sums + blockIdx.x * args.cols + col);
   };

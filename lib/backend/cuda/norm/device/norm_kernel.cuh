@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "backend/cuda/context.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/row_ring.cuh"
@@ -22,24 +24,48 @@ struct StoredRows {
   __device__ void finish() {}
 };
 
+/// Rows that a block processes at a time, behind one barrier: two while the registers hold both. Writers of pairs need
+/// the registers themselves: with two rows they were slower.
+template <DType Type, int Runs, int Adjacent>
+constexpr int kRowsAtOnce = Adjacent == 1 && Runs * size_bytes(Type) <= 4 ? 2 : 1;
+
+/// The sums over the block of term(x, k) over the elements x of each row k.
+template <DType Type, int Runs, int Adjacent, int Rows, class Term>
+__device__ inline void sum_rows(const KeptRow<Type, Runs, Adjacent> (&rows)[Rows], int cols, float (*shared)[kSumWarps],
+                                float (&totals)[Rows], const Term& term) {
+  float lanes[Rows * Adjacent][kSumRun] = {};
+  for_runs<Runs, Adjacent>(cols, [&](int i, int) {
+#pragma unroll
+    for (int k = 0; k < Rows; ++k) {
+      float x[kSumRun];
+      rows[k].get(i, x);
+#pragma unroll
+      for (int j = 0; j < kSumRun; ++j) lanes[k * Adjacent + i % Adjacent][j] += term(x[j], k);
+    }
+  });
+  join_block<Rows, Adjacent>(lanes, shared, totals);
+}
+
 // Each block processes rows a grid apart; the ring loads the next rows while it works. If threads have two neighbouring
 // runs (`Adjacent`), rows consist of full pairs.
 template <bool Centred, DType Type, int Runs, int Adjacent, class Writer>
 __global__ void __launch_bounds__(kSumThreads / Adjacent) norm_kernel(const NormTask task, int stages, Writer writer) {
+  constexpr int kRows = kRowsAtOnce<Type, Runs, Adjacent>;
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t full[kMostStages];
-  __shared__ float shared[2][2][kSumWarps];  // sums of even and odd rows, for means and variances
+  __shared__ float shared[2][2][kRows][kSumWarps];  // sums of even and odd steps, for means and variances
   const int cols = static_cast<int>(task.cols);
   const float count = static_cast<float>(cols);
   const Elements gamma_vector = elements(task.gamma), beta_vector = elements(task.beta), x_rows = elements(task.x);
   const RowRing ring(slots, full, stages, static_cast<unsigned>(cols * sizeof(typename Element<Type>::Storage)));
   ring.open();
-  const auto fetch = [&](int index, std::int64_t row) {
-    if (threadIdx.x != 0 || row >= task.rows) return;
-    const std::byte* const rows[1] = {row_of<Type>(x_rows, row)};
+  const auto row_at = [&](int index) { return blockIdx.x + static_cast<std::int64_t>(index) * gridDim.x; };
+  const auto fetch = [&](int index) {
+    if (threadIdx.x != 0 || row_at(index) >= task.rows) return;
+    const std::byte* const rows[1] = {row_of<Type>(x_rows, row_at(index))};
     ring.fetch(index, rows);
   };
-  for (int index = 0; index < stages; ++index) fetch(index, blockIdx.x + static_cast<std::int64_t>(index) * gridDim.x);
+  for (int index = 0; index < stages; ++index) fetch(index);
 
   float gamma[Runs * Adjacent][kSumRun], beta[Centred ? Runs * Adjacent : 1][kSumRun] = {};
   read_vector<Adjacent>(gamma_vector, cols, gamma);
@@ -47,57 +73,54 @@ __global__ void __launch_bounds__(kSumThreads / Adjacent) norm_kernel(const Norm
   if constexpr (Centred)
     if (shifts) read_vector<Adjacent>(beta_vector, cols, beta);
   writer.begin();
-  int index = 0;
-  for (std::int64_t row = blockIdx.x; row < task.rows; row += gridDim.x, ++index) {
-    KeptRow<Type, Runs, Adjacent> kept;
-    kept.read(ring.wait(index), cols);
-    // The slot is free once every thread has passed the next barrier of the block.
-    const auto fetch_after_barrier = [&] {
-      fetch(index + stages, row + static_cast<std::int64_t>(stages) * gridDim.x);
-    };
-
-    float mean = 0.0f;
-    if constexpr (Centred) {
-      float lanes[Adjacent][kSumRun] = {};
-      for_runs<Runs, Adjacent>(cols, [&](int i, int) {
-        float x[kSumRun];
-        kept.get(i, x);
+  const auto process = [&]<int Rows>(std::integral_constant<int, Rows>, int index, int step) {
+    KeptRow<Type, Runs, Adjacent> kept[Rows];
 #pragma unroll
-        for (int j = 0; j < kSumRun; ++j) lanes[i % Adjacent][j] += x[j];
-      });
-      mean = join_block(lanes, shared[index & 1][0]) / count;
+    for (int k = 0; k < Rows; ++k) kept[k].read(ring.wait(index + k), cols);
+    // The slots are free once every thread has passed the next barrier of the block.
+    const auto fetch_after_barrier = [&] {
+#pragma unroll
+      for (int k = 0; k < Rows; ++k) fetch(index + k + stages);
+    };
+    float mean[Rows] = {}, rstd[Rows];
+    if constexpr (Centred) {
+      sum_rows(kept, cols, shared[step & 1][0], mean, [](float x, int) { return x; });
+#pragma unroll
+      for (int k = 0; k < Rows; ++k) mean[k] /= count;
       fetch_after_barrier();
     }
-    float lanes[Adjacent][kSumRun] = {};
-    for_runs<Runs, Adjacent>(cols, [&](int i, int) {
-      float x[kSumRun];
-      kept.get(i, x);
-#pragma unroll
-      for (int j = 0; j < kSumRun; ++j) lanes[i % Adjacent][j] += (x[j] - mean) * (x[j] - mean);
-    });
-    const float variance = join_block(lanes, shared[index & 1][1]) / count;
+    sum_rows(kept, cols, shared[step & 1][1], rstd, [&](float x, int k) { return (x - mean[k]) * (x - mean[k]); });
     if constexpr (!Centred) fetch_after_barrier();
-    const float rstd = 1.0f / sqrtf(variance + task.epsilon);
-    float values[Adjacent][kSumRun];
-    for_runs<Runs, Adjacent>(cols, [&](int i, int col) {
-      float(&run)[kSumRun] = values[i % Adjacent];
-      kept.get(i, run);
 #pragma unroll
-      for (int j = 0; j < kSumRun; ++j) {
-        run[j] = (run[j] - mean) * rstd * gamma[i][j];
-        if constexpr (Centred)
-          if (shifts) run[j] += beta[i][j];
+    for (int k = 0; k < Rows; ++k) {
+      rstd[k] = 1.0f / sqrtf(rstd[k] / count + task.epsilon);
+      const std::int64_t row = row_at(index + k);
+      float values[Adjacent][kSumRun];
+      for_runs<Runs, Adjacent>(cols, [&](int i, int col) {
+        float(&run)[kSumRun] = values[i % Adjacent];
+        kept[k].get(i, run);
+#pragma unroll
+        for (int j = 0; j < kSumRun; ++j) {
+          run[j] = (run[j] - mean[k]) * rstd[k] * gamma[i][j];
+          if constexpr (Centred)
+            if (shifts) run[j] += beta[i][j];
+        }
+        if constexpr (Adjacent == 1)
+          writer.write(run, row, col);
+        else if (i % Adjacent == Adjacent - 1)
+          writer.write(values, row, col - kSumRun);
+      });
+      if (threadIdx.x == 0) {
+        if constexpr (Centred) task.mean[row * task.mean_stride] = mean[k];
+        task.rstd[row * task.rstd_stride] = rstd[k];
       }
-      if constexpr (Adjacent == 1)
-        writer.write(run, row, col);
-      else if (i % Adjacent == Adjacent - 1)
-        writer.write(values, row, col - kSumRun);
-    });
-    if (threadIdx.x == 0) {
-      if constexpr (Centred) task.mean[row * task.mean_stride] = mean;
-      task.rstd[row * task.rstd_stride] = rstd;
     }
-  }
+  };
+  int index = 0, step = 0;
+  for (; row_at(index + kRows - 1) < task.rows; index += kRows, ++step)
+    process(std::integral_constant<int, kRows>{}, index, step);
+  if constexpr (kRows > 1)
+    if (row_at(index) < task.rows) process(std::integral_constant<int, 1>{}, index, step);
   writer.finish();
 }
 

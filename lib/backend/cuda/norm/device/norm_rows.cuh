@@ -48,16 +48,25 @@ __device__ inline void read_vector(const Elements& vector, int cols, float (&val
       cols, [&](int i, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[i]); });
 }
 
-/// The sum over the block; `shared` as in join_warps().
+/// Sums over the block of each of `Sums` partial sums, which take one barrier together. If threads have two
+/// neighbouring runs (`Adjacent`), a sum has two entries of `lanes`. `shared` has room for a sum of each warp, and may
+/// be reused after the block's next barrier.
+template <int Sums, int Adjacent = 1>
+__device__ inline void join_block(const float (&lanes)[Sums * Adjacent][kSumRun], float (*shared)[kSumWarps],
+                                  float (&totals)[Sums]) {
+#pragma unroll
+  for (int k = 0; k < Sums; ++k) {
+    float sum = join_run(lanes[k * Adjacent]);
+    if constexpr (Adjacent == 2) sum += join_run(lanes[k * Adjacent + 1]);
+    sum = join_warp(sum);
+    if (threadIdx.x % 32 == 0) shared[k][threadIdx.x / 32] = sum;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < Sums; ++k) totals[k] = join_warp_sums<kSumWarps / Adjacent>(shared[k]);
+}
 __device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared)[kSumWarps]) {
   return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
-}
-/// The same if each thread has two neighbouring runs.
-__device__ inline float join_block(const float (&lanes)[2][kSumRun], float (&shared)[kSumWarps]) {
-  return join_warps<kSumWarps / 2>(join_warp(join_run(lanes[0]) + join_run(lanes[1])), shared);
-}
-__device__ inline float join_block(const float (&lanes)[1][kSumRun], float (&shared)[kSumWarps]) {
-  return join_block(lanes[0], shared);
 }
 
 /// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one;
