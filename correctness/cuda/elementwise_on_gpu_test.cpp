@@ -161,21 +161,23 @@ TEST_F(OnGpu, ActivationsHaveTheSameBits) {
         const Matrix x = matrix(dtype, wide, layout).gaussian(1), grad_y = matrix(dtype, size, layout).gaussian(2);
         const Matrix y = matrix(dtype, size, layout).scrambled(3), grad_x = matrix(dtype, wide, layout).scrambled(4);
         const Matrix wide_y = matrix(dtype, wide, layout).scrambled(5), amax = matrix(DType::kF32, {1, 1}).scrambled(6);
-        both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
-          return ActivationForwardArgs{
-              .kind = ActivationKind::kSwiglu, .x = x[side], .y = y[side], .amax = amax[side].as<float>()};
-        });
-        EXPECT_EQ(y.difference(), "") << "swiglu " << words(dtype, size, layout);
-        EXPECT_EQ(amax.difference(), "") << "amax of swiglu " << words(dtype, size, layout);
-        both_.launch(&KernelTable::activation_backward, [&](std::size_t side) {
-          return ActivationBackwardArgs{.kind = ActivationKind::kSwiglu,
-                                        .grad_y = grad_y[side],
-                                        .x = x[side],
-                                        .grad_x = grad_x[side],
-                                        .amax = amax[side].as<float>()};
-        });
-        EXPECT_EQ(grad_x.difference(), "") << "swiglu backward " << words(dtype, size, layout);
-        EXPECT_EQ(amax.difference(), "") << "amax of swiglu backward " << words(dtype, size, layout);
+        for (const auto& [kind, what] :
+             {std::pair(ActivationKind::kSwiglu, "swiglu"), std::pair(ActivationKind::kGeglu, "geglu")}) {
+          both_.launch(&KernelTable::activation_forward, [&, kind = kind](std::size_t side) {
+            return ActivationForwardArgs{.kind = kind, .x = x[side], .y = y[side], .amax = amax[side].as<float>()};
+          });
+          EXPECT_EQ(y.difference(), "") << what << ' ' << words(dtype, size, layout);
+          EXPECT_EQ(amax.difference(), "") << "amax of " << what << ' ' << words(dtype, size, layout);
+          both_.launch(&KernelTable::activation_backward, [&, kind = kind](std::size_t side) {
+            return ActivationBackwardArgs{.kind = kind,
+                                          .grad_y = grad_y[side],
+                                          .x = x[side],
+                                          .grad_x = grad_x[side],
+                                          .amax = amax[side].as<float>()};
+          });
+          EXPECT_EQ(grad_x.difference(), "") << what << " backward " << words(dtype, size, layout);
+          EXPECT_EQ(amax.difference(), "") << "amax of " << what << " backward " << words(dtype, size, layout);
+        }
         both_.launch(&KernelTable::activation_forward, [&](std::size_t side) {
           return ActivationForwardArgs{.kind = ActivationKind::kGelu, .x = x[side], .y = wide_y[side]};
         });

@@ -58,6 +58,7 @@ TEST_F(LanguageOnGpu, EmbeddingsHaveTheSameBits) {
           both_.launch(&KernelTable::embedding_forward, [&](std::size_t side) {
             return EmbeddingForwardArgs{.tokens = ids[side].view(),
                                         .table = table[side],
+                                        .scale = positioned ? 1.0f : 45.25f,
                                         .positions = positioned ? positions[side] : MatrixView{},
                                         .batch = s.batch,
                                         .out = out[side]};
@@ -67,7 +68,8 @@ TEST_F(LanguageOnGpu, EmbeddingsHaveTheSameBits) {
         const Matrix grad = matrix(dtype, rows, s.cols, layout).gaussian(4);
         for (const bool accumulate : {false, true}) {
           both_.launch(&KernelTable::embedding_backward, [&](std::size_t side) {
-            return EmbeddingBackwardArgs{.grad_out = grad[side],
+            return EmbeddingBackwardArgs{.scale = 45.25f,
+                                         .grad_out = grad[side],
                                          .tokens = ids[side].view(),
                                          .batch = s.batch,
                                          .grad_table = table[side],

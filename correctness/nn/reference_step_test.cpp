@@ -33,6 +33,7 @@ constexpr Form kForms[] = {
     {"rmsnorm_linear", "layernorm_linear", "llama"},
     {"gelu_mlp", "layernorm_mlp", "gpt"},
     {"swiglu_mlp", "layernorm_mlp", "llama"},
+    {"geglu_mlp", "layernorm_mlp", "gemma"},
     {"attention", kAttention, "gpt"},
     {"grouped_rotary_attention", kAttention, "llama"},
     {"attention_dropout", kAttention, "gpt", [](ModelConfig& model) { model.dropout = 0.25; }},
@@ -51,6 +52,7 @@ constexpr Form kForms[] = {
      }},
     {"gpt", kLayer, "gpt"},
     {"llama", kLayer, "llama"},
+    {"gemma", kLayer, "gemma"},
     {"mixture", "layernorm_mlp", "llama",
      [](ModelConfig& model) {
        model.experts = 5;

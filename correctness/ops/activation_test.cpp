@@ -28,8 +28,10 @@ struct ActivationCase {
 
 std::string case_name(const ::testing::TestParamInfo<ActivationCase>& instance) {
   const ActivationCase& c = instance.param;
-  return std::string(c.kind == ActivationKind::kGelu ? "gelu" : "swiglu") + "_" + std::string(name(c.dtype)) + "_" +
-         std::to_string(c.rows) + "x" + std::to_string(c.cols);
+  return std::string(c.kind == ActivationKind::kGelu     ? "gelu"
+                     : c.kind == ActivationKind::kSwiglu ? "swiglu"
+                                                         : "geglu") +
+         "_" + std::string(name(c.dtype)) + "_" + std::to_string(c.rows) + "x" + std::to_string(c.cols);
 }
 
 /// Normal values and, spread among them, values at which the functions saturate, vanish or bend.
@@ -43,13 +45,21 @@ std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
 
 class Activation : public ::testing::TestWithParam<ActivationCase> {
  protected:
-  bool gated() const { return c_.kind == ActivationKind::kSwiglu; }
+  bool gated() const { return c_.kind != ActivationKind::kGelu; }
   Expected forward(const Values& x) const {
-    return rounded_to(c_.dtype, gated() ? reference::swiglu(c_.rows, c_.cols, x) : reference::gelu(x));
+    switch (c_.kind) {
+      case ActivationKind::kSwiglu: return rounded_to(c_.dtype, reference::swiglu(c_.rows, c_.cols, x));
+      case ActivationKind::kGeglu: return rounded_to(c_.dtype, reference::geglu(c_.rows, c_.cols, x));
+      default: return rounded_to(c_.dtype, reference::gelu(x));
+    }
   }
   Expected backward(const Values& x, const Values& grad_y) const {
-    return rounded_to(c_.dtype, gated() ? reference::swiglu_gradient(c_.rows, c_.cols, x, grad_y)
-                                        : reference::gelu_gradient(x, grad_y));
+    switch (c_.kind) {
+      case ActivationKind::kSwiglu:
+        return rounded_to(c_.dtype, reference::swiglu_gradient(c_.rows, c_.cols, x, grad_y));
+      case ActivationKind::kGeglu: return rounded_to(c_.dtype, reference::geglu_gradient(c_.rows, c_.cols, x, grad_y));
+      default: return rounded_to(c_.dtype, reference::gelu_gradient(x, grad_y));
+    }
   }
   const ActivationCase c_ = GetParam();
   const std::int64_t in_cols_ = gated() ? 2 * c_.cols : c_.cols;
@@ -81,7 +91,10 @@ INSTANTIATE_TEST_SUITE_P(Cases, Activation,
                                            ActivationCase{ActivationKind::kGelu, DType::kF32, 65, 129},
                                            ActivationCase{ActivationKind::kSwiglu, DType::kF32, 7, 31},
                                            ActivationCase{ActivationKind::kSwiglu, DType::kBF16, 7, 31},
-                                           ActivationCase{ActivationKind::kSwiglu, DType::kF32, 3, 2500}),
+                                           ActivationCase{ActivationKind::kSwiglu, DType::kF32, 3, 2500},
+                                           ActivationCase{ActivationKind::kGeglu, DType::kF32, 7, 31},
+                                           ActivationCase{ActivationKind::kGeglu, DType::kBF16, 7, 31},
+                                           ActivationCase{ActivationKind::kGeglu, DType::kF32, 3, 2500}),
                          case_name);
 
 class ActivationEdges : public ::testing::Test {

@@ -36,12 +36,13 @@ class MeasuredResults : public support::DenseTest {
       return [=, this](const Tensor& amax) { return activation_forward(*device_, kind, x, anyone(), amax); };
     };
     const auto backward = [=, this](ActivationKind kind) {
-      const Tensor grad_y = kind == ActivationKind::kSwiglu ? grad.columns(0, x.cols() / 2) : grad;
+      const Tensor grad_y = kind == ActivationKind::kGelu ? grad : grad.columns(0, x.cols() / 2);
       return [=, this](const Tensor& amax) { return activation_backward(*device_, kind, grad_y, x, anyone(), amax); };
     };
     return {{"layer norm", norm(NormKind::kLayerNorm)},         {"rms norm", norm(NormKind::kRmsNorm)},
             {"gelu", forward(ActivationKind::kGelu)},           {"swiglu", forward(ActivationKind::kSwiglu)},
-            {"gelu backward", backward(ActivationKind::kGelu)}, {"swiglu backward", backward(ActivationKind::kSwiglu)}};
+            {"gelu backward", backward(ActivationKind::kGelu)}, {"swiglu backward", backward(ActivationKind::kSwiglu)},
+            {"geglu", forward(ActivationKind::kGeglu)},         {"geglu backward", backward(ActivationKind::kGeglu)}};
   }
   /// An amax left by another operation.
   Tensor stale() { return support::make_tensor(*device_, {1}, DType::kF32, {-1e30f}); }

@@ -93,6 +93,14 @@ double gelu_floor(double x) { return std::fabs(x) * (1e-38 + 1e-15); }
 
 double swiglu_value(double gate, double up) { return gate * logistic(gate) * up; }
 
+/// The gates of a [rows, 2 cols] matrix (gate | up), or its other half.
+Values half_of(std::int64_t rows, std::int64_t cols, const Values& x, std::int64_t half) {
+  Values out;
+  for (std::int64_t i = 0; i < rows; ++i)
+    out.insert(out.end(), x.begin() + (2 * i + half) * cols, x.begin() + (2 * i + half + 1) * cols);
+  return out;
+}
+
 }  // namespace
 
 Expected product(std::int64_t rows, std::int64_t cols, std::int64_t inner, const Values& a, const Values& b,
@@ -252,6 +260,35 @@ Expected swiglu_gradient(std::int64_t rows, std::int64_t cols, const Values& x, 
                                                         5.0 * kUnit * (s + std::fabs(gate) * s * (1.0 - s))) +
                                 difference;
       expected.error[at_up] = std::fabs(grad * gate) * (s_error + 2.0 * kUnit * s) + difference;
+    }
+  return expected;
+}
+
+// gelu(gate) up: the errors of gelu and of one further product.
+Expected geglu(std::int64_t rows, std::int64_t cols, const Values& x) {
+  Expected expected = gelu(half_of(rows, cols, x, 0));
+  const Values up = half_of(rows, cols, x, 1);
+  for (std::size_t i = 0; i < up.size(); ++i) {
+    expected.value[i] *= up[i];
+    expected.error[i] = expected.error[i] * std::fabs(up[i]) + kUnit * std::fabs(expected.value[i]);
+  }
+  return expected;
+}
+
+// By gate: the gradient of gelu under grad_y up, whose product rounds once. By up: gelu(gate) times grad_y.
+Expected geglu_gradient(std::int64_t rows, std::int64_t cols, const Values& x, const Values& grad_y) {
+  const Values gate = half_of(rows, cols, x, 0), up = half_of(rows, cols, x, 1);
+  Values grad_active(up.size());
+  for (std::size_t i = 0; i < up.size(); ++i) grad_active[i] = grad_y[i] * up[i];
+  const Expected of_gate = gelu_gradient(gate, grad_active), active = gelu(gate);
+  Expected expected(x.size());
+  for (std::int64_t i = 0; i < rows; ++i)
+    for (std::int64_t j = 0; j < cols; ++j) {
+      const std::size_t from = index(i * cols + j), at_gate = index(2 * i * cols + j), at_up = at_gate + index(cols);
+      expected.value[at_gate] = of_gate.value[from];
+      expected.error[at_gate] = of_gate.error[from] + kUnit * std::fabs(of_gate.value[from]);
+      expected.value[at_up] = grad_y[from] * active.value[from];
+      expected.error[at_up] = std::fabs(grad_y[from]) * active.error[from] + kUnit * std::fabs(expected.value[at_up]);
     }
   return expected;
 }

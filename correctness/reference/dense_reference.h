@@ -49,6 +49,8 @@ Expected gelu_gradient(const Values& x, const Values& grad_y);
 /// x is [rows, 2 cols] = (gate | up).
 Expected swiglu(std::int64_t rows, std::int64_t cols, const Values& x);
 Expected swiglu_gradient(std::int64_t rows, std::int64_t cols, const Values& x, const Values& grad_y);
+Expected geglu(std::int64_t rows, std::int64_t cols, const Values& x);
+Expected geglu_gradient(std::int64_t rows, std::int64_t cols, const Values& x, const Values& grad_y);
 
 struct RopeProblem {
   std::int64_t seq = 0;

@@ -209,9 +209,10 @@ struct NormBackwardArgs {
   MatrixView grad_beta;   ///< LayerNorm only; absent (data null): not wanted
 };
 
-enum class ActivationKind { kGelu, kSwiglu };
+enum class ActivationKind { kGelu, kSwiglu, kGeglu };
 
-/// GELU (tanh form): y = gelu(x), same shape. SwiGLU: x is [rows, 2n] = (gate | up), y = silu(gate) * up is [rows, n].
+/// GELU (tanh form): y = gelu(x), same shape. SwiGLU: x is [rows, 2n] = (gate | up), y = silu(gate) * up is [rows, n];
+/// GeGLU: the same with y = gelu(gate) * up.
 struct ActivationForwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
   MatrixView x;
@@ -360,16 +361,18 @@ struct AttentionMergeArgs {
 struct EmbeddingForwardArgs {
   MatrixView tokens;
   MatrixView table;
+  float scale = 1.0f;    ///< factor of the table's rows
   MatrixView positions;  ///< [rows / batch, cols] or absent (data null)
   std::int64_t batch = 1;
   MatrixView out;
 };
 
-/// grad_table(v, j) = sum over the rows i of entry v of grad_out(i, j), in FP32, in the order of sums over columns
-/// (core/sum_order.h) over only those rows, so that every run gives the same bits. Row i belongs to entry tokens[i]
-/// or, if tokens are absent, to entry i / batch. Entries without rows become 0. `accumulate` adds the previous contents
-/// before the result is rounded, and leaves entries without rows as they are.
+/// grad_table(v, j) = scale * sum over the rows i of entry v of grad_out(i, j), in FP32, in the order of sums over
+/// columns (core/sum_order.h) over only those rows, so that every run gives the same bits. Row i belongs to entry
+/// tokens[i] or, if tokens are absent, to entry i / batch. Entries without rows become 0. `accumulate` adds the
+/// previous contents before the result is rounded, and leaves entries without rows as they are.
 struct EmbeddingBackwardArgs {
+  float scale = 1.0f;
   MatrixView grad_out;
   MatrixView tokens;
   std::int64_t batch = 1;

@@ -161,17 +161,29 @@ F8_HOST_DEVICE inline float gelu_slope(float x) {
       gate);
 }
 
-/// silu(gate) * up; swiglu_gradient() has its derivatives by gate and up, times grad_y.
-F8_HOST_DEVICE inline float swiglu(float gate, float up) { return up * (gate * detail::sigmoid_of_number(gate)); }
-struct SwigluGradient {
+/// Derivatives by gate and up, times grad_y.
+struct GatedGradient {
   float gate;
   float up;
 };
-F8_HOST_DEVICE inline SwigluGradient swiglu_gradient(float gate, float up, float grad_y) {
-  const float s = detail::sigmoid_of_number(gate);
-  const float silu = gate * s;
-  return {.gate = grad_y * up * detail::fused(silu, 1.0f - s, s), .up = grad_y * silu};
-}
+
+/// silu(gate) * up.
+struct Swiglu {
+  F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * detail::sigmoid_of_number(gate)); }
+  F8_HOST_DEVICE static GatedGradient gradient(float gate, float up, float grad_y) {
+    const float s = detail::sigmoid_of_number(gate);
+    const float silu = gate * s;
+    return {.gate = grad_y * up * detail::fused(silu, 1.0f - s, s), .up = grad_y * silu};
+  }
+};
+
+/// gelu(gate) * up.
+struct Geglu {
+  F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * gelu_gate(gate)); }
+  F8_HOST_DEVICE static GatedGradient gradient(float gate, float up, float grad_y) {
+    return {.gate = grad_y * up * gelu_slope(gate), .up = grad_y * (gate * gelu_gate(gate))};
+  }
+};
 
 // A sum of exponentials that cannot overflow, in one pass over its terms. Order: core/sum_order.h.
 inline constexpr float kLowestFloat = -0x1.fffffep127f;

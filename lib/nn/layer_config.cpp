@@ -22,6 +22,13 @@ constexpr std::array kForms = {
               .activation = ActivationKind::kSwiglu,
               .bias = false,
               .rope = true},
+    LayerForm{.name = "gemma",
+              .title = "RMSNorm, GeGLU, rotary embedding, no biases, token embeddings times the root of hidden",
+              .norm = NormKind::kRmsNorm,
+              .activation = ActivationKind::kGeglu,
+              .bias = false,
+              .rope = true,
+              .scales_embeddings = true},
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace fp8lab {
 
-/// The properties in which a GPT block differs from a Llama block; form_table() has a row for each form.
+/// What the models of a form have in common; form_table() has a row for each form.
 struct LayerForm {
   std::string_view name;
   std::string_view title;
@@ -17,6 +17,7 @@ struct LayerForm {
   ActivationKind activation = ActivationKind::kGelu;
   bool bias = true;
   bool rope = false;
+  bool scales_embeddings = false;  ///< by the root of hidden, rounded to the embedding's type
 };
 
 /// Rows to a multiple of which the tokens of each expert in a mixture are padded: its products read them along rows and
@@ -62,7 +63,7 @@ struct LayerConfig {
   /// Columns of the packed projection: queries, then keys, then values.
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
   /// Columns of the activation's input: gate and up for a gated activation.
-  std::int64_t activation_inputs() const { return form.activation == ActivationKind::kSwiglu ? 2 * ffn : ffn; }
+  std::int64_t activation_inputs() const { return form.activation == ActivationKind::kGelu ? ffn : 2 * ffn; }
 };
 
 }  // namespace fp8lab

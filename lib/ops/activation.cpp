@@ -18,7 +18,9 @@ struct KindRow {
   std::int64_t inputs_per_output;
 };
 constexpr KindRow kKinds[] = {
-    {ActivationKind::kGelu, "gelu", 1}, {ActivationKind::kSwiglu, "swiglu", 2},  // gate and up, side by side
+    {ActivationKind::kGelu, "gelu", 1},
+    {ActivationKind::kSwiglu, "swiglu", 2},  // gate and up, side by side
+    {ActivationKind::kGeglu, "geglu", 2},
 };
 
 const KindRow& row_of(ActivationKind kind) {

@@ -62,6 +62,7 @@ void embedding_into(Device& device, const EmbeddingInputs& inputs, const Tensor&
   device.launch(&KernelTable::embedding_forward,
                 EmbeddingForwardArgs{.tokens = inputs.tokens.as_column(),
                                      .table = inputs.table.view(),
+                                     .scale = inputs.scale,
                                      .positions = inputs.positions ? inputs.positions.view() : MatrixView{},
                                      .batch = inputs.batch,
                                      .out = out.view()});
@@ -78,7 +79,8 @@ void embedding_gradient_into(Device& device, const EmbeddingGradientInputs& inpu
     fail(fmt::format("{}: {}; there are {} positions", kOp, describe({"grad_table", grad_table}),
                      inputs.grad_out.rows() / inputs.batch));
   device.launch(&KernelTable::embedding_backward,
-                EmbeddingBackwardArgs{.grad_out = inputs.grad_out.view(),
+                EmbeddingBackwardArgs{.scale = inputs.scale,
+                                      .grad_out = inputs.grad_out.view(),
                                       .tokens = inputs.tokens ? inputs.tokens.as_column() : MatrixView{},
                                       .batch = inputs.batch,
                                       .grad_table = grad_table.view(),

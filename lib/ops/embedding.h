@@ -16,8 +16,10 @@ struct EmbeddingInputs {
   Tensor positions;  ///< [seq, cols] or absent
   std::int64_t batch = 1;
   HolderId holder = 0;
+  float scale = 1.0f;
 };
-/// [seq * batch, cols] of the table's type: the table's row of each token plus, if given, its position's row.
+/// [seq * batch, cols] of the table's type: the table's row of each token times `scale`, plus, if given, its position's
+/// row.
 Tensor embedding(Device& device, const EmbeddingInputs& inputs);
 /// The same into `out`; `inputs.holder` is unused.
 void embedding_into(Device& device, const EmbeddingInputs& inputs, const Tensor& out);
@@ -28,9 +30,10 @@ struct EmbeddingGradientInputs {
   Tensor grad_out;  ///< [seq * batch, cols]
   Tensor tokens;
   std::int64_t batch = 1;
+  float scale = 1.0f;
 };
-/// Writes to `grad_table`, [entries, cols], the sum of the rows of each entry, or adds it to what is there. The same
-/// bits on every run.
+/// Writes to `grad_table`, [entries, cols], the sum of the rows of each entry times `scale`, or adds it to what is
+/// there. The same bits on every run.
 void embedding_gradient_into(Device& device, const EmbeddingGradientInputs& inputs, const Tensor& grad_table,
                              bool accumulate);
 

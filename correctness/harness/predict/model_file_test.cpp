@@ -121,8 +121,8 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       "this program's layers lack that");
   refused(
       changed(kLlama, "\"llama\"", "\"bert\""),
-      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, mixtral or qwen3_moe, whose layers this program "
-      "has, but is the text \"bert\"");
+      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral or qwen3_moe, whose layers this "
+      "program has, but is the text \"bert\"");
   refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true, ", ""), "without norm_topk_prob: true");

@@ -137,7 +137,8 @@ TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
       {"qwen2.5-32b", 32763876352},       {"qwen2.5-72b", 72706203648},    {"qwen3-0.6b", 596049920},
       {"qwen3-1.7b", 1720574976},         {"qwen3-4b", 4022468096},        {"qwen3-8b", 8190735360},
       {"qwen3-14b", 14768307200},         {"qwen3-32b", 32762123264},      {"qwen3-30b-a3b", 30532122624},
-      {"qwen3-235b-a22b", 235093634560},  {"mixtral-8x7b", 46702792704},
+      {"qwen3-235b-a22b", 235093634560},  {"mixtral-8x7b", 46702792704},   {"gemma-2b", 2506172416},
+      {"gemma-7b", 8537680896},
   };
   for (const KnownModel& model : known_models()) {
     const auto parameters =
@@ -157,9 +158,9 @@ TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
 
 TEST(KnownModels, WithLayersThatThisProgramLacks_AreRefusedWithTheReason) {
   const auto refusal = [](const char* name) { return support::error_of([&] { find_model(name); }); };
-  EXPECT_EQ(
-      refusal("gemma-7b"),
-      "--model: gemma-7b has GeGLU, and embeddings scaled by the root of hidden, which this program's layers lack");
+  EXPECT_EQ(refusal("gemma-3-27b"),
+            "--model: gemma-3-27b has GeGLU, norms behind attention and MLP, and sliding windows, which this program's "
+            "layers lack");
   for (const auto& [name, part] : {std::pair("gemma-2-9b", "caps of logits"),
                                    {"gemma-3-27b", "sliding windows"},
                                    {"qwen2_moe", "shared experts"},

@@ -110,7 +110,7 @@ inline constexpr std::array<std::string_view, 2> kWords<Launcher>{"python", "tor
 /// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
 struct ModelConfig {
   std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
-  std::string form = "gpt";                 ///< gpt: LayerNorm, GELU, bias; llama: RMSNorm, SwiGLU, RoPE, no bias
+  std::string form = "gpt";                 ///< a row of form_table()
   std::int64_t layers = 1;
   std::int64_t hidden = 0;
   std::int64_t heads = 1;

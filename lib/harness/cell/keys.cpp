@@ -259,7 +259,7 @@ std::vector<Key> make_keys() {
                   kModel<&M::vocabulary>),
       choice("model.head", "tied: the head's matrix is the embedding's", kModel<&M::head>),
       choice("model.positions",
-             "position embedding: learned or none; gpt: learned, llama: none (rotary embedding in attention)",
+             "position embedding: learned or none; gpt: learned; llama, gemma: none (rotary embedding in attention)",
              kModel<&M::positions>),
       choice(
           "model.bias",

@@ -9,7 +9,8 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   const ModelConfig& model = cell.model;
   const TrainingConfig& training = cell.training;
   attends = model.layer == "transformer_layer";
-  gated = model.form == "llama";
+  gated = model.form != "gpt";
+  scales_embeddings = model.form == "gemma";
   bias = model.bias ? *model.bias == Bias::kAll : !gated;
   qkv_bias = bias || model.bias == Bias::kQkv;
   qk_norm = model.qk_norm;

@@ -106,6 +106,11 @@ void Training::forward() {
   if (has_embedding()) {
     if (first_ != nullptr) first_->before_forward();
     stream = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
+    if (n_.scales_embeddings) {
+      const Block scaled = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
+      heap_.free(stream);
+      stream = scaled;
+    }
     if (n_.learned_positions) {
       Block rows = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
       Block sum = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
@@ -208,6 +213,11 @@ Block Training::head_backward(Block of_logits) {
 }
 
 void Training::embedding_backward(Block gradient) {
+  if (n_.scales_embeddings) {
+    const Block of_rows = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+    heap_.free(gradient);
+    gradient = of_rows;
+  }
   add_gradient(embedding_);
   // The worker repeats positions for every sequence. Of one sequence the stream's gradient itself becomes theirs.
   const bool is_theirs = !n_.in_titan() && n_.batch == 1;

@@ -18,6 +18,12 @@ constexpr FormNumbers kForms[] = {
      .activation_inputs = 2,
      .bias = false,
      .rotary = true},
+    {.name = "gemma",
+     .norm_parameters = 1,
+     .norm_statistics = 1,
+     .activation_inputs = 2,
+     .bias = false,
+     .rotary = true},
 };
 
 constexpr Bytes one_scale(std::int64_t, std::int64_t) { return kF32; }

@@ -21,22 +21,32 @@ Matrix sums_by_entry(const Matrix& grad, std::int64_t entries, const EntryOf& en
 
 }  // namespace
 
+double Model::embedding_scale() const {
+  if (!gemma()) return 1.0;
+  Matrix root(1, 1);
+  root.row(0)[0] = std::sqrt(static_cast<double>(cell_.model.hidden));
+  return casts_.stored(std::move(root)).row(0)[0];
+}
+
 Value Model::embedding(const Matrix& tokens) {
   const Matrix& table = parameters_->at("embedding.weight");
   const auto positions = parameters_->find("positions.weight");
   const bool positioned = positions != parameters_->end();
   const std::int64_t batch = cell_.model.batch;
+  const double scale = embedding_scale();
   const auto position_of = [batch, own = own_positions()](std::int64_t row) {
     return own[static_cast<std::size_t>(row / batch)];
   };
   Matrix y(tokens.rows, table.cols);
   for (std::int64_t i = 0; i < y.rows; ++i)
     for (std::int64_t j = 0; j < y.cols; ++j)
-      y.row(i)[j] = table.row(token_at(tokens, i))[j] + (positioned ? positions->second.row(position_of(i))[j] : 0.0);
+      y.row(i)[j] =
+          scale * table.row(token_at(tokens, i))[j] + (positioned ? positions->second.row(position_of(i))[j] : 0.0);
   Value kept = dropout("embedding.dropout", casts_.stored(std::move(y)));
   return {kept.value, [=, this, rows = table.rows, dropped = kept.backward](const Matrix& grad_kept) {
             const Matrix grad = dropped(grad_kept);
             Matrix of_table = sums_by_entry(grad, rows, [&](std::int64_t i) { return token_at(tokens, i); });
+            for (double& value : of_table.values) value *= scale;
             // A tied head's gradient is there already.
             if (const auto head = gradients_.find("embedding.weight"); head != gradients_.end())
               of_table = sum(of_table, head->second);

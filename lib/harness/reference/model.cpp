@@ -10,7 +10,11 @@
 namespace fp8lab::reference_step {
 namespace {
 
-double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+/// SiLU and its derivative.
+std::pair<double, double> silu(double x) {
+  const double s = 1.0 / (1.0 + std::exp(-x));
+  return {x * s, s + x * s * (1.0 - s)};
+}
 
 /// GELU in its tanh form, and its derivative.
 std::pair<double, double> gelu(double x) {
@@ -163,25 +167,20 @@ Value Model::norm(const std::string& name, const Matrix& x, bool centred) {
 }
 
 Value Model::activation(const Matrix& x) {
-  const bool gated = llama();
+  const bool gated = !gpt();
+  const auto function = gpt() || gemma() ? gelu : silu;
   Matrix y(x.rows, gated ? x.cols / 2 : x.cols);
   for (std::int64_t i = 0; i < y.rows; ++i)
-    for (std::int64_t j = 0; j < y.cols; ++j) {
-      const double z = x.row(i)[j];
-      y.row(i)[j] = gated ? z * sigmoid(z) * x.row(i)[y.cols + j] : gelu(z).first;
-    }
-  return {casts_.stored(std::move(y)), [this, gated, x](const Matrix& grad) {
+    for (std::int64_t j = 0; j < y.cols; ++j)
+      y.row(i)[j] = function(x.row(i)[j]).first * (gated ? x.row(i)[y.cols + j] : 1.0);
+  return {casts_.stored(std::move(y)), [this, gated, function, x](const Matrix& grad) {
             Matrix out(x.rows, x.cols);
             for (std::int64_t i = 0; i < grad.rows; ++i)
               for (std::int64_t j = 0; j < grad.cols; ++j) {
-                const double z = x.row(i)[j], g = grad.row(i)[j];
-                if (!gated) {
-                  out.row(i)[j] = g * gelu(z).second;
-                  continue;
-                }
-                const double s = sigmoid(z);
-                out.row(i)[j] = g * x.row(i)[grad.cols + j] * (s + z * s * (1.0 - s));
-                out.row(i)[grad.cols + j] = g * z * s;
+                const auto [value, slope] = function(x.row(i)[j]);
+                const double g = grad.row(i)[j];
+                out.row(i)[j] = g * slope * (gated ? x.row(i)[grad.cols + j] : 1.0);
+                if (gated) out.row(i)[grad.cols + j] = g * value;
               }
             return casts_.stored(std::move(out));
           }};
@@ -206,7 +205,7 @@ Value Model::multihead_attention(const std::string& name, const Matrix& x) {
   const bool exchanges = casts_.exchanges_eight_bits(), qkv_too = exchanges && keeps_qkv();
   std::vector<Value> values{layernorm_linear(name + ".qkv", x, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell_.model.qk_norm) values.push_back(qk_norm(name, values.back().value));
-  if (llama()) values.push_back(rotary(values.back().value));
+  if (!gpt()) values.push_back(rotary(values.back().value));
   values.push_back(attention(name + ".attention", values.back().value));
   values.push_back(linear(name + ".proj", values.back().value, {.x = exchanges, .grad_x = exchanges}));
   return chained(std::move(values));

@@ -100,7 +100,7 @@ class Model {
   Value linear(const std::string& name, const Matrix& x) { return linear(name, x, Exchanged{}); }
   Value linear(const std::string& name, const Matrix& x, const Exchanged& exchanged);
   Value grouped_linear(const std::string& name, const Matrix& x);
-  Value norm(const std::string& name, const Matrix& x) { return norm(name, x, !llama()); }
+  Value norm(const std::string& name, const Matrix& x) { return norm(name, x, gpt()); }
   /// LayerNorm if `centred`, otherwise RMSNorm.
   Value norm(const std::string& name, const Matrix& x, bool centred);
   Value activation(const Matrix& x);
@@ -137,11 +137,15 @@ class Model {
   /// The same of the sum of the output, or of its distance to `target`.
   Matrix distance(const Matrix& target, Step& step) const;
 
-  bool llama() const { return cell_.model.form == "llama"; }
+  /// The other forms have RMSNorm, a gated activation and rotary embedding.
+  bool gpt() const { return cell_.model.form == "gpt"; }
+  bool gemma() const { return cell_.model.form == "gemma"; }
+  /// Factor of an embedding's rows, in the type of the parameters.
+  double embedding_scale() const;
   std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }
   std::int64_t head_dim() const { return head_dim_of(cell_.model); }
   /// True if nothing between their product and attention changes Q and K.
-  bool keeps_qkv() const { return !llama() && !cell_.model.qk_norm; }
+  bool keeps_qkv() const { return gpt() && !cell_.model.qk_norm; }
   /// Positions in a sequence, in the order of this rank's tokens.
   std::vector<std::int64_t> own_positions() const { return positions(cell_.model.seq, parts_.part, parts_.parts); }
   /// Rows of each expert's group.

@@ -17,7 +17,7 @@ double multiplications(const ModelConfig& model) {
   const double keys = count(model.kv_heads == 0 ? model.heads : model.kv_heads) * count(head_dim_of(model));
   double weights = hidden * hidden;
   if (model.layer == "layernorm_mlp" || model.layer == "transformer_layer")
-    weights = ffn * hidden * (model.form == "llama" ? 3.0 : 2.0);
+    weights = ffn * hidden * (model.form == "gpt" ? 2.0 : 3.0);
   double scores = 0.0;
   if (model.layer == "multihead_attention" || model.layer == "transformer_layer") {
     if (model.layer == "multihead_attention") weights = 0.0;

@@ -66,7 +66,7 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
     return BrokenRule{"model.window", fmt::format("{} is not below the {} tokens of a sequence, so it limits nothing; "
                                                   "write less, or leave it out",
                                                   m.window, m.seq)};
-  if (m.form == "llama" && m.head_dim % 2 != 0)
+  if (m.form != "gpt" && m.head_dim % 2 != 0)
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};
   return std::nullopt;

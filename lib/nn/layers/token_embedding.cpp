@@ -1,9 +1,11 @@
 #include "nn/layers/token_embedding.h"
 
+#include <cmath>
 #include <utility>
 
 #include "autograd/functions.h"
 #include "autograd/sequence_split.h"
+#include "core/float16.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 
@@ -36,20 +38,25 @@ void accumulate_positions(Runtime& runtime, const Tensor& grad_out, std::int64_t
 
 class TokenEmbeddingNode final : public Node {
  public:
-  TokenEmbeddingNode(Runtime& runtime, const Variable& tokens, std::int64_t batch, Parameter& table,
+  TokenEmbeddingNode(Runtime& runtime, const Variable& tokens, std::int64_t batch, float scale, Parameter& table,
                      Parameter* positions)
-      : Node(runtime, "embedding", {tokens.producer}), batch_(batch), table_(table), positions_(positions) {}
+      : Node(runtime, "embedding", {tokens.producer}),
+        batch_(batch),
+        scale_(scale),
+        table_(table),
+        positions_(positions) {}
   void save_tokens(const Tensor& tokens) { save("tokens", tokens); }
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    accumulate_rows(device(), {.grad_out = grad, .tokens = saved.tensor(0), .batch = batch_}, table_);
+    accumulate_rows(device(), {.grad_out = grad, .tokens = saved.tensor(0), .batch = batch_, .scale = scale_}, table_);
     if (positions_ != nullptr) accumulate_positions(runtime(), grad, batch_, *positions_);
     return {Tensor()};
   }
 
  private:
   std::int64_t batch_;
+  float scale_;
   Parameter& table_;
   Parameter* positions_;
 };
@@ -60,6 +67,12 @@ std::int64_t positions_of(const Build& build, const LayerConfig& config) {
   return config.seq * (ranks != nullptr ? ranks->size() : 1);
 }
 
+/// As a program has it that keeps the factor in the type of what it multiplies.
+float root_of(std::int64_t number, DType dtype) {
+  const auto root = static_cast<float>(std::sqrt(static_cast<double>(number)));
+  return dtype == DType::kBF16 ? bf16_to_f32(f32_to_bf16(root)) : root;
+}
+
 }  // namespace
 
 TokenEmbedding::TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config)
@@ -68,6 +81,7 @@ TokenEmbedding::TokenEmbedding(Build& build, std::int64_t vocabulary, bool learn
                                                     {positions_of(build, config), config.hidden}, Init::kNormal)
                                    : nullptr),
       batch_(config.batch),
+      scale_(config.form.scales_embeddings ? root_of(config.hidden, table_->spec.dtype) : 1.0f),
       dropout_(config.dropout) {}
 
 Variable TokenEmbedding::forward(Runtime& runtime, const Variable& tokens) {
@@ -82,10 +96,11 @@ Variable TokenEmbedding::forward(Runtime& runtime, const Variable& tokens) {
                    {.tokens = column.row_range(begin, chunk_rows),
                     .table = table_->value,
                     .positions = positions_ ? positions_->value.row_range(chunk.position, chunk.length) : Tensor(),
-                    .batch = batch_},
+                    .batch = batch_,
+                    .scale = scale_},
                    rows.row_range(begin, chunk_rows));
   }
-  const auto node = std::make_shared<TokenEmbeddingNode>(runtime, tokens, batch_, *table_, positions_.get());
+  const auto node = std::make_shared<TokenEmbeddingNode>(runtime, tokens, batch_, scale_, *table_, positions_.get());
   node->save_tokens(tokens.value);
   const DropoutKey key{.probability = dropout_,
                        .seed = runtime.seed,

@@ -8,9 +8,9 @@
 
 namespace fp8lab {
 
-/// The rows of a table [vocabulary, hidden] by token, plus learned positions [seq, hidden] if the model has them,
-/// then dropout. If ranks split sequences between them, each has the positions of all of them. Both matrices have
-/// the build's type, under every recipe. Saves the tokens.
+/// The rows of a table [vocabulary, hidden] by token, times a factor in some forms, plus learned positions [seq,
+/// hidden] if the model has them, then dropout. If ranks split sequences between them, each has the positions of all of
+/// them. Both matrices have the build's type, under every recipe. Saves the tokens.
 class TokenEmbedding final : public Module {
  public:
   TokenEmbedding(Build& build, std::int64_t vocabulary, bool learned_positions, const LayerConfig& config);
@@ -23,6 +23,7 @@ class TokenEmbedding final : public Module {
   std::unique_ptr<Parameter> table_;
   std::unique_ptr<Parameter> positions_;  ///< null if the model has none
   std::int64_t batch_;
+  float scale_;
   float dropout_;
 };
 

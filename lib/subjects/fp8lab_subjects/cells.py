@@ -88,13 +88,18 @@ class Cell:
         return self["model.ffn"] or 4 * self["model.hidden"]
 
     @property
-    def llama(self):
-        return self["model.form"] == "llama"
+    def gpt(self):
+        """The other forms have RMSNorm, a gated activation, rotary embedding and no biases."""
+        return self["model.form"] == "gpt"
+
+    @property
+    def gemma(self):
+        return self["model.form"] == "gemma"
 
     @property
     def bias(self):
         """True if products and layer norms have biases."""
-        return self.get("model.bias", not self.llama) is True
+        return self.get("model.bias", self.gpt) is True
 
     @property
     def qkv_bias(self):
@@ -112,7 +117,7 @@ class Cell:
 
     @property
     def learned_positions(self):
-        return self.get("model.positions", "none" if self.llama else "learned") == "learned"
+        return self.get("model.positions", "learned" if self.gpt else "none") == "learned"
 
     @property
     def sequences(self):

@@ -18,9 +18,21 @@ EPSILON = 1e-5
 
 def make_norm(cell, device, dtype):
     common = {"eps": EPSILON, "device": device, "dtype": dtype}
-    if cell.llama:
-        return nn.RMSNorm(cell["model.hidden"], **common)
-    return nn.LayerNorm(cell["model.hidden"], bias=cell.bias, **common)
+    if cell.gpt:
+        return nn.LayerNorm(cell["model.hidden"], bias=cell.bias, **common)
+    return nn.RMSNorm(cell["model.hidden"], **common)
+
+
+def activated(cell, x):
+    """The activation: of the gate, if the form has one."""
+    return F.gelu(x, approximate="tanh") if cell.gpt or cell.gemma else F.silu(x)
+
+
+def scaled_embeddings(cell, rows):
+    """Times the root of hidden in the type of the rows, if the form scales them."""
+    if not cell.gemma:
+        return rows
+    return rows * torch.tensor(math.sqrt(cell["model.hidden"]), dtype=rows.dtype).item()
 
 
 def make_qk_norms(cell, device, dtype):
@@ -53,7 +65,7 @@ class LayerNormLinear(nn.Module):
 class LayerNormMlp(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
-        self.gated = cell.llama
+        self.cell, self.gated = cell, not cell.gpt
         self.norm = make_norm(cell, device, dtype)
         self.fc1 = Linear(cell, cell["model.hidden"], cell.ffn * (2 if self.gated else 1), device, dtype)
         self.fc2 = Linear(cell, cell.ffn, cell["model.hidden"], device, dtype)
@@ -62,9 +74,9 @@ class LayerNormMlp(nn.Module):
         y = self.fc1(self.norm(x))
         if self.gated:
             gate, up = y.chunk(2, dim=-1)
-            y = F.silu(gate) * up
+            y = activated(self.cell, gate) * up
         else:
-            y = F.gelu(y, approximate="tanh")
+            y = activated(self.cell, y)
         return self.fc2(y)
 
 
@@ -98,7 +110,7 @@ class MultiheadAttention(nn.Module):
         q, k, v = packed.split((heads, kv_heads, kv_heads), dim=2)
         if cell.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        if cell.llama:
+        if not cell.gpt:
             tables = rotary_tables(cell, x.device)
             q, k = rotate(q, tables), rotate(k, tables)
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [batch, heads, seq, head_dim]
@@ -151,7 +163,7 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(make_layer(cell, device, dtype) for _ in range(cell["model.layers"]))
 
     def embed(self, tokens):
-        rows = F.embedding(tokens, self.embedding.weight)
+        rows = scaled_embeddings(self.cell, F.embedding(tokens, self.embedding.weight))
         return rows if self.positions is None else rows + self.positions.weight.repeat_interleave(self.batch, dim=0)
 
     def forward(self, x):

@@ -48,7 +48,7 @@ def sizes_of(config):
     return {
         "hidden": hidden, "heads": heads, "kv": kv, "qkv": hidden + 2 * kv, "ffn": config["model.ffn"] or 4 * hidden,
         "seq": config["model.seq"], "head_dim": head_dim, "tokens": config["model.seq"] * config["model.batch"],
-        "gated": config["model.form"] == "llama",
+        "gated": config["model.form"] != "gpt",
     }
 
 

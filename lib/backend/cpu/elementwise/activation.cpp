@@ -35,20 +35,22 @@ void gelu_backward(MatrixView grad_out, MatrixView in, MatrixView grad_in) {
   });
 }
 
-void swiglu_forward(const MatrixView& in, const MatrixView& out) {
+template <class Gated>
+void gated_forward(const MatrixView& in, const MatrixView& out) {
   float* gate = scratch(kX, kRun);
   float* up = scratch(kUp, kRun);
   for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, gate);
     load(in, row, out.cols + col, count, up);
     vectorized([=] {
-      for (std::int64_t j = 0; j < count; ++j) up[j] = swiglu(gate[j], up[j]);
+      for (std::int64_t j = 0; j < count; ++j) up[j] = Gated::value(gate[j], up[j]);
     });
     store(up, count, out, row, col);
   });
 }
 
-void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const MatrixView& grad_in) {
+template <class Gated>
+void gated_backward(const MatrixView& grad_out, const MatrixView& in, const MatrixView& grad_in) {
   float* gate = scratch(kX, kRun);
   float* up = scratch(kUp, kRun);
   float* grad_y = scratch(kGradY, kRun);
@@ -60,7 +62,7 @@ void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const Mat
     load(grad_out, row, col, count, grad_y);
     vectorized([=] {
       for (std::int64_t j = 0; j < count; ++j) {
-        const SwigluGradient grad = swiglu_gradient(gate[j], up[j], grad_y[j]);
+        const GatedGradient grad = Gated::gradient(gate[j], up[j], grad_y[j]);
         grad_gate[j] = grad.gate;
         grad_up[j] = grad.up;
       }
@@ -75,7 +77,8 @@ void swiglu_backward(const MatrixView& grad_out, const MatrixView& in, const Mat
 void activation_forward(const ActivationForwardArgs& args, ExecContext&) {
   switch (args.kind) {
     case ActivationKind::kGelu: gelu_forward(args.x, args.y); break;
-    case ActivationKind::kSwiglu: swiglu_forward(args.x, args.y); break;
+    case ActivationKind::kSwiglu: gated_forward<Swiglu>(args.x, args.y); break;
+    case ActivationKind::kGeglu: gated_forward<Geglu>(args.x, args.y); break;
   }
   measure(args.y, args.amax);
 }
@@ -83,7 +86,8 @@ void activation_forward(const ActivationForwardArgs& args, ExecContext&) {
 void activation_backward(const ActivationBackwardArgs& args, ExecContext&) {
   switch (args.kind) {
     case ActivationKind::kGelu: gelu_backward(args.grad_y, args.x, args.grad_x); break;
-    case ActivationKind::kSwiglu: swiglu_backward(args.grad_y, args.x, args.grad_x); break;
+    case ActivationKind::kSwiglu: gated_backward<Swiglu>(args.grad_y, args.x, args.grad_x); break;
+    case ActivationKind::kGeglu: gated_backward<Geglu>(args.grad_y, args.x, args.grad_x); break;
   }
   measure(args.grad_x, args.amax);
 }

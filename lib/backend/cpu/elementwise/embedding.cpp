@@ -38,6 +38,7 @@ void embedding_forward(const EmbeddingForwardArgs& args, ExecContext&) {
   float* position = scratch(kOther, cols);
   for (std::int64_t i = 0; i < args.out.rows; ++i) {
     load(args.table, token_at(args.tokens, i), 0, cols, out);
+    for (std::int64_t j = 0; j < cols; ++j) out[j] *= args.scale;
     if (args.positions.data != nullptr) {
       load(args.positions, i / args.batch, 0, cols, position);
       for (std::int64_t j = 0; j < cols; ++j) out[j] += position[j];
@@ -63,12 +64,12 @@ void embedding_backward(const EmbeddingBackwardArgs& args, ExecContext&) {
       for (std::int64_t j = 0; j < cols; ++j) part[j] += row[j];
     }
     const float* total = sums.total();
+    for (std::int64_t j = 0; j < cols; ++j) row[j] = total[j] * args.scale;
     if (args.accumulate) {
       load(args.grad_table, v, 0, cols, before);
-      for (std::int64_t j = 0; j < cols; ++j) before[j] += total[j];
-      total = before;
+      for (std::int64_t j = 0; j < cols; ++j) row[j] += before[j];
     }
-    store(total, cols, args.grad_table, v, 0);
+    store(row, cols, args.grad_table, v, 0);
   }
 }
 

@@ -31,25 +31,34 @@ void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& ou
   measure(out, amax, context);
 }
 
+template <class Function>
+void gate_forward(const ActivationForwardArgs& args, ExecContext& context) {
+  const std::int64_t cols = args.y.cols;
+  activate<2, 1>({args.x.columns(0, cols), args.x.columns(cols, cols)}, args.y, args.amax, Gated<Function>{}, context);
+}
+template <class Function>
+void gate_backward(const ActivationBackwardArgs& args, ExecContext& context) {
+  const std::int64_t cols = args.grad_y.cols;
+  activate<3, 2>({args.x.columns(0, cols), args.x.columns(cols, cols), args.grad_y}, args.grad_x, args.amax,
+                 GatedBackward<Function>{}, context);
+}
+
 }  // namespace
 
 void activation_forward(const ActivationForwardArgs& args, ExecContext& context) {
-  const MatrixView &x = args.x, &y = args.y;
   switch (args.kind) {
-    case ActivationKind::kGelu: return activate<1, 1>({x}, y, args.amax, Gelu{}, context);
-    case ActivationKind::kSwiglu:
-      return activate<2, 1>({x.columns(0, y.cols), x.columns(y.cols, y.cols)}, y, args.amax, Swiglu{}, context);
+    case ActivationKind::kGelu: return activate<1, 1>({args.x}, args.y, args.amax, Gelu{}, context);
+    case ActivationKind::kSwiglu: return gate_forward<Swiglu>(args, context);
+    case ActivationKind::kGeglu: return gate_forward<Geglu>(args, context);
   }
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
-  const MatrixView &x = args.x, &grad_y = args.grad_y;
-  const std::int64_t cols = grad_y.cols;
   switch (args.kind) {
-    case ActivationKind::kGelu: return activate<2, 1>({x, grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
-    case ActivationKind::kSwiglu:
-      return activate<3, 2>({x.columns(0, cols), x.columns(cols, cols), grad_y}, args.grad_x, args.amax,
-                            GatedGradient{}, context);
+    case ActivationKind::kGelu:
+      return activate<2, 1>({args.x, args.grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
+    case ActivationKind::kSwiglu: return gate_backward<Swiglu>(args, context);
+    case ActivationKind::kGeglu: return gate_backward<Geglu>(args, context);
   }
 }
 

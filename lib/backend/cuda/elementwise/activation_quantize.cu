@@ -25,15 +25,20 @@ bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, c
   return true;
 }
 
+template <class Function>
+bool quantize_gated(const MatrixView& x, const QuantizeArgs& args, CudaContext& context) {
+  const std::int64_t cols = args.in.cols;
+  return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Gated<Function>{}, args, context);
+}
+
 }  // namespace
 
 bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& context) {
   const MatrixView& x = args.activation.x;
-  const std::int64_t cols = args.cast.in.cols;
   switch (args.activation.kind) {
     case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, context);
-    case ActivationKind::kSwiglu:
-      return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Swiglu{}, args.cast, context);
+    case ActivationKind::kSwiglu: return quantize_gated<Swiglu>(x, args.cast, context);
+    case ActivationKind::kGeglu: return quantize_gated<Geglu>(x, args.cast, context);
   }
   return false;
 }

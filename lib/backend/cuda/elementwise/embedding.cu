@@ -18,6 +18,7 @@ struct Lookup {
   const std::int32_t* tokens;
   std::int64_t token_stride;
   Elements table;
+  float scale;
   Elements positions;  ///< data null: none
   std::int64_t batch;
   Elements out;
@@ -34,6 +35,8 @@ __global__ void __launch_bounds__(kThreads) embedding_kernel(const Lookup args) 
   const std::int64_t row = run / args.runs_in_row, col = (run - row * args.runs_in_row) * kRunWidth;
   float values[kRunWidth];
   load_run<Type, Wide>(args.table, args.tokens[row * args.token_stride], col, args.cols - col, values);
+#pragma unroll
+  for (int j = 0; j < kRunWidth; ++j) values[j] *= args.scale;
   if (args.positions.data != nullptr) {
     float position[kRunWidth];
     load_run<Type, Wide>(args.positions, row / args.batch, col, args.cols - col, position);
@@ -62,6 +65,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 struct RowSums {
+  float scale;
   Elements grad_out;
   const TokenAndRow* sorted;  ///< null: entry v has rows v * batch ... v * batch + batch - 1
   std::int64_t rows;
@@ -145,6 +149,8 @@ __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(const RowS
     if (col >= args.cols) return;
     float sum[kRunWidth];
     sum_rows<Wide, Type>(args, rows, 0, rows.count, col, sum);
+#pragma unroll
+    for (int j = 0; j < kRunWidth; ++j) sum[j] *= args.scale;
     if (args.accumulate) {
       float before[kRunWidth];
       load_run<Type, Wide>(args.table, rows.entry, col, args.cols - col, before);
@@ -175,7 +181,7 @@ __global__ void __launch_bounds__(kThreads) embedding_gradient_kernel(const RowS
     }
     const std::int64_t col = chunk_col + threadIdx.x;
     if (col >= args.cols) continue;
-    float value[1] = {total};
+    float value[1] = {total * args.scale};
     if (args.accumulate) {
       float before[1];
       load_run<Type, false>(args.table, rows.entry, col, 1, before);
@@ -235,6 +241,7 @@ void embedding_forward(const EmbeddingForwardArgs& args, ExecContext& context) {
   const Lookup lookup{.tokens = reinterpret_cast<const std::int32_t*>(args.tokens.data),
                       .token_stride = args.tokens.row_stride,
                       .table = elements(args.table),
+                      .scale = args.scale,
                       .positions = elements(args.positions),
                       .batch = args.batch,
                       .out = elements(out),
@@ -253,7 +260,8 @@ void embedding_backward(const EmbeddingBackwardArgs& args, ExecContext& context)
   const MatrixView& table = args.grad_table;
   if (!args.accumulate) fill({.out = table, .value = 0.0f}, context);
   if (grad.numel() == 0) return;
-  const RowSums sums{.grad_out = elements(grad),
+  const RowSums sums{.scale = args.scale,
+                     .grad_out = elements(grad),
                      .sorted = args.tokens.data != nullptr ? sorted_rows(args.tokens, table.rows, gpu) : nullptr,
                      .rows = grad.rows,
                      .batch = args.batch,

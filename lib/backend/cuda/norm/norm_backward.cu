@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
   constexpr int kSums = Centred ? 2 : 1;  // for each row its slope and, for LayerNorm, its offset
   extern __shared__ __align__(128) std::byte slots[];
   __shared__ std::uint64_t full[kMostStages];
-  __shared__ float shared[2][kRowsAtOnce<Type, Runs> * kSums][kSumWarps];  // of even and odd steps
+  __shared__ float shared[2][kRowsAtOnce<Type, Runs> * kSums][kSumWarps];  // sums of warps, in even and in odd steps
   const int cols = static_cast<int>(args.cols);
   const int row_bytes = cols * static_cast<int>(sizeof(typename Element<Type>::Storage));
   const float count = static_cast<float>(cols);

@@ -57,6 +57,15 @@ constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, b
           uses_window};
 }
 
+constexpr ModelType of_gemma() {
+  ModelType type = of_llama("gemma", false, false, 256);
+  type.form = "gemma";
+  type.activation = "hidden_activation";  // `hidden_act` is gelu in files that were published before this key existed
+  type.activation_is = "gelu_pytorch_tanh";
+  type.is_tied = true;
+  return type;
+}
+
 /// A type whose MLP is a mixture of experts: the names of their number and width.
 constexpr ModelType of_experts(ModelType type, std::string_view experts, std::string_view expert_ffn) {
   type.experts = experts;
@@ -71,6 +80,7 @@ constexpr std::array kTypes{
     of_llama("mistral", false, false, 0, true),
     of_llama("qwen2", true),
     of_llama("qwen3", false, true, 128),
+    of_gemma(),
     of_experts(of_llama("mixtral", false, false, 0, true), "num_local_experts", "intermediate_size"),
     of_experts(of_llama("qwen3_moe", false, true), "num_experts", "moe_intermediate_size"),
 };

@@ -73,6 +73,8 @@ constexpr std::array kModels{
     qwen3("qwen3-32b", 64, 5120, 64, 25600),
     qwen3_moe("qwen3-30b-a3b", 48, 2048, 32, 768),
     qwen3_moe("qwen3-235b-a22b", 94, 4096, 64, 1536),
+    KnownModel{"gemma-2b", 18, 2048, 8, 1, 16384, 256000, 8192, "gemma", true, 256},
+    KnownModel{"gemma-7b", 28, 3072, 16, 16, 24576, 256000, 8192, "gemma", true, 256},
     KnownModel{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8192, "llama", false, 0, false, false, 8, 2},
 };
 
@@ -85,7 +87,6 @@ constexpr std::array kLacking{
     Lacking{"gemma-3", "GeGLU, norms behind attention and MLP, and sliding windows"},
     Lacking{"gemma2", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
     Lacking{"gemma-2-", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
-    Lacking{"gemma", "GeGLU, and embeddings scaled by the root of hidden"},
     Lacking{"qwen2_moe", "shared experts, which all tokens have"},
     Lacking{"gpt-oss", "sliding windows, attention sinks, and experts with biases"},
     Lacking{"gpt_oss", "sliding windows, attention sinks, and experts with biases"},

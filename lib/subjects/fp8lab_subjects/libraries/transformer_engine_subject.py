@@ -99,17 +99,17 @@ def _common(cell):
 
 
 def _norm(cell):
-    return "RMSNorm" if cell.llama else "LayerNorm"
+    return "LayerNorm" if cell.gpt else "RMSNorm"
 
 
 def _fused_mlp(cell, te):
-    hidden, bias = cell["model.hidden"], not cell.llama
+    hidden, bias = cell["model.hidden"], cell.gpt
     where = {"dtype": model.dtype_of(cell), "device": "meta" if deferred(cell) else "cuda"}
-    norm = te.ops.RMSNorm if cell.llama else te.ops.LayerNorm
-    activation = te.ops.SwiGLU if cell.llama else te.ops.GELU
+    norm = te.ops.LayerNorm if cell.gpt else te.ops.RMSNorm
+    activation = {"gpt": te.ops.GELU, "llama": te.ops.SwiGLU, "gemma": te.ops.GEGLU}[cell["model.form"]]
     return te.ops.Sequential(
         norm(hidden, eps=model.EPSILON, **where),
-        te.ops.Linear(hidden, cell.ffn * (2 if cell.llama else 1), bias=bias, **where),
+        te.ops.Linear(hidden, cell.ffn * (1 if cell.gpt else 2), bias=bias, **where),
         activation(),
         te.ops.Linear(cell.ffn, hidden, bias=bias, **where),
     )
@@ -117,7 +117,7 @@ def _fused_mlp(cell, te):
 
 def make_layer(cell, te):
     """One layer of the model. Queries, keys and values are packed one after the other, as the runtime packs them."""
-    hidden, bias, common = cell["model.hidden"], not cell.llama, _common(cell)
+    hidden, bias, common = cell["model.hidden"], cell.gpt, _common(cell)
     kind = cell["model.layer"]
     if kind == "linear":
         return te.Linear(hidden, hidden, bias=bias, **common)
@@ -125,7 +125,7 @@ def make_layer(cell, te):
         return te.GroupedLinear(cell["model.experts"], hidden, hidden, bias=bias, **common)
     if kind == "layernorm_linear":
         return te.LayerNormLinear(hidden, hidden, eps=model.EPSILON, bias=bias, normalization=_norm(cell), **common)
-    activation = "swiglu" if cell.llama else "gelu"
+    activation = {"gpt": "gelu", "llama": "swiglu", "gemma": "geglu"}[cell["model.form"]]
     if kind == "layernorm_mlp":
         if cell.get("model.op_fuser", "none") == "mlp":
             return _fused_mlp(cell, te)
@@ -195,7 +195,7 @@ class EngineModel(torch.nn.Module):
         super().__init__()
         self.layers, self.te, self.seq = torch.nn.ModuleList(layers), te, cell["model.seq"]
         self.recompute_every = cell.recompute_every
-        self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and cell.llama else None
+        self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and not cell.gpt else None
 
     def forward(self, x, first=None):
         """`first`: whether x is the first micro-batch of a step, if layers keep casts of their weights for all of them."""

@@ -49,14 +49,14 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
+        self.cell = cell
         self.gate = model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype)
-        self.up = model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype) if cell.llama else None
+        self.up = None if cell.gpt else model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype)
         self.down = model.Linear(cell, cell.ffn, cell["model.hidden"], device, dtype)
 
     def forward(self, x):
-        if self.up is None:
-            return self.down(F.gelu(self.gate(x), approximate="tanh"))
-        return self.down(F.silu(self.gate(x)) * self.up(x))
+        y = model.activated(self.cell, self.gate(x))
+        return self.down(y if self.up is None else y * self.up(x))
 
 
 class Layer(nn.Module):
@@ -86,10 +86,10 @@ class Model(nn.Module):
         self.head = nn.Linear(cell["model.hidden"], cell.vocabulary, bias=False, device=device, dtype=dtype)
         if cell["model.head"] == "tied":
             self.head.weight = self.embedding.weight
-        self.register_buffer("table", rotary_table(cell, device) if cell.llama else None, persistent=False)
+        self.register_buffer("table", None if cell.gpt else rotary_table(cell, device), persistent=False)
 
     def forward(self, tokens):
-        x = self.embedding(tokens.view(self.batch, self.seq))
+        x = model.scaled_embeddings(self.cell, self.embedding(tokens.view(self.batch, self.seq)))
         if self.positions is not None:
             x = x + self.positions.weight
         for number, layer in enumerate(self.layers, 1):

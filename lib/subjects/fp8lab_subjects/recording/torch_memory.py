@@ -103,6 +103,7 @@ def configurations():
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **keys}
     yield from configurations_of_layers()
     yield from configurations_of_attention()
+    yield from configurations_of_gemma()
     yield from torchao_configurations()
     yield from configurations_of_recomputation()
     yield from configurations_of_selection()
@@ -170,6 +171,20 @@ def configurations_of_attention():
         for program in ("worker", "torchtitan"):
             for operators in ("host", "cuda_shapes"):
                 yield operators, program, keys
+
+
+def configurations_of_gemma():
+    """GeGLU, and embeddings times a factor. Heads are tied only on the host: a fake tensor adds the gradients of a weight
+    that is used twice out of place, which no real one does."""
+    gemma = {"model.form": "gemma", "model.head_dim": 40}
+    for keys in [
+        gemma, {**gemma, "training.checkpoint": "full", "model.batch": 3}, {**gemma, "training.checkpoint": "selective"},
+        {**ODD, "model.form": "gemma"}, {**gemma, **TITAN, "ranks": 2, "training.micro_batches": 2},
+        {"model.form": "gemma", "model.positions": "learned", "model.vocabulary": 40, "model.seq": 200},
+    ]:  # fmt: skip
+        for program in ("worker", "torchtitan"):
+            yield "host", program, {**keys, "model.head": "tied"}
+            yield "cuda_shapes", program, keys
 
 
 def torchao_configurations():

@@ -23,20 +23,23 @@ struct GeluGradient {
   }
 };
 
-struct Swiglu {
+/// `Function`: Swiglu or Geglu.
+template <class Function>
+struct Gated {
   template <int Width>
   __device__ void operator()(const float (&in)[2][Width], float (&out)[1][Width], std::int64_t, std::int64_t) const {
 #pragma unroll
-    for (int j = 0; j < Width; ++j) out[0][j] = swiglu(in[0][j], in[1][j]);
+    for (int j = 0; j < Width; ++j) out[0][j] = Function::value(in[0][j], in[1][j]);
   }
 };
 
-struct GatedGradient {
+template <class Function>
+struct GatedBackward {
   template <int Width>
   __device__ void operator()(const float (&in)[3][Width], float (&out)[2][Width], std::int64_t, std::int64_t) const {
 #pragma unroll
     for (int j = 0; j < Width; ++j) {
-      const SwigluGradient grad = swiglu_gradient(in[0][j], in[1][j], in[2][j]);
+      const GatedGradient grad = Function::gradient(in[0][j], in[1][j], in[2][j]);
       out[0][j] = grad.gate;
       out[1][j] = grad.up;
     }
