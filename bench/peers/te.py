@@ -4,6 +4,7 @@
 Usage: te.py [--rounds N] [--filter TEXT] [--out FILE]
 
 Rows of bench_layer (a TransformerLayer in the form of Llama-3 8B, `any_order` as the library runs by default), of
+bench_attention (only its call of cuDNN; FP8 with given scales, results as its layers receive them), of
 bench_quantize_gpu (casts by the recipes' quantizers), of bench_elementwise (norms and SwiGLU, also with casts) and of
 bench_adam_gpu (FusedAdam). The library allocates results in every call, as the own rows do. Inputs rotate past the L2.
 Events time a call after a large copy that hides its launches; steps of the layer run back to back, and the last one is
@@ -21,17 +22,19 @@ import transformer_engine.pytorch as te
 import transformer_engine_torch as tex
 from transformer_engine.common import recipe as recipes
 from transformer_engine.pytorch.constants import TE_DType
+from transformer_engine.pytorch.cpp_extensions.fused_attn import FusedAttnBackend, fused_attn_bwd, fused_attn_fwd
 from transformer_engine.pytorch.optimizers import FusedAdam
 from transformer_engine.pytorch.tensor.float8_blockwise_tensor import Float8BlockQuantizer
 from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer, Float8Quantizer
 
+import attention as torch_attention
 import peer
 
 TOKENS, HIDDEN, FFN, HEADS, KV_HEADS, SEQ, BATCH = 8192, 4096, 14336, 32, 8, 4096, 2
 PAST_THE_L2 = 192 << 20
 SIZES = ((16384, 8192), (8192, 4096), (8192, 14336))
 EPSILON, SIDE, TENSORS, STEPS_AT_ONCE = 1e-5, 4096, 24, 4
-BF16, E4M3 = TE_DType[torch.bfloat16], tex.DType.kFloat8E4M3
+BF16, E4M3, E5M2 = TE_DType[torch.bfloat16], tex.DType.kFloat8E4M3, tex.DType.kFloat8E5M2
 
 RECIPES = {
     "bf16": lambda: None,
@@ -129,6 +132,67 @@ def adams():
         yield f"adam/{name}", lambda bytes_each=bytes_each, make=make: adam(bytes_each, make)
 
 
+def attention(eight_bits, case):
+    """Functions that compute O and its gradients in 16 bits, and the number of entries below the mask."""
+    batch, heads, kv_heads, seq, causal = case
+    dim = torch_attention.HEAD_DIM
+    starts = torch.arange(0, (batch + 1) * seq, seq, device="cuda", dtype=torch.int32)
+    q, k, v, grad = (random(batch, seq, count, dim) for count in (heads, kv_heads, kv_heads, heads))
+
+    def quantizer(dtype, scale):
+        return Float8Quantizer(torch.full((1,), scale, device="cuda"), torch.zeros(1, device="cuda"), dtype)
+
+    layout, mask = "bshd_bshd_bshd", "causal" if causal else "no_mask"
+    common = {"attn_scale": dim ** -0.5, "dropout": 0.0, "qkv_layout": layout, "o_format": "bshd", "attn_mask_type": mask}
+    backend = FusedAttnBackend["F16_arbitrary_seqlen"]
+    forward_casts, backward_casts = {}, {}
+    if eight_bits:
+        backend = FusedAttnBackend["FP8"]
+        q, k, v, grad = quantizer(E4M3, 64.0)(q), quantizer(E4M3, 64.0)(k), quantizer(E4M3, 64.0)(v), quantizer(E5M2, 64.0)(grad)
+        s = quantizer(E4M3, 448.0)
+        forward_casts = {"s_quantizer": s, "o_quantizer": quantizer(E4M3, 64.0)}
+        backward_casts = {"s_quantizer": s, "dp_quantizer": quantizer(E5M2, 65536.0), "dqkv_quantizer": quantizer(E5M2, 64.0)}
+
+    def attend():
+        return fused_attn_fwd(True, seq, seq, starts, starts, q, k, v, torch.bfloat16, backend, **forward_casts, **common)
+
+    out, saved, *_ = attend()
+
+    def forward():
+        result = attend()[0]
+        return result.dequantize() if eight_bits else result
+
+    def backward():
+        results = fused_attn_bwd(seq, seq, starts, starts, q, k, v, out, grad, torch.bfloat16, list(saved), backend,
+                                 **backward_casts, **common, do_format="bshd", dqkv_layout=layout)[:3]
+        return [result.dequantize() for result in results] if eight_bits else results
+
+    return batch * heads * seq * seq * (0.5 if causal else 1.0), forward, backward
+
+
+def attention_row(timer, name, rounds, products, entries, call):
+    samples = [timer.microseconds(call)[0] for _ in range(3 + rounds)][3:]
+    median = statistics.median(samples)
+    return peer.row(name, rounds, median, flops=2e6 * products * entries * torch_attention.HEAD_DIM / median)
+
+
+def attentions(timer, rounds):
+    for case_name, *case in torch_attention.CASES:
+        for kind in ("bf16", "fp8"):
+            name = f"attention/{case_name}/{kind}"
+
+            def forward_row(full, kind=kind, case=case):
+                entries, forward, _ = attention(kind == "fp8", case)
+                return attention_row(timer, full, rounds, 2, entries, forward)
+
+            def backward_row(full, kind=kind, case=case):
+                entries, _, backward = attention(kind == "fp8", case)
+                return attention_row(timer, full, rounds, 5, entries, backward)
+
+            yield f"{name}/forward", forward_row
+            yield f"{name}/backward_any_order", backward_row
+
+
 def moved_row(timer, name, rounds, make):
     moved, calls = make()
     samples = [timer.microseconds(calls[index % len(calls)]) for index in range(3 + rounds)][3:]
@@ -180,6 +244,7 @@ def main():
     timer = peer.Timer()
     table = [(f"layer/llama_8b_2x4096/{name}/any_order", lambda full, make=make: layer_row(full, options.rounds // 2, make))
              for name, make in RECIPES.items()]
+    table += attentions(timer, options.rounds)
     table += [(name, lambda full, make=make: moved_row(timer, full, options.rounds, make))
               for name, make in (*casts(), *elementwise(), *adams())]
     results = []
