@@ -196,14 +196,14 @@ enum class OfExperts { kRoute, kGroup, kPermute, kPermuteWeighted, kUnpermute, k
 /// The way of tokens through a mixture of experts. A token's row counts once for each of its choices.
 void experts_row(benchmark::State& state, OfExperts what, std::int64_t multiple) {
   const Rotation logits(Shape{kTokens, kExperts}, DType::kF32), x(Shape{kTokens, kHidden}, kType);
-  const Routing routing = route(*gpu(), logits[0], kChoices, in_flight());
+  const Routing routing = route(*gpu(), logits[0], {.choices = kChoices}, in_flight());
   const GroupedRows grouped = group_rows(*gpu(), routing.experts, kExperts, multiple, in_flight());
   const std::int64_t rows = grouped.sources.numel(), of_choices = kChoices * x.bytes();
   const Rotation of_experts(Shape{rows, kHidden}, kType);
   switch (what) {
     case OfExperts::kRoute:
       return time_on_gpu(state, {.bytes = logits.bytes() + 2 * routing.weights.bytes()},
-                         [&](int i) { route(*gpu(), logits[i], kChoices, in_flight()); });
+                         [&](int i) { route(*gpu(), logits[i], {.choices = kChoices}, in_flight()); });
     case OfExperts::kGroup:
       return time_on_gpu(state, {.bytes = 2 * routing.experts.bytes() + grouped.sources.bytes()},
                          [&](int) { group_rows(*gpu(), routing.experts, kExperts, multiple, in_flight()); });

@@ -121,7 +121,7 @@ TEST_F(ExpertsOnGpu, TiesAndNaNAreOrderedAlike) {
       const Both on_both = make({s.tokens, s.experts}, logits);
       std::array<Routing, BothDevices::kSides> routing;
       for (std::size_t side = 0; side < routing.size(); ++side)
-        routing[side] = route(both_[side], on_both[side], s.choices, support::anyone(both_[side]));
+        routing[side] = route(both_[side], on_both[side], {.choices = s.choices}, support::anyone(both_[side]));
       const std::string what =
           fmt::format("{} tokens, {} of {}, {}", s.tokens, s.choices, s.experts, ties ? "ties" : "special values");
       EXPECT_TRUE(same_bytes(routing[0].experts, routing[1].experts)) << what;

@@ -65,6 +65,15 @@ constexpr Form kForms[] = {
        model.top_k = 3;
        model.expert_ffn = model.ffn;
      }},
+    {"mixture_and_shared_experts", kLayer, "llama",
+     [](ModelConfig& model) {
+       model.layers = 2;
+       model.dense_layers = 1;
+       model.experts = 5;
+       model.top_k = 2;
+       model.expert_ffn = model.ffn;
+       model.shared_experts = 2;
+     }},
     {"gpt_fused_mlp", kLayer, "gpt", [](ModelConfig& model) { model.op_fuser = "mlp"; }},
     {"llama_dropout_two_layers", kLayer, "llama",
      [](ModelConfig& model) {

@@ -87,6 +87,11 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.model.experts = 3;
     cell.model.top_k = 1;
     all.push_back(cell);
+    cell.model.top_k = cell.model.shared_experts = 2;
+    cell.model.dense_layers = base.model.layers - 1;
+    cell.model.router = RouterScore::kSigmoid;
+    cell.model.router_scale = 2.5;
+    all.push_back(cell);
   }
   for (const char* kept : {"selective", "selective_alternate"})
     for (const char* op_fuser : {"none", "mlp"}) {
@@ -117,7 +122,8 @@ std::string describe(const CellConfig& cell) {
          ", loss " + std::string(cell.training.loss.text()) + ", optimizer " +
          std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
          ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim) +
-         ", top_k " + std::to_string(cell.model.top_k);
+         ", top_k " + std::to_string(cell.model.top_k) + ", shared experts " +
+         std::to_string(cell.model.shared_experts);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

@@ -14,6 +14,7 @@
 
 #include "reference/test_data.h"
 #include "support/dense.h"
+#include "support/test_device.h"
 
 namespace fp8lab {
 namespace {
@@ -44,7 +45,7 @@ class RoutingTest : public ::testing::Test {
   }
   Numbers chosen(const std::vector<float>& logits, std::int64_t choices) {
     const Tensor row = floats({1, std::ssize(logits)}, logits);
-    return numbers_of(route(*device_, row, choices, anyone()).experts);
+    return numbers_of(route(*device_, row, {.choices = choices}, anyone()).experts);
   }
   std::unique_ptr<Device> device_ = support::open_poisoned_device("hopper");
 };
@@ -60,13 +61,13 @@ TEST_F(RoutingTest, LargestLogitsAreChosen_EqualOnesByTheirNumber_NaNFirst) {
 
 TEST_F(RoutingTest, WeightsAreTheSoftmaxOverTheChosen_AndNaNReachesThem) {
   const std::vector<float> logits{0.5f, -1.0f, 2.0f, 1.25f};
-  const Values weights = read(*device_, route(*device_, floats({1, 4}, logits), 3, anyone()).weights);
+  const Values weights = read(*device_, route(*device_, floats({1, 4}, logits), {.choices = 3}, anyone()).weights);
   const double sum = std::exp(2.0) + std::exp(1.25) + std::exp(0.5);
   EXPECT_NEAR(weights[0], std::exp(2.0) / sum, 1e-6);
   EXPECT_NEAR(weights[1], std::exp(1.25) / sum, 1e-6);
   EXPECT_NEAR(weights[2], std::exp(0.5) / sum, 1e-6);
   const std::vector<float> broken{0.0f, std::numeric_limits<float>::quiet_NaN(), 1.0f};
-  for (const double weight : read(*device_, route(*device_, floats({1, 3}, broken), 2, anyone()).weights))
+  for (const double weight : read(*device_, route(*device_, floats({1, 3}, broken), {.choices = 2}, anyone()).weights))
     EXPECT_TRUE(std::isnan(weight));
 }
 
@@ -138,26 +139,52 @@ TEST_F(RoutingTest, GradientsOfSumsAreThoseOfALinearMap) {
   EXPECT_NEAR(product_of(of_weights, read(*device_, weights)), value, 1e-4);
 }
 
+double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+/// The rules that the device has.
+std::vector<RouterRule> rules(std::int64_t choices) {
+  std::vector<RouterRule> all{{.choices = choices}};
+  if (support::test_device() == "cpu")
+    for (const bool sigmoid : {false, true}) all.push_back({.choices = choices, .sigmoid = sigmoid, .scale = 2.5f});
+  return all;
+}
+
 TEST_F(RoutingTest, GradientsOfLogitsAreSlopesOfTheWeights) {
   const std::vector<float> logits{0.5f, -1.0f, 2.0f, 1.25f};
   const Tensor grad_weights = floats({1, 2}, {0.75f, -0.5f});
-  const Routing routing = route(*device_, floats({1, 4}, logits), 2, anyone());
-  const Values gradient =
-      read(*device_, route_backward(*device_, routing, grad_weights, {Shape{1, 4}, DType::kF32}, anyone()));
-  const auto value = [&](double third, double fourth) {
-    const double sum = std::exp(third) + std::exp(fourth);
-    return 0.75 * std::exp(third) / sum - 0.5 * std::exp(fourth) / sum;
-  };
-  constexpr double kStep = 1e-4;
-  EXPECT_EQ(gradient[0], 0.0);
-  EXPECT_EQ(gradient[1], 0.0);
-  EXPECT_NEAR(gradient[2], (value(2.0 + kStep, 1.25) - value(2.0 - kStep, 1.25)) / (2 * kStep), 1e-6);
-  EXPECT_NEAR(gradient[3], (value(2.0, 1.25 + kStep) - value(2.0, 1.25 - kStep)) / (2 * kStep), 1e-6);
+  for (const RouterRule& rule : rules(2)) {
+    const Routing routing = route(*device_, floats({1, 4}, logits), rule, anyone());
+    const Values gradient =
+        read(*device_, route_backward(*device_, routing, rule, grad_weights, {Shape{1, 4}, DType::kF32}, anyone()));
+    const auto value = [&](double third, double fourth) {
+      const auto score = [&](double logit) { return rule.sigmoid ? sigmoid_of(logit) : std::exp(logit); };
+      return rule.scale * (0.75 * score(third) - 0.5 * score(fourth)) / (score(third) + score(fourth));
+    };
+    constexpr double kStep = 1e-4;
+    EXPECT_EQ(gradient[0], 0.0);
+    EXPECT_EQ(gradient[1], 0.0);
+    EXPECT_NEAR(gradient[2], (value(2.0 + kStep, 1.25) - value(2.0 - kStep, 1.25)) / (2 * kStep), 1e-6);
+    EXPECT_NEAR(gradient[3], (value(2.0, 1.25 + kStep) - value(2.0, 1.25 - kStep)) / (2 * kStep), 1e-6);
+  }
+}
+
+TEST_F(RoutingTest, WeightsOfSigmoidsAreInProportionToThemAndAddUpToTheScale) {
+  if (support::test_device() != "cpu") GTEST_SKIP() << "the router's kernel on cuda has no sigmoids";
+  const std::vector<float> logits{-30.0f, 1.0f, 3.0f, -2.0f};
+  const Routing routing =
+      route(*device_, floats({1, 4}, logits), {.choices = 3, .sigmoid = true, .scale = 2.5f}, anyone());
+  EXPECT_EQ(numbers_of(routing.experts), (std::vector<std::int32_t>{2, 1, 3}));
+  const double sum = sigmoid_of(3.0) + sigmoid_of(1.0) + sigmoid_of(-2.0);
+  const Values weights = read(*device_, routing.weights), slopes = read(*device_, routing.slopes);
+  for (const auto& [at, logit] : {std::pair<std::size_t, double>{0, 3.0}, {1, 1.0}, {2, -2.0}}) {
+    EXPECT_NEAR(weights[at], 2.5 * sigmoid_of(logit) / sum, 1e-6);
+    EXPECT_NEAR(slopes[at], sigmoid_of(-logit), 1e-6);
+  }
 }
 
 TEST_F(RoutingTest, WrongArgumentsAreRefused) {
   const Tensor logits = floats({1, 2}, {0.0f, 1.0f});
-  EXPECT_NE(support::error_of([&] { route(*device_, logits, 3, anyone()); }).find("there are 2 experts"),
+  EXPECT_NE(support::error_of([&] { route(*device_, logits, {.choices = 3}, anyone()); }).find("there are 2 experts"),
             std::string::npos);
   const std::vector<RowGroup> apart{{.begin = 0, .rows = 2}, {.begin = 3, .rows = 1}};
   const Tensor x = random({4, 2}, 5), w = random({6, 2}, 6);

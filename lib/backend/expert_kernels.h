@@ -11,18 +11,27 @@ namespace fp8lab {
 /// logits(t, .); of equal logits the one with the lower number comes first, and NaN comes before every number.
 /// weights(t, k) = exp(logits(t, experts(t, k))) / sum over j of exp(logits(t, experts(t, j))): the softmax over the
 /// experts that were chosen, or, which is the same, the softmax over all of them divided by its sum over the chosen
-/// ones. The largest logit is subtracted first; the sum runs in the order of k.
+/// ones. The largest logit is subtracted first; the sum runs in the order of k. With `sigmoid` the sigmoids of logits
+/// take the place of their exponentials; the order of logits is the order of their sigmoids. Weights are multiplied by
+/// `scale` last. cuda computes weights only without `sigmoid` and with a scale of 1.
 struct RouteArgs {
   MatrixView logits;   ///< f32 [tokens, experts]
   MatrixView experts;  ///< i32 [tokens, k]
   MatrixView weights;  ///< f32 [tokens, k]
+  bool sigmoid = false;
+  float scale = 1.0f;
+  /// f32 [tokens, k], with `sigmoid`: the derivative of the logarithm of each sigmoid by its logit, which is the
+  /// sigmoid of the negative logit. Absent (data null) otherwise.
+  MatrixView slopes{};
 };
 
-/// grad_logits(t, experts(t, k)) = weights(t, k) (grad_weights(t, k) - sum over j of weights(t, j) grad_weights(t, j)),
-/// the sum in the order of j; 0 for experts that were not chosen.
+/// grad_logits(t, experts(t, k)) = slopes(t, k) weights(t, k) (grad_weights(t, k) - sum over j of weights(t, j)
+/// grad_weights(t, j) / scale), the sum in the order of j; 0 for experts that were not chosen. Slopes are 1 if absent.
 struct RouteBackwardArgs {
   MatrixView experts;
   MatrixView weights;
+  MatrixView slopes{};
+  float scale = 1.0f;
   MatrixView grad_weights;  ///< f32 [tokens, k]
   MatrixView grad_logits;   ///< [tokens, experts]
 };

@@ -45,10 +45,13 @@ struct LayerConfig {
   bool fp8_mha = false;                ///< with both of these: linear layers and attention exchange eight bits
   bool fuse_mlp = false;               ///< the MLP is one chain of the op fuser
   float dropout = 0.0f;
-  std::int64_t experts = 4;   ///< experts of a grouped linear, or of a mixture
-  std::int64_t top_k = 0;     ///< experts of a token in a mixture; 0: one MLP for all tokens
-  bool fp8_dispatch = false;  ///< what travels to other ranks' experts is cast before, if the recipe casts
-  bool uneven_split = false;  ///< groups of different sizes, one of them empty, if there are several experts
+  std::int64_t experts = 4;         ///< experts of a grouped linear, or of a mixture
+  std::int64_t top_k = 0;           ///< experts of a token in a mixture; 0: one MLP for all tokens
+  std::int64_t shared_experts = 0;  ///< experts of all tokens in a mixture, which the router does not choose
+  bool sigmoid_router = false;      ///< RouteArgs::sigmoid
+  float router_scale = 1.0f;        ///< what the weights of a token add up to
+  bool fp8_dispatch = false;        ///< what travels to other ranks' experts is cast before, if the recipe casts
+  bool uneven_split = false;        ///< groups of different sizes, one of them empty, if there are several experts
 
   std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }
   bool has_qkv_bias() const { return form.bias || qkv_bias_alone; }
@@ -63,7 +66,13 @@ struct LayerConfig {
   /// Columns of the packed projection: queries, then keys, then values.
   std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
   /// Columns of the activation's input: gate and up for a gated activation.
-  std::int64_t activation_inputs() const { return form.activation == ActivationKind::kGelu ? ffn : 2 * ffn; }
+  std::int64_t activation_inputs() const { return inputs_for(ffn); }
+  /// Inner width of the shared experts, which are one MLP.
+  std::int64_t shared_ffn() const { return shared_experts * ffn; }
+  std::int64_t shared_inputs() const { return inputs_for(shared_ffn()); }
+  std::int64_t inputs_for(std::int64_t width) const {
+    return form.activation == ActivationKind::kGelu ? width : 2 * width;
+  }
 };
 
 }  // namespace fp8lab

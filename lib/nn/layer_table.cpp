@@ -29,8 +29,16 @@ Matrices group_products(const LayerConfig& config) {
 
 /// The rows of all inputs are multiples of what recipes need: the layer pads them.
 Matrices expert_products(const LayerConfig& config) {
-  return {{"weight of an expert's fc1", config.activation_inputs(), config.hidden},
-          {"weight of an expert's fc2", config.hidden, config.ffn}};
+  Matrices all{{"weight of an expert's fc1", config.activation_inputs(), config.hidden},
+               {"weight of an expert's fc2", config.hidden, config.ffn}};
+  if (config.shared_experts > 0)
+    for (const QuantizedMatrix& matrix : {QuantizedMatrix{"input of shared experts", config.tokens(), config.hidden},
+                                          {"shared fc1 weight", config.shared_inputs(), config.hidden},
+                                          {"shared fc1 gradient", config.tokens(), config.shared_inputs()},
+                                          {"shared fc2 input", config.tokens(), config.shared_ffn()},
+                                          {"shared fc2 weight", config.hidden, config.shared_ffn()}})
+      all.push_back(matrix);
+  return all;
 }
 
 Matrices mlp_products(const LayerConfig& config) {
@@ -77,11 +85,15 @@ constexpr std::array<std::string_view, 4> kGroupedKeys{"model.bias", "model.expe
                                                        "training.cache_weights"};
 constexpr std::array<std::string_view, 4> kNormLinearKeys{"model.form", "model.bias", "training.fused_quantize",
                                                           "training.cache_weights"};
-constexpr std::array<std::string_view, 10> kMlpKeys{"model.form",
+constexpr std::array<std::string_view, 14> kMlpKeys{"model.form",
                                                     "model.ffn",
                                                     "model.experts",
                                                     "model.top_k",
                                                     "model.expert_ffn",
+                                                    "model.shared_experts",
+                                                    "model.dense_layers",
+                                                    "model.router",
+                                                    "model.router_scale",
                                                     "model.op_fuser",
                                                     "model.bias",
                                                     "model.scaled_residuals",
@@ -101,7 +113,7 @@ constexpr std::array<std::string_view, 14> kAttentionKeys{"model.form",
                                                           "training.fp8_attention",
                                                           "training.fp8_attention_backward",
                                                           "training.fp8_mha"};
-constexpr std::array<std::string_view, 19> kTransformerKeys{"model.form",
+constexpr std::array<std::string_view, 23> kTransformerKeys{"model.form",
                                                             "model.heads",
                                                             "model.kv_heads",
                                                             "model.head_dim",
@@ -111,6 +123,10 @@ constexpr std::array<std::string_view, 19> kTransformerKeys{"model.form",
                                                             "model.experts",
                                                             "model.top_k",
                                                             "model.expert_ffn",
+                                                            "model.shared_experts",
+                                                            "model.dense_layers",
+                                                            "model.router",
+                                                            "model.router_scale",
                                                             "model.op_fuser",
                                                             "model.bias",
                                                             "model.scaled_residuals",

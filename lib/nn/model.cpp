@@ -33,6 +33,14 @@ class CheckpointedLayer final : public Module {
 
 }  // namespace
 
+LayerConfig ModelOptions::config_of(std::int64_t index) const {
+  LayerConfig out = config;
+  if (index >= dense_layers) return out;
+  out.top_k = 0;
+  out.ffn = dense_ffn;
+  return out;
+}
+
 class Model::Root final : public Module {
  public:
   explicit Root(const Model& model) : model_(model) {}
@@ -76,7 +84,7 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
     Build build = build_with(plain ? plain_ : recipe_);
     const std::size_t first_parameter = registry_.parameters.size();
     const std::string name = fmt::format("layers[{}]", i);
-    std::unique_ptr<Module> layer = row.make(build, name, options.config);
+    std::unique_ptr<Module> layer = row.make(build, name, options.config_of(i));
     const bool recomputes = options.checkpoint_every > 0 && (i + 1) % options.checkpoint_every == 0;
     if (recomputes) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer), options.kept_products);
     layers_.push_back({name, std::move(layer), first_parameter, recomputes});

@@ -18,6 +18,9 @@ struct ModelOptions {
   std::string_view layer = "transformer_layer";  ///< a row of the layer table
   std::int64_t layers = 1;
   LayerConfig config;
+  /// Layers at the start that have one MLP, of inner width `dense_ffn`, instead of the mixture of experts of `config`.
+  std::int64_t dense_layers = 0;
+  std::int64_t dense_ffn = 0;
   DType dtype = DType::kBF16;
   /// 1: every layer is a checkpointed region, 2: every second one, beginning with the second; 0: none.
   std::int64_t checkpoint_every = 0;
@@ -45,14 +48,16 @@ struct ModelOptions {
   float init_deviation = 0.02f;  ///< standard deviation of matrices' initial values
   /// Matrices whose product is added to the residual stream have a deviation smaller by sqrt(2 layers), as in GPT-2.
   bool scaled_residuals = false;
+
+  LayerConfig config_of(std::int64_t index) const;
 };
 
 class TokenEmbedding;
 class LanguageHead;
 
-/// A chain of layers that are equal except for the recipe, between the embedding and the head of a language model if it
-/// has a vocabulary. These two have the parameters of the model's root; their types are never eight bits. Keeps a copy
-/// of its recipe.
+/// A chain of layers that are equal except for the recipe and the MLP, between the embedding and the head of a language
+/// model if it has a vocabulary. These two have the parameters of the model's root; their types are never eight bits.
+/// Keeps a copy of its recipe.
 class Model {
  public:
   Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options);

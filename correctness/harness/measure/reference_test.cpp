@@ -67,6 +67,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
     linear(name + ".fc1", hidden, experts * (llama ? 2 * ffn : ffn));
     linear(name + ".fc2", ffn, experts * hidden);
     if (routes_tokens(cell.model)) linear(name + ".router", hidden, experts);
+    const std::int64_t shared = cell.model.shared_experts * ffn;
+    if (routes_tokens(cell.model) && shared > 0) {
+      linear(name + ".shared_fc1", hidden, 2 * shared);
+      linear(name + ".shared_fc2", shared, hidden);
+    }
   };
   const std::string name = "layers[0]";
   if (layer == "linear" || layer == "layernorm_linear") linear(name, hidden, hidden);
@@ -102,8 +107,9 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* kind : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
                            "transformer_layer", "language", "language_tied"})
-    for (const auto& [form, dropout, top_k] : {std::tuple("gpt", 0.0, 0), std::tuple("llama", 0.0, 0),
-                                               std::tuple("gpt", 0.3, 0), std::tuple("llama", 0.0, 2)}) {
+    for (const auto& [form, dropout, top_k, shared_experts] :
+         {std::tuple("gpt", 0.0, 0, 0), std::tuple("llama", 0.0, 0, 0), std::tuple("gpt", 0.3, 0, 0),
+          std::tuple("llama", 0.0, 2, 0), std::tuple("llama", 0.0, 2, 2)}) {
       const bool language = std::string_view(kind).starts_with("language");
       const char* const layer = language ? "transformer_layer" : kind;
       CellConfig cell;
@@ -119,6 +125,9 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
                     .dropout = dropout,
                     .experts = 3,
                     .top_k = top_k,
+                    .shared_experts = shared_experts,
+                    .router = shared_experts > 0 ? RouterScore::kSigmoid : RouterScore::kSoftmax,
+                    .router_scale = shared_experts > 0 ? 2.5 : 1.0,
                     .split = GroupSplit::kUneven};
       if (form == std::string_view("llama")) {
         cell.model.head_dim = 6;

@@ -114,9 +114,11 @@ bool can_run(const CellConfig& cell) {
   if (is_selective(cell.training.checkpoint) && !can_keep_results) return false;
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
-    const LayerConfig config = model_options(cell).config;
-    if (config.form.rope && config.head_dim() % 2 != 0) return false;
-    return broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty();
+    const ModelOptions options = model_options(cell);
+    if (options.config.form.rope && options.config.head_dim() % 2 != 0) return false;
+    for (const LayerConfig& config : {options.config_of(0), options.config})
+      if (!broken_layer_rule(layer_row(cell.model.layer), config, recipe).empty()) return false;
+    return true;
   } catch (const Error&) {
     return false;
   }
@@ -137,12 +139,15 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
   model.qk_norm = draw.chance();
   model.window = draw.chance() ? 0 : model.seq / 2;
-  model.top_k = 0;
+  model.top_k = model.shared_experts = model.dense_layers = 0;
   const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";
   if (has_mlp && model.form == "llama" && draw.chance()) {
     model.experts = draw.of<std::int64_t>({1, 2, 5, 16});
     model.top_k = std::min<std::int64_t>(model.experts, draw.upto(3));
     model.expert_ffn = draw.chance() ? 0 : unit * draw.upto(4);
+    model.shared_experts = draw.chance() ? 0 : draw.upto(2);
+    model.dense_layers = draw.chance() ? 0 : draw.upto(model.layers) - 1;
+    model.router = draw.of({"softmax", "sigmoid"});
   }
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});

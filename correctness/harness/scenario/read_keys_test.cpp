@@ -54,6 +54,7 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"model.experts", {"2"}},
       {"model.top_k", {"2"}},
       {"model.expert_ffn", {"256"}},
+      {"model.dense_layers", {"1"}},
       {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
       {"training.final_learning_rate", {"0.04"}},
@@ -160,6 +161,13 @@ const std::vector<Context>& contexts() {
        [](CellConfig& cell) {
          cell.model.top_k = 1;
          cell.model.form = "llama";
+       }},
+      {"shared experts",
+       [](CellConfig& cell) {
+         cell.model.layers = cell.model.top_k = 2;
+         cell.model.form = "llama";
+         cell.model.shared_experts = 1;
+         cell.model.router = RouterScore::kSigmoid;
        }},
       {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
   };

@@ -26,6 +26,10 @@ enum class GroupSplit { kEven, kUneven };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<GroupSplit>{"even", "uneven"};
 
+enum class RouterScore { kSoftmax, kSigmoid };
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<RouterScore>{"softmax", "sigmoid"};
+
 enum class HeadWeight { kOwn, kTied };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<HeadWeight>{"own", "tied"};
@@ -126,7 +130,11 @@ struct ModelConfig {
   std::int64_t experts = 4;                 ///< experts of grouped_linear, or of a mixture
   std::int64_t top_k = 0;       ///< experts of a token in a mixture, which replaces the MLP; 0: one MLP for all tokens
   std::int64_t expert_ffn = 0;  ///< inner width of an expert in a mixture; 0: the width of the MLP, `ffn`
-  Word<GroupSplit> split = GroupSplit::kEven;  ///< uneven: groups of different sizes, one of them empty
+  std::int64_t shared_experts = 0;                   ///< experts that every token of a mixture has, not by choice
+  std::int64_t dense_layers = 0;                     ///< layers at the start that have one MLP instead of a mixture
+  Word<RouterScore> router = RouterScore::kSoftmax;  ///< what the weights of chosen experts are in proportion to
+  double router_scale = 1.0;                         ///< the sum of a token's weights
+  Word<GroupSplit> split = GroupSplit::kEven;        ///< uneven: groups of different sizes, one of them empty
   std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
   /// Of the embedding; left out: learned, unless the form has rotary embedding.
@@ -257,10 +265,18 @@ inline constexpr std::size_t kMostLosses = 1024;
 /// True if the MLP of each layer is a mixture of experts.
 inline bool routes_tokens(const ModelConfig& model) { return model.top_k > 0; }
 
+/// Inner width of an MLP that all tokens of a layer have.
+inline std::int64_t dense_width(const ModelConfig& model) { return model.ffn == 0 ? 4 * model.hidden : model.ffn; }
+
 /// Inner width of the MLP, or of each expert in a mixture.
 inline std::int64_t mlp_width(const ModelConfig& model) {
-  if (routes_tokens(model) && model.expert_ffn > 0) return model.expert_ffn;
-  return model.ffn == 0 ? 4 * model.hidden : model.ffn;
+  return routes_tokens(model) && model.expert_ffn > 0 ? model.expert_ffn : dense_width(model);
+}
+
+/// The model as layer `layer` has it: without a mixture, if that is one of the layers with one MLP.
+inline ModelConfig model_of_layer(ModelConfig model, std::int64_t layer) {
+  if (layer < model.dense_layers) model.top_k = 0;
+  return model;
 }
 
 /// Columns of a head of queries, keys or values.

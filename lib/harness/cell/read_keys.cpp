@@ -76,6 +76,7 @@ bool keeps_masters(const CellConfig& cell) {
   return is_library(cell) || training.master_weights != Master::kF32 || training.param_dtype == ParamDType::kBF16 ||
          training.quantized_weights;
 }
+bool routes(const CellConfig& cell) { return routes_tokens(cell.model); }
 bool reads_text(const CellConfig& cell) { return cell.training.data == Data::kText; }
 
 /// A key that has an effect only if another key has a certain value.
@@ -115,16 +116,23 @@ constexpr std::array kConditions{
     Condition{"model.split", "model.experts", [](const CellConfig& cell) { return cell.model.experts > 1; },
               "one expert has all tokens", "write `experts: 2` or more"},
     Condition{"model.experts", "model.top_k",
-              [](const CellConfig& cell) { return routes_tokens(cell.model) || cell.model.layer == "grouped_linear"; },
-              kOneMlp, kExpertsRemedy},
-    Condition{"expert_parallel", "model.top_k", [](const CellConfig& cell) { return routes_tokens(cell.model); },
-              kOneMlp, kExpertsRemedy},
-    Condition{"model.expert_ffn", "model.top_k", [](const CellConfig& cell) { return routes_tokens(cell.model); },
-              kOneMlp, kExpertsRemedy},
+              [](const CellConfig& cell) { return routes(cell) || cell.model.layer == "grouped_linear"; }, kOneMlp,
+              kExpertsRemedy},
+    Condition{"expert_parallel", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.expert_ffn", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.shared_experts", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.dense_layers", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.router", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.router_scale", "model.top_k", routes, kOneMlp, kExpertsRemedy},
+    Condition{"model.router", "model.top_k", [](const CellConfig& cell) { return cell.model.top_k > 1; },
+              "the weight of a token's only expert is `router_scale` whatever the score is",
+              "write `top_k: 2` or more"},
     Condition{"model.ffn", "model.expert_ffn",
-              [](const CellConfig& cell) { return !routes_tokens(cell.model) || cell.model.expert_ffn == 0; },
+              [](const CellConfig& cell) {
+                return !routes(cell) || cell.model.expert_ffn == 0 || cell.model.dense_layers > 0;
+              },
               "each expert has the width `expert_ffn`, and there is no other MLP", "remove `expert_ffn`"},
-    Condition{"model.op_fuser", "model.top_k", [](const CellConfig& cell) { return !routes_tokens(cell.model); },
+    Condition{"model.op_fuser", "model.top_k", [](const CellConfig& cell) { return !routes(cell); },
               "a mixture of experts is no chain of operations", "remove `top_k`"},
     Condition{"training.validate_every", "training.validation_batches",
               [](const CellConfig& cell) { return cell.training.validation_batches > 0; },

@@ -59,7 +59,10 @@ class LayerRules {
   std::string broken_by(const ModelConfig& model) const {
     CellConfig cell = cell_;
     cell.model = model;
-    return broken_layer_rule(layer_row(model.layer), model_options(cell).config, recipe_);
+    const ModelOptions options = model_options(cell);
+    const LayerRow& layer = layer_row(model.layer);
+    const std::string first = broken_layer_rule(layer, options.config_of(0), recipe_);
+    return first.empty() ? broken_layer_rule(layer, options.config, recipe_) : first;
   }
 
   /// The least value of `size` with which a layer fits and every multiple of which does: of a sequence, the part that a

@@ -1,6 +1,7 @@
 #include "harness/predict/predict_experts.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "harness/predict/predict_product.h"
 
@@ -24,13 +25,17 @@ std::int64_t rows_of_choices(const CellNumbers& cell) {
   return (all + wasted) / multiple * multiple;
 }
 
+CellNumbers without_biases(CellNumbers cell) {
+  cell.shape.form.bias = false;
+  return cell;
+}
+
 /// The numbers of the products of experts: over rows of choices, without biases, with the weights of the own experts,
 /// which the ranks with the same experts shard.
 CellNumbers of_choices(const CellNumbers& cell) {
-  CellNumbers out = cell;
+  CellNumbers out = without_biases(cell);
   out.shape.tokens = rows_of_choices(cell);
   out.shape.matrices = own_experts(cell);
-  out.shape.form.bias = false;
   out.sharding.shards = cell.sharding.shards / cell.shape.expert_ranks;
   return out;
 }
@@ -106,6 +111,30 @@ Bytes grouping_of(const CellNumbers& cell, const Travel& travel) {
          most_choices(cell) * kI32 + grouped + (own_experts(cell) + 1) * kI32;
 }
 
+/// The MLP of shared experts, which reads the norm's output.
+struct SharedExperts {
+  explicit SharedExperts(const CellNumbers& cell)
+      : n(cell.plain(cell.shape.hidden)),
+        fc1(without_biases(cell), cell.shape.hidden, cell.shape.form.activation_inputs * width(cell)),
+        fc2(without_biases(cell), width(cell), cell.shape.hidden) {}
+
+  static std::int64_t width(const CellNumbers& cell) { return cell.shape.shared_experts * cell.shape.ffn; }
+  Bytes saved() const {
+    return (fc1.casts ? fc1.x.kept : 0) + fc1.saved_weight() + fc1.plain_y + fc2.saved_x() + fc2.saved_weight();
+  }
+  /// The output is added to the output of chosen experts.
+  Schedule forward(Run run) const {
+    return fc1.begin(run) + fc1.forward(run) + fc2.begin(run) + fc2.forward_making(run) + release(n);
+  }
+  /// Leaves a gradient of `n`.
+  Schedule backward() const {
+    return fc2.backward(false) + fc1.make_gradient() + release(fc2.plain_x) + fc1.backward_making();
+  }
+
+  Bytes n;
+  Product fc1, fc2;
+};
+
 struct Experts {
   explicit Experts(const CellNumbers& cell)
       : norm(cell),
@@ -116,17 +145,24 @@ struct Experts {
         logits(cell.shape.tokens * cell.shape.experts * kF32),
         grad_logits(cell.shape.tokens * cell.shape.experts * cell.shape.element),
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
+        slopes(cell.shape.sigmoid_router ? weights : 0),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
         grouping(chosen + grouping_of(cell, travel)),
         fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated),
         fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden),
         outputs(travel.of_choices(fc2.plain_y)),
         received(travel.there(of_choices(cell).cast_rowwise(cell.shape.hidden).both) +
-                 of_choices(cell).cast_columnwise(cell.shape.hidden).schedule()) {}
+                 of_choices(cell).cast_columnwise(cell.shape.hidden).schedule()) {
+    if (cell.shape.shared_experts > 0) shared.emplace(cell);
+  }
 
   Bytes saved() const {
-    return norm.statistics + n + chosen + weights + grouping + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y +
-           fc2.saved_x() + fc2.saved_weight() + outputs;
+    return norm.statistics + n + chosen + weights + slopes + grouping + fc1.saved_x() + fc1.saved_weight() +
+           fc1.plain_y + fc2.saved_x() + fc2.saved_weight() + outputs + (shared ? shared->saved() : 0);
+  }
+  /// The part of saved() in shells.
+  Bytes saved_copies() const {
+    return fc1.saved_copy + fc2.saved_copy + (shared ? shared->fc1.saved_copy + shared->fc2.saved_copy : 0);
   }
   /// The operand of the first product, from tokens.
   Schedule operand() const {
@@ -135,21 +171,21 @@ struct Experts {
            (fc1.casts ? fc1.x.schedule() + release(fc1.plain_x) : Schedule{});
   }
   Schedule forward(Run run) const {
-    const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights) +
+    const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights + slopes) +
                             release(logits) + allocate(grouping);
     return fc1.begin(run) + routed + operand() + fc1.multiply(run) + fc2.begin(run) + fc2.forward_making(run) +
-           travel.back(fc2.plain_y) + allocate(n);
+           travel.back(fc2.plain_y) + allocate(n) + (shared ? shared->forward(run) : Schedule{});
   }
   Schedule backward(bool consuming) const {
     const Schedule there = travel.eight_bits ? travel.sent_gradients() + received : travel.there(fc2.plain_y);
     const Schedule permuted = allocate(outputs) + allocate(weights) + release(consuming ? n : 0) + there;
     const Schedule experts = (travel.eight_bits ? fc2.backward_received() : fc2.backward()) + fc1.make_gradient() +
                              release(fc2.plain_x) + fc1.backward_making() + travel.back(fc1.plain_x) + allocate(n) +
-                             release(travel.of_choices(fc1.plain_x));
+                             release(travel.of_choices(fc1.plain_x) + (shared ? n : 0));
     const Schedule of_router = allocate(grad_logits) + release(weights) + allocate(n) + release(n) +
                                allocate(router.unsharded, Owner::kGradients) +
                                release(added_router, Owner::kGradients) + release(grad_logits);
-    return permuted + experts + of_router + norm.backward();
+    return (shared ? shared->backward() : Schedule{}) + permuted + experts + of_router + norm.backward();
   }
 
   Norm norm;
@@ -159,11 +195,13 @@ struct Experts {
   Bytes added_router;
   Bytes logits, grad_logits;
   Bytes weights;   ///< bytes of the choices' weights; their gradient has the same number
+  Bytes slopes;    ///< bytes of the slopes of sigmoids
   Bytes chosen;    ///< numbers of experts
   Bytes grouping;  ///< the row of each choice, and grouping_of()
   Product fc1, fc2;
   Bytes outputs;      ///< the outputs of experts, a row for each choice
   Schedule received;  ///< rows in eight bits come, and get their orientation along columns
+  std::optional<SharedExperts> shared;
 };
 
 }  // namespace
@@ -179,11 +217,13 @@ Node expert_mlp(const CellNumbers& cell) {
   node.parameters.push_back(experts.router);
   experts.fc1.add_to(node);
   experts.fc2.add_to(node);
+  if (experts.shared) experts.shared->fc1.add_to(node);
+  if (experts.shared) experts.shared->fc2.add_to(node);
   node.saved = experts.saved();
   node.forward = experts.forward(Run::kSaving);
   node.backward = experts.backward(true);
   node.backward_beside_residual = experts.backward(false);
-  set_recorded(node, cell.decisions.module_shells, experts.fc1.saved_copy + experts.fc2.saved_copy, node.saved,
+  set_recorded(node, cell.decisions.module_shells, experts.saved_copies(), node.saved,
                [&](Run run) { return experts.forward(run); });
   return node;
 }

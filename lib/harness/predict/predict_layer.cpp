@@ -87,6 +87,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
   }
   if (layer.residual) saved += stream_;  // between the branches
   forwards = cell.shape.checkpoint ? 2 : 1;
+  groups = cell.shape.expert_ranks > 1 ? 2 : 1;
   keeps_input = cell.shape.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
@@ -232,9 +233,12 @@ LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime)
   const auto is_passed_over = [&](std::int64_t layer) { return (layer + 1) % every != 0; };
   for (std::int64_t layer = 0, begin = 0; layer < config.model.layers; begin = layer) {
     while (layer < config.model.layers && is_plain(layer) == is_plain(begin) &&
-           is_passed_over(layer) == is_passed_over(begin))
+           is_passed_over(layer) == is_passed_over(begin) &&
+           (layer < config.model.dense_layers) == (begin < config.model.dense_layers))
       ++layer;
     CellConfig own = config;
+    own.model = model_of_layer(config.model, begin);
+    if (!routes_tokens(own.model)) own.expert_parallel = 1;
     if (is_plain(begin)) own.training.recipe = "bf16";
     if (is_passed_over(begin)) own.training.checkpoint = Recompute::kNone;
     runs_.emplace_back(layer - begin, own, arm, runtime);

@@ -70,6 +70,7 @@ class LayerAccount {
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
   std::int64_t forwards = 1;  ///< 2: backward recomputes the layer
+  std::int64_t groups = 1;    ///< groups of parameters; 2 if other ranks shard its experts than its other parameters
   // Exchanges of one forward, and of backward without recomputation.
   Exchanges forward_ring, backward_ring;
   Exchanges forward_to_experts, backward_to_experts, forward_counts;
@@ -94,7 +95,7 @@ class LayerAccount {
 };
 
 /// The layers of a cell's model, in order, as runs of equal layers: one run if neither the recipe nor recomputation
-/// leaves any out.
+/// leaves any out, and if all or none have a mixture of experts.
 class LayersAccount {
  public:
   LayersAccount(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);

@@ -192,6 +192,8 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       activated(form.activation_inputs * ffn),
       experts(config.model.experts),
       top_k(config.model.top_k),
+      shared_experts(config.model.shared_experts),
+      sigmoid_router(config.model.router == RouterScore::kSigmoid),
       grouped(config.model.layer == "grouped_linear"),
       qkv_bias(form.bias || config.model.bias == Bias::kQkv),
       qk_norm(config.model.qk_norm),

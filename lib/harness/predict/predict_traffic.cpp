@@ -21,7 +21,8 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
                                             const OptimizerNumbers& optimizer) {
   if (!cell.sharding.sharded) return {};
   const std::int64_t micro_batches = config.training.micro_batches;
-  const std::int64_t passes = layers.count() * micro_batches;  // forwards of a layer; backwards are the same number
+  // Forwards of all groups of parameters; backwards are the same number.
+  const std::int64_t passes = layers.sum(&LayerAccount::groups) * micro_batches;
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
   const std::int64_t root_passes = ends.groups * micro_batches;
   Bytes of_layers = 0, scales = 0, gradients = root_passes * ends.reduced_gradients.moved;
@@ -68,10 +69,10 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
           {"traffic.ring_exchange_bytes", ring.bytes},
           {"traffic.all_to_all_bytes", to_experts.bytes},
           {"traffic.all_to_all_scale_bytes", to_experts.scales},
-          // A layer has one all-gather per gathering pass and one reduce-scatter per backward, each for all its
-          // parameters, or two if other ranks shard its experts than its other parameters; the root has one of either.
-          {"traffic.collectives", passes * (gathers + 1) * (cell.shape.expert_ranks > 1 ? 2 : 1) + root_passes * 2 +
-                                      reductions.calls + ring.calls + to_experts.calls + counts.calls}};
+          // A group of parameters has one all-gather per gathering pass and one reduce-scatter per backward; the root
+          // is one group.
+          {"traffic.collectives",
+           passes * (gathers + 1) + root_passes * 2 + reductions.calls + ring.calls + to_experts.calls + counts.calls}};
 }
 
 }  // namespace fp8lab::closed_form

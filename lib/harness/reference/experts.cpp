@@ -15,6 +15,7 @@ struct Choices {
   std::int64_t of_token = 0;
   std::vector<std::int64_t> experts;
   std::vector<double> weights;
+  std::vector<double> slopes;  ///< derivatives of the logarithms of what weights are in proportion to, by logits
 
   std::int64_t count() const { return static_cast<std::int64_t>(experts.size()); }
   std::int64_t token(std::int64_t choice) const { return choice / of_token; }
@@ -85,18 +86,19 @@ void choose(const RouterInputs& router, const std::vector<std::int32_t>* seen, C
   }
 }
 
-/// Sets the softmax over each token's chosen logits.
-void weigh(const Matrix& logits, Choices& out) {
+/// Sets the weights of each token's chosen experts: shares of `total` in proportion to sigmoids of logits, or to their
+/// exponentials.
+void weigh(const Matrix& logits, bool sigmoids, double total, Choices& out) {
   for (std::int64_t first = 0; first < out.count(); first += out.of_token) {
     const double* const row = logits.row(out.token(first));
-    double sum = 0.0;
-    for (std::int64_t k = first; k < first + out.of_token; ++k)
-      sum +=
-          std::exp(row[out.experts[static_cast<std::size_t>(k)]] - row[out.experts[static_cast<std::size_t>(first)]]);
-    for (std::int64_t k = first; k < first + out.of_token; ++k)
-      out.weights.push_back(
-          std::exp(row[out.experts[static_cast<std::size_t>(k)]] - row[out.experts[static_cast<std::size_t>(first)]]) /
-          sum);
+    const auto logit = [&](std::int64_t choice) { return row[out.experts[static_cast<std::size_t>(choice)]]; };
+    std::vector<double> scores;
+    for (std::int64_t k = first; k < first + out.of_token; ++k) {
+      scores.push_back(sigmoids ? 1.0 / (1.0 + std::exp(-logit(k))) : std::exp(logit(k) - logit(first)));
+      out.slopes.push_back(sigmoids ? 1.0 / (1.0 + std::exp(logit(k))) : 1.0);
+    }
+    const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
+    for (const double score : scores) out.weights.push_back(total * score / sum);
   }
 }
 
@@ -177,8 +179,10 @@ Matrix rows_of_own_choices(const SequenceParts& ranks, const Grouping& grouping,
   return out;
 }
 
-/// The gradient of the logits, from the gradient of the sum over choices of weight times row of `outputs`.
-Matrix logit_gradient(const Choices& choices, const Matrix& outputs, const Matrix& grad, std::int64_t experts) {
+/// The gradient of the logits, from the gradient of the sum over choices of weight times row of `outputs`. The weights
+/// of a token add up to `total`.
+Matrix logit_gradient(const Choices& choices, double total, const Matrix& outputs, const Matrix& grad,
+                      std::int64_t experts) {
   Matrix out(grad.rows, experts);
   for (std::int64_t first = 0; first < choices.count(); first += choices.of_token) {
     const std::int64_t token = choices.token(first);
@@ -186,12 +190,12 @@ Matrix logit_gradient(const Choices& choices, const Matrix& outputs, const Matri
     double mean = 0.0;
     for (std::int64_t i = first; i < first + choices.of_token; ++i) {
       of_weights.push_back(std::inner_product(grad.row(token), grad.row(token) + grad.cols, outputs.row(i), 0.0));
-      mean += choices.weights[static_cast<std::size_t>(i)] * of_weights.back();
+      mean += choices.weights[static_cast<std::size_t>(i)] / total * of_weights.back();
     }
     for (std::int64_t i = first; i < first + choices.of_token; ++i) {
       const auto at = static_cast<std::size_t>(i);
       out.row(token)[choices.experts[at]] =
-          choices.weights[at] * (of_weights[static_cast<std::size_t>(i - first)] - mean);
+          choices.slopes[at] * choices.weights[at] * (of_weights[static_cast<std::size_t>(i - first)] - mean);
     }
   }
   return out;
@@ -239,6 +243,13 @@ Model::OperandValue Model::experts_linear(const std::string& name, const Operand
           }};
 }
 
+Value Model::shared_experts(const std::string& name, const Matrix& n) {
+  Value first = linear(name + ".shared_fc1", n);
+  Value active = activation(first.value);
+  Value second = linear(name + ".shared_fc2", active.value);
+  return chained({std::move(first), std::move(active), std::move(second)});
+}
+
 /// The choice reads the norm's output as it is stored, in the rounded step and in the exact one, so that both choose
 /// the same experts from the same input: other experts are no noise.
 Value Model::expert_mlp(const std::string& name, const Matrix& x) {
@@ -254,7 +265,8 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
   const bool has_seen = seen_choices_ != nullptr && seen != seen_choices_->end();
   choose({stored, router, product(stored, transposed(router)), casts_.stored_step()},
          has_seen ? &seen->second : nullptr, choices);
-  weigh(product(n, transposed(router)), choices);
+  const double total = cell_.model.router_scale;
+  weigh(product(n, transposed(router)), cell_.model.router == RouterScore::kSigmoid, total, choices);
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
   // What travels is cast before or after it.
   const auto arrived = [this, name, grouping](const std::string& place, Role role, const Matrix& sent,
@@ -274,7 +286,12 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
       experts_linear(name + ".fc2", casts_.cast(name + ".fc2 input", Role::kInput, active.value), grouping.begins);
   const Matrix outputs = rows_of_own_choices(expert_parts_, grouping, second.value, choices.count());
   Matrix y = casts_.stored(of_tokens(choices, outputs, true));
-  return {std::move(y), [=, this, &router, normed = std::move(normed), active = std::move(active)](const Matrix& grad) {
+  Value shared;
+  const bool shares = cell_.model.shared_experts > 0;
+  if (shares) shared = shared_experts(name, n);
+  if (shares) y = casts_.stored(sum(y, shared.value));
+  return {std::move(y), [=, this, &router, normed = std::move(normed), active = std::move(active),
+                         shared = std::move(shared)](const Matrix& grad) {
             const Matrix sent = casts_.stored(of_choices(choices, grad, true));
             const Operand came =
                 arrived(".fc2 gradient", Role::kGradient, sent, [](const Matrix& rows) { return rows; });
@@ -282,8 +299,9 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
             const Matrix back = rows_of_own_choices(
                 expert_parts_, grouping, first.backward(casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first)),
                 choices.count());
-            const Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
-            const Matrix grad_logits = casts_.stored(logit_gradient(choices, outputs, grad, experts));
+            Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
+            if (shares) of_experts = casts_.stored(sum(of_experts, shared.backward(grad)));
+            const Matrix grad_logits = casts_.stored(logit_gradient(choices, total, outputs, grad, experts));
             gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));
             const Matrix of_router = casts_.stored(product(grad_logits, router));
             return normed.backward(casts_.stored(sum(of_experts, of_router)));

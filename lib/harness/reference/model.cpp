@@ -193,7 +193,7 @@ Value Model::layernorm_linear(const std::string& name, const Matrix& x, const Ex
 }
 
 Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
-  if (routes_tokens(cell_.model)) return expert_mlp(name, x);
+  if (routes()) return expert_mlp(name, x);
   Value normed = norm(name + ".norm", x);
   Value first = linear(name + ".fc1", normed.value);
   Value active = activation(first.value);
@@ -267,6 +267,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   step.layer_gradients.resize(static_cast<std::size_t>(cell_.model.layers));
   for (std::int64_t i = 0; i < cell_.model.layers; ++i) {
     casts_.enter_layer(i);
+    layer_ = i;
     const SeenLayer* const here = seen.empty() ? nullptr : &seen[static_cast<std::size_t>(i)];
     const Matrix& before = values.empty() ? x : values.back().value;
     Value value = (this->*layer)("layers[" + std::to_string(i) + "]", here != nullptr ? here->input : before);

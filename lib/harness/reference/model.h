@@ -113,6 +113,8 @@ class Model {
   Value layernorm_mlp(const std::string& name, const Matrix& x);
   // A mixture of experts (experts.cpp).
   Value expert_mlp(const std::string& name, const Matrix& x);
+  /// The experts that all tokens have, from the norm's output.
+  Value shared_experts(const std::string& name, const Matrix& n);
   /// A product whose input and gradient are operands.
   struct OperandValue {
     Matrix value;
@@ -143,6 +145,8 @@ class Model {
   /// Factor of an embedding's rows, in the type of the parameters.
   double embedding_scale() const;
   std::int64_t kv_heads() const { return cell_.model.kv_heads == 0 ? cell_.model.heads : cell_.model.kv_heads; }
+  /// True if the layer that runs has a mixture of experts.
+  bool routes() const { return routes_tokens(model_of_layer(cell_.model, layer_)); }
   std::int64_t head_dim() const { return head_dim_of(cell_.model); }
   /// True if nothing between their product and attention changes Q and K.
   bool keeps_qkv() const { return gpt() && !cell_.model.qk_norm; }
@@ -155,6 +159,7 @@ class Model {
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
   const SeenChoices* seen_choices_ = nullptr;
+  std::int64_t layer_ = 0;  ///< whose forward runs
   Draws draws_;
   SequenceParts parts_;
   SequenceParts expert_parts_;

@@ -12,7 +12,10 @@ namespace fp8lab::reference_step {
 double multiplications(const ModelConfig& model) {
   const auto count = [](std::int64_t value) { return static_cast<double>(value); };
   const double tokens = count(model.seq) * count(model.batch), hidden = count(model.hidden);
-  const double ffn = count(mlp_width(model)) * (routes_tokens(model) ? count(model.top_k) : 1.0);
+  const double experts = routes_tokens(model) ? count(model.top_k + model.shared_experts) : 1.0;
+  // As if all layers had the wider MLP.
+  const double ffn =
+      std::max(count(mlp_width(model)) * experts, model.dense_layers > 0 ? count(dense_width(model)) : 0.0);
   const double attended = count(model.heads) * count(head_dim_of(model));
   const double keys = count(model.kv_heads == 0 ? model.heads : model.kv_heads) * count(head_dim_of(model));
   double weights = hidden * hidden;

@@ -21,9 +21,11 @@ constexpr double kMostElements = 0x1p52;
 Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   const auto layers = static_cast<double>(m.layers), hidden = static_cast<double>(m.hidden);
   const bool routes = routes_tokens(m);
-  const double experts = routes ? static_cast<double>(m.experts) : 1.0;
+  const double experts = routes ? static_cast<double>(m.experts + m.shared_experts) : 1.0;
   // A token has a row for each of its experts, and each expert rows of padding.
-  const double ffn = static_cast<double>(mlp_width(m)), ffn_of_token = ffn * (routes ? 128.0 * experts : 1.0);
+  const double ffn = static_cast<double>(routes ? std::max(mlp_width(m), m.dense_layers > 0 ? dense_width(m) : 0)
+                                                : mlp_width(m)),
+               ffn_of_token = ffn * (routes ? 128.0 * experts : 1.0);
   const double attended = static_cast<double>(m.heads) * static_cast<double>(head_dim_of(m));
   const double widest = std::max({hidden, ffn_of_token, attended}),
                weights = hidden * (4.0 * std::max(hidden, attended) + 3.0 * ffn * experts);
@@ -85,6 +87,15 @@ Broken broken_experts_rule(const CellConfig& cell) {
                                                 model.form)};
   if (model.bias && *model.bias == Bias::kAll)
     return BrokenRule{"model.bias", "true, but experts have no biases; remove it, or `top_k`"};
+  if (model.dense_layers >= model.layers)
+    return BrokenRule{"model.dense_layers",
+                      fmt::format("{}, but the model has {} layers, so none of them would have a mixture; write {} or "
+                                  "less",
+                                  model.dense_layers, model.layers, model.layers - 1)};
+  if (cell.device == "cuda" && (model.router == RouterScore::kSigmoid || model.router_scale != 1.0))
+    return BrokenRule{model.router == RouterScore::kSigmoid ? "model.router" : "model.router_scale",
+                      "the router's kernel on cuda has only softmax weights that add up to 1; write `device: cpu` or "
+                      "`device: meta`"};
   return std::nullopt;
 }
 

@@ -63,6 +63,9 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .dropout = static_cast<float>(model.dropout),
           .experts = model.experts,
           .top_k = model.top_k,
+          .shared_experts = model.shared_experts,
+          .sigmoid_router = model.router == RouterScore::kSigmoid,
+          .router_scale = static_cast<float>(model.router_scale),
           .uneven_split = model.split == GroupSplit::kUneven};
 }
 
@@ -79,6 +82,8 @@ ModelOptions model_options(const CellConfig& cell) {
   return {.layer = cell.model.layer,
           .layers = cell.model.layers,
           .config = config,
+          .dense_layers = cell.model.dense_layers,
+          .dense_ffn = dense_width(cell.model),
           .dtype = training_dtype(cell),
           .checkpoint_every = cell.training.checkpoint == Recompute::kNone ? 0 : cell.training.checkpoint_every,
           .kept_products = kept_products(cell.training.checkpoint),

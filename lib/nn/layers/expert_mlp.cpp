@@ -18,6 +18,7 @@ class ExpertMlpNode final : public ModuleNode {
   void save_routing(const Routing& routing, const ExpertMlp::Rows& rows) {
     save("experts", routing.experts);
     save("weights", routing.weights);
+    if (routing.slopes) save("slopes", routing.slopes);
     save("rows", rows.chosen.rows);
     save("sources", rows.chosen.sources);
     save("begins", rows.chosen.begins);
@@ -30,18 +31,24 @@ class ExpertMlpNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    // n, then five entries of the routing and four of what arrived, if rows travel; then fc1's input and weight, the
-    // activation's input, fc2's input and weight, and the output of each choice.
+    // n, then the experts and weights, slopes if the router has sigmoids, three entries of the grouping, and four of
+    // what arrived, if rows travel; then fc1's input and weight, the activation's input, fc2's input and weight, the
+    // output of each choice, and the entries of shared experts.
     const bool travel = runtime().expert_group != nullptr;
-    const std::size_t first = norm_entries(module_.norm_), products = first + (travel ? 10 : 6);
-    const Routing routing{.experts = saved.tensor(first + 1), .weights = saved.tensor(first + 2)};
+    const std::size_t first = norm_entries(module_.norm_), grouping = first + (module_.rule_.sigmoid ? 4 : 3);
+    const std::size_t products = grouping + (travel ? 7 : 3);
+    const Routing routing{.experts = saved.tensor(first + 1),
+                          .weights = saved.tensor(first + 2),
+                          .slopes = module_.rule_.sigmoid ? saved.tensor(first + 3) : Tensor()};
     const auto grouped_at = [&](std::size_t at) {
       return GroupedRows{.rows = saved.tensor(at), .sources = saved.tensor(at + 1), .begins = saved.tensor(at + 2)};
     };
-    ExpertMlp::Rows rows{.chosen = grouped_at(first + 3)};
-    if (travel) rows.exchanged = known_exchange(device(), saved.tensor(first + 6), grouped_at(first + 7));
+    ExpertMlp::Rows rows{.chosen = grouped_at(grouping)};
+    if (travel) rows.exchanged = known_exchange(device(), saved.tensor(grouping + 3), grouped_at(grouping + 4));
     module_.set_groups(runtime(), rows);
     const HolderId in_flight = runtime().in_flight(name()), workspace = runtime().workspace(name());
+    Tensor of_shared;
+    if (module_.shared_) of_shared = module_.shared_->backward(runtime(), grad, saved, products + 6);
     Tensor grad_rows = permute(device(), grad, rows.chosen, routing.weights, in_flight);
     Tensor grad_weights = unpermute_weights(device(), saved.tensor(products + 5), rows.chosen, grad, workspace);
     grad = {};
@@ -55,6 +62,8 @@ class ExpertMlpNode final : public ModuleNode {
     grad_permuted = module_.from_experts(runtime(), rows, std::move(grad_permuted), in_flight);
     const Tensor grad_norm = unpermute(device(), grad_permuted, rows.chosen, {}, in_flight);
     grad_permuted = {};
+    if (of_shared) add_into(device(), grad_norm, of_shared);
+    of_shared = {};
     add_router_gradient(saved.tensor(first), routing, std::move(grad_weights), grad_norm);
     return {module_.norm_.backward(runtime(), grad_norm, norm_saved(saved, module_.norm_, 0))};
   }
@@ -65,8 +74,8 @@ class ExpertMlpNode final : public ModuleNode {
     Parameter& router = *module_.router_;
     const DType dtype = router.spec.dtype;
     const HolderId workspace = runtime().workspace(name());
-    const Tensor grad_logits =
-        route_backward(device(), routing, grad_weights, {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace);
+    const Tensor grad_logits = route_backward(device(), routing, module_.rule_, grad_weights,
+                                              {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace);
     grad_weights = {};
     add_into(
         device(), grad_norm,
@@ -84,7 +93,7 @@ class ExpertMlpNode final : public ModuleNode {
 ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
       experts_(config.experts),
-      top_k_(config.top_k),
+      rule_{.choices = config.top_k, .sigmoid = config.sigmoid_router, .scale = config.router_scale},
       row_multiple_(row_multiple(build.recipe)),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
       activation_(name, config.form.activation),
@@ -102,7 +111,8 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
             .bias = false,
             .to_residual = true,
             .matrices = config.experts / build.runtime.expert_part.parts,
-            .part = build.runtime.expert_part}) {
+            .part = build.runtime.expert_part}),
+      shared_(config.shared_experts > 0 ? std::make_unique<SharedExperts>(build, name, config) : nullptr) {
   const int parts = build.runtime.expert_part.parts;
   if (config.experts % parts != 0)
     fail(fmt::format("{}: {} ranks are to have {} experts between them; each has the same number", name, parts,
@@ -164,7 +174,7 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   const Tensor& n = normed.y.plain;
   Tensor logits =
       gemm(device, {.a = n.operand(), .b = router_->value.operand(), .out_dtype = DType::kF32, .holder = workspace});
-  const Routing routing = route(device, logits, top_k_, workspace);
+  const Routing routing = route(device, logits, rule_, workspace);
   logits = {};
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);
   const Rows rows = group(runtime, routing, workspace);
@@ -173,6 +183,12 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   LinearCore::Forward fc2 = fc2_.forward(runtime, activation_.forward(runtime, fc1.y, fc2_.begin_forward(runtime)));
   const Tensor outputs = from_experts(runtime, rows, std::move(fc2.y), workspace);
   Tensor y = unpermute(device, outputs, rows.chosen, routing.weights, runtime.in_flight(name_));
+  SharedExperts::Forward shared;
+  if (shared_) {
+    shared = shared_->forward(runtime, n);
+    add_into(device, y, shared.fc2.y);
+    shared.fc2.y = {};
+  }
 
   const auto node = std::make_shared<ExpertMlpNode>(runtime, x.producer, *this);
   node->save_norm(norm_, x.value, normed);
@@ -184,6 +200,7 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   node->save_activation("activation_out", fc2.x);
   node->save_weight("weight2", std::move(fc2.weight));
   node->save("experts_out", outputs);
+  if (shared_) SharedExperts::save(*node, std::move(shared));
   return {std::move(y), node};
 }
 

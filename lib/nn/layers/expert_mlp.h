@@ -7,6 +7,7 @@
 #include "nn/cores/experts_core.h"
 #include "nn/cores/norm_core.h"
 #include "nn/layer_config.h"
+#include "nn/layers/shared_experts.h"
 #include "nn/module.h"
 #include "ops/experts/dispatch.h"
 #include "ops/experts/routing.h"
@@ -14,12 +15,12 @@
 namespace fp8lab {
 
 /// A mixture of experts as one node: y(t) = sum over the top_k experts e of token t of w(t, e) W2_e act(W1_e n(t)) with
-/// n = norm(x). No token is dropped.
+/// n = norm(x). No token is dropped. If the model has shared experts, their output, in the layer's type, is added to
+/// this sum, in the layer's type.
 ///
 /// The router's weight [experts, hidden] has the build's type under every recipe. Its product reads 16 bits, which n
 /// has anyway, and writes logits in FP32, so that the choice and the softmax see no rounding of the sum. RouteArgs
-/// (backend/expert_kernels.h) defines the choice, ties and the weights w, which are the softmax over the chosen
-/// experts.
+/// (backend/expert_kernels.h) defines the choice, ties and the weights w.
 ///
 /// n is copied to a matrix with a row for each choice, sorted by expert. Under a quantizing recipe each expert's rows
 /// are padded with zeros to `row_multiple`: the least number of rows that both products accept, 16 for scales per
@@ -44,7 +45,7 @@ namespace fp8lab {
 /// Saves x, the row statistics, n, the routing and the grouping (under expert
 /// parallelism all ranks' counts and the grouping of what arrived too), the first product's input, the copy of W1, the
 /// activation's input in 16 bits, its output, the copy of W2 and the experts' outputs, of which the gradients of w are
-/// products with dy.
+/// products with dy. Shared experts save the same five of their products.
 class ExpertMlp final : public Module {
  public:
   ExpertMlp(Build& build, const std::string& name, const LayerConfig& config);
@@ -75,7 +76,8 @@ class ExpertMlp final : public Module {
   void set_groups(Runtime& runtime, const Rows& rows);
 
   std::string name_;
-  std::int64_t experts_, top_k_;
+  std::int64_t experts_;
+  RouterRule rule_;
   std::int64_t row_multiple_;
   bool fp8_dispatch_;
   ActivationCore activation_;
@@ -83,6 +85,7 @@ class ExpertMlp final : public Module {
   std::unique_ptr<Parameter> router_;
   ExpertsCore fc1_;
   ExpertsCore fc2_;
+  std::unique_ptr<SharedExperts> shared_;  ///< null if the model has none
 };
 
 }  // namespace fp8lab

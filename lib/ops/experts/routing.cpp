@@ -33,26 +33,33 @@ void launch_permute(Device& device, const Tensor& x, const GroupedRows& grouped,
 
 }  // namespace
 
-Routing route(Device& device, const Tensor& logits, std::int64_t choices, HolderId holder) {
+Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder) {
   check_dtype("route", {"logits", logits}, DType::kF32);
-  if (choices < 1 || choices > logits.cols())
-    fail(fmt::format("route: {} choices; there are {} experts", choices, logits.cols()));
-  const Shape shape{logits.rows(), choices};
+  if (rule.choices < 1 || rule.choices > logits.cols())
+    fail(fmt::format("route: {} choices; there are {} experts", rule.choices, logits.cols()));
+  if (!(rule.scale > 0.0f)) fail(fmt::format("route: scale is {}; it must be above 0", rule.scale));
+  const Shape shape{logits.rows(), rule.choices};
   Routing routing{.experts = device.allocate({shape, DType::kI32}, holder),
                   .weights = device.allocate({shape, DType::kF32}, holder)};
-  device.launch(
-      &KernelTable::route,
-      RouteArgs{.logits = logits.view(), .experts = routing.experts.view(), .weights = routing.weights.view()});
+  if (rule.sigmoid) routing.slopes = device.allocate({shape, DType::kF32}, holder);
+  device.launch(&KernelTable::route, RouteArgs{.logits = logits.view(),
+                                               .experts = routing.experts.view(),
+                                               .weights = routing.weights.view(),
+                                               .sigmoid = rule.sigmoid,
+                                               .scale = rule.scale,
+                                               .slopes = view_or_none(routing.slopes)});
   return routing;
 }
 
-Tensor route_backward(Device& device, const Routing& routing, const Tensor& grad_weights, const TensorSpec& spec,
-                      HolderId holder) {
+Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
+                      const TensorSpec& spec, HolderId holder) {
   check_choices("route_backward", {"grad_weights", grad_weights}, DType::kF32, routing.experts.rows());
   Tensor grad_logits = device.allocate(spec, holder);
   check_real("route_backward", {"grad_logits", grad_logits});
   device.launch(&KernelTable::route_backward, RouteBackwardArgs{.experts = routing.experts.view(),
                                                                 .weights = routing.weights.view(),
+                                                                .slopes = view_or_none(routing.slopes),
+                                                                .scale = rule.scale,
                                                                 .grad_weights = grad_weights.view(),
                                                                 .grad_logits = grad_logits.view()});
   return grad_logits;

@@ -10,16 +10,24 @@
 // with the kernels (backend/expert_kernels.h).
 namespace fp8lab {
 
-/// The experts that each token chose, and their weights, which add up to 1.
+/// How logits become the weights of the chosen experts.
+struct RouterRule {
+  std::int64_t choices = 1;
+  bool sigmoid = false;  ///< in proportion to sigmoids of logits, not to exponentials
+  float scale = 1.0f;    ///< what the weights of a token add up to
+};
+
+/// The experts that each token chose, and their weights.
 struct Routing {
-  Tensor experts;  ///< i32 [tokens, choices]
-  Tensor weights;  ///< f32 [tokens, choices]
+  Tensor experts;   ///< i32 [tokens, choices]
+  Tensor weights;   ///< f32 [tokens, choices]
+  Tensor slopes{};  ///< f32 [tokens, choices], for backward; absent unless the rule has sigmoids
 };
 /// `logits`: f32 [tokens, experts].
-Routing route(Device& device, const Tensor& logits, std::int64_t choices, HolderId holder);
+Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder);
 /// The gradient of the logits in `dtype`; `grad_weights`: f32 [tokens, choices].
-Tensor route_backward(Device& device, const Routing& routing, const Tensor& grad_weights, const TensorSpec& spec,
-                      HolderId holder);
+Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
+                      const TensorSpec& spec, HolderId holder);
 
 /// Rows of the matrix of all choices that are enough for every routing: each expert's rows are padded to a multiple of
 /// `multiple`. Memory depends on no count this way, so that nothing waits for counts to allocate, and sizes are known

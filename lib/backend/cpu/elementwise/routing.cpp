@@ -59,10 +59,12 @@ void route(const RouteArgs& args, ExecContext&) {
       number_at(args.experts, t, k) = static_cast<std::int32_t>(best);
       if (k == 0) largest = logits[best];
       float& weight = float_at(args.weights, t, k);
-      weight = exponential(logits[best] - largest);
+      weight = args.sigmoid ? sigmoid(logits[best]) : exponential(logits[best] - largest);
+      if (args.sigmoid) float_at(args.slopes, t, k) = sigmoid(-logits[best]);
       sum += weight;
     }
-    for (std::int64_t k = 0; k < choices; ++k) float_at(args.weights, t, k) /= sum;
+    for (std::int64_t k = 0; k < choices; ++k)
+      float_at(args.weights, t, k) = float_at(args.weights, t, k) / sum * args.scale;
   }
 }
 
@@ -72,9 +74,13 @@ void route_backward(const RouteBackwardArgs& args, ExecContext&) {
   for (std::int64_t t = 0; t < args.experts.rows; ++t) {
     float mean = 0.0f;
     for (std::int64_t k = 0; k < choices; ++k) mean += float_at(args.weights, t, k) * float_at(args.grad_weights, t, k);
+    mean /= args.scale;
     std::fill_n(row, experts, 0.0f);
-    for (std::int64_t k = 0; k < choices; ++k)
-      row[number_at(args.experts, t, k)] = float_at(args.weights, t, k) * (float_at(args.grad_weights, t, k) - mean);
+    for (std::int64_t k = 0; k < choices; ++k) {
+      const float slope = args.slopes.data == nullptr ? 1.0f : float_at(args.slopes, t, k);
+      row[number_at(args.experts, t, k)] =
+          slope * float_at(args.weights, t, k) * (float_at(args.grad_weights, t, k) - mean);
+    }
     store(row, experts, args.grad_logits, t, 0);
   }
 }

@@ -2,6 +2,7 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
+#include "core/check.h"
 #include "core/elementary.h"
 
 // The router. A warp has one token: the logits of a token are few, and all tokens' logits are a small part of what the
@@ -104,6 +105,7 @@ unsigned blocks_of(std::int64_t tokens) { return static_cast<unsigned>((tokens +
 }  // namespace
 
 void route(const RouteArgs& args, ExecContext& context) {
+  if (args.sigmoid || args.scale != 1.0f) fail("route: on cuda weights are a softmax whose sum is 1");
   if (args.logits.rows == 0) return;
   const Router router{.logits = elements(args.logits),
                       .tokens = args.logits.rows,
