@@ -50,6 +50,12 @@ constexpr Form kForms[] = {
        model.head_dim = model.hidden;
        model.qk_norm = true;
      }},
+    {"latents", kAttention, "llama",
+     [](ModelConfig& model) {
+       model.kv_heads = 0;
+       model.head_dim = model.rope_dim = model.hidden;
+       model.q_rank = model.kv_rank = model.value_dim = 2 * model.hidden;
+     }},
     {"gpt", kLayer, "gpt"},
     {"llama", kLayer, "llama"},
     {"gemma", kLayer, "gemma"},

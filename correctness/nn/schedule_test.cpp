@@ -75,6 +75,17 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.training.checkpoint = "full";
     all.push_back(cell);
   }
+  if (attends && base.model.form == "llama") {
+    CellConfig cell = base;
+    cell.model.kv_heads = 0;
+    cell.model.head_dim = cell.model.rope_dim = base.model.hidden;
+    cell.model.q_rank = cell.model.kv_rank = base.model.hidden;
+    cell.model.value_dim = 2 * base.model.hidden;
+    all.push_back(cell);
+    cell.training.checkpoint = "full";
+    cell.training.micro_batches = 2;
+    all.push_back(cell);
+  }
   if (!has_fusible_mlp) return all;
   if (base.model.form == "llama") {
     CellConfig cell = base;
@@ -123,7 +134,7 @@ std::string describe(const CellConfig& cell) {
          std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
          ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim) +
          ", top_k " + std::to_string(cell.model.top_k) + ", shared experts " +
-         std::to_string(cell.model.shared_experts);
+         std::to_string(cell.model.shared_experts) + ", kv_rank " + std::to_string(cell.model.kv_rank);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

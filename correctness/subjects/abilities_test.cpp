@@ -189,8 +189,10 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   EXPECT_EQ(refusal(engine, {{"qk_norm", "true"}}), "model.qk_norm");
   for (const auto& library : {engine, torchao}) EXPECT_EQ(refusal(library, {{"window", "8"}}), "model.window");
   EXPECT_EQ(refusal(torchao, {{"head_dim", "32"}, {"bias", "qkv"}, {"qk_norm", "true"}}), "");
-  for (const CellConfig& library : {torchao, engine})
+  for (const CellConfig& library : {torchao, engine}) {
     EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"top_k", "2"}}), "model.top_k");
+    EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"kv_rank", "32"}}), "model.kv_rank");
+  }
   EXPECT_EQ(refusal(engine, {{"layer", "grouped_linear"}, {"experts", "8"}}), "");
 }
 

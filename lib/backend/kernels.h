@@ -4,6 +4,7 @@
 #include <span>
 
 #include "backend/expert_kernels.h"
+#include "backend/latent_kernels.h"
 #include "core/float_bits.h"
 #include "recipe/recipe.h"
 #include "tensor/view.h"
@@ -292,6 +293,7 @@ struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t value_dim = 0;  ///< columns of a head of V and O; 0: head_dim, as cuda needs it
   bool causal = true;
   std::int64_t window = 0;  ///< the most keys that a query sees under a causal mask, its own included; 0: no limit
   float softmax_scale = 1.0f;
@@ -299,6 +301,7 @@ struct AttentionShape {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
 
+  std::int64_t columns_of_value() const { return value_dim > 0 ? value_dim : head_dim; }
   F8_HOST_DEVICE std::int64_t first_key(std::int64_t query) const {
     return window == 0 || query < window ? 0 : query + 1 - window;
   }
@@ -537,6 +540,8 @@ struct ListOpArgs {
   KERNEL(attention_forward, AttentionForwardArgs)          \
   KERNEL(attention_backward, AttentionBackwardArgs)        \
   KERNEL(attention_merge, AttentionMergeArgs)              \
+  KERNEL(latent_heads, LatentHeadsArgs)                    \
+  KERNEL(latent_heads_backward, LatentHeadsBackwardArgs)   \
   KERNEL(embedding_forward, EmbeddingForwardArgs)          \
   KERNEL(embedding_backward, EmbeddingBackwardArgs)        \
   KERNEL(route, RouteArgs)                                 \

@@ -34,10 +34,14 @@ struct LayerConfig {
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   std::int64_t columns_of_head = 0;  ///< 0: hidden / heads
-  bool qkv_bias_alone = false;       ///< the product that makes Q, K and V has a bias though the form has none
-  std::int64_t window = 0;           ///< tokens that a query sees, its own and those before it; 0: all of them
-  bool qk_norm = false;              ///< RMSNorm of every head of Q and K, before the rotary embedding
-  std::int64_t ffn = 0;              ///< inner width of the MLP, or of each expert in a mixture
+  std::int64_t q_rank = 0,
+               kv_rank = 0;           ///< columns of the latents of LatentProjections; 0: one product makes Q, K and V
+  std::int64_t rope_dim = 0;          ///< with latents: columns of a head of Q and K that are rotated
+  std::int64_t columns_of_value = 0;  ///< with latents: columns of a head of V; 0: head_dim()
+  bool qkv_bias_alone = false;        ///< the product that makes Q, K and V has a bias though the form has none
+  std::int64_t window = 0;            ///< tokens that a query sees, its own and those before it; 0: all of them
+  bool qk_norm = false;               ///< RMSNorm of every head of Q and K, before the rotary embedding
+  std::int64_t ffn = 0;               ///< inner width of the MLP, or of each expert in a mixture
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   bool fp8_attention = false;          ///< if the recipe has formats for attention
@@ -53,7 +57,12 @@ struct LayerConfig {
   bool fp8_dispatch = false;        ///< what travels to other ranks' experts is cast before, if the recipe casts
   bool uneven_split = false;        ///< groups of different sizes, one of them empty, if there are several experts
 
+  /// With latents the columns of a head of Q and K that are not rotated.
   std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }
+  bool has_latents() const { return kv_rank > 0; }
+  /// Columns of a head of Q and K, and of V.
+  std::int64_t key_dim() const { return head_dim() + rope_dim; }
+  std::int64_t value_dim() const { return columns_of_value > 0 ? columns_of_value : head_dim(); }
   bool has_qkv_bias() const { return form.bias || qkv_bias_alone; }
   /// True if Q and K change between the product that makes them and attention.
   bool rewrites_qkv() const { return form.rope || qk_norm; }
@@ -64,7 +73,9 @@ struct LayerConfig {
   /// gcd(tokens, 128), so that the blocks of a recipe that fit all tokens fit all groups.
   std::vector<std::int64_t> group_rows() const;
   /// Columns of the packed projection: queries, then keys, then values.
-  std::int64_t qkv_columns() const { return (heads + 2 * kv_heads) * head_dim(); }
+  std::int64_t qkv_columns() const { return (heads + kv_heads) * key_dim() + kv_heads * value_dim(); }
+  /// Columns of what attention makes.
+  std::int64_t attended_columns() const { return heads * value_dim(); }
   /// Columns of the activation's input: gate and up for a gated activation.
   std::int64_t activation_inputs() const { return inputs_for(ffn); }
   /// Inner width of the shared experts, which are one MLP.

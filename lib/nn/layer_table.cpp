@@ -50,8 +50,26 @@ Matrices mlp_products(const LayerConfig& config) {
           {"fc2 weight", config.hidden, config.ffn}};
 }
 
+Matrices latent_products(const LayerConfig& config) {
+  const std::int64_t tokens = config.tokens(), attended = config.attended_columns();
+  const std::int64_t queries = config.heads * config.key_dim();
+  const std::int64_t keys = config.heads * (config.head_dim() + config.value_dim());
+  return {{"q_down input", tokens, config.hidden},
+          {"q_down weight", config.q_rank, config.hidden},
+          {"q_down gradient", tokens, config.q_rank},
+          {"q_up weight", queries, config.q_rank},
+          {"q_up gradient", tokens, queries},
+          {"kv_down weight", config.kv_rank, config.hidden},
+          {"kv_down gradient", tokens, config.kv_rank},
+          {"kv_up weight", keys, config.kv_rank},
+          {"kv_up gradient", tokens, keys},
+          {"projection input", tokens, attended},
+          {"projection weight", config.hidden, attended}};
+}
+
 Matrices attention_products(const LayerConfig& config) {
-  const std::int64_t attended = config.heads * config.head_dim();
+  if (config.has_latents()) return latent_products(config);
+  const std::int64_t attended = config.attended_columns();
   return {{"qkv input", config.tokens(), config.hidden},
           {"qkv weight", config.qkv_columns(), config.hidden},
           {"qkv gradient", config.tokens(), config.qkv_columns()},
@@ -99,12 +117,16 @@ constexpr std::array<std::string_view, 14> kMlpKeys{"model.form",
                                                     "model.scaled_residuals",
                                                     "training.fused_quantize",
                                                     "training.cache_weights"};
-constexpr std::array<std::string_view, 14> kAttentionKeys{"model.form",
+constexpr std::array<std::string_view, 18> kAttentionKeys{"model.form",
                                                           "model.heads",
                                                           "model.kv_heads",
                                                           "model.head_dim",
                                                           "model.window",
                                                           "model.qk_norm",
+                                                          "model.kv_rank",
+                                                          "model.q_rank",
+                                                          "model.rope_dim",
+                                                          "model.value_dim",
                                                           "model.bias",
                                                           "model.scaled_residuals",
                                                           "model.dropout",
@@ -113,12 +135,16 @@ constexpr std::array<std::string_view, 14> kAttentionKeys{"model.form",
                                                           "training.fp8_attention",
                                                           "training.fp8_attention_backward",
                                                           "training.fp8_mha"};
-constexpr std::array<std::string_view, 23> kTransformerKeys{"model.form",
+constexpr std::array<std::string_view, 27> kTransformerKeys{"model.form",
                                                             "model.heads",
                                                             "model.kv_heads",
                                                             "model.head_dim",
                                                             "model.window",
                                                             "model.qk_norm",
+                                                            "model.kv_rank",
+                                                            "model.q_rank",
+                                                            "model.rope_dim",
+                                                            "model.value_dim",
                                                             "model.ffn",
                                                             "model.experts",
                                                             "model.top_k",

@@ -16,7 +16,8 @@ std::string describe_matrix(std::string_view name_of_it, const MatrixView& view)
 }
 
 void check_shape(std::string_view op, const AttentionShape& shape) {
-  if (shape.seq < 0 || shape.batch < 0 || shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1)
+  if (shape.seq < 0 || shape.batch < 0 || shape.heads < 1 || shape.kv_heads < 1 || shape.head_dim < 1 ||
+      shape.value_dim < 0)
     fail(fmt::format(
         "{}: seq {}, batch {}, heads {}, kv_heads {}, head_dim {}; the last three must be at least 1, none negative",
         op, shape.seq, shape.batch, shape.heads, shape.kv_heads, shape.head_dim));
@@ -33,20 +34,25 @@ void check_shape(std::string_view op, const AttentionShape& shape) {
     fail(fmt::format("{}: softmax_scale is {}; it must be finite", op, shape.softmax_scale));
 }
 
+/// Heads, and the columns of each.
+struct Columns {
+  std::int64_t heads, dim;
+};
+
 /// The matrix must be [seq * batch, heads * head_dim] with contiguous columns.
 void check_extent(std::string_view op, std::string_view name_of_it, const MatrixView& view, const AttentionShape& shape,
-                  std::int64_t heads) {
-  if (view.rows != shape.seq * shape.batch || view.cols != heads * shape.head_dim)
+                  Columns columns) {
+  if (view.rows != shape.seq * shape.batch || view.cols != columns.heads * columns.dim)
     fail(fmt::format("{}: {}; it must be [seq * batch, heads * head_dim] = [{} * {}, {} * {}]", op,
-                     describe_matrix(name_of_it, view), shape.seq, shape.batch, heads, shape.head_dim));
+                     describe_matrix(name_of_it, view), shape.seq, shape.batch, columns.heads, columns.dim));
   if (view.col_stride != 1 && view.cols > 1)
     fail(fmt::format("{}: {} with columns {} elements apart; a row's columns must be contiguous", op,
                      describe_matrix(name_of_it, view), view.col_stride));
 }
 
 void check_operand(std::string_view op, std::string_view name_of_it, const OperandView& operand,
-                   const AttentionShape& shape, std::int64_t heads) {
-  check_extent(op, name_of_it, operand.values, shape, heads);
+                   const AttentionShape& shape, Columns columns) {
+  check_extent(op, name_of_it, operand.values, shape, columns);
   if (is_float8(operand.values.dtype)) {
     if (!operand.quantized() || !operand.scales.per_tensor() || operand.scales.dtype != DType::kF32)
       fail(fmt::format("{}: {} without one f32 scale; FP8 operands of attention are quantized per tensor", op,
@@ -83,15 +89,43 @@ void check_coming_cast(std::string_view op, std::string_view what, const Attenti
 void check_qkv(std::string_view op, const AttentionShape& shape, const OperandView& q, const OperandView& k,
                const OperandView& v) {
   check_shape(op, shape);
-  check_operand(op, "q", q, shape, shape.heads);
-  check_operand(op, "k", k, shape, shape.kv_heads);
-  check_operand(op, "v", v, shape, shape.kv_heads);
+  check_operand(op, "q", q, shape, {shape.heads, shape.head_dim});
+  check_operand(op, "k", k, shape, {shape.kv_heads, shape.head_dim});
+  check_operand(op, "v", v, shape, {shape.kv_heads, shape.columns_of_value()});
   check_one_type(op, q.values, k.values, v.values);
 }
 
-void check_gradient(std::string_view op, const NamedTensor& gradient, const AttentionShape& shape, std::int64_t heads) {
+void check_gradient(std::string_view op, const NamedTensor& gradient, const AttentionShape& shape, Columns columns) {
   check_real(op, gradient);
-  check_extent(op, gradient.name, gradient.tensor.view(), shape, heads);
+  check_extent(op, gradient.name, gradient.tensor.view(), shape, columns);
+}
+
+std::int64_t query_columns(const LatentHeads& of) { return of.heads * (of.head_dim + of.rope_dim); }
+std::int64_t key_value_columns(const LatentHeads& of) { return of.heads * (of.head_dim + of.value_dim); }
+std::int64_t packed_columns(const LatentHeads& of) { return 2 * query_columns(of) + of.heads * of.value_dim; }
+
+void check_columns(std::string_view op, const NamedTensor& named, std::int64_t rows, std::int64_t columns) {
+  check_real(op, named);
+  if (named.tensor.rows() != rows || named.tensor.cols() != columns || !named.tensor.contiguous())
+    fail(fmt::format("{}: {}; it must be a contiguous [{}, {}]", op, describe(named), rows, columns));
+}
+
+void check_sizes(std::string_view op, const LatentHeads& of, std::int64_t rows) {
+  if (of.batch < 1 || of.heads < 1 || of.head_dim < 1 || of.rope_dim < 2 || of.rope_dim % 2 != 0 || of.value_dim < 1)
+    fail(fmt::format(
+        "{}: batch {}, heads {}, head_dim {}, rope_dim {}, value_dim {}; all must be positive, and rope_dim "
+        "even",
+        op, of.batch, of.heads, of.head_dim, of.rope_dim, of.value_dim));
+  if (rows % of.batch != 0) fail(fmt::format("{}: {} tokens are no multiple of {} sequences", op, rows, of.batch));
+}
+
+LatentHeadsArgs args_of(const LatentHeads& of, const LatentHeadParts& parts, const Tensor& packed) {
+  return {.q = parts.q.view(),
+          .kv = parts.kv.view(),
+          .k_rope = parts.k_rope.view(),
+          .packed = packed.view(),
+          .batch = of.batch,
+          .heads = of.heads};
 }
 
 }  // namespace
@@ -105,7 +139,7 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
   if (!is_real(inputs.out_dtype))
     fail(fmt::format("{}: out_dtype is {}; it must be f32, f16 or bf16", kOp, name(inputs.out_dtype)));
 
-  const TensorSpec o{Shape{shape.seq * shape.batch, shape.heads * shape.head_dim}, inputs.out_dtype};
+  const TensorSpec o{Shape{shape.seq * shape.batch, shape.heads * shape.columns_of_value()}, inputs.out_dtype};
   const TensorSpec lse{Shape{shape.batch * shape.heads, shape.seq}, DType::kF32};
   AttentionOutputs outputs;
   outputs.o = device.allocate(o, inputs.o_holder);
@@ -126,8 +160,8 @@ bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   constexpr std::string_view kOp = "attention_backward";
   const AttentionShape& shape = inputs.shape;
   check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
-  check_operand(kOp, "o", inputs.o, shape, shape.heads);
-  check_operand(kOp, "grad_o", inputs.grad_o, shape, shape.heads);
+  check_operand(kOp, "o", inputs.o, shape, {shape.heads, shape.columns_of_value()});
+  check_operand(kOp, "grad_o", inputs.grad_o, shape, {shape.heads, shape.columns_of_value()});
   check_role(kOp, "s", inputs.s, "grad_o", inputs.grad_o.values);
   check_role(kOp, "grad_p", inputs.grad_p, "k", inputs.k.values);
   check_coming_cast(kOp, "the gradient", inputs.grad_cast);
@@ -135,9 +169,9 @@ bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   if (!(inputs.lse.shape() == Shape{shape.batch * shape.heads, shape.seq}) || !inputs.lse.contiguous())
     fail(fmt::format("{}: lse is {}; it must be a contiguous [batch * heads, seq] = [{} * {}, {}]", kOp,
                      to_string(inputs.lse.shape()), shape.batch, shape.heads, shape.seq));
-  check_gradient(kOp, {"grad_q", inputs.out.q}, shape, shape.heads);
-  check_gradient(kOp, {"grad_k", inputs.out.k}, shape, shape.kv_heads);
-  check_gradient(kOp, {"grad_v", inputs.out.v}, shape, shape.kv_heads);
+  check_gradient(kOp, {"grad_q", inputs.out.q}, shape, {shape.heads, shape.head_dim});
+  check_gradient(kOp, {"grad_k", inputs.out.k}, shape, {shape.kv_heads, shape.head_dim});
+  check_gradient(kOp, {"grad_v", inputs.out.v}, shape, {shape.kv_heads, shape.columns_of_value()});
 
   bool measured = false;
   device.launch(&KernelTable::attention_backward, {.shape = shape,
@@ -155,6 +189,32 @@ bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
                                                    .grad_cast = inputs.grad_cast,
                                                    .grad_measured = &measured});
   return measured;
+}
+
+Tensor latent_heads(Device& device, const LatentHeads& heads, const LatentHeadParts& parts, HolderId holder) {
+  constexpr std::string_view kOp = "latent_heads";
+  const std::int64_t tokens = parts.k_rope.rows();
+  check_sizes(kOp, heads, tokens);
+  check_columns(kOp, {"q", parts.q}, tokens, query_columns(heads));
+  check_columns(kOp, {"kv", parts.kv}, tokens, key_value_columns(heads));
+  check_columns(kOp, {"k_rope", parts.k_rope}, tokens, heads.rope_dim);
+  Tensor packed = device.allocate({Shape{tokens, packed_columns(heads)}, parts.q.dtype()}, holder);
+  device.launch(&KernelTable::latent_heads, args_of(heads, parts, packed));
+  return packed;
+}
+
+LatentHeadParts latent_heads_backward(Device& device, const LatentHeads& heads, const Tensor& grad, HolderId holder) {
+  constexpr std::string_view kOp = "latent_heads_backward";
+  const std::int64_t tokens = grad.rows();
+  check_sizes(kOp, heads, tokens);
+  check_columns(kOp, {"grad", grad}, tokens, packed_columns(heads));
+  const auto made = [&](std::int64_t columns) {
+    return device.allocate({Shape{tokens, columns}, grad.dtype()}, holder);
+  };
+  LatentHeadParts parts{
+      .q = made(query_columns(heads)), .kv = made(key_value_columns(heads)), .k_rope = made(heads.rope_dim)};
+  device.launch(&KernelTable::latent_heads_backward, {args_of(heads, parts, grad)});
+  return parts;
 }
 
 }  // namespace fp8lab

@@ -7,7 +7,7 @@
 namespace fp8lab {
 
 struct AttentionOutputs {
-  Tensor o;    ///< [seq * batch, heads * head_dim]
+  Tensor o;    ///< [seq * batch, heads * columns of a value]
   Tensor lse;  ///< f32 [batch * heads, seq]
   /// True if O holds the values of its eight bits and o_cast.amax, if given, has been raised to the amax of O before
   /// the cast: whoever casts O must not raise it again. False if O is as computed, and its amax is still to be
@@ -17,9 +17,9 @@ struct AttentionOutputs {
 
 struct AttentionInputs {
   AttentionShape shape;
-  OperandView q;  ///< [seq * batch, heads * head_dim]; f32, bf16 (any row stride), or FP8 per tensor
-  OperandView k;  ///< [seq * batch, kv_heads * head_dim]
-  OperandView v;
+  OperandView q;    ///< [seq * batch, heads * head_dim]; f32, bf16 (any row stride), or FP8 per tensor
+  OperandView k;    ///< [seq * batch, kv_heads * head_dim]
+  OperandView v;    ///< [seq * batch, kv_heads * columns of a value]
   AttentionRole s;  ///< P is cast to FP8 if its scale is given
   /// How O will be cast next, if its scale is known: O may then come as the values of its eight bits. Absent otherwise.
   AttentionRole o_cast = {};
@@ -55,5 +55,22 @@ struct AttentionBackwardInputs {
 /// True if the gradients hold the values of their eight bits and grad_cast.amax has been raised:
 /// AttentionOutputs::o_measured for all three.
 bool attention_backward(Device& device, const AttentionBackwardInputs& inputs);
+
+/// Sizes of multi-head latent attention. `head_dim`: columns of a key that are not rotated.
+struct LatentHeads {
+  std::int64_t batch = 1, heads = 1, head_dim = 0, rope_dim = 0, value_dim = 0;
+};
+
+/// What the products make, or the gradients of it: LatentHeadsArgs in backend/latent_kernels.h.
+struct LatentHeadParts {
+  Tensor q;       ///< [tokens, heads * (head_dim + rope_dim)]
+  Tensor kv;      ///< [tokens, heads * (head_dim + value_dim)]
+  Tensor k_rope;  ///< [tokens, rope_dim]
+};
+
+/// Q, K and V of attention, packed: all heads of Q, then of K, then of V.
+Tensor latent_heads(Device& device, const LatentHeads& heads, const LatentHeadParts& parts, HolderId holder);
+/// The gradients of the parts, in the type of `grad`.
+LatentHeadParts latent_heads_backward(Device& device, const LatentHeads& heads, const Tensor& grad, HolderId holder);
 
 }  // namespace fp8lab

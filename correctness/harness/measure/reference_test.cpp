@@ -61,6 +61,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
     shapes[name + ".gamma"] = {1, hidden};
     if (!llama) shapes[name + ".beta"] = {1, hidden};
   };
+  const auto latent = [&](const std::string& name, std::int64_t rank, std::int64_t columns) {
+    linear(name + "_down", hidden, rank);
+    shapes[name + "_norm.gamma"] = {1, rank};
+    linear(name + "_up", rank, columns);
+  };
   const auto mlp = [&](const std::string& name) {
     const std::int64_t experts = routes_tokens(cell.model) ? cell.model.experts : 1;
     norm(name + ".norm");
@@ -81,9 +86,17 @@ NamedMatrices parameters_of(const CellConfig& cell) {
       linear(name + ".experts[" + std::to_string(i) + "]", hidden, hidden);
   if (layer == "layernorm_mlp") mlp(name);
   if (layer == "multihead_attention" || layer == "transformer_layer") {
-    norm(name + ".qkv.norm");
-    linear(name + ".qkv", hidden, (cell.model.heads + 2 * cell.model.kv_heads) * dim);
-    linear(name + ".proj", cell.model.heads * dim, hidden);
+    const std::int64_t heads = cell.model.heads, value_dim = value_dim_of(cell.model);
+    if (has_latents(cell.model)) {
+      norm(name + ".latents.norm");
+      latent(name + ".q", cell.model.q_rank, heads * key_dim_of(cell.model));
+      latent(name + ".kv", cell.model.kv_rank, heads * (dim + value_dim));
+      linear(name + ".k_rope", hidden, cell.model.rope_dim);
+    } else {
+      norm(name + ".qkv.norm");
+      linear(name + ".qkv", hidden, (heads + 2 * cell.model.kv_heads) * dim);
+    }
+    linear(name + ".proj", heads * value_dim, hidden);
     if (cell.model.bias == Bias::kQkv) shapes[name + ".qkv.bias"] = {1, shapes.at(name + ".qkv.weight").rows};
     if (cell.model.qk_norm)
       for (const char* gamma : {".q_norm.gamma", ".k_norm.gamma"}) shapes[name + gamma] = {1, dim};
@@ -134,6 +147,15 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         cell.model.bias = Bias::kQkv;
         cell.model.qk_norm = true;
         cell.model.window = 4;
+      }
+      if (shared_experts > 0) {  // with latents too
+        cell.model.bias.reset();
+        cell.model.qk_norm = false;
+        cell.model.kv_heads = 0;
+        cell.model.q_rank = 5;
+        cell.model.kv_rank = 7;
+        cell.model.rope_dim = 4;
+        cell.model.value_dim = 3;
       }
       Matrix x = random_matrix(12, 16, 100), target = random_matrix(12, 16, 101);
       if (language) {

@@ -110,6 +110,8 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate&
 
 bool can_run(const CellConfig& cell) {
   const bool attends_plainly = !cell.training.fp8_attention && cell.context_parallel == 1;
+  if (has_latents(cell.model) && (!attends_plainly || is_selective(cell.training.checkpoint) || cell.model.bias))
+    return false;
   const bool can_keep_results = cell.model.layer == "transformer_layer" && cell.model.top_k == 0 && attends_plainly;
   if (is_selective(cell.training.checkpoint) && !can_keep_results) return false;
   try {
@@ -122,6 +124,19 @@ bool can_run(const CellConfig& cell) {
   } catch (const Error&) {
     return false;
   }
+}
+
+/// Latents, in few of the models that can have them: they exclude much else.
+void draw_latents(Draw& draw, std::int64_t unit, ModelConfig& model) {
+  model.kv_rank = model.q_rank = model.rope_dim = model.value_dim = 0;
+  const bool attends = model.layer == "multihead_attention" || model.layer == "transformer_layer";
+  if (!attends || model.form != "llama" || draw.upto(4) > 1) return;
+  model.qk_norm = false;
+  model.kv_heads = 0;
+  model.q_rank = unit * draw.upto(3);
+  model.kv_rank = unit * draw.upto(3);
+  model.rope_dim = 2 * unit * draw.upto(2);
+  model.value_dim = draw.chance() ? 0 : unit * draw.upto(3);
 }
 
 void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) {
@@ -139,6 +154,7 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
   model.qk_norm = draw.chance();
   model.window = draw.chance() ? 0 : model.seq / 2;
+  draw_latents(draw, unit, model);
   model.top_k = model.shared_experts = model.dense_layers = 0;
   const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";
   if (has_mlp && model.form == "llama" && draw.chance()) {

@@ -331,6 +331,38 @@ std::vector<Malformed> malformed() {
              "  master_weights: f32\n  quantized_weights: true\n"),
        12,
        {"`training.quantized_weights`", "`expert_parallel`"}},
+      {"latents_of_keys_only",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, kv_rank: 32, rope_dim: 16}"),
+       4,
+       {"`model.q_rank`", "attention with `kv_rank` needs it"}},
+      {"latents_that_rotate_an_odd_number",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, q_rank: 32, kv_rank: 32, "
+             "rope_dim: 15}"),
+       4,
+       {"`model.rope_dim`", "15 is odd", "write 16"}},
+      {"latents_on_cuda",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, q_rank: 32, kv_rank: 32, "
+             "rope_dim: 16}",
+             "device: cuda\n"),
+       4,
+       {"`model.kv_rank`", "values as wide as keys", "write `device: cpu`"}},
+      {"latents_over_split_sequences",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, q_rank: 32, kv_rank: 32, "
+             "rope_dim: 16}",
+             "ranks: 2\ncontext_parallel: 2\n"),
+       7,
+       {"`context_parallel`", "keys and values of one width", "remove it, or `kv_rank`"}},
+      {"latents_in_eight_bits",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, q_rank: 32, kv_rank: 32, "
+             "rope_dim: 16}",
+             "training: {recipe: delayed, fp8_attention: true}\n"),
+       6,
+       {"`training.fp8_attention`", "keys and values of one width", "remove it, or `kv_rank`"}},
+      {"kv_heads_of_latents",
+       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, kv_heads: 1, seq: 32, q_rank: 32, "
+             "kv_rank: 32, rope_dim: 16}"),
+       4,
+       {"`model.kv_heads`", "every head has keys and values of its own", "remove `kv_rank`"}},
       {"dense_layers_of_all_layers",
        plain("{layer: transformer_layer, form: llama, layers: 2, hidden: 64, heads: 2, seq: 32, top_k: 2, "
              "dense_layers: 2}"),

@@ -169,6 +169,13 @@ const std::vector<Context>& contexts() {
          cell.model.shared_experts = 1;
          cell.model.router = RouterScore::kSigmoid;
        }},
+      {"latents",
+       [](CellConfig& cell) {
+         cell.model.form = "llama";
+         cell.model.kv_heads = 0;
+         cell.model.head_dim = cell.model.rope_dim = cell.model.value_dim = 64;
+         cell.model.q_rank = cell.model.kv_rank = 128;
+       }},
       {"one expert", [](CellConfig& cell) { cell.model.experts = 1; }},
   };
   return kContexts;

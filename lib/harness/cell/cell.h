@@ -118,11 +118,15 @@ struct ModelConfig {
   std::int64_t layers = 1;
   std::int64_t hidden = 0;
   std::int64_t heads = 1;
-  std::int64_t kv_heads = 0;  ///< 0: equal to heads
-  std::int64_t head_dim = 0;  ///< columns of a head; 0: hidden / heads
-  std::int64_t window = 0;    ///< tokens that a query sees, its own and those before it; 0: all of them
-  bool qk_norm = false;       ///< RMSNorm of every query and key head, before they are rotated
-  std::int64_t ffn = 0;       ///< 0: 4 x hidden
+  std::int64_t kv_heads = 0;   ///< 0: equal to heads
+  std::int64_t head_dim = 0;   ///< columns of a head; 0: hidden / heads
+  std::int64_t window = 0;     ///< tokens that a query sees, its own and those before it; 0: all of them
+  bool qk_norm = false;        ///< RMSNorm of every query and key head, before they are rotated
+  std::int64_t kv_rank = 0;    ///< columns of the latent from which keys and values are made; 0: there are no latents
+  std::int64_t q_rank = 0;     ///< columns of the latent from which queries are made
+  std::int64_t rope_dim = 0;   ///< rotated columns of a head, in addition to head_dim, if there are latents
+  std::int64_t value_dim = 0;  ///< columns of a head of values if there are latents; 0: head_dim
+  std::int64_t ffn = 0;        ///< 0: 4 x hidden
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   Word<OpFuser> op_fuser = OpFuser::kNone;  ///< mlp: build the MLP as one fused chain of operations
@@ -279,9 +283,22 @@ inline ModelConfig model_of_layer(ModelConfig model, std::int64_t layer) {
   return model;
 }
 
-/// Columns of a head of queries, keys or values.
+/// True if queries, keys and values are made from latents (MLA).
+inline bool has_latents(const ModelConfig& model) { return model.kv_rank > 0; }
+
+/// Columns of a head of queries, keys or values; with latents the columns of queries and keys that are not rotated.
 inline std::int64_t head_dim_of(const ModelConfig& model) {
   return model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
+}
+
+/// Columns of a head of queries or keys.
+inline std::int64_t key_dim_of(const ModelConfig& model) {
+  return head_dim_of(model) + (has_latents(model) ? model.rope_dim : 0);
+}
+
+/// Columns of a head of values.
+inline std::int64_t value_dim_of(const ModelConfig& model) {
+  return has_latents(model) && model.value_dim > 0 ? model.value_dim : head_dim_of(model);
 }
 
 /// True if the cell trains a language model: tokens in, logits out.

@@ -224,8 +224,11 @@ std::vector<Key> make_keys() {
                   "attention heads, of layers with attention; hidden is a multiple of it unless `head_dim` is given",
                   kModel<&M::heads>),
       integer_key("model.kv_heads", kHeads, "key and value heads; default: the number of heads", kModel<&M::kv_heads>),
-      integer_key("model.head_dim", kHeads, "columns of a head of queries, keys or values; default: hidden / heads",
-                  kModel<&M::head_dim>),
+      integer_key(
+          "model.head_dim", kHeads,
+          "columns of a head of queries, keys or values, or with `kv_rank` the columns of queries and keys that "
+          "are not rotated; default: hidden / heads",
+          kModel<&M::head_dim>),
       integer_key("model.window", kTokens,
                   "sliding window: the most tokens that a query sees, its own and those before it (Mistral 7B v0.1); "
                   "below seq; on "
@@ -235,6 +238,19 @@ std::vector<Key> make_keys() {
              "true: RMSNorm of every query head and key head before they are rotated, with one vector of head_dim for "
              "all query heads and one for all key heads (Qwen3)",
              kModel<&M::qk_norm>),
+      integer_key("model.kv_rank", kWidth,
+                  "multi-head latent attention (MLA, DeepSeek-V3): columns of a latent, which a product makes of the "
+                  "norm's output, RMSNorm norms, and another product turns into the keys' `head_dim` columns and the "
+                  "values of all heads; needs `q_rank` and `rope_dim`; default: one product makes Q, K and V",
+                  kModel<&M::kv_rank>),
+      integer_key("model.q_rank", kWidth, "MLA: columns of the latent of which queries are made, as `kv_rank`",
+                  kModel<&M::q_rank>),
+      integer_key("model.rope_dim", kHeads,
+                  "MLA: columns of a head of queries and keys that are rotated, in addition to `head_dim`; all heads "
+                  "have the same in keys, the result of a product that is never cast to eight bits",
+                  kModel<&M::rope_dim>),
+      integer_key("model.value_dim", kHeads, "MLA: columns of a head of values; default: `head_dim`",
+                  kModel<&M::value_dim>),
       integer_key("model.ffn", kWidth, "inner width of the MLP; default: four times hidden", kModel<&M::ffn>),
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),

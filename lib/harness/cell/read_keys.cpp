@@ -76,6 +76,7 @@ bool keeps_masters(const CellConfig& cell) {
   return is_library(cell) || training.master_weights != Master::kF32 || training.param_dtype == ParamDType::kBF16 ||
          training.quantized_weights;
 }
+bool has_latents_of(const CellConfig& cell) { return has_latents(cell.model); }
 bool routes(const CellConfig& cell) { return routes_tokens(cell.model); }
 bool reads_text(const CellConfig& cell) { return cell.training.data == Data::kText; }
 
@@ -100,6 +101,8 @@ constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks`"
 constexpr std::string_view kAttentionInEight = "write `fp8_attention: true`";
 constexpr std::string_view kOneMlp = "one MLP has all tokens";
 constexpr std::string_view kExpertsRemedy = "write `top_k`";
+constexpr std::string_view kNoLatents = "one product makes Q, K and V";
+constexpr std::string_view kLatentsRemedy = "write `kv_rank`";
 constexpr std::string_view kVocabularyRemedy = "write `vocabulary`";
 
 constexpr std::array kConditions{
@@ -113,6 +116,11 @@ constexpr std::array kConditions{
               kVocabularyRemedy},
     Condition{"model.positions", "model.vocabulary", is_language_model,
               "a model without a vocabulary has no embedding to add them to", kVocabularyRemedy},
+    Condition{"model.q_rank", "model.kv_rank", has_latents_of, kNoLatents, kLatentsRemedy},
+    Condition{"model.rope_dim", "model.kv_rank", has_latents_of, kNoLatents, kLatentsRemedy},
+    Condition{"model.value_dim", "model.kv_rank", has_latents_of, kNoLatents, kLatentsRemedy},
+    Condition{"model.kv_heads", "model.kv_rank", [](const CellConfig& cell) { return !has_latents_of(cell); },
+              "with latents every head has keys and values of its own", "remove `kv_rank`"},
     Condition{"model.split", "model.experts", [](const CellConfig& cell) { return cell.model.experts > 1; },
               "one expert has all tokens", "write `experts: 2` or more"},
     Condition{"model.experts", "model.top_k",

@@ -42,7 +42,13 @@ class LayerRules {
     for (const Size& size : kSizes)
       if (!broken_by(with_others_mended(size, cell_.model.*size.member)).empty()) faulty.push_back(&size);
     // Every size fits with one head, so that the heads are too many or too small.
-    if (faulty.empty()) return {{cell_.model.head_dim > 0 ? "model.head_dim" : "model.heads", broken_by(cell_.model)}};
+    if (faulty.empty()) {
+      const ModelConfig& model = cell_.model;
+      const char* const key = has_latents(model)   ? "model.kv_rank"
+                              : model.head_dim > 0 ? "model.head_dim"
+                                                   : "model.heads";
+      return {{key, broken_by(model)}};
+    }
     std::vector<BrokenRule> out;
     for (const Size* size : faulty) {
       ModelConfig alone = cell_.model;  // the other sizes stay as the file has them if they fit
@@ -80,7 +86,7 @@ class LayerRules {
       if (&other != &size) mend(other, model);
     model.*size.member = value;
     model.heads = 1;
-    model.kv_heads = model.head_dim = 0;
+    model.kv_heads = model.head_dim = model.kv_rank = 0;
     return model;
   }
 

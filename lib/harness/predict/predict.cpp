@@ -10,6 +10,9 @@ using namespace closed_form;
 
 namespace {
 
+/// True if the closed forms of PyTorch cover the model's layers.
+bool has_torch_layers(const ModelConfig& model) { return !routes_tokens(model) && !has_latents(model); }
+
 /// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients.
 bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
   return cell.sharding.replicas == 1 && config.training.param_dtype == ParamDType::kBF16 &&
@@ -18,7 +21,7 @@ bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
 
 /// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
-  if (config.subject != "torch" || routes_tokens(config.model) ||
+  if (config.subject != "torch" || !has_torch_layers(config.model) ||
       (arm != Arm::kBf16 && config.training.recipe != "bf16"))
     return {};
   config.training.recipe = "bf16";
@@ -60,7 +63,7 @@ Estimate estimate(const CellConfig& config, Arm arm) {
 }
 
 Estimate torch_at_least(const CellConfig& config, Arm arm) {
-  if (routes_tokens(config.model)) return {};
+  if (!has_torch_layers(config.model)) return {};
   return estimate_in(Runtime::kTorch, config, arm);
 }
 

@@ -1,8 +1,7 @@
-#include "harness/predict/predict_experts.h"
-
 #include <algorithm>
 #include <optional>
 
+#include "harness/predict/predict_parts.h"
 #include "harness/predict/predict_product.h"
 
 namespace fp8lab::closed_form {

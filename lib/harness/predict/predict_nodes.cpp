@@ -3,9 +3,8 @@
 #include <fmt/core.h>
 
 #include "core/check.h"
-#include "harness/predict/predict_experts.h"
+#include "harness/predict/predict_parts.h"
 #include "harness/predict/predict_product.h"
-#include "harness/predict/predict_ring.h"
 #include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
@@ -325,9 +324,11 @@ std::vector<Node> attention(const CellNumbers& cell) {
   const bool exchanges = cell.casts.exchanges_eight_bits, qkv_too = exchanges && !cell.shape.rewrites_qkv;
   CellNumbers qkv = cell.of_product(0);
   qkv.shape.form.bias = cell.shape.qkv_bias;
-  std::vector<Node> nodes{norm_linear(qkv, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
+  const bool has_latents = cell.shape.kv_rank > 0;
+  std::vector<Node> nodes{has_latents ? latent_projections(cell)
+                                      : norm_linear(qkv, cell.shape.packed, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell.shape.qk_norm) nodes.push_back(qk_norm(cell));
-  if (cell.shape.form.rotary) nodes.push_back(rotary(cell));
+  if (cell.shape.form.rotary && !has_latents) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
   nodes.push_back(
       linear(cell.of_product(1), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));

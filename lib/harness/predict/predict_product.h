@@ -195,11 +195,11 @@ struct Product {
 };
 
 struct Norm {
-  explicit Norm(const CellNumbers& cell)
-      : y(cell.plain(cell.shape.hidden)),
-        parameters(static_cast<std::size_t>(cell.shape.form.norm_parameters),
-                   vector_parameter(cell, cell.shape.hidden)),
-        gradients(cell.shape.form.norm_parameters * cell.shape.hidden * cell.shape.element),
+  explicit Norm(const CellNumbers& cell) : Norm(cell, cell.shape.hidden) {}
+  Norm(const CellNumbers& cell, std::int64_t columns)
+      : y(cell.plain(columns)),
+        parameters(static_cast<std::size_t>(cell.shape.form.norm_parameters), vector_parameter(cell, columns)),
+        gradients(cell.shape.form.norm_parameters * columns * cell.shape.element),
         added(cell.phase.adds_gradients ? gradients : 0),
         statistics(cell.shape.form.norm_statistics * cell.shape.tokens * kF32) {}
 

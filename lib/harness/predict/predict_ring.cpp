@@ -1,5 +1,4 @@
-#include "harness/predict/predict_ring.h"
-
+#include "harness/predict/predict_parts.h"
 #include "harness/predict/predict_product.h"
 
 namespace fp8lab::closed_form {

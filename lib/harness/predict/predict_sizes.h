@@ -199,9 +199,12 @@ struct ShapeNumbers {
   std::int64_t hidden, heads, kv_heads, head_dim, ffn;
   std::int64_t vocabulary;  ///< 0: no embedding and no head
   bool tied_head, learned_positions;
-  std::int64_t attended;   ///< columns of Q, and of what attention makes
-  std::int64_t packed;     ///< columns of Q, K and V side by side
-  std::int64_t activated;  ///< columns that the activation reads
+  std::int64_t q_rank, kv_rank;  ///< columns of the latents; 0: one product makes Q, K and V
+  std::int64_t rope_dim;         ///< columns of the rotated part of a key that all heads have, if there are latents
+  std::int64_t value_dim;        ///< columns of a head of V
+  std::int64_t attended;         ///< columns of what attention makes
+  std::int64_t packed;           ///< columns of Q, K and V side by side
+  std::int64_t activated;        ///< columns that the activation reads
   std::int64_t experts;
   std::int64_t top_k;           ///< experts of a token in a mixture; 0: one MLP for all tokens
   std::int64_t shared_experts;  ///< experts of a mixture that all tokens have

@@ -5,8 +5,7 @@
 
 #include "harness/reference/model.h"
 
-// Rotary embedding and causal attention of packed [tokens, (heads + 2 kv_heads) * head_dim] projections: all Q, all K,
-// all V.
+// Rotary embedding and causal attention of packed projections: the heads of Q, then of K, then of V.
 namespace fp8lab::reference_step {
 namespace {
 
@@ -127,10 +126,12 @@ Value Model::attention(const std::string& name, const Matrix& packed) {
 }
 
 Value Model::entire_attention(const std::string& name, const Matrix& packed) {
-  const std::int64_t dim = head_dim(), heads = cell_.model.heads, batch = cell_.model.batch, keys = kv_heads();
+  // Columns of a head of Q and K, and of V and what attention makes.
+  const std::int64_t dim = key_dim_of(cell_.model), width = value_dim_of(cell_.model);
+  const std::int64_t heads = cell_.model.heads, batch = cell_.model.batch, keys = kv_heads();
   const std::int64_t first_key = heads * dim, first_value = first_key + keys * dim;
   const auto key_of = [=](std::int64_t head) { return first_key + head / (heads / keys) * dim; };
-  const auto value_of = [=](std::int64_t head) { return first_value + head / (heads / keys) * dim; };
+  const auto value_of = [=](std::int64_t head) { return first_value + head / (heads / keys) * width; };
   const bool casts = casts_.attention(), casts_outputs = casts_.attention_outputs();
   const bool casts_back = casts_.attention_backward();
   // What the linear layers before and after attention have cast, or will read, in eight bits.
@@ -168,11 +169,11 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
     return of;
   };
   const Matrix p_cast = casts ? casts_.cast_in_kernel(name + " p", Role::kInput, masked(p)) : masked(p);
-  Matrix o(packed.rows, heads * dim);
+  Matrix o(packed.rows, heads * width);
   for (std::int64_t b = 0; b < batch; ++b)
     for (std::int64_t h = 0; h < heads; ++h)
-      add_head(product(rows_of(p_cast, (b * heads + h) * seq, seq), head_of(qkv, batch, b, value_of(h), dim)), batch, b,
-               h * dim, o);
+      add_head(product(rows_of(p_cast, (b * heads + h) * seq, seq), head_of(qkv, batch, b, value_of(h), width)), batch,
+               b, h * width, o);
   o = casts_.stored(std::move(o));
   if (casts_outputs) o = casts_.cast(name + " o", Role::kInput, o).by_rows;
   const bool rounds_again = casts_outputs && !exchanges;
@@ -189,12 +190,12 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
             for (std::int64_t b = 0; b < batch; ++b)
               for (std::int64_t h = 0; h < heads; ++h) {
                 const std::int64_t first = (b * heads + h) * seq;
-                const Matrix grad_o = head_of(grad, batch, b, h * dim, dim),
-                             o_head = head_of(o_read, batch, b, h * dim, dim);
-                const Matrix grad_p = product(grad_o, transposed(head_of(read, batch, b, value_of(h), dim)));
+                const Matrix grad_o = head_of(grad, batch, b, h * width, width),
+                             o_head = head_of(o_read, batch, b, h * width, width);
+                const Matrix grad_p = product(grad_o, transposed(head_of(read, batch, b, value_of(h), width)));
                 for (std::int64_t i = 0; i < seq; ++i) {
                   double dot = 0.0;
-                  for (std::int64_t d = 0; d < dim; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
+                  for (std::int64_t d = 0; d < width; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
                   for (std::int64_t j = 0; j <= i; ++j)
                     grad_s.row(first + i)[j] =
                         p_read.row(first + i)[j] * (mask.row(first + i)[j] * grad_p.row(i)[j] - dot);

@@ -203,9 +203,11 @@ Value Model::layernorm_mlp(const std::string& name, const Matrix& x) {
 
 Value Model::multihead_attention(const std::string& name, const Matrix& x) {
   const bool exchanges = casts_.exchanges_eight_bits(), qkv_too = exchanges && keeps_qkv();
-  std::vector<Value> values{layernorm_linear(name + ".qkv", x, {.y = qkv_too, .grad_y = qkv_too})};
+  const bool latents = has_latents(cell_.model);
+  std::vector<Value> values{latents ? latent_projections(name, x)
+                                    : layernorm_linear(name + ".qkv", x, {.y = qkv_too, .grad_y = qkv_too})};
   if (cell_.model.qk_norm) values.push_back(qk_norm(name, values.back().value));
-  if (!gpt()) values.push_back(rotary(values.back().value));
+  if (!gpt() && !latents) values.push_back(rotary(values.back().value));
   values.push_back(attention(name + ".attention", values.back().value));
   values.push_back(linear(name + ".proj", values.back().value, {.x = exchanges, .grad_x = exchanges}));
   return chained(std::move(values));

@@ -125,6 +125,11 @@ class Model {
   /// RMSNorm of every head of Q and of K.
   Value qk_norm(const std::string& name, const Matrix& qkv);
   Value rotary(const Matrix& qkv);
+  // Multi-head latent attention (latents.cpp).
+  /// Q, K and V packed, from the layer's input.
+  Value latent_projections(const std::string& name, const Matrix& x);
+  /// up(norm(down(n))).
+  Value latent(const std::string& name, const Matrix& n);
   Matrix rotated(const Matrix& qkv, bool inverse) const;
   Value attention(const std::string& name, const Matrix& qkv);
   /// The same of all tokens of the sequences.

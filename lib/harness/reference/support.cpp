@@ -16,8 +16,9 @@ double multiplications(const ModelConfig& model) {
   // As if all layers had the wider MLP.
   const double ffn =
       std::max(count(mlp_width(model)) * experts, model.dense_layers > 0 ? count(dense_width(model)) : 0.0);
-  const double attended = count(model.heads) * count(head_dim_of(model));
-  const double keys = count(model.kv_heads == 0 ? model.heads : model.kv_heads) * count(head_dim_of(model));
+  // As if values were as wide as keys, or keys as wide as values.
+  const double attended = count(model.heads) * count(std::max(key_dim_of(model), value_dim_of(model)));
+  const double keys = count(model.kv_heads == 0 ? model.heads : model.kv_heads) * count(key_dim_of(model));
   double weights = hidden * hidden;
   if (model.layer == "layernorm_mlp" || model.layer == "transformer_layer")
     weights = ffn * hidden * (model.form == "gpt" ? 2.0 : 3.0);
@@ -25,6 +26,7 @@ double multiplications(const ModelConfig& model) {
   if (model.layer == "multihead_attention" || model.layer == "transformer_layer") {
     if (model.layer == "multihead_attention") weights = 0.0;
     weights += hidden * (2.0 * attended + 2.0 * keys);
+    if (has_latents(model)) weights += count(model.q_rank + model.kv_rank) * (hidden + 2.0 * attended);
     scores = 2.0 * tokens * count(model.seq) * attended;
   }
   const double head = tokens * hidden * count(model.vocabulary);

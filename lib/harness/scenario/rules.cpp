@@ -26,9 +26,10 @@ Broken broken_size_rule(const ModelConfig& m, std::int64_t micro_batches) {
   const double ffn = static_cast<double>(routes ? std::max(mlp_width(m), m.dense_layers > 0 ? dense_width(m) : 0)
                                                 : mlp_width(m)),
                ffn_of_token = ffn * (routes ? 128.0 * experts : 1.0);
-  const double attended = static_cast<double>(m.heads) * static_cast<double>(head_dim_of(m));
+  const double attended = static_cast<double>(m.heads) * static_cast<double>(std::max(key_dim_of(m), value_dim_of(m)));
   const double widest = std::max({hidden, ffn_of_token, attended}),
-               weights = hidden * (4.0 * std::max(hidden, attended) + 3.0 * ffn * experts);
+               ranks = static_cast<double>(m.q_rank) + static_cast<double>(m.kv_rank),
+               weights = (hidden + ranks) * (4.0 * std::max(hidden, attended) + 3.0 * ffn * experts);
   if (layers * static_cast<double>(m.seq) * static_cast<double>(m.batch) * widest > kMostElements)
     return BrokenRule{"model.batch",
                       fmt::format("activations of {} layers x seq {} x batch {} x {} elements are above 2^52", m.layers,
@@ -57,6 +58,38 @@ void add_model_rules(const ModelConfig& m, std::int64_t micro_batches, Rules& ou
   if (Broken broken = broken_size_rule(m, micro_batches)) out.push_back(std::move(*broken));
 }
 
+/// What latents need, and what they do not support.
+Broken broken_latents_rule(const CellConfig& cell) {
+  const ModelConfig& m = cell.model;
+  if (m.q_rank == 0 || m.rope_dim == 0)
+    return BrokenRule{m.q_rank == 0 ? "model.q_rank" : "model.rope_dim",
+                      "missing; attention with `kv_rank` needs it too"};
+  if (m.rope_dim % 2 != 0)
+    return BrokenRule{"model.rope_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
+                                                    m.rope_dim, m.rope_dim + 1)};
+  const auto refused = [](std::string_view key, std::string_view why) {
+    return BrokenRule{std::string(key), fmt::format("{}; remove it, or `kv_rank`", why)};
+  };
+  if (m.form != "llama")
+    return BrokenRule{"model.form", "latents need RMSNorm and rotary embedding; write `form: llama`"};
+  if (m.bias && *m.bias != Bias::kNone) return refused("model.bias", "products around latents have no biases");
+  if (m.qk_norm) return refused("model.qk_norm", "latents are normed, and heads are not");
+  if (cell.context_parallel > 1)
+    return refused("context_parallel", "ranks that split sequences exchange keys and values of one width");
+  if (cell.training.fp8_attention)
+    return refused("training.fp8_attention", "FP8 attention casts keys and values of one width");
+  if (is_selective(cell.training.checkpoint))
+    return BrokenRule{"training.checkpoint",
+                      fmt::format("{} keeps the result of one product before attention; write `full`, or remove "
+                                  "`kv_rank`",
+                                  cell.training.checkpoint.text())};
+  if (cell.device == "cuda")
+    return BrokenRule{
+        "model.kv_rank",
+        "kernels of attention on cuda have values as wide as keys; write `device: cpu` or `device: meta`"};
+  return std::nullopt;
+}
+
 /// Rules of layers with attention, and of keys that mean nothing without it.
 Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const ModelConfig& m = cell.model;
@@ -68,6 +101,7 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
     return BrokenRule{"model.window", fmt::format("{} is not below the {} tokens of a sequence, so it limits nothing; "
                                                   "write less, or leave it out",
                                                   m.window, m.seq)};
+  if (has_latents(m)) return broken_latents_rule(cell);
   if (m.form != "gpt" && m.head_dim % 2 != 0)
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};

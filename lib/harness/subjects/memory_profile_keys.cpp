@@ -26,6 +26,7 @@ constexpr std::array kReasons{
               "profiles cover only `cache_weights: false`, weights that are cast in every forward"},
     KeyReason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
     KeyReason{"model.top_k", "profiles cover only one MLP for all tokens; leave `top_k` out"},
+    KeyReason{"model.kv_rank", "profiles cover only one product for Q, K and V; leave `kv_rank` out"},
     KeyReason{"model.head_dim", "profiles cover only heads of hidden / heads columns; leave `head_dim` out"},
     KeyReason{"model.qk_norm", "profiles cover only `qk_norm: false`"},
     KeyReason{"model.bias", "profiles cover only the biases of a form; leave `bias` out"},

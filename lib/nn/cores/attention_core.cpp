@@ -50,7 +50,7 @@ AttentionCore::AttentionCore(Build& build, const std::string& name, const LayerC
 
 AttentionCore::Split AttentionCore::split(const Tensor& packed) const {
   const std::int64_t queries = query_columns(), keys = key_columns();
-  return {packed.columns(0, queries), packed.columns(queries, keys), packed.columns(queries + keys, keys)};
+  return {packed.columns(0, queries), packed.columns(queries, keys), packed.columns(queries + keys, value_columns())};
 }
 
 AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
@@ -58,10 +58,11 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
           .batch = config_.batch,
           .heads = config_.heads,
           .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim(),
+          .head_dim = config_.key_dim(),
+          .value_dim = config_.value_dim(),
           .causal = true,
           .window = config_.window,
-          .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.head_dim()))),
+          .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.key_dim()))),
           .dropout = runtime.dropout(config_.dropout),
           // The seed depends on the rank's rows, so sequences of other ranks draw from other streams.
           .seed = runtime.seed + static_cast<std::uint64_t>(runtime.row_offset),

@@ -14,13 +14,13 @@ namespace fp8lab {
 /// are cast under scales with a history can: the products next to attention cast them as they make them.
 bool exchanges_eight_bits(const Build& build, const LayerConfig& config);
 
-/// Fused attention over a packed [tokens, (heads + 2 kv_heads) * head_dim] projection, as one node with inputs and
-/// outputs in 16 bits. In eight bits (if requested, and if the recipe has attention formats) Q, K and V are cast inside
-/// under one scale and saved as quantized storage; O is saved in the recipe's format. In 16 bits the packed projection
-/// itself is saved. Forward in eight bits may have a backward in 16 bits (Transformer Engine's NVTE_FP8_DPA_BWD=0): the
-/// packed projection is saved then, with the O that forward returned and the logarithms of its sums over eight bits.
-/// If exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient of O comes
-/// quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
+/// Fused attention over a packed projection, all heads of Q, then of K, then of V (LayerConfig::qkv_columns()), as one
+/// node with inputs and outputs in 16 bits. In eight bits (if requested, and if the recipe has attention formats) Q, K
+/// and V are cast inside under one scale and saved as quantized storage; O is saved in the recipe's format. In 16 bits
+/// the packed projection itself is saved. Forward in eight bits may have a backward in 16 bits (Transformer Engine's
+/// NVTE_FP8_DPA_BWD=0): the packed projection is saved then, with the O that forward returned and the logarithms of its
+/// sums over eight bits. If exchanges_eight_bits() holds, O leaves in the eight bits that backward reads, the gradient
+/// of O comes quantized, and so does a packed projection that nothing rotates; its gradient leaves quantized then.
 ///
 /// If ranks split sequences between them (Runtime::context_group), ops/ring_attention.h computes attention, which is a
 /// collective in forward and in backward. It then saves Q and, in place of K and V, K and V of the next rank of the
@@ -62,8 +62,9 @@ class AttentionCore final : public Module {
   /// Backward must cast P with the scale of forward, but the history changes in between, so the scale is saved. Absent
   /// if backward computes in 16 bits.
   Tensor saved_scale_of_p(Runtime& runtime) const;
-  std::int64_t query_columns() const { return config_.heads * config_.head_dim(); }
-  std::int64_t key_columns() const { return config_.kv_heads * config_.head_dim(); }
+  std::int64_t query_columns() const { return config_.heads * config_.key_dim(); }
+  std::int64_t key_columns() const { return config_.kv_heads * config_.key_dim(); }
+  std::int64_t value_columns() const { return config_.kv_heads * config_.value_dim(); }
   /// `o` with a node whose backward computes in 16 bits.
   Variable with_plain_backward(Runtime& runtime, const Variable& qkv, const AttentionShape& shape, Tensor o,
                                const Tensor& lse);

@@ -17,21 +17,26 @@ using Floats = std::vector<float>;
 /// never with seq squared.
 struct BackwardScratch {
   explicit BackwardScratch(const AttentionShape& shape)
-      : dim(round_up(shape.head_dim, kLanes)), keys(round_up(shape.seq, kLanes)) {
-    const auto padded_rows = static_cast<std::size_t>(keys * dim);
-    const auto packed = static_cast<std::size_t>(keys * shape.head_dim);
-    const auto query_rows = static_cast<std::size_t>(kQueryTile * dim);
-    for (Floats* matrix : {&k, &grad_k, &grad_v, &group_grad_k, &group_grad_v}) matrix->resize(padded_rows);
-    for (Floats* matrix : {&k_packed, &v_packed}) matrix->resize(packed);
-    for (Floats* matrix : {&q, &o, &grad_o, &grad_q}) matrix->resize(query_rows);
+      : dim(round_up(shape.head_dim, kLanes)),
+        value_dim(round_up(shape.columns_of_value(), kLanes)),
+        keys(round_up(shape.seq, kLanes)) {
+    const auto floats = [](std::int64_t count) { return static_cast<std::size_t>(count); };
+    k.resize(floats(keys * std::max(dim, value_dim)));
+    for (Floats* matrix : {&grad_k, &group_grad_k}) matrix->resize(floats(keys * dim));
+    for (Floats* matrix : {&grad_v, &group_grad_v}) matrix->resize(floats(keys * value_dim));
+    k_packed.resize(floats(keys * shape.head_dim));
+    v_packed.resize(floats(keys * shape.columns_of_value()));
+    for (Floats* matrix : {&q, &grad_q}) matrix->resize(floats(kQueryTile * dim));
+    for (Floats* matrix : {&o, &grad_o}) matrix->resize(floats(kQueryTile * value_dim));
     for (Floats* matrix : {&p, &grad_p}) matrix->resize(kQueryTile * kKeyTile);
     row_dots.resize(kQueryTile);
     dropout.resize(kKeyTile);
   }
 
   std::int64_t dim;
+  std::int64_t value_dim;
   std::int64_t keys;
-  Floats k;
+  Floats k;  ///< V until it is packed, then K
   Floats k_packed;
   Floats v_packed;
   Floats grad_k;  ///< gradient of one query head
@@ -67,22 +72,25 @@ struct Pass {
 };
 
 void load_keys_and_values(const AttentionBackwardArgs& args, const HeadRows& head, BackwardScratch& scratch) {
-  load_rows(args.v.values, head, scratch.k.data(), scratch.dim);
-  pack_transposed(scratch.k.data(), scratch.dim, head.count, head.head_dim, scratch.v_packed.data());
+  const HeadRows values = values_of(args.shape, head);
+  load_rows(args.v.values, values, scratch.k.data(), scratch.value_dim);
+  pack_transposed(scratch.k.data(), scratch.value_dim, values.count, values.head_dim, scratch.v_packed.data());
   load_rows(args.k.values, head, scratch.k.data(), scratch.dim);
   pack_transposed(scratch.k.data(), scratch.dim, head.count, head.head_dim, scratch.k_packed.data());
 }
 
 void load_queries(const Pass& pass, const HeadRows& rows, BackwardScratch& scratch) {
   load_rows(pass.args.q.values, rows, scratch.q.data(), scratch.dim);
-  load_rows(pass.args.o.values, rows, scratch.o.data(), scratch.dim);
-  load_rows(pass.args.grad_o.values, rows, scratch.grad_o.data(), scratch.dim);
+  const HeadRows values = values_of(pass.args.shape, rows);
+  load_rows(pass.args.o.values, values, scratch.o.data(), scratch.value_dim);
+  load_rows(pass.args.grad_o.values, values, scratch.grad_o.data(), scratch.value_dim);
   for (std::int64_t i = 0; i < rows.count; ++i) {
-    const float* o = scratch.o.data() + i * scratch.dim;
-    const float* grad_o = scratch.grad_o.data() + i * scratch.dim;
+    const float* o = scratch.o.data() + i * scratch.value_dim;
+    const float* grad_o = scratch.grad_o.data() + i * scratch.value_dim;
     // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
     double dot = 0;
-    for (std::int64_t d = 0; d < rows.head_dim; ++d) dot += static_cast<double>(o[d]) * static_cast<double>(grad_o[d]);
+    for (std::int64_t d = 0; d < values.head_dim; ++d)
+      dot += static_cast<double>(o[d]) * static_cast<double>(grad_o[d]);
     scratch.row_dots[static_cast<std::size_t>(i)] = static_cast<float>(dot * static_cast<double>(pass.dot_factor));
   }
 }
@@ -116,7 +124,8 @@ void differentiate_softmax(Pass& pass, const HeadRows& rows, std::int64_t first_
 }
 
 void backward_tile(Pass& pass, const HeadRows& rows, std::int64_t first_key, BackwardScratch& scratch) {
-  const std::int64_t dim = scratch.dim;
+  const std::int64_t dim = scratch.dim, value_dim = scratch.value_dim;
+  const std::int64_t value_columns = pass.args.shape.columns_of_value();
   const std::int64_t limit = pass.rule.key_limit(rows.begin + rows.count - 1) - first_key;
   const std::int64_t visible = std::min(kKeyTile, limit);
   const std::int64_t keys = round_up(visible, kLanes);
@@ -134,11 +143,11 @@ void backward_tile(Pass& pass, const HeadRows& rows, std::int64_t first_key, Bac
                   .stride = kKeyTile});
   multiply({.m = rows.count,
             .n = keys,
-            .k = rows.head_dim,
+            .k = value_columns,
             .a = scratch.grad_o.data(),
-            .a_row_stride = dim,
-            .b = scratch.v_packed.data() + first_key * rows.head_dim,
-            .b_group_stride = rows.head_dim * kLanes,
+            .a_row_stride = value_dim,
+            .b = scratch.v_packed.data() + first_key * value_columns,
+            .b_group_stride = value_columns * kLanes,
             .b_row_stride = kLanes,
             .c = scratch.grad_p.data(),
             .c_row_stride = kKeyTile,
@@ -146,16 +155,17 @@ void backward_tile(Pass& pass, const HeadRows& rows, std::int64_t first_key, Bac
   differentiate_softmax(pass, rows, first_key, keys, scratch);
 
   TileProduct key_gradient{.m = keys,
-                           .n = dim,
+                           .n = value_dim,
                            .k = rows.count,
                            .a = scratch.p.data(),
                            .a_row_stride = 1,
                            .a_col_stride = kKeyTile,
                            .b = scratch.grad_o.data(),
-                           .b_row_stride = dim,
-                           .c = scratch.grad_v.data() + first_key * dim,
-                           .c_row_stride = dim};
+                           .b_row_stride = value_dim,
+                           .c = scratch.grad_v.data() + first_key * value_dim,
+                           .c_row_stride = value_dim};
   multiply(key_gradient);
+  key_gradient.n = key_gradient.b_row_stride = key_gradient.c_row_stride = dim;
   key_gradient.a = scratch.grad_p.data();
   key_gradient.b = scratch.q.data();
   key_gradient.c = scratch.grad_k.data() + first_key * dim;
@@ -220,7 +230,7 @@ void attention_backward(const AttentionBackwardArgs& args, ExecContext&) {
         add(scratch.grad_v, scratch.group_grad_v);
       }
       store_rows(args.grad_k, rows, scratch.group_grad_k.data(), scratch.dim, grad_k_factor);
-      store_rows(args.grad_v, rows, scratch.group_grad_v.data(), scratch.dim, grad_v_factor);
+      store_rows(args.grad_v, values_of(shape, rows), scratch.group_grad_v.data(), scratch.value_dim, grad_v_factor);
     }
   }
   pass.s_cast.store_amax();

@@ -15,15 +15,17 @@ using namespace attention;
 struct ForwardScratch {
   explicit ForwardScratch(const AttentionShape& shape)
       : dim(round_up(shape.head_dim, kLanes)),
+        value_dim(round_up(shape.columns_of_value(), kLanes)),
         keys(round_up(shape.seq, kLanes)),
-        rows(static_cast<std::size_t>(keys * dim)),
+        rows(static_cast<std::size_t>(keys * std::max(dim, value_dim))),
         k_packed(static_cast<std::size_t>(keys * shape.head_dim)),
         logits(static_cast<std::size_t>(kQueryTile * keys)),
         q(static_cast<std::size_t>(kQueryTile * dim)),
-        o(static_cast<std::size_t>(kQueryTile * dim)),
+        o(static_cast<std::size_t>(kQueryTile * value_dim)),
         dropout(static_cast<std::size_t>(keys)) {}
 
   std::int64_t dim;
+  std::int64_t value_dim;
   std::int64_t keys;
   std::vector<float> rows;  ///< K until it is packed, then V
   std::vector<float> k_packed;
@@ -36,7 +38,7 @@ struct ForwardScratch {
 void load_keys_and_values(const AttentionForwardArgs& args, HeadRows head, ForwardScratch& scratch) {
   load_rows(args.k.values, head, scratch.rows.data(), scratch.dim);
   pack_transposed(scratch.rows.data(), scratch.dim, head.count, head.head_dim, scratch.k_packed.data());
-  load_rows(args.v.values, head, scratch.rows.data(), scratch.dim);
+  load_rows(args.v.values, values_of(args.shape, head), scratch.rows.data(), scratch.value_dim);
 }
 
 void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCast& s_cast, ForwardScratch& scratch) {
@@ -74,17 +76,18 @@ void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCa
 
   for (std::int64_t key = 0; key < visible; key += kKeyTile) {
     multiply({.m = rows.count,
-              .n = scratch.dim,
+              .n = scratch.value_dim,
               .k = std::min(kKeyTile, visible - key),
               .a = scratch.logits.data() + key,
               .a_row_stride = scratch.keys,
-              .b = scratch.rows.data() + (first_key + key) * scratch.dim,
-              .b_row_stride = scratch.dim,
+              .b = scratch.rows.data() + (first_key + key) * scratch.value_dim,
+              .b_row_stride = scratch.value_dim,
               .c = scratch.o.data(),
-              .c_row_stride = scratch.dim,
+              .c_row_stride = scratch.value_dim,
               .accumulate = key > 0});
   }
-  store_rows(args.o, rows, scratch.o.data(), scratch.dim, joint_factor(s_cast.scale_inv(), scale_inv_of(args.v)));
+  store_rows(args.o, values_of(args.shape, rows), scratch.o.data(), scratch.value_dim,
+             joint_factor(s_cast.scale_inv(), scale_inv_of(args.v)));
 }
 
 }  // namespace

@@ -35,6 +35,12 @@ struct HeadRows {
   std::int64_t token(std::int64_t i) const { return (begin + i) * batch + sequence; }
 };
 
+/// The same rows of V or O, whose heads may have other columns than Q and K.
+inline HeadRows values_of(const AttentionShape& shape, HeadRows rows) {
+  rows.head_dim = shape.columns_of_value();
+  return rows;
+}
+
 /// out[i * stride + d] = element d of row i, not multiplied by its scale; columns from head_dim to `stride` are zeroed.
 void load_rows(const MatrixView& matrix, const HeadRows& rows, float* out, std::int64_t stride);
 /// Multiplies the rows by `factor` in place, then stores them rounded once to the matrix's type.

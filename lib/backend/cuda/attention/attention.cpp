@@ -7,6 +7,7 @@
 #include "backend/cuda/attention/attention_choice.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
+#include "core/check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -19,6 +20,10 @@ bool aligned(std::initializer_list<const MatrixView*> views) {
       return false;
   }
   return true;
+}
+
+void check_value_columns(const AttentionShape& shape) {
+  if (shape.columns_of_value() != shape.head_dim) fail("attention: on cuda values are as wide as keys");
 }
 
 /// Properties of the GPU that the choice of an algorithm depends on.
@@ -101,6 +106,7 @@ bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaCo
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
+  check_value_columns(args.shape);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_forward(call);
@@ -113,6 +119,7 @@ void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
+  check_value_columns(args.shape);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_backward(call);
