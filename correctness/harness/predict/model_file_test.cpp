@@ -123,6 +123,7 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       changed(kLlama, "\"llama\"", "\"bert\""),
       "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral or qwen3_moe, whose layers this "
       "program has, but is the text \"bert\"");
+  refused(changed(kLlama, "\"llama\"", "\"deepseek_v3\""), "a router that chooses experts by groups");
   refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true, ", ""), "without norm_topk_prob: true");
@@ -132,7 +133,7 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
           "`mlp_only_layers` names layers with one MLP");
   refused(changed(kMixtral, "\"num_experts_per_tok\": 2, ", ""), "num_experts_per_tok");
   refused(changed(kLlama, "{\"model", "{\"kv_lora_rank\": 512, \"model"),
-          "`kv_lora_rank` is not null, and this program has no low-rank keys and values (MLA)");
+          "`kv_lora_rank` is not null, and this program reads no low-rank keys and values (MLA) from a file");
   const std::string window = changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",
                                      "\"sliding_window\": 4096, \"use_sliding_window\": true");
   refused(changed(window, "\"sliding_window\"", "\"max_window_layers\": 14, \"sliding_window\""),

@@ -131,7 +131,7 @@ void check_parts(const JsonReader& config, const ModelType& type) {
       experts->refuse_for(fmt::format("is above 1, but layers of {} have one MLP", type.name));
   for (const Foreign& foreign : kForeign)
     if (const auto found = config.find(foreign.key))
-      found->refuse_for(fmt::format("is not null, and this program has no {}", foreign.what));
+      found->refuse_for(fmt::format("is not null, and this program reads no {} from a file", foreign.what));
 }
 
 /// Refuses a file whose layers do not all have the window.

@@ -76,6 +76,27 @@ constexpr std::array kModels{
     KnownModel{"gemma-2b", 18, 2048, 8, 1, 16384, 256000, 8192, "gemma", true, 256},
     KnownModel{"gemma-7b", 28, 3072, 16, 16, 24576, 256000, 8192, "gemma", true, 256},
     KnownModel{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8192, "llama", false, 0, false, false, 8, 2},
+    // Without the module that predicts further tokens (MTP), and without the biases and groups by which the router
+    // chooses: these buffers have 256 numbers in each of 58 layers.
+    KnownModel{.name = "deepseek-v3",
+               .layers = 61,
+               .hidden = 7168,
+               .heads = 128,
+               .kv_heads = 128,
+               .ffn = 2048,
+               .vocabulary = 129280,
+               .seq = 4096,
+               .head_dim = 128,
+               .experts = 256,
+               .top_k = 8,
+               .shared_experts = 1,
+               .dense_layers = 3,
+               .dense_ffn = 18432,
+               .sigmoid_scale = 2.5,
+               .q_rank = 1536,
+               .kv_rank = 512,
+               .rope_dim = 64,
+               .value_dim = 128},
 };
 
 /// Families of models by the beginnings of their names and `model_type`s, of which this program lacks layers.
@@ -92,7 +113,7 @@ constexpr std::array kLacking{
     Lacking{"gpt_oss", "sliding windows, attention sinks, and experts with biases"},
     Lacking{"llama4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
     Lacking{"llama-4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
-    Lacking{"deepseek", "shared experts, and low-rank queries, keys and values (MLA)"},
+    Lacking{"deepseek", "a router that chooses experts by groups, in DeepSeek-V3 with biases"},
 };
 
 template <class Rows>
@@ -127,7 +148,20 @@ CellConfig KnownModel::cell() const {
     out.model.experts = experts;
     out.model.top_k = top_k;
     out.model.expert_ffn = ffn;
-    out.model.ffn = 0;
+    out.model.ffn = dense_ffn;
+    out.model.shared_experts = shared_experts;
+    out.model.dense_layers = dense_layers;
+  }
+  if (sigmoid_scale > 0.0) {
+    out.model.router = RouterScore::kSigmoid;
+    out.model.router_scale = sigmoid_scale;
+  }
+  if (kv_rank > 0) {
+    out.model.kv_heads = 0;
+    out.model.q_rank = q_rank;
+    out.model.kv_rank = kv_rank;
+    out.model.rope_dim = rope_dim;
+    out.model.value_dim = value_dim;
   }
   if (has_qkv_bias) out.model.bias = Bias::kQkv;
   out.model.vocabulary = vocabulary;
@@ -146,6 +180,7 @@ std::span<const KnownModel> known_models() { return kModels; }
 const KnownGpu& find_gpu(const std::string& name) { return row_called(kGpus, name, "--gpu"); }
 
 std::string_view lacking_for(std::string_view name) {
+  if (std::ranges::find(kModels, name, &KnownModel::name) != kModels.end()) return {};
   const auto* const row =
       std::ranges::find_if(kLacking, [&](const Lacking& one) { return name.starts_with(one.begin); });
   return row == kLacking.end() ? std::string_view{} : row->what;

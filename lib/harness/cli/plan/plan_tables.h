@@ -32,6 +32,10 @@ struct KnownModel {
   bool has_qkv_bias = false;  ///< Q, K and V have biases, the other products none
   bool has_qk_norm = false;
   std::int64_t experts = 0, top_k = 0;  ///< a mixture, whose experts have the width `ffn`; 0: one MLP for all tokens
+  std::int64_t shared_experts = 0;
+  std::int64_t dense_layers = 0, dense_ffn = 0;  ///< layers at the start without a mixture, and the width of their MLP
+  double sigmoid_scale = 0.0;                    ///< the sum of weights in proportion to sigmoids; 0: a softmax
+  std::int64_t q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;  ///< with latents; 0: one product for Q, K and V
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;
