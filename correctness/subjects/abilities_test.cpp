@@ -52,7 +52,7 @@ std::vector<std::string> values_of(const Key& key) {
     case KeyType::kWord: return key.words(bundled_vocabulary());
     case KeyType::kInteger:
       return key.is_size ? std::vector<std::string>{"0", "80GiB"} : std::vector<std::string>{"1", "2"};
-    case KeyType::kNumber: return {"0", "0.25", "0.9"};
+    case KeyType::kNumber: return {key.low > 0.0 ? "1" : "0", "0.25", "0.9"};
     case KeyType::kMesh: return {"2", "2x1"};
     case KeyType::kText: return {"2.14.1", "raise"};
     case KeyType::kFile: return {"corpus.txt"};
