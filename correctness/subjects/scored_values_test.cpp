@@ -18,7 +18,7 @@ namespace {
 class ScoredValues : public ::testing::Test {
  protected:
   ScoredValues() {
-    sample::write(directory_ / "cell.json", R"({"ranks": 2, "sharded": true})");
+    sample::write(directory_ / "cell.json", R"({"ranks": 2, "sharded": true, "has_ranks": true})");
     for (const char* run : {"arm", "bf16", "after"})
       for (int rank = 0; rank < 2; ++rank) {
         const std::string end = std::to_string(rank) + ".f32";
@@ -109,7 +109,8 @@ TEST_F(ScoredValues, GradientsWithTheSameWeightsAreScoredByTensor) {
 TEST_F(ScoredValues, APassIsComparedWithNewlyBuiltLayersAndWithOneRank) {
   const auto fault = [&] { return reason("parity.twin_faults"); };
   EXPECT_EQ(fault(), "the worker recorded no plain twin");
-  sample::write(directory_ / "cell.json", R"({"ranks": 2, "sharded": true, "shards": 2, "micro_batches": 1,
+  sample::write(directory_ / "cell.json",
+                R"({"ranks": 2, "sharded": true, "has_ranks": true, "shards": 2, "micro_batches": 1,
                 "in_f32": false, "reduced_in_f32": false, "sums_loss": false, "why_not_joined": ""})");
   for (int rank = 0; rank < 2; ++rank) {
     std::string text = description(rank);

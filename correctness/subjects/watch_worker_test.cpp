@@ -200,7 +200,7 @@ TEST_F(WatchedProgramTest, ThePlanOfAModelWithAConfigIsCloseToWhatWasMeasured) {
       {{"one", "sgd", "frozen"}, 1, "1 of 30 parameters are frozen", 0.5, 1.0},
       {{"one", "compiled"}, 1, "it is compiled: planned is an eager program", 0.9, 1.2},
       {{"sharded", "twice"}, 2, "master weights f32, moments f32; FSDP over all ranks", 0.94, 1.06},
-      {{"replicated"}, 2, "DistributedDataParallel holds buckets of gradients", 0.9, 1.2},
+      {{"replicated"}, 2, "DistributedDataParallel, all parameters on every rank", 0.94, 1.06},
   };
   for (const Case& one : cases) {
     ASSERT_EQ(watch_program("llama.py", one.arguments, one.ranks), 0) << output_;

@@ -50,7 +50,7 @@ ArmResult measured(const CellConfig& cell, int rank, const FaultyRecorder::Chang
   ArmResult of_rank_0;
   std::mutex mutex;
   run_ranks("in_process", {.ranks = cell.ranks}, [&](ProcessGroup& world) {
-    ProcessGroup* const ranks = is_sharded(cell) ? &world : nullptr;
+    ProcessGroup* const ranks = has_ranks(cell) ? &world : nullptr;
     FaultyRecorder recorder(plain_twin(cell, Arm::kAfter).steps, [&](RecordedStep& step) {
       if (world.rank() == rank) change(step);
     });
@@ -148,7 +148,7 @@ TEST(PlainTwin, KeepsScheduleSeedAndData) {
   EXPECT_EQ(twin.steps, 4);
   EXPECT_EQ(twin.cell.model.batch, 8 * cell.model.batch);
   EXPECT_EQ(twin.cell.training.validation_batches, 1) << "8 batches of two on four ranks each";
-  EXPECT_FALSE(is_sharded(twin.cell));
+  EXPECT_FALSE(has_ranks(twin.cell));
 }
 
 // Shapes and meshes that nothing was tuned to: odd heads, one key head for five, uneven rows, ranks that outnumber

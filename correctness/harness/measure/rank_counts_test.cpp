@@ -109,7 +109,7 @@ std::vector<Work> bundled_work() {
   for (const PlannedCell& planned : loaded.cells)
     if (ends(planned, Arm::kBefore, "crashed")) crashing_fixes.insert(planned.config.fix);
   for (const PlannedCell& planned : loaded.cells) {
-    if (planned.config.device != "cpu" || !is_sharded(planned.config)) continue;
+    if (planned.config.device != "cpu" || !has_ranks(planned.config)) continue;
     CellConfig cell = small(planned.config);
     std::set<std::string> measure(cell.measure.begin(), cell.measure.end());
     measure.erase("time");

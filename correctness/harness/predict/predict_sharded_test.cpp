@@ -29,9 +29,10 @@ using predict_test::measured;
 struct Ranks {
   int ranks;
   const char* mesh;
+  bool replicated = false;
 };
-constexpr Ranks kRanks[] = {{1, ""},    {1, "1"},   {2, ""},     {3, ""}, {4, "4"}, {4, "2x2"},
-                            {6, "2x3"}, {3, "3x1"}, {10, "2x5"}, {7, ""}, {8, ""}};
+constexpr Ranks kRanks[] = {{1, ""},    {1, "1"},    {2, ""}, {3, ""}, {4, "4"},      {4, "2x2"},   {6, "2x3"},
+                            {3, "3x1"}, {10, "2x5"}, {7, ""}, {8, ""}, {1, "", true}, {3, "", true}};
 
 void draw_optimizer(Draw& draw, TrainingConfig& training) {
   training.optimizer = draw.of({"none", "adam", "adam", "foreach_adam", "sgd"});
@@ -86,6 +87,8 @@ void draw_rest(Draw& draw, CellConfig& cell) {
 void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {
   cell.ranks = ranks.ranks;
   cell.mesh = ranks.mesh;
+  cell.sharding.reset();
+  if (ranks.replicated) cell.sharding = Sharded::kDdp;
   cell.reshard_after_forward = reshard || !is_sharded(cell);
 }
 

@@ -68,7 +68,7 @@ Figures measured_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* world) {
 }  // namespace
 
 Figures measured(const CellConfig& cell, Arm arm) {
-  if (!is_sharded(cell)) return measured_on_rank(cell, arm, nullptr);
+  if (!has_ranks(cell)) return measured_on_rank(cell, arm, nullptr);
   Figures figures;
   run_ranks("simulated", {.ranks = cell.ranks},
             [&](ProcessGroup& world) { figures = measured_on_rank(cell, arm, &world); });

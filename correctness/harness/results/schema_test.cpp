@@ -94,7 +94,7 @@ TEST(ScenarioSchema, RefusesFilesThatTheProgramRefuses) {
                                "mesh: 0x2\n",
                                "mesh: 0\n",
                                "mesh: [2, 2]\n",
-                               "sharding: ddp\n",
+                               "sharding: fsdp1\n",
                                "device: 3\n"};
   for (const std::string& tail : tails) EXPECT_FALSE(violations(sample::kFixScenario + tail).empty()) << tail;
 }

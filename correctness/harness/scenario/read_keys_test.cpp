@@ -120,6 +120,11 @@ const std::vector<Context>& contexts() {
   static const std::vector<Context> kContexts{
       {"plain", [](CellConfig& cell) { cell.training.weight_decay = 0.25; }},
       {"sharded", [](CellConfig& cell) { cell.ranks = 2; }},
+      {"replicated",
+       [](CellConfig& cell) {
+         cell.ranks = 2;
+         cell.sharding = Sharded::kDdp;
+       }},
       {"cosine",
        [](CellConfig& cell) {
          cell.training.learning_rate_schedule = RateSchedule::kCosine;
@@ -195,7 +200,9 @@ void try_keys(const CellConfig& cell, const std::string& where) {
     for (const std::string& text : values) {
       CellConfig other = cell;
       key.set(other, *value_of(key, text, bundled_vocabulary()));
-      if (key.path == "sharding" && is_sharded(other) == is_sharded(cell)) continue;  // its default depends on `ranks`
+      if (key.path == "sharding" && is_sharded(other) == is_sharded(cell) &&
+          is_replicated(other) == is_replicated(cell))
+        continue;  // its default depends on `ranks`
       const std::optional<Unread> unread = why_unread(key, other, bundled_vocabulary());
       if (!unread && !is_valid(other)) continue;
       const bool differs = figures(other) != figures(cell);

@@ -41,5 +41,21 @@ TEST(ShardingKeys, RanksShardUnlessTheCellDisablesIt) {
   EXPECT_FALSE(is_sharded(cell));
 }
 
+TEST(ShardingKeys, EveryRankOfDdpIsAReplica) {
+  CellConfig cell;
+  EXPECT_FALSE(has_ranks(cell));
+  cell.ranks = 3;
+  EXPECT_TRUE(has_ranks(cell));
+  EXPECT_FALSE(is_replicated(cell));
+  cell.sharding = "ddp";
+  EXPECT_TRUE(has_ranks(cell));
+  EXPECT_TRUE(is_replicated(cell));
+  EXPECT_FALSE(is_sharded(cell));
+  EXPECT_FALSE(defers_init(cell));
+  EXPECT_EQ(mesh_of(cell).replicas, 3);
+  EXPECT_EQ(mesh_of(cell).shards, 1);
+  EXPECT_EQ(data_parallel_ranks(cell), 3);
+}
+
 }  // namespace
 }  // namespace fp8lab

@@ -91,9 +91,9 @@ constexpr bool is_selective(Recompute recompute) {
   return recompute == Recompute::kSelective || recompute == Recompute::kSelectiveAlternate;
 }
 
-enum class Sharded { kNone, kFsdp };
+enum class Sharded { kNone, kFsdp, kDdp };
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<Sharded>{"none", "fsdp"};
+inline constexpr std::array<std::string_view, 3> kWords<Sharded>{"none", "fsdp", "ddp"};
 
 enum class Control { kNone, kSame, kPlanted };
 template <>

@@ -186,7 +186,11 @@ std::vector<Key> make_keys() {
           "back. It divides the shards and `experts`",
           At<&C::expert_parallel>{}),
       key("mesh", KeyType::kMesh, "shards (4), or replicas x shards (2x4); default: all ranks shard", At<&C::mesh>{}),
-      choice("sharding", "who holds the parameters; default: fsdp for several ranks or a mesh", At<&C::sharding>{}),
+      choice("sharding",
+             "who holds the parameters; fsdp: every rank a part of them; ddp: every rank all of them, and gradients "
+             "are averaged in buckets (DistributedDataParallel: 1 MiB, then 25 MiB each); default: fsdp for several "
+             "ranks or a mesh",
+             At<&C::sharding>{}),
       toggle("reshard_after_forward", "false: gathered weights stay until backward has ended",
              At<&C::reshard_after_forward>{}),
       toggle("gather_ahead", "true: a layer's weights are gathered while the layer before it computes, as in FSDP2",

@@ -193,13 +193,13 @@ constexpr Gates kMemoryGates = {{.metric = "memory.unexplained_bytes"},
                                 {.metric = "memory.unbalanced_bytes"},
                                 {.metric = "memory.retained_bytes", .of_before = false}};
 constexpr Gates kTrafficGates = {
-    {.metric = "traffic.all_gather_bytes", .predicted = true, .applies = is_sharded},
-    {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = is_sharded},
-    {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = is_sharded},
-    {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = is_sharded},
+    {.metric = "traffic.all_gather_bytes", .predicted = true, .applies = has_ranks},
+    {.metric = "traffic.reduce_scatter_bytes", .predicted = true, .applies = has_ranks},
+    {.metric = "traffic.all_reduce_bytes", .predicted = true, .applies = has_ranks},
+    {.metric = "traffic.ring_exchange_bytes", .predicted = true, .applies = has_ranks},
     {.metric = "traffic.all_to_all_bytes", .predicted = true, .applies = exchanges_tokens},
     {.metric = "traffic.all_to_all_scale_bytes", .predicted = true, .applies = exchanges_tokens},
-    {.metric = "traffic.collectives", .predicted = true, .applies = is_sharded}};
+    {.metric = "traffic.collectives", .predicted = true, .applies = has_ranks}};
 constexpr Gates kParityGates = {
     {.metric = "parity.twin_faults",
      .of_before = false,
@@ -211,7 +211,7 @@ constexpr Gates kParityGates = {
      .of_before = false,
      .of_values = true,
      .applies = moves_every_weight},
-    {.metric = "parity.ranks_equal", .value = 1, .of_before = false, .of_values = true, .applies = is_sharded},
+    {.metric = "parity.ranks_equal", .value = 1, .of_before = false, .of_values = true, .applies = has_ranks},
     {.metric = "parity.gathered_equals_unsharded",
      .value = 1,
      .of_before = false,

@@ -97,7 +97,7 @@ bool fuses_casts(const CellConfig& cell) {
 }
 
 constexpr std::string_view kNothingGathered = "nothing is gathered without sharding";
-constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks`";
+constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks` without `sharding`";
 constexpr std::string_view kAttentionInEight = "write `fp8_attention: true`";
 constexpr std::string_view kOneMlp = "one MLP has all tokens";
 constexpr std::string_view kExpertsRemedy = "write `top_k`";
@@ -106,10 +106,11 @@ constexpr std::string_view kLatentsRemedy = "write `kv_rank`";
 constexpr std::string_view kVocabularyRemedy = "write `vocabulary`";
 
 constexpr std::array kConditions{
-    Condition{"mesh", "sharding", is_sharded, "a mesh means nothing under `sharding: none`", "remove `sharding`"},
+    Condition{"mesh", "sharding", is_sharded, "only `sharding: fsdp` has a mesh", "remove `sharding`"},
     Condition{"reshard_after_forward", "sharding", is_sharded, kNothingGathered, kShard},
     Condition{"gather_ahead", "sharding", is_sharded, kNothingGathered, kShard},
-    Condition{"reduce_dtype", "sharding", is_sharded, "no gradients are reduced without sharding", kShard},
+    Condition{"reduce_dtype", "sharding", is_sharded, "only FSDP2 reduces gradients in another type than their own",
+              kShard},
     Condition{"training.deferred_init", "sharding", is_sharded, "without sharding no rank initialises parameters later",
               kShard},
     Condition{"model.head", "model.vocabulary", is_language_model, "a model without a vocabulary has no head",

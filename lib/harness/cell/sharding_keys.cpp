@@ -22,6 +22,7 @@ std::optional<MeshText> parse_mesh(const std::string& text) {
 }
 
 MeshText mesh_of(const CellConfig& cell) {
+  if (is_replicated(cell)) return {.replicas = cell.ranks, .shards = 1};
   return parse_mesh(cell.mesh).value_or(MeshText{.replicas = 1, .shards = cell.ranks});
 }
 
@@ -30,7 +31,11 @@ bool is_sharded(const CellConfig& cell) {
          Sharded::kFsdp;
 }
 
-int data_parallel_ranks(const CellConfig& cell) { return is_sharded(cell) ? cell.ranks / cell.context_parallel : 1; }
+bool is_replicated(const CellConfig& cell) { return cell.sharding == Sharded::kDdp; }
+
+bool has_ranks(const CellConfig& cell) { return is_sharded(cell) || is_replicated(cell); }
+
+int data_parallel_ranks(const CellConfig& cell) { return has_ranks(cell) ? cell.ranks / cell.context_parallel : 1; }
 
 std::int64_t seq_of_rank(const CellConfig& cell) { return cell.model.seq / cell.context_parallel; }
 

@@ -17,10 +17,14 @@ struct MeshText {
 /// "4" is four shards, "2x4" is two replicas of four shards each. Nothing for any other text.
 std::optional<MeshText> parse_mesh(const std::string& text);
 
-/// The value of `mesh`; left out: all ranks as shards of one replica.
+/// The value of `mesh`; left out: all ranks as shards of one replica. Under `sharding: ddp` every rank is a replica.
 MeshText mesh_of(const CellConfig& cell);
 /// The value of `sharding`; left out: fsdp for a cell with several ranks or a mesh.
 bool is_sharded(const CellConfig& cell);
+/// True under `sharding: ddp`: every rank has all parameters, and gradients are averaged in buckets.
+bool is_replicated(const CellConfig& cell);
+/// True if a process group trains the cell, of one rank or several: it is sharded or replicated.
+bool has_ranks(const CellConfig& cell);
 /// How many ranks, or groups of ranks that split sequences between them, read sequences of their own.
 int data_parallel_ranks(const CellConfig& cell);
 /// Tokens of a sequence that a rank computes.

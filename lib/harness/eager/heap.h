@@ -25,10 +25,11 @@ enum class Owner {
   kUnsharded,
   kGathers,
   kReductions,
+  kBuckets,
   kTemporaries,
   kLibraries
 };
-inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
+inline constexpr std::array<std::string_view, 12> kOwnerNames{"parameters",
                                                               "the optimizer's state",
                                                               "gradients",
                                                               "inputs",
@@ -37,6 +38,7 @@ inline constexpr std::array<std::string_view, 11> kOwnerNames{"parameters",
                                                               "unsharded parameters",
                                                               "FSDP2's all-gather buffers",
                                                               "FSDP2's reduce-scatter buffers",
+                                                              "DistributedDataParallel's buckets",
                                                               "temporaries",
                                                               "workspace of cuBLAS"};
 using ByOwner = std::array<Bytes, kOwnerNames.size()>;

@@ -23,6 +23,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   float8_gathers = float8 && training.quantized_weights;
   reshards = cell.reshard_after_forward;
   sharded = fp8lab::is_sharded(cell);
+  replicated = is_replicated(cell);
   shards = sharded ? mesh_of(cell).shards : 1;
   replicas = sharded ? mesh_of(cell).replicas : 1;
   seq = model.seq;

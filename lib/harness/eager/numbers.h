@@ -41,6 +41,7 @@ struct Numbers {
   Operators operators;
   bool attends;  ///< false for layernorm_mlp
   bool gated, scales_embeddings, bias, qkv_bias, qk_norm, tied, learned_positions, reshards, sharded;
+  bool replicated;      ///< DistributedDataParallel
   bool float8;          ///< torchao's Float8Linear computes the products of layers
   bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <deque>
 #include <numeric>
+#include <optional>
+#include <ranges>
 
+#include "harness/eager/ddp.h"
 #include "harness/eager/fsdp2.h"
 
 namespace fp8lab::eager {
@@ -24,6 +27,7 @@ class Training {
       for (Bytes i = 0; i < n_.norm_vectors; ++i) norm_.push_back({.rows = n_.hidden, .columns = 1});
     }
     make_groups();
+    if (n_.replicated) buckets_.emplace(heap_, gradients_in_backward());
   }
 
   Memory run();
@@ -31,13 +35,15 @@ class Training {
  private:
   bool has_embedding() const { return n_.vocabulary > 0; }
   void make_groups();
+  std::vector<Bytes> gradients_in_backward() const;
   /// Elements that this rank holds of each parameter.
   std::vector<Bytes> elements() const;
   /// A tensor of `bytes` an element for each parameter.
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
-  void pass(bool is_last);
+  /// A micro-batch of a step.
+  void pass(std::int64_t step, bool is_last);
   void forward();
   void loss_forward(Block output);
   void backward();
@@ -63,6 +69,7 @@ class Training {
   std::deque<Group> ends_;
   Group* first_ = nullptr;
   Group* last_ = nullptr;
+  std::optional<Buckets> buckets_;  ///< under DistributedDataParallel
 
   Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0,
         weights_of_loss_ = 0;
@@ -91,6 +98,18 @@ void Training::make_groups() {
   }
   first_ = &ends_.emplace_back(n_, heap_, shared_, std::move(first), n_.reshards);
   last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(last), false);
+}
+
+std::vector<Bytes> Training::gradients_in_backward() const {
+  std::vector<const Parameter*> parameters{&embedding_};
+  if (n_.learned_positions) parameters.push_back(&positions_);
+  for (const Layer& layer : layers_)
+    for (const Parameter& parameter : layer.parameters) parameters.push_back(&parameter);
+  for (const Parameter& vector : norm_) parameters.push_back(&vector);
+  if (!n_.tied) parameters.push_back(&head_);
+  std::vector<Bytes> out;  // 0 for what a model without a vocabulary lacks
+  for (const Parameter* parameter : parameters | std::views::reverse) out.push_back(parameter->elements() * n_.element);
+  return out;
 }
 
 Group* Training::before(Bytes layer) { return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_; }
@@ -249,7 +268,7 @@ void Training::backward() {
   shared_.finalize_backward(heap_);
 }
 
-void Training::pass(bool is_last) {
+void Training::pass(std::int64_t step, bool is_last) {
   heap_.free(loss_);
   heap_.free(weights_of_loss_);
   heap_.free(tokens_);
@@ -258,6 +277,7 @@ void Training::pass(bool is_last) {
   tokens_ = heap_.allocate(row, Owner::kInputs);
   if (has_embedding() || cell_.training.loss == Loss::kMse) targets_ = heap_.allocate(row, Owner::kInputs);
   heap_.enter(Phase::kForward);
+  if (buckets_) buckets_->before_forward(step > 0);
   forward();
   mark("memory.end_of_forward_bytes");
   if (is_last) memory_.at_end_of_forward = heap_.by_owner();
@@ -337,7 +357,7 @@ Memory Training::run() {
   const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
     for (std::int64_t i = 0; i < training.micro_batches; ++i)
-      pass(step + 1 == steps && i + 1 == training.micro_batches);
+      pass(step, step + 1 == steps && i + 1 == training.micro_batches);
     if (optimizes) update();
     heap_.enter(Phase::kForward);
     for (std::deque<Group>* groups : {&ends_, &groups_})

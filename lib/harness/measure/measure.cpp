@@ -281,7 +281,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   if (cell.training.fp8_sums == Fp8Sums::kTensorCore && cell.device == "cuda")
     result.notes.emplace_back("fp8_sums: this GPU's tensor cores sum FP8 products, with or without it");
   // Groups of a device of shapes only move no data.
-  ProcessGroup* const ranks = is_sharded(cell) && run.device().computes() ? world : nullptr;
+  ProcessGroup* const ranks = has_ranks(cell) && run.device().computes() ? world : nullptr;
   if (memory) {
     measure_memory(run, ranks, result);
     result.timeline_json = timeline_json(run.device().ledger());
@@ -293,12 +293,12 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
   // Runs that the arm is only compared with are no part of the cell, so they may take all memory of the device.
   CellConfig compared = cell;
   compared.capacity = 0;
-  if (asks_for(cell, "twin")) measure_twin(compared, arm, run, is_sharded(cell) ? world : nullptr, result);
+  if (asks_for(cell, "twin")) measure_twin(compared, arm, run, has_ranks(cell) ? world : nullptr, result);
   if (steps && plants_on(cell, arm, world)) steps->plant();
   if (parity)
     measure_parity(compared, arm, run, counts ? &casts : nullptr, steps ? &*steps : nullptr,
-                   is_sharded(cell) ? world : nullptr, result);
-  if (asks_for(cell, "reference")) measure_reference(compared, arm, is_sharded(cell) ? world : nullptr, result);
+                   has_ranks(cell) ? world : nullptr, result);
+  if (asks_for(cell, "reference")) measure_reference(compared, arm, has_ranks(cell) ? world : nullptr, result);
   result.losses = spaced(std::move(result.losses), kMostLosses);
   result.validation_losses = spaced(std::move(result.validation_losses), kMostLosses);
   return result;
@@ -313,7 +313,7 @@ void start_ranks_here(const CellConfig& cell, const RankFunction& rank_function)
 }
 
 ArmResult measure_arm_over(const StartRanks& start, const CellConfig& cell, Arm arm) {
-  if (!is_sharded(cell)) return measure_arm_on_rank(cell, arm, nullptr);
+  if (!has_ranks(cell)) return measure_arm_on_rank(cell, arm, nullptr);
   std::mutex mutex;
   std::optional<ArmResult> lowest;
   int rank_of_lowest = cell.ranks;

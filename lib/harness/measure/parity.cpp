@@ -27,6 +27,8 @@ namespace {
 
 using Metrics = std::map<std::string, MetricValue>;
 
+constexpr const char* kNotSharded = "nothing is sharded";
+
 constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.loss_progress",
                                          "parity.validation_loss",
@@ -323,7 +325,7 @@ std::string why_no_scales_in_validations(const CellConfig& cell, Arm arm) {
 }
 
 std::string why_no_common_scales(const CellConfig& cell, Arm arm) {
-  return is_sharded(cell) ? why_no_history(cell, arm) : "nothing is sharded";
+  return has_ranks(cell) ? why_no_history(cell, arm) : kNotSharded;
 }
 
 void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const CastCounter* counted,
@@ -390,17 +392,21 @@ void measure_parity(const CellConfig& cell, Arm arm, TrainingRun& run, const Cas
   const bool keeps_scales = on_all_ranks(world, run.validations_keep_scales(), "validation keeps scales");
   put(metrics, "parity.validation_keeps_scales",
       unvalidated.empty() ? std::optional(keeps_scales ? 1.0 : 0.0) : std::nullopt, unvalidated);
-  if (world != nullptr) {
+  if (is_sharded(cell)) {
     Lists shards = weights;
     if (planted) plant_in_shards(shards, began_with, values.gradients);
     put_moved(world, "parity.shards_moved", shards_moved(names, began_with, shards, run.own_elements()), metrics);
-    put_ranks_equal(world, weights, hash_of(mine->stored), cell.expert_parallel, metrics);
     put_gathered_equals_unsharded(cell, fresh, recipe, world, planted, metrics);
+  } else {
+    for (const char* name : {"parity.shards_moved", "parity.gathered_equals_unsharded"})
+      put(metrics, name, std::nullopt, kNotSharded);
+  }
+  if (world != nullptr) {
+    put_ranks_equal(world, weights, hash_of(mine->stored), cell.expert_parallel, metrics);
     put_scales_equal(world, why_no_common_scales(cell, arm), run.scales(), planted, metrics);
   } else {
-    for (const char* name :
-         {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded", "parity.scales_equal"})
-      put(metrics, name, std::nullopt, "nothing is sharded");
+    for (const char* name : {"parity.ranks_equal", "parity.scales_equal"})
+      put(metrics, name, std::nullopt, kNotSharded);
   }
   measure_same_weights(cell, arm, run, std::move(once_more), weights, world, result);
 

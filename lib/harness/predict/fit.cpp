@@ -64,6 +64,11 @@ constexpr std::array kRemedies{
            }},
     Remedy{"one replica", 3,
            [](Trial& trial, int) {
+             if (is_replicated(trial.cell)) {
+               trial.cell.sharding = Sharded::kFsdp;
+               trial.set("sharding", "fsdp", "parameters are gathered before each pass of a layer");
+               return true;
+             }
              if (mesh_of(trial.cell).replicas == 1) return false;
              trial.cell.mesh = std::to_string(trial.cell.ranks);
              trial.set("mesh", trial.cell.mesh, "one replica: gathers and reductions are among all ranks");

@@ -1,5 +1,6 @@
 #include "harness/predict/predict.h"
 
+#include "harness/cell/sharding_keys.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/predict/predict_run.h"
 #include "harness/predict/predict_traffic.h"
@@ -19,6 +20,16 @@ bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
          config.training.clip_norm == 0.0;
 }
 
+/// What DistributedDataParallel moves: all gradients once, in their own type. The number of its reductions depends on
+/// the order in which backward made the gradients of the first step.
+std::map<std::string, double> predict_replicas(const CellConfig& config, Arm arm) {
+  std::map<std::string, double> figures = estimate(config, arm).figures;
+  std::erase_if(figures, [](const auto& figure) {
+    return !figure.first.starts_with("traffic.") || figure.first == "traffic.collectives";
+  });
+  return figures;
+}
+
 /// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   if (config.subject != "torch" || !has_torch_layers(config.model) ||
@@ -27,6 +38,7 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   config.training.recipe = "bf16";
   config.training.quantized_weights = false;
   config.subject = CellConfig{}.subject;
+  if (is_replicated(config)) return predict_replicas(config, arm);
   const CellNumbers cell(config, arm);
   if (!moves_as_torch(config, cell)) return {};
   std::map<std::string, double> figures = estimate(config, arm).figures;

@@ -15,6 +15,7 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       layers_(layers),
       ends_(ends),
       optimizer_(optimizer),
+      buckets_(bucket_numbers(cell, layers, ends)),
       steps_(config.training.steps),
       micro_batches_(config.training.micro_batches),
       validation_batches_(config.training.validation_batches),
@@ -24,7 +25,7 @@ RunAccount::RunAccount(const CellConfig& config, const CellNumbers& cell, const 
       stream_(cell.plain(cell.shape.hidden)),
       kept_(layers.sum(&LayerAccount::kept) + ends.kept),
       standing_(kept_ + layers.sum(&LayerAccount::recipe_state) + layers.sum(&LayerAccount::cached) +
-                optimizer.average),
+                optimizer.average + buckets_.bytes),
       inputs_(language_model_                      ? ends.inputs
               : config.training.loss == Loss::kMse ? 2 * stream_
                                                    : stream_) {}
@@ -111,7 +112,8 @@ RunFigures RunAccount::figures() const {
                             : ends_.made() + layers_.each(made_here);
   Peak between, in_setup, in_forward, in_backward, in_update;
   Level level;
-  level.pass(made + allocate(optimizer_.average, Owner::kOptimizer), in_setup);
+  level.pass(made + allocate(buckets_.bytes, Owner::kBuckets) + allocate(optimizer_.average, Owner::kOptimizer),
+             in_setup);
   const auto validate = [&](bool first) {
     level.pass(allocate(inputs_), between);
     level.pass(validation(first), in_forward);

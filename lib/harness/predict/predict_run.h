@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "harness/predict/predict_optimizer.h"
+#include "harness/predict/predict_traffic.h"
 
 namespace fp8lab::closed_form {
 
@@ -49,13 +49,15 @@ class RunAccount {
   const LayersAccount& layers_;
   const EndsAccount& ends_;
   const OptimizerNumbers& optimizer_;
+  BucketNumbers buckets_;
   std::int64_t steps_, micro_batches_, validation_batches_;
   bool validates_after_steps_;
   bool keep_loss_, language_model_;
-  Bytes stream_;    ///< one activation of the residual stream
-  Bytes kept_;      ///< parameters
-  Bytes standing_;  ///< parameters, recipe state, cached copies and the average of the weights: alive in all steps
-  Bytes inputs_;    ///< x, and the targets if the loss has them
+  Bytes stream_;  ///< one activation of the residual stream
+  Bytes kept_;    ///< parameters
+  Bytes
+      standing_;  ///< parameters, recipe state, buckets, cached copies, the average of the weights: alive in all steps
+  Bytes inputs_;  ///< x, and the targets if the loss has them
 };
 
 }  // namespace fp8lab::closed_form

@@ -147,7 +147,7 @@ FormNumbers form_numbers(const ModelConfig& model) {
 }
 
 ShardingNumbers sharding_numbers(const CellConfig& config) {
-  if (!is_sharded(config)) return {};
+  if (!is_sharded(config)) return {.replicated = is_replicated(config)};
   const MeshText mesh = mesh_of(config);
   return {.sharded = true,
           .replicas = mesh.replicas,

@@ -160,6 +160,7 @@ enum class Runtime { kOwn, kTorch };
 /// How the model is sharded. Figures describe rank 0, whose shards are never smaller than another rank's.
 struct ShardingNumbers {
   bool sharded = false;
+  bool replicated = false;  ///< every rank has all parameters, and gradients are averaged in buckets
   std::int64_t replicas = 1, shards = 1;
   bool reshards = false;  ///< unsharded parameters are freed after forward
   bool ahead = false;     ///< a layer's parameters are gathered while the layer before it computes

@@ -1,7 +1,12 @@
 #include "harness/predict/predict_traffic.h"
 
+#include <ranges>
+#include <vector>
+
 namespace fp8lab::closed_form {
 namespace {
+
+constexpr Bytes kFirstBucket = Bytes{1} << 20, kOtherBuckets = Bytes{25} << 20;
 
 /// The all-reduces of which rank 0 is a member.
 struct Reductions {
@@ -16,19 +21,45 @@ struct Reductions {
 
 }  // namespace
 
+BucketNumbers bucket_numbers(const CellNumbers& cell, const LayersAccount& layers, const EndsAccount& ends) {
+  BucketNumbers out;
+  if (!cell.sharding.replicated) return out;
+  // A bucket is closed by the gradient that makes it as large as its limit. Gradients come from the last layer's to the
+  // first one's, then the root's.
+  std::vector<Bytes> gradients;
+  const auto add = [&](const std::vector<ParameterNumbers>& parameters) {
+    for (const ParameterNumbers& parameter : parameters) gradients.push_back(parameter.unsharded);
+  };
+  add(ends.parameters);
+  layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+    for (std::int64_t i = 0; i < count; ++i) add(layer.parameters);
+  });
+  Bytes open = 0;
+  for (const Bytes gradient : gradients | std::views::reverse) {
+    out.bytes += gradient;
+    open += gradient;
+    if (open < (out.count == 0 ? kFirstBucket : kOtherBuckets)) continue;
+    ++out.count;
+    open = 0;
+  }
+  out.count += open > 0;
+  return out;
+}
+
 std::map<std::string, std::int64_t> traffic(const CellConfig& config, const CellNumbers& cell,
                                             const LayersAccount& layers, const EndsAccount& ends,
                                             const OptimizerNumbers& optimizer) {
-  if (!cell.sharding.sharded) return {};
+  const bool sharded = cell.sharding.sharded, replicated = cell.sharding.replicated;
+  if (!sharded && !replicated) return {};
   const std::int64_t micro_batches = config.training.micro_batches;
-  // Forwards of all groups of parameters; backwards are the same number.
-  const std::int64_t passes = layers.sum(&LayerAccount::groups) * micro_batches;
+  // Forwards of all groups of parameters; backwards are the same number. Replicas gather nothing.
+  const std::int64_t passes = sharded ? layers.sum(&LayerAccount::groups) * micro_batches : 0;
   const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
-  const std::int64_t root_passes = ends.groups * micro_batches;
+  const std::int64_t root_passes = sharded ? ends.groups * micro_batches : 0;
   Bytes of_layers = 0, scales = 0, gradients = root_passes * ends.reduced_gradients.moved;
   layers.visit([&](std::int64_t count, const LayerAccount& layer) {
     of_layers += count * (layer.forward_gather.payload + layer.backward_gather.payload);
-    gradients += count * micro_batches * layer.reduced_gradients.moved;
+    if (sharded) gradients += count * micro_batches * layer.reduced_gradients.moved;
     scales += count * micro_batches * (layer.forward_gather.scales + layer.backward_gather.scales);
   });
   const Bytes payload = micro_batches * of_layers + root_passes * ends.gather.payload;
@@ -40,11 +71,14 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
     });
     reductions.add(root_passes, cell.in_reduction(ends.gradients));
   }
+  const BucketNumbers buckets = bucket_numbers(cell, layers, ends);
+  reductions.calls += buckets.count;
+  reductions.bytes += buckets.bytes;
   for (const std::int64_t amaxes :
        {layers.sum(&LayerAccount::forward_amaxes), layers.sum(&LayerAccount::backward_amaxes)})
     if (amaxes > 0) reductions.add(micro_batches, kF32 * amaxes);
-  reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
-  if (optimizer.reduces_norm) reductions.add(1, kF32);
+  if (sharded) reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
+  if (sharded && optimizer.reduces_norm) reductions.add(1, kF32);
 
   const auto exchanges = [&](Exchanges LayerAccount::* forward, Exchanges LayerAccount::* backward) {
     Exchanges sum;

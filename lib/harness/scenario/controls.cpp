@@ -50,7 +50,7 @@ std::vector<Expectation> expectations(const CellConfig& cell, bool gates_time) {
   const bool same = cell.control == Control::kSame;
   std::vector<Expectation> out;
   if (measures(cell, kPeak)) out.push_back(difference_equals(kPeak, same ? 0 : planted_bytes(cell)));
-  if (measures(cell, kCollectives) && is_sharded(cell)) {
+  if (measures(cell, kCollectives) && has_ranks(cell)) {
     out.push_back(difference_equals(kCollectives, same ? 0 : 1));
     if (same) out.push_back(difference_equals(kGathered, 0));
   }

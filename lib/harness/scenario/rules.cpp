@@ -217,12 +217,11 @@ Broken broken_mesh_rule(const CellConfig& cell) {
   if (const std::int64_t takes = std::int64_t{mesh.replicas} * mesh.shards; takes != cell.ranks)
     return BrokenRule{"mesh", fmt::format("{} takes {} rank{}, but `ranks` is {}; make them equal", cell.mesh, takes,
                                           takes == 1 ? "" : "s", cell.ranks)};
-  if (is_sharded(cell)) return std::nullopt;
+  if (has_ranks(cell)) return std::nullopt;
   if (cell.ranks > 1)
-    return BrokenRule{"sharding",
-                      fmt::format("none, but there are {0} ranks; `mesh: {0}x1` keeps the model unsharded on "
-                                  "each of them",
-                                  cell.ranks)};
+    return BrokenRule{"sharding", fmt::format("none, but there are {} ranks; `ddp` keeps the model unsharded on each "
+                                              "of them",
+                                              cell.ranks)};
   return std::nullopt;
 }
 

@@ -48,7 +48,7 @@ std::string range_of(const Library& library) {
 }
 
 constexpr std::array kTorchReasons{
-    KeyReason{"ranks", "figures cover one rank, or ranks that shard"},
+    KeyReason{"ranks", "figures cover one rank, or ranks under `sharding: fsdp` or `ddp`"},
     KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
     KeyReason{"expert_parallel", "figures cover models without experts"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
@@ -70,7 +70,7 @@ bool has_moments_of_torch(const CellConfig& cell) {
 
 /// True for other values than the default that the closed form has.
 bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
-  if (key.path == "ranks") return is_sharded(cell);
+  if (key.path == "ranks") return has_ranks(cell);
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
@@ -98,6 +98,8 @@ void add_uncovered_float8(const CellConfig& cell, const Library& library, std::v
                       ? fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", training.recipe)
                       : fmt::format("training.recipe: {}; figures cover {} (a scale a tensor, from its amax) and bf16",
                                     training.recipe, library.float8_recipe));
+  if (is_replicated(cell))
+    out.emplace_back("sharding: ddp; figures of Float8Linear cover one rank and FSDP2; write fsdp");
   if (training.quantized_weights && (!is_sharded(cell) || mesh_of(cell).shards == 1))
     out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
   if (is_selective(training.checkpoint))

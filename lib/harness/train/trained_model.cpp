@@ -47,7 +47,8 @@ TrainedModel::TrainedModel(const CellConfig& cell, Runtime& runtime, const Recip
 void TrainedModel::build() {
   const TrainingConfig& training = cell_.training;
   model_ = std::make_unique<Model>(runtime_, recipe_, model_options(cell_));
-  if (mesh_) sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_, sharding_options(cell_));
+  if (is_sharded(cell_)) sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_, sharding_options(cell_));
+  if (is_replicated(cell_)) replication_ = std::make_unique<Replication>(runtime_, *model_, mesh_->world());
   const AdamOptions options = adam_options(training, shards());
   const auto steps_of = [rate = learning_rate(training)](auto& optimizer) {
     return [&optimizer, rate](Runtime& runtime) {
@@ -67,6 +68,10 @@ void TrainedModel::build() {
   }
   if (training.weight_average)
     average_ = std::make_unique<WeightAverage>(runtime_, model_->parameters(), kAverageDecay);
+}
+
+void TrainedModel::reduce_gradients() {
+  if (replication_) replication_->reduce_gradients(runtime_);
 }
 
 void TrainedModel::update() {
@@ -100,6 +105,7 @@ void TrainedModel::restore(const std::filesystem::path& folder) {
   foreach_adam_.reset();
   sgd_.reset();
   sharding_.reset();
+  replication_.reset();
   model_.reset();
   build();
   if (runtime_.device.computes())

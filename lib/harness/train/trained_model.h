@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/replication.h"
 #include "fsdp/sharding.h"
 #include "harness/cell/cell.h"
 #include "harness/train/element_range.h"
@@ -18,15 +19,17 @@
 
 namespace fp8lab {
 
-/// One rank's model of a cell with what trains it: mesh, sharding, optimizer and average of the weights. Lists of
-/// values are in the order of parameter_names().
+/// One rank's model of a cell with what trains it: mesh, sharding or replication, optimizer and average of the weights.
+/// Lists of values are in the order of parameter_names().
 class TrainedModel {
  public:
-  /// Collective. `ranks`: the process group for memory of the device, null if nothing is sharded. All arguments but
+  /// Collective. `ranks`: the process group for memory of the device, null without ranks. All arguments but
   /// `recipe` must outlive this object. Throws Error if the cell's mesh does not fit the ranks.
   TrainedModel(const CellConfig& cell, Runtime& runtime, const Recipe& recipe, ProcessGroup* ranks);
 
   Model& model() { return *model_; }
+  /// Collective, after the last backward of a step: averages the gradients of a replicated model over its ranks.
+  void reduce_gradients();
   /// The optimizer's step, and the step of the average of the weights.
   void update();
 
@@ -36,7 +39,7 @@ class TrainedModel {
   /// the runtime's step to the saved one.
   void restore(const std::filesystem::path& folder);
 
-  /// Null if nothing is sharded.
+  /// Null without ranks.
   const Mesh* mesh() const { return mesh_.get(); }
   /// All collectives so far over all groups of the mesh.
   Traffic traffic() const;
@@ -68,7 +71,7 @@ class TrainedModel {
   void build();
   std::filesystem::path folder_of_replica(const std::filesystem::path& folder) const;
   TrainingState state() const;
-  ProcessGroup* shards() const { return mesh_ ? &mesh_->shard_group() : nullptr; }
+  ProcessGroup* shards() const { return sharding_ ? &mesh_->shard_group() : nullptr; }
 
   const CellConfig& cell_;
   Runtime& runtime_;
@@ -76,7 +79,8 @@ class TrainedModel {
   std::unique_ptr<Mesh> mesh_;
   // build() makes these; restore() makes them again.
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Sharding> sharding_;
+  std::unique_ptr<Sharding> sharding_;  // or replication_, if there is a mesh
+  std::unique_ptr<Replication> replication_;
   // The cell's optimizer. The pointer of any optimizer that the cell does not have is null.
   std::unique_ptr<Adam> adam_;
   std::unique_ptr<ForeachAdam> foreach_adam_;

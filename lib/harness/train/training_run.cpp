@@ -24,10 +24,10 @@ Traffic difference(const Traffic& now, const Traffic& before) {
   return out;
 }
 
-/// The ranks of a sharded cell; null if nothing is sharded.
+/// The ranks that train the cell together; null if it is neither sharded nor replicated.
 ProcessGroup* ranks_of(const CellConfig& cell, ProcessGroup* world) {
-  if (!is_sharded(cell)) return nullptr;
-  check(world != nullptr, "a sharded cell needs ranks to train on");
+  if (!has_ranks(cell)) return nullptr;
+  check(world != nullptr, "a sharded or replicated cell needs ranks to train on");
   return world;
 }
 
@@ -124,10 +124,10 @@ void TrainingRun::train() {
     runtime_.step = step;
     records_.begin(step);
     if (step > 0 && step == cell_.training.resume_at) resume();
-    const bool sharded = trained_.mesh() != nullptr;
-    const Traffic before = sharded ? traffic() : Traffic{};
+    const bool communicates = trained_.mesh() != nullptr;
+    const Traffic before = communicates ? traffic() : Traffic{};
     this->step();
-    if (sharded) last_step_traffic_ = difference(traffic(), before);
+    if (communicates) last_step_traffic_ = difference(traffic(), before);
     if (validates_after(step + 1)) validate(step + 1);
   }
 }
@@ -240,6 +240,7 @@ void TrainingRun::pass_micro_batch(std::int64_t index, StepTimes& times) {
   Tensor gradient = device_->allocate({Shape{1, 1}, DType::kF32}, runtime_.in_flight("loss"));
   fill(*device_, gradient, share_);
   run_backward(runtime_, loss_, std::move(gradient));
+  if (last) trained_.reduce_gradients();
   if (saw_step_) trained_.add_amaxes(model.registry().backward_scales, step_values_.amaxes);
   model.update_backward_scales(runtime_, world_.get());
   device_->synchronize();
@@ -275,6 +276,7 @@ TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<fl
     run_backward(runtime_, loss, std::move(gradient));
     trained_.model().update_backward_scales(runtime_, world_.get());
   }
+  trained_.reduce_gradients();
   out.gradients = trained_.gradients();
   trained_.model().zero_grad();
   batch_ = {};

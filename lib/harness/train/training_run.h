@@ -50,8 +50,8 @@ class StepWatch {
 };
 
 struct TrainingRunOptions {
-  /// The ranks, as a process group for host memory; must outlive the run. Required if the cell is sharded; otherwise
-  /// it only determines this rank's GPU.
+  /// The ranks, as a process group for host memory; must outlive the run. Required if the cell is sharded or
+  /// replicated; otherwise it only determines this rank's GPU.
   ProcessGroup* world = nullptr;
   bool record_timeline = false;  ///< the ledger records the events of setup; for steps see kTimelineSteps
   bool planted = false;          ///< a control cell: one byte lives as long as the run, see also plant_in_step()
@@ -105,7 +105,7 @@ class TrainingRun {
   const std::vector<ValidationLoss>& validations() const { return records_.validations(); }
   /// The times of the first step, then of the other timed steps (kTimedSteps).
   const std::vector<StepTimes>& times() const { return records_.times(); }
-  /// The last step's collectives over all groups; null if nothing is sharded.
+  /// The last step's collectives over all groups; null without ranks.
   const Traffic* last_step_traffic() const { return trained_.mesh() != nullptr ? &last_step_traffic_ : nullptr; }
   /// The plans that fused chains made in the last step.
   std::int64_t last_step_fusion_plans() const { return records_.fusion_plans(); }
@@ -160,7 +160,7 @@ class TrainingRun {
 
  private:
   bool keeps() const { return keep_values_ && device_->computes(); }
-  /// All collectives so far over all groups; only if the cell is sharded.
+  /// All collectives so far over all groups; only of a cell with ranks.
   Traffic traffic() const;
   bool watches_casts(std::int64_t step) const;
   void resume();
@@ -176,8 +176,8 @@ class TrainingRun {
 
   const CellConfig& cell_;
   std::unique_ptr<Device> device_;
-  ProcessGroup* host_world_;             ///< TrainingRunOptions::world if the cell is sharded, else null
-  std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null if nothing is sharded
+  ProcessGroup* host_world_;             ///< TrainingRunOptions::world if the cell has ranks, else null
+  std::unique_ptr<ProcessGroup> world_;  ///< the same ranks for memory of the device; null without ranks
   /// The ranks that split this rank's sequences; null if none do.
   std::unique_ptr<ProcessGroup> context_group_;
   std::vector<std::string> shared_gpus_;

@@ -102,7 +102,7 @@ MeasureArm with_recording(MeasureArm measure) {
     if (!folder) return measure(cell, arm);
     check(open_device(cell.device, {.arch = cell.arch, .memory = {}})->computes(),
           fmt::format("device '{}' computes no values, so none can be recorded; use device cpu or cuda", cell.device));
-    if (is_sharded(cell))
+    if (has_ranks(cell))
       start_ranks_here(cell, [&](ProcessGroup& world) { record_rank(cell, arm, &world, *folder); });
     else
       record_rank(cell, arm, nullptr, *folder);

@@ -72,6 +72,16 @@ class Cell:
         return self.get("sharding", default) == "fsdp"
 
     @property
+    def replicated(self):
+        """True under DistributedDataParallel: every rank has all parameters."""
+        return self.get("sharding", "") == "ddp"
+
+    @property
+    def has_ranks(self):
+        """True if a process group trains the cell, of one rank or several."""
+        return self.sharded or self.replicated
+
+    @property
     def tokens(self):
         return self["model.seq"] * self["model.batch"]
 
@@ -122,7 +132,7 @@ class Cell:
     @property
     def sequences(self):
         """Sequences that all ranks read in a step."""
-        return (self["ranks"] if self.sharded else 1) * self["training.micro_batches"] * self["model.batch"]
+        return (self["ranks"] if self.has_ranks else 1) * self["training.micro_batches"] * self["model.batch"]
 
 
 def read(arm, message):

@@ -122,6 +122,7 @@ class MemoryInstrument(Instrument):
             self.recording.mark("end_of_backward", holders.by_address())
         holders.release()
         before = self.ledger.allocated()
+        self.kinds["gradient"] = self.kinds.get("gradient", 0) + fsdp_private.bucket_bytes(run.called)
         self.kinds["unexplained"] = max(0, before - sum(self.kinds.values()))
         # Values stay alive, so that the difference is what only the graph held.
         values = [one.detach() for one in (run.output, run.loss) if one is not None]

@@ -80,10 +80,10 @@ def train(cell, group, rank, folder, values_folder=None, has_twin=False):
     if cell["device"] == "cuda":
         device = torch.device("cuda", rank)
         torch.cuda.set_device(device)
-    if cell.sharded:
+    if cell.has_ranks:
         start_group(cell, rank, folder)
     answer = _trained(cell, group, rank, device, values_folder, has_twin)
     # Not after an error: NCCL waits here for every rank, and another one may wait for this one in a collective.
-    if cell.sharded:
+    if cell.has_ranks:
         torch.distributed.destroy_process_group()
     return answer

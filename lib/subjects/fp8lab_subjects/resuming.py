@@ -19,7 +19,7 @@ def resume(run):
     file = io.BytesIO()
     optimizer = None if run.optimizer is None else run.optimizer.state_dict()
     torch.save({"model": run.model.state_dict(), "optimizer": optimizer}, file)
-    run.model = run.optimizer = optimizer = None
+    run.model = run.called = run.optimizer = optimizer = None
     # Initial values of another seed, so that a tensor which is not loaded changes the training.
     other = dataclasses.replace(run.cell, config=run.cell.config | {"training.seed": run.cell["training.seed"] + 1})
     run.subject = subjects.load(run.cell.subject).make(other, run.device)

@@ -1,4 +1,5 @@
-"""FSDP2 around a model: one group of parameters a layer, and one for the root, which has none of its own."""
+"""FSDP2 around a model: one group of parameters a layer, and one for the root, which has none of its own. Or
+DistributedDataParallel with its default buckets."""
 
 import contextlib
 
@@ -6,6 +7,7 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 REDUCE_DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
@@ -27,6 +29,17 @@ def shard(cell, model, device_type, mesh=None):
     for layer in model.layers:
         fully_shard(layer, **options)
     fully_shard(model, **{**options, "reshard_after_forward": False})  # FSDP2's default for a root
+
+
+def replicated(cell, model):
+    """What passes call: `model`, or DistributedDataParallel around it. Its parameters must have memory."""
+    return DistributedDataParallel(model) if cell.replicated else model
+
+
+def passing(called, is_last):
+    """A micro-batch's forward and backward run in it. Replicas reduce gradients in the last micro-batch of a step."""
+    is_replica = isinstance(called, DistributedDataParallel)
+    return called.no_sync() if is_replica and not is_last else contextlib.nullcontext()
 
 
 def local(tensor):

@@ -72,7 +72,7 @@ class TrafficInstrument(Instrument):
         self.open = True
 
     def mark(self, run, name, last):
-        if name == "end_of_step" and last and run.cell.planted and run.cell.sharded:
+        if name == "end_of_step" and last and run.cell.planted and run.cell.has_ranks:
             torch.distributed.barrier()
             self.mode.calls.append(("barrier", 0, "none"))
         if name == "end_of_step" and not last:
@@ -91,11 +91,11 @@ class TrafficInstrument(Instrument):
             self.mode.__exit__(None, None, None)
 
     def results(self, run):
-        sharded = run.cell.sharded
-        why = None if sharded else "nothing is sharded"
+        communicates = run.cell.has_ranks
+        why = None if communicates else "nothing is sharded"
 
         def of(kind):
-            return sum(size for name, size, _ in self.step if name == kind) if sharded else None
+            return sum(size for name, size, _ in self.step if name == kind) if communicates else None
 
         counted = {}
         for call in self.step:
@@ -110,8 +110,8 @@ class TrafficInstrument(Instrument):
             else (of("all_gather"), "B", why),
             "traffic.all_gather_scale_bytes": (None, "B", why or unknown)
             if run.cell.recipe != "bf16"
-            else (0 if sharded else None, "B", why),
+            else (0 if communicates else None, "B", why),
             "traffic.reduce_scatter_bytes": (of("reduce_scatter"), "B", why),
             "traffic.all_reduce_bytes": (of("all_reduce"), "B", why),
-            "traffic.collectives": (len(self.step) if sharded else None, "1", why),
+            "traffic.collectives": (len(self.step) if communicates else None, "1", why),
         }

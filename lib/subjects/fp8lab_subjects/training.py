@@ -52,6 +52,7 @@ class Run:
         self.cell, self.subject, self.rank, self.device = cell, subject, rank, device
         self.instruments = instruments
         self.model = self.optimizer = self.x = self.target = self.output = self.loss = None
+        self.called = None  # the model, or DistributedDataParallel around it
         self.losses, self.step, self.retained_by_holder, self.notes = [], 0, [], []
         self.peak_by_holder, self.timeline = [], ""
         self.asking = torch.zeros(0, requires_grad=True)
@@ -73,6 +74,7 @@ class Run:
             sharding.shard(self.cell, self.model, self.device.type)
             self.subject.sharded(self.model)
         self.subject.fill(self.model)
+        self.called = sharding.replicated(self.cell, self.model)
         self.optimizer = self.subject.make_optimizer(self.model)
 
     def build(self):
@@ -82,7 +84,7 @@ class Run:
 
     def make_inputs(self, micro_batch):
         cell = self.cell
-        number = (self.rank if cell.sharded else 0) * cell["training.micro_batches"] + micro_batch
+        number = (self.rank if cell.has_ranks else 0) * cell["training.micro_batches"] + micro_batch
         if cell.vocabulary:
             tokens, targets = data.batch(cell, self.step, number * cell["model.batch"])
             self.x, self.target = tokens.to(self.device), targets.to(self.device)
@@ -122,7 +124,7 @@ class Run:
 
     def forward(self):
         """Makes the loss. Nothing but its graph holds the output, unless an instrument reads that."""
-        output = self.subject.forward(self.model, BehindAnEmbedding.apply(self.x, self.asking))
+        output = self.subject.forward(self.called, BehindAnEmbedding.apply(self.x, self.asking))
         self.loss = self.loss_of(output)
         self.output = output if self.reads_values else None
 
@@ -138,9 +140,15 @@ class Run:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
+    def is_last(self, micro_batch):
+        return micro_batch + 1 == self.cell["training.micro_batches"]
+
     def pass_micro_batch(self, index):
-        last_step = self.step + 1 == self.cell["training.steps"]
-        last = last_step and index + 1 == self.cell["training.micro_batches"]
+        with sharding.passing(self.called, self.is_last(index)):
+            self._pass_micro_batch(index)
+
+    def _pass_micro_batch(self, index):
+        last = self.step + 1 == self.cell["training.steps"] and self.is_last(index)
         self._tell("phase", "idle")
         self.x = self.target = self.output = self.loss = None
         self.make_inputs(index)

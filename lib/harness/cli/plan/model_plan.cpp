@@ -90,6 +90,7 @@ std::string batch_text(const CellConfig& cell) {
 /// Who holds the parameters, over `cell`'s ranks, the most of the table.
 std::string sharding_text(const CellConfig& cell) {
   const MeshText mesh = mesh_of(cell);
+  if (is_replicated(cell)) return "DistributedDataParallel, all parameters on every rank";
   if (!is_sharded(cell)) return "nothing sharded";
   const std::string out = mesh.replicas == 1 ? "FSDP over all ranks"
                           : mesh.shards == 1

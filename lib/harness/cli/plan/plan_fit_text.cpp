@@ -136,9 +136,12 @@ std::string live_bytes_legend(const std::string& text, bool of_library) {
 
 std::string torch_subject(const CellConfig& cell, Arm arm) {
   const bool plain = arm == Arm::kBf16 || cell.training.recipe == "bf16";
-  const char* const sharding = is_sharded(cell) ? " with FSDP2" : "";
+  const char* const sharding = is_sharded(cell) ? " with FSDP2" : is_replicated(cell) ? " with DDP" : "";
   if (!plain) return fmt::format("a PyTorch library{}", sharding);
-  return fmt::format("PyTorch{} in {}", is_sharded(cell) ? " FSDP2" : "",
+  return fmt::format("PyTorch{} in {}",
+                     is_sharded(cell)      ? " FSDP2"
+                     : is_replicated(cell) ? " DDP"
+                                           : "",
                      cell.training.param_dtype == ParamDType::kF32 ? "FP32" : "BF16");
 }
 

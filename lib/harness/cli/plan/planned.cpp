@@ -131,6 +131,13 @@ bool Planned::fails(bool fits) const {
 }
 
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate) {
+  if (is_replicated(cell)) {
+    const auto all = estimate.figures.find("traffic.all_reduce_bytes");
+    if (all == estimate.figures.end()) return std::nullopt;
+    // A reduction to parts and a gather of them.
+    const double part = (static_cast<double>(cell.ranks) - 1) / static_cast<double>(cell.ranks) * all->second;
+    return MovedBytes{part, part};
+  }
   const auto gathered = estimate.figures.find("traffic.all_gather_bytes");
   const auto reduced = estimate.figures.find("traffic.reduce_scatter_bytes");
   if (gathered == estimate.figures.end() || reduced == estimate.figures.end()) return std::nullopt;

@@ -20,7 +20,11 @@ Matrix mean_over_ranks(const CellConfig& cell, ProcessGroup* world, const refere
     for (double& value : values.values)
       if (rounds) value = reference_step::rounded(value, format);
   };
+  // DistributedDataParallel divides before it adds up, FSDP2 afterwards.
+  const double ranks = world->size(), before = is_replicated(cell) ? ranks : 1.0;
   Matrix sent = mine;
+  round(sent);
+  for (double& value : sent.values) value /= before;
   round(sent);
   const std::vector<double> all = of_all_ranks(world, sent.values, "reference gradients");
   const MeshText mesh = mesh_of(cell);
@@ -34,7 +38,7 @@ Matrix mean_over_ranks(const CellConfig& cell, ProcessGroup* world, const refere
     sum = reference_step::sum(sum, of_replica);
   }
   round(sum);
-  for (double& value : sum.values) value /= world->size();
+  for (double& value : sum.values) value /= ranks / before;
   round(sum);
   return rounds ? storage.stored(std::move(sum)) : sum;
 }

@@ -100,7 +100,7 @@ std::string why_no_plain_twin(const CellConfig& cell, Arm arm) {
   if (cell.device != "cpu") return "plain twins train on the host";
   const CellConfig here = as_run(cell, arm);
   const Recipe recipe = recipe_of(cell, arm);
-  const bool is_plain = !splits(here) && !is_sharded(here) && trains_alike(here, plainly_trained(here, recipe));
+  const bool is_plain = !splits(here) && !has_ranks(here) && trains_alike(here, plainly_trained(here, recipe));
   if (is_plain) return "the cell itself is plain: one rank, one micro-batch, nothing recomputed, cached or resumed";
   if (here.model.layer == "grouped_linear" && here.context_parallel > 1)
     return "which expert has a token depends on its place in a rank's part of the sequences";

@@ -84,7 +84,7 @@ void put_output_noise(ArmResult& result, const Ranks& ranks, const Ranks& refere
   put_noise(result, "parity.output_sqnr_db", "output", {"output"}, all);
 }
 
-void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded) {
+void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded, bool has_ranks) {
   auto& metrics = result.metrics;
   Moved least, least_of_shards;
   bool finite = true, equal = true;
@@ -103,16 +103,19 @@ void put_of_ranks(ArmResult& result, const Ranks& ranks, bool sharded) {
   }
   result.values_hash = fmt::format("{:016x}", values_hash(weights, losses));
   put(metrics, "parity.weights_moved", least.fraction, least.reason);
-  if (!sharded) {
-    for (const char* name : {"parity.shards_moved", "parity.ranks_equal", "parity.gathered_equals_unsharded"})
-      put(metrics, name, std::nullopt, "nothing is sharded");
-    return;
-  }
-  put(metrics, "parity.shards_moved", least_of_shards.fraction, least_of_shards.reason);
-  if (finite)
+  constexpr const char* kNotSharded = "nothing is sharded";
+  if (!has_ranks)
+    put(metrics, "parity.ranks_equal", std::nullopt, kNotSharded);
+  else if (finite)
     put(metrics, "parity.ranks_equal", equal ? 1.0 : 0.0);
   else
     put(metrics, "parity.ranks_equal", std::numeric_limits<double>::quiet_NaN(), "a weight is not finite");
+  if (!sharded) {
+    for (const char* name : {"parity.shards_moved", "parity.gathered_equals_unsharded"})
+      put(metrics, name, std::nullopt, kNotSharded);
+    return;
+  }
+  put(metrics, "parity.shards_moved", least_of_shards.fraction, least_of_shards.reason);
   if (gathered)
     put(metrics, "parity.gathered_equals_unsharded", *gathered ? 1.0 : 0.0);
   else
@@ -146,7 +149,7 @@ ArmResult score_values(const fs::path& folder) {
   put_pass_noise(result, ranks);
   put_norm_ratios(result, ranks, reference);
   put_library_twin(result, ranks, cell.root());
-  put_of_ranks(result, ranks, cell.root().at("sharded").flag());
+  put_of_ranks(result, ranks, cell.root().at("sharded").flag(), cell.root().at("has_ranks").flag());
   for (const char* name : {"parity.clip_fraction", "parity.underflow_fraction", "parity.values_cast"})
     put(result.metrics, name, std::nullopt, "a library does not show the values that it casts");
   if (fs::is_directory(folder / "after"))

@@ -107,6 +107,7 @@ def configurations():
     yield from torchao_configurations()
     yield from configurations_of_recomputation()
     yield from configurations_of_selection()
+    yield from configurations_of_replicas()
 
 
 def configurations_of_layers():
@@ -154,6 +155,28 @@ def configurations_of_selection():
                 yield "host", program, {**chosen, **keys}
                 yield "cuda_shapes", program, {**chosen, **keys}
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **chosen, "ranks": 8}
+
+
+def configurations_of_replicas():
+    """DistributedDataParallel. Gradients of the last two have several buckets, others one."""
+    ddp = {"ranks": 2, "sharding": "ddp"}
+    gpt = {"model.form": "gpt", "model.kv_heads": 6}
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
+    large = {"model.hidden": 384, "model.vocabulary": 5000, "model.ffn": 1024, "model.seq": 24}
+    for keys in [
+        {}, {"training.micro_batches": 2}, {**ODD, **in_f32}, {**gpt, "training.checkpoint": "full", "ranks": 3},
+        {**gpt, "model.head": "tied", "training.micro_batches": 3, "training.steps": 3},
+        {"training.optimizer": "none", "model.seq": 144}, {**in_f32, **large, "training.checkpoint": "full"}, large,
+    ]:  # fmt: skip
+        for program in ("worker", "torchtitan"):
+            for operators in ("host", "cuda_shapes"):
+                yield operators, program, {**ddp, **keys}
+    layers = {**ddp, "model.vocabulary": 0, "training.loss": "mse"}
+    for keys in [layers, {**layers, **MASTERS, "training.clip_norm": 1.0, "training.micro_batches": 2}]:
+        yield "host", "worker", keys
+        yield "cuda_shapes", "worker", keys
+    llama = {**LLAMA3_8B, **ddp, "model.layers": 8, "training.micro_batches": 2}
+    yield "cuda_shapes", "torchtitan", llama
 
 
 def configurations_of_attention():
@@ -295,6 +318,35 @@ def start_group(operators, count, rank, folder):
     torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
 
 
+def replicated_on_shapes(cell, built):
+    """DistributedDataParallel without values: ranks compare no shapes, a reduction moves nothing, and the second step
+    keeps the buckets of the first, whose sum is the same."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not cell.replicated:
+        return built
+
+    def reduce_nothing(_, bucket):
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    class Reducer:
+        def __init__(self, reducer):
+            self._reducer = reducer
+
+        def __getattr__(self, name):
+            return getattr(self._reducer, name)
+
+        def _rebuild_buckets(self):
+            return False
+
+    called = DistributedDataParallel(built, init_sync=False, broadcast_buffers=False)
+    called.register_comm_hook(None, reduce_nothing)
+    called.reducer = Reducer(called.reducer)
+    return called
+
+
 def make_optimizer(cell, program, built):
     if program == "worker" and (not cell.sharded or cell["training.master_weights"] == "f32"):
         return optimizers.make(cell, built.parameters())
@@ -364,22 +416,25 @@ def train(cell, program, mesh, counts, device="cpu"):
             for tensor in [*built.parameters(), *built.buffers()]:
                 for inner in ledger.inner_tensors(sharding.local(tensor.detach())):
                     counts._add(inner)
+        replicated = replicated_on_shapes if isinstance(counts, ShapesLedger) else sharding.replicated
+        called = replicated(cell, built)
         optimizer = make_optimizer(cell, program, built)
         asking = torch.zeros(0, requires_grad=True, device=device)
         loss = x = target = None
         for _ in range(cell["training.steps"]):
-            for _ in range(cell["training.micro_batches"]):
+            for number in range(1, cell["training.micro_batches"] + 1):
                 loss = x = target = None
                 x, target = make_inputs(cell, device)
                 counts.reset_peak()
-                given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
-                loss = loss_of(cell, built(given), target)
-                figures["end_of_forward"] = counts.allocated()
-                peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
-                counts.reset_peak()
-                loss.backward()
-                figures["end_of_backward"] = counts.allocated()
-                peaks["backward"] = max(peaks.get("backward", 0), counts.peak())
+                with sharding.passing(called, number == cell["training.micro_batches"]):
+                    given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
+                    loss = loss_of(cell, called(given), target)
+                    figures["end_of_forward"] = counts.allocated()
+                    peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
+                    counts.reset_peak()
+                    loss.backward()
+                    figures["end_of_backward"] = counts.allocated()
+                    peaks["backward"] = max(peaks.get("backward", 0), counts.peak())
             counts.reset_peak()
             if optimizer is not None:
                 step(cell, optimizer, built)
@@ -395,8 +450,9 @@ def measure(operators, program, keys, rank, folder):
     torch.manual_seed(1)
     cell = cells.Cell("after", {**DEFAULTS, **SMALL, **keys}, ["memory"], 0)
     mesh = None
-    if cell.sharded:
+    if cell.has_ranks:
         start_group(operators, cell["ranks"], rank, folder)
+    if cell.sharded:
         mesh = sharding.make_mesh(cell, "cpu")
     if operators == "host":
         return train(cell, program, mesh, ledger.HostLedger())

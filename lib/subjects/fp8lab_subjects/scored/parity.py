@@ -32,6 +32,7 @@ def _about(cell):
     return {
         "ranks": cell["ranks"],
         "sharded": cell.sharded,
+        "has_ranks": cell.has_ranks,
         "shards": cell.mesh[1] if cell.sharded else 1,
         "micro_batches": cell["training.micro_batches"],
         "in_f32": cell["training.param_dtype"] == "f32",

@@ -21,27 +21,28 @@ class Pass:
     input_gradient: torch.Tensor | None
 
 
-def settled_pass(run, subject, built):
+def settled_pass(run, subject, called):
     """As one_pass. Under delayed scaling the scales follow from passes before, which would clip what an update of the
     weights enlarged; the second time they follow from these very tokens."""
     if subject.cell.recipe == "delayed":
-        one_pass(run, subject, built)
-    return one_pass(run, subject, built)
+        one_pass(run, subject, called)
+    return one_pass(run, subject, called)
 
 
-def one_pass(run, subject, built):
+def one_pass(run, subject, called):
     """Forward and backward of all micro-batches of the last step, whose gradients add up; output and input are the last
-    one's. `gradients` has the order of built.parameters()."""
+    one's. `gradients` has the order of called.parameters()."""
     for index in range(run.cell["training.micro_batches"]):
         run.make_inputs(index)
         subject.micro_batch = index
         x = run.x.detach()
         if x.is_floating_point():
             x.requires_grad_(True)
-        output = subject.forward(built, x)
-        run.backward(run.loss_of(output))
-    gradients = [parameter.grad for parameter in built.parameters()]
-    for parameter in built.parameters():
+        with sharding.passing(called, run.is_last(index)):
+            output = subject.forward(called, x)
+            run.backward(run.loss_of(output))
+    gradients = [parameter.grad for parameter in called.parameters()]
+    for parameter in called.parameters():
         parameter.grad = None
     return Pass(output.detach(), gradients, x.grad)
 
@@ -56,7 +57,7 @@ def store(built, weights):
 
 def pass_of(run, cell, weights):
     """The pass of newly built layers of `cell` that hold `weights`, unsharded values of each parameter. Every rank that
-    shards the cell calls it."""
+    trains the cell calls it."""
     subject = subjects.load(cell.subject).make(cell, run.device)
     built = subject.make_model()
     if cell.sharded:
@@ -64,7 +65,7 @@ def pass_of(run, cell, weights):
         subject.sharded(built)
     subject.fill(built)
     store(built, weights)
-    return settled_pass(run, subject, built)
+    return settled_pass(run, subject, sharding.replicated(cell, built))
 
 
 def bf16_pass(run, weights):

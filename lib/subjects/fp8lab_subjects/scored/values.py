@@ -63,7 +63,7 @@ class ValuesInstrument(Instrument):
         weights = self.kept["weights"] = [plain(values) for values in run.subject.trained_weights(run.model)]
         if run.cell.arm == cells.BF16 and not self.has_twin:
             return
-        self._keep_pass(run, "own", same_weights.settled_pass(run, run.subject, run.model))
+        self._keep_pass(run, "own", same_weights.settled_pass(run, run.subject, run.called))
         run.optimizer = run.output = run.loss = None  # room for a second model
         if run.cell.arm != cells.BF16:
             self._keep_pass(run, "bf16", same_weights.bf16_pass(run, weights))

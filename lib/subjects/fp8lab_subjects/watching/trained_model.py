@@ -112,16 +112,19 @@ def precision_of(session):
         differs.append(f"its parameters have {words.names(sorted(str(one) for one in dtypes))}: planned is bf16")
     if session.observed.autocast:
         differs.append(f"it computes under autocast: planned layers compute in the parameters' type, {kept}")
-    classes = {type(module).__name__ for module in modules_of(session)}
+    classes = {type(module).__name__: module for module in modules_of(session)}
     if "FullyShardedDataParallel" in classes:
         differs.append("it is sharded by FSDP1: planned is FSDP2")
         return {"training.param_dtype": kept, "training.master_weights": "none", "training.moments": kept}, differs
-    if "DistributedDataParallel" in classes:
-        differs.append("DistributedDataParallel holds buckets of gradients: they are not planned")
+    replicas = classes.get("DistributedDataParallel")
+    if getattr(replicas, "gradient_as_bucket_view", False):
+        differs.append("its gradients are views of DistributedDataParallel's buckets: planned are buckets next to them")
     shards = shards_of(parameters)
     if shards is None:
         keys = {"training.param_dtype": kept, "training.master_weights": "none", "training.moments": kept}
-        if session.world() > 1:
+        if replicas is not None:
+            keys["sharding"] = "ddp"
+        elif session.world() > 1:
             keys["mesh"] = f"{session.world()}x1"
         return keys, differs
     states = [state for state in map(state_of, modules_of(session)) if state is not None]
