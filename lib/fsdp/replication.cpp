@@ -17,7 +17,7 @@ std::vector<Parameter*> as_gradients_are_ready(const Model& model) {
   return {all.rbegin(), all.rend()};
 }
 
-Tensor as_column(const Tensor& tensor) { return tensor.reshaped(Shape{tensor.numel(), 1}); }
+Tensor as_row(const Tensor& tensor) { return tensor.reshaped(Shape{1, tensor.numel()}); }
 
 }  // namespace
 
@@ -28,7 +28,7 @@ Replication::Replication(Runtime& runtime, Model& model, ProcessGroup& ranks, co
   std::vector<Part> parts;
   const auto close = [&] {
     if (parts.empty()) return;
-    const TensorSpec spec{Shape{elements, 1}, parts.front().parameter->spec.dtype};
+    const TensorSpec spec{Shape{1, elements}, parts.front().parameter->spec.dtype};
     const std::string name = fmt::format("bucket {}", buckets_.size());
     buckets_.push_back({.parts = std::move(parts),
                         .values = device.allocate(spec, device.holder(HolderKind::kGradient, name, "gradients"))});
@@ -55,7 +55,7 @@ void Replication::reduce(Runtime& runtime, Bucket& bucket, std::size_t index) {
   for (const Part& part : bucket.parts) {
     const Tensor& gradient = part.parameter->grad;
     if (!gradient) fail(fmt::format("replication: backward left {} without a gradient", part.parameter->name));
-    copy_into(device, as_column(gradient), bucket.values.row_range(part.begin, gradient.numel()));
+    copy_into(device, as_row(gradient), bucket.values.columns(part.begin, gradient.numel()));
   }
   scale_in_place(device, bucket.values, 1.0f / static_cast<float>(ranks_.size()));
   const ReducePart sum{.data = bucket.values.view().data,
@@ -64,8 +64,7 @@ void Replication::reduce(Runtime& runtime, Bucket& bucket, std::size_t index) {
                        .content = Content::kPayload};
   ranks_.all_reduce(ReduceOp::kSum, {&sum, 1}, fmt::format("bucket {}", index));
   for (const Part& part : bucket.parts)
-    copy_into(device, bucket.values.row_range(part.begin, part.parameter->grad.numel()),
-              as_column(part.parameter->grad));
+    copy_into(device, bucket.values.columns(part.begin, part.parameter->grad.numel()), as_row(part.parameter->grad));
 }
 
 }  // namespace fp8lab

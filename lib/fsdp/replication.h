@@ -40,7 +40,7 @@ class Replication {
   };
   struct Bucket {
     std::vector<Part> parts;
-    Tensor values;  ///< [elements, 1]
+    Tensor values;  ///< [1, elements]
   };
 
   void reduce(Runtime& runtime, Bucket& bucket, std::size_t index);
