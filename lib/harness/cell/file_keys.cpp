@@ -33,7 +33,7 @@ constexpr std::array kFileKeys{
     FileKey{
         "measure",
         "groups of metrics, which `fp8lab metrics` lists. Groups imply gates: in arms of this program's runtime memory "
-        "equals its closed forms (memory.unexplained_bytes is 0), as do the collectives of sharded cells and their "
+        "equals its closed forms (memory.unexplained_bytes is 0), as do the collectives of several ranks and their "
         "bytes; but before a fix, nothing is retained, no tensor differs from the plain twin's, every weight moves, "
         "ranks have equal weights and gathered shards equal the unsharded parameter; gradients keep 3 dB (1 dB under "
         "delayed scaling) of signal to noise",

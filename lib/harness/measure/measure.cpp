@@ -205,10 +205,10 @@ void measure_traffic(const TrainingRun& run, ProcessGroup* world, ArmResult& res
   put_of_all_ranks(figures, [](const std::string&) { return false; }, false, world, result);
 }
 
-void measure_host(const TrainingRun& run, ArmResult& result) {
+void measure_host(const CellConfig& cell, const TrainingRun& run, ArmResult& result) {
   Metrics& metrics = result.metrics;
   const std::vector<PreForwardSample> samples = run.host_work();
-  const std::string reason = !samples.empty() ? "" : run.last_step_traffic() == nullptr ? kNotSharded : kNeedsTwoSteps;
+  const std::string reason = !samples.empty() ? "" : !is_sharded(cell) ? kNotSharded : kNeedsTwoSteps;
   if (!samples.empty()) {
     std::vector<double> nanoseconds;
     for (const PreForwardSample& sample : samples) nanoseconds.push_back(static_cast<double>(sample.nanoseconds));
@@ -287,7 +287,7 @@ ArmResult measure_arm_on_rank(const CellConfig& cell, Arm arm, ProcessGroup* wor
     result.timeline_json = timeline_json(run.device().ledger());
   }
   if (traffic) measure_traffic(run, ranks, result);
-  if (asks_for(cell, "host")) measure_host(run, result);
+  if (asks_for(cell, "host")) measure_host(cell, run, result);
   if (asks_for(cell, "time")) measure_time(run, result);
   if (memory || traffic) add_predictions(cell, arm, result.metrics);
   // Runs that the arm is only compared with are no part of the cell, so they may take all memory of the device.
