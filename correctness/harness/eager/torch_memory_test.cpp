@@ -257,6 +257,43 @@ TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
   EXPECT_NE(reason_of(cell).find("model.layer: "), std::string::npos) << reason_of(cell);
 }
 
+// DistributedDataParallel adds its buckets to what one rank holds, in every phase, and no more.
+TEST(TorchMemory, OfReplicas_IsThatOfOneRankAndBucketsOfAllGradients) {
+  CellConfig alone = llama3_8b(1), replicas = llama3_8b(2);
+  for (CellConfig* cell : {&alone, &replicas}) {
+    cell->device = "cpu";
+    cell->reduce_dtype.reset();
+    cell->training.master_weights = Master::kNone;
+    cell->training.moments = Moments::kBF16;
+  }
+  replicas.sharding = Sharded::kDdp;
+  EXPECT_EQ(reason_of(replicas), "");
+  const double weights = figure(alone, "memory.weight_bytes");  // gradients have their type
+  for (const char* name : {"memory.peak_bytes", "memory.end_of_forward_bytes", "memory.end_of_backward_bytes",
+                           "memory.end_of_step_bytes", "memory.optimizer_peak_bytes"})
+    EXPECT_EQ(figure(replicas, name) - figure(alone, name), weights) << name;
+  EXPECT_EQ(held(newest().estimate(replicas, Arm::kAfter, Program::kTorchtitan), "DistributedDataParallel's buckets"),
+            static_cast<std::int64_t>(weights));
+}
+
+TEST(TorchMemoryOfRecordedRuns, OfReplicas_HoldAsMuchMoreThanOneRankAsTheLowerBound) {
+  std::size_t compared = 0;
+  for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {
+    if (run.cell.sharding != Sharded::kDdp) continue;
+    CellConfig alone = run.cell;
+    alone.ranks = 1;
+    alone.sharding.reset();
+    const auto bound = [](const CellConfig& cell) {
+      return torch_at_least(cell, Arm::kAfter).figures.at("memory.peak_bytes");
+    };
+    const auto before =
+        static_cast<double>(memory_of(alone, run.program, run.operators).figures.at("memory.peak_bytes"));
+    EXPECT_NEAR(bound(run.cell) - bound(alone), run.peak - before, kTolerance * before) << run.what;
+    ++compared;
+  }
+  EXPECT_EQ(compared, 37U);
+}
+
 TEST(TorchMemoryOfTorchao, OfKeysThatItDoesNotCover_NamesEach) {
   CellConfig cell = llama3_8b(8);
   cell.training.recipe = "current";

@@ -278,6 +278,13 @@ TEST(FitsOfAMesh, AreFewerReplicasAndMoreShards) {
   EXPECT_TRUE(contains(printed(request).text, "; FSDP over all ranks,"));
 }
 
+TEST(FitsOfReplicas, AreShards) {
+  PlanRequest request = of_model("h100", 8, {"sharding=ddp"}, {"bf16"});
+  const std::string text = printed(request).text;
+  EXPECT_TRUE(contains(text, "; DistributedDataParallel, all parameters on every rank;")) << text;
+  EXPECT_TRUE(contains(text, "  sharding=fsdp\n    price: time: parameters are gathered before each pass")) << text;
+}
+
 TEST(FitsOfAMesh, WhatWasTriedIsNamedWhereNothingFits) {
   PlanRequest request = of_model("", 64, {"mesh=8x8"}, {"bf16"});
   request.capacity = "1MiB";
