@@ -52,9 +52,9 @@ TEST(Replication, GradientsAreTheMeanOverRanks_InEveryBucket) {
     local[static_cast<std::size_t>(rank)] = read_gradients(alone);
   }
   on_ranks(kRanks, [&](ProcessGroup& world) {
-    ModelRun run(of_replicas());
+    ModelRun run(of_replicas(), world);
     const std::int64_t all = bytes_of_gradients(run.model());
-    Replication replication(run.runtime(), run.model(), world, {.first_bytes = 1, .bytes = all / 4});
+    Replication replication(run.runtime(), run.model(), run.ranks(), {.first_bytes = 1, .bytes = all / 4});
     run.step(1000 * world.rank());
     replication.reduce_gradients(run.runtime());
     const std::vector<std::vector<float>> seen = read_gradients(run);
@@ -69,23 +69,23 @@ TEST(Replication, GradientsAreTheMeanOverRanks_InEveryBucket) {
         ASSERT_TRUE(std::abs(seen[i][k] - mean) <= 2 * 0x1p-8 * largest) << k << ": " << seen[i][k] << ", " << mean;
       }
     }
-    EXPECT_GT(world.traffic().of(CollectiveKind::kAllReduce).collectives, 4);
-    EXPECT_EQ(world.traffic().of(CollectiveKind::kAllReduce).payload_bytes, all);
+    EXPECT_GT(run.ranks().traffic().of(CollectiveKind::kAllReduce).collectives, 4);
+    EXPECT_EQ(run.ranks().traffic().of(CollectiveKind::kAllReduce).payload_bytes, all);
   });
 }
 
 TEST(Replication, BucketsLiveNextToGradients_OneIsClosedByTheGradientThatFillsIt) {
   on_ranks(2, [](ProcessGroup& world) {
-    ModelRun run(of_replicas());
+    ModelRun run(of_replicas(), world);
     const std::int64_t all = bytes_of_gradients(run.model()), before = run.device().ledger().live_bytes();
     const auto reductions = [&](const BucketSizes& sizes) {
-      Replication replication(run.runtime(), run.model(), world, sizes);
+      Replication replication(run.runtime(), run.model(), run.ranks(), sizes);
       EXPECT_EQ(run.device().ledger().live_bytes() - before, all);
-      const Traffic earlier = world.traffic();
+      const Traffic earlier = run.ranks().traffic();
       run.step(world.rank());
       replication.reduce_gradients(run.runtime());
       run.model().zero_grad();
-      return world.traffic().of(CollectiveKind::kAllReduce).collectives -
+      return run.ranks().traffic().of(CollectiveKind::kAllReduce).collectives -
              earlier.of(CollectiveKind::kAllReduce).collectives;
     };
     EXPECT_EQ(reductions({}), 1) << "less than 1 MiB";
@@ -96,8 +96,8 @@ TEST(Replication, BucketsLiveNextToGradients_OneIsClosedByTheGradientThatFillsIt
 
 TEST(Replication, OfAParameterWithoutAGradient_NamesIt) {
   on_ranks(1, [](ProcessGroup& world) {
-    ModelRun run(of_replicas());
-    Replication replication(run.runtime(), run.model(), world);
+    ModelRun run(of_replicas(), world);
+    Replication replication(run.runtime(), run.model(), run.ranks());
     run.step();
     run.model().parameters().front()->grad = {};
     const std::string error = support::error_of([&] { replication.reduce_gradients(run.runtime()); });

@@ -65,14 +65,18 @@ inline std::vector<std::vector<std::byte>> bytes_of(Device& device, const Quanti
 class ModelRun {
  public:
   /// An unsharded model.
-  explicit ModelRun(const RunConfig& config) : ModelRun(config, nullptr, {}) {}
-  ModelRun(const RunConfig& config, ProcessGroup& world, const MeshShape& shape) : ModelRun(config, &world, shape) {}
+  explicit ModelRun(const RunConfig& config) : ModelRun(config, nullptr, nullptr) {}
+  /// The same on one of several ranks.
+  ModelRun(const RunConfig& config, ProcessGroup& world) : ModelRun(config, &world, nullptr) {}
+  ModelRun(const RunConfig& config, ProcessGroup& world, const MeshShape& shape) : ModelRun(config, &world, &shape) {}
 
   Device& device() { return *device_; }
   Runtime& runtime() { return runtime_; }
   Model& model() { return *model_; }
   Sharding& sharding() { return *sharding_; }
   Mesh& mesh() { return *mesh_; }
+  /// The ranks, for buffers on the device.
+  ProcessGroup& ranks() { return *ranks_; }
 
   /// Forward and backward of the mean square of the output, or of a language model's cross-entropy; returns the loss.
   /// `row_offset` picks the data.
@@ -113,7 +117,7 @@ class ModelRun {
     return device_->computes() ? device_->read(loss.value).front() : 0.0f;
   }
 
-  ModelRun(const RunConfig& config, ProcessGroup* world, const MeshShape& shape)
+  ModelRun(const RunConfig& config, ProcessGroup* world, const MeshShape* shape)
       : config_(config),
         device_(open_device(config.device, {.arch = config.arch,
                                             .rank = world != nullptr ? world->local_rank() : 0,
@@ -121,10 +125,10 @@ class ModelRun {
         ranks_(world != nullptr ? world->for_device(*device_) : nullptr),
         runtime_{.device = *device_, .behaviors = config.behaviors, .seed = 7},
         amax_group_(ranks_.get()) {
-    if (world != nullptr) {
-      mesh_ = std::make_unique<Mesh>(*ranks_, shape);
+    if (shape != nullptr) {
+      mesh_ = std::make_unique<Mesh>(*ranks_, *shape);
       runtime_.expert_group = mesh_->expert_group();
-      runtime_.expert_part = {.part = world->rank() % shape.expert_parallel, .parts = shape.expert_parallel};
+      runtime_.expert_part = {.part = world->rank() % shape->expert_parallel, .parts = shape->expert_parallel};
     }
     model_ = std::make_unique<Model>(runtime_, make_recipe(config.recipe),
                                      ModelOptions{.layer = config.layer,
@@ -132,12 +136,12 @@ class ModelRun {
                                                   .config = config.config,
                                                   .checkpoint_every = config.checkpoint ? 1 : 0,
                                                   .eight_bit_weights = config.eight_bit_weights,
-                                                  .deferred_init = world != nullptr && config.deferred_init,
+                                                  .deferred_init = shape != nullptr && config.deferred_init,
                                                   .initial_in = config.initial_in,
                                                   .vocabulary = config.vocabulary,
                                                   .tied_head = config.tied_head,
                                                   .learned_positions = !config.config.form.rope});
-    if (world == nullptr) return;
+    if (shape == nullptr) return;
     sharding_ = std::make_unique<Sharding>(runtime_, *model_, *mesh_,
                                            ShardingOptions{.reshard_after_forward = config.reshard,
                                                            .gather_ahead = config.gather_ahead,
