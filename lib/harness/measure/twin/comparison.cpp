@@ -79,13 +79,15 @@ void TwinComparison::compare_loss(const std::string& what, double seen, double e
 
 void TwinComparison::compare_weights(const std::vector<std::string>& names, const Lists& seen, const Lists& twin) {
   const double step = in_f32_ ? 0x1p-18 : 0x1p-7;
+  // A weight that an update brings near 0 has the rounding of the update, which is as large as the learning rate.
+  const double least = in_f32_ ? std::max(cell_.training.learning_rate, 0x1p-20) : 0x1p-20;
   for (std::size_t i = 0; i < names.size(); ++i) {
     ++out_.tensors;
     std::size_t rounded = 0, wrong = 0;
     for (std::size_t j = 0; j < seen[i].size(); ++j) {
       const double a = seen[i][j], b = twin[i][j], distance = std::abs(a - b);
       if (distance == 0.0 || (std::isnan(a) && std::isnan(b))) continue;
-      distance <= step* std::max(std::abs(b), 0x1p-20) ? ++rounded : ++wrong;
+      distance <= step* std::max(std::abs(b), least) ? ++rounded : ++wrong;
     }
     if (wrong > 0 || (!in_f32_ && rounded > 1 + seen[i].size() / 1000))
       out_.add_fault(
