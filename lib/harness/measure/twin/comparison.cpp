@@ -79,8 +79,8 @@ void TwinComparison::compare_loss(const std::string& what, double seen, double e
 
 void TwinComparison::compare_weights(const std::vector<std::string>& names, const Lists& seen, const Lists& twin) {
   const double step = in_f32_ ? 0x1p-18 : 0x1p-7;
-  // A weight that an update brings near 0 has the rounding of the update. Updates have the size of the learning rate and
-  // differ by the roundings of the norm that clips, of moments and of their quotient: by some 2^-20 of it.
+  // A weight that is near 0 after an update has the rounding of the update. Updates have the size of the learning rate
+  // and differ by the roundings of the norm that clips, of moments and of their quotient: by some 2^-20 of it.
   const double least = in_f32_ ? std::max(0x1p-1 * cell_.training.learning_rate, 0x1p-20) : 0x1p-20;
   for (std::size_t i = 0; i < names.size(); ++i) {
     ++out_.tensors;
