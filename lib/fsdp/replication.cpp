@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <ranges>
 #include <string>
 
 #include "core/check.h"

@@ -4,7 +4,6 @@
 #include <deque>
 #include <numeric>
 #include <optional>
-#include <ranges>
 
 #include "harness/eager/ddp.h"
 #include "harness/eager/fsdp2.h"
@@ -108,7 +107,8 @@ std::vector<Bytes> Training::gradients_in_backward() const {
   for (const Parameter& vector : norm_) parameters.push_back(&vector);
   if (!n_.tied) parameters.push_back(&head_);
   std::vector<Bytes> out;  // 0 for what a model without a vocabulary lacks
-  for (const Parameter* parameter : parameters | std::views::reverse) out.push_back(parameter->elements() * n_.element);
+  for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter)
+    out.push_back((*parameter)->elements() * n_.element);
   return out;
 }
 

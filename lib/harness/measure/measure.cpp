@@ -176,8 +176,6 @@ void measure_time(const TrainingRun& run, ArmResult& result) {
   put_part("time.optimizer_ms", &StepTimes::optimizer_ms);
 }
 
-constexpr const char* kNotSharded = "nothing is sharded";
-
 void measure_traffic(const TrainingRun& run, ProcessGroup* world, ArmResult& result) {
   const Traffic* traffic = run.last_step_traffic();
   Figures figures;

@@ -27,8 +27,6 @@ namespace {
 
 using Metrics = std::map<std::string, MetricValue>;
 
-constexpr const char* kNotSharded = "nothing is sharded";
-
 constexpr std::string_view kMetrics[] = {"parity.loss_gap",
                                          "parity.loss_progress",
                                          "parity.validation_loss",

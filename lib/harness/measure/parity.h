@@ -9,6 +9,9 @@
 
 namespace fp8lab {
 
+/// Why a cell has no figures of collectives over shards.
+inline constexpr const char* kNotSharded = "nothing is sharded";
+
 /// Why the ranks of an arm have no scales of delayed scaling in common, or "". Known before anything runs.
 std::string why_no_common_scales(const CellConfig& cell, Arm arm);
 /// Why no validation of the arm could change scales, or "".

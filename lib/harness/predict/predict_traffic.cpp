@@ -1,6 +1,6 @@
 #include "harness/predict/predict_traffic.h"
 
-#include <ranges>
+#include <algorithm>
 #include <vector>
 
 namespace fp8lab::closed_form {
@@ -35,7 +35,8 @@ BucketNumbers bucket_numbers(const CellNumbers& cell, const LayersAccount& layer
     for (std::int64_t i = 0; i < count; ++i) add(layer.parameters);
   });
   Bytes open = 0;
-  for (const Bytes gradient : gradients | std::views::reverse) {
+  std::ranges::reverse(gradients);
+  for (const Bytes gradient : gradients) {
     out.bytes += gradient;
     open += gradient;
     if (open < (out.count == 0 ? kFirstBucket : kOtherBuckets)) continue;
