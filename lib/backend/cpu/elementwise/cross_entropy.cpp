@@ -23,13 +23,13 @@ std::int64_t target_at(const MatrixView& targets, std::int64_t row) {
 class RowOfExponentials {
  public:
   RowOfExponentials() {
-    std::fill_n(lanes_, kSumLanes, 0.0f);
+    std::fill_n(partials_, kSumLanes, 0.0f);
     std::fill_n(maxima_, kRuns, kLowestFloat);
   }
 
-  /// Adds a term to each of the first `runs` runs' lanes. `x` is overwritten.
+  /// Adds a term to each partial sum of the first `runs` runs. `x` is overwritten.
   void add(float* x, std::int64_t runs) {
-    vectorized([x, runs, lanes = &lanes_[0], maxima = &maxima_[0]] {
+    vectorized([x, runs, partials = &partials_[0], maxima = &maxima_[0]] {
       alignas(64) float factors[kRuns];
       for (std::int64_t run = 0; run < runs; ++run) {
         float maximum = maxima[run];
@@ -40,17 +40,18 @@ class RowOfExponentials {
       for (std::int64_t run = 0; run < runs; ++run)
         for (int j = 0; j < kSumRun; ++j) {
           x[run * kSumRun + j] -= maxima[run];
-          lanes[run * kSumRun + j] *= factors[run];
+          partials[run * kSumRun + j] *= factors[run];
         }
-      for (std::int64_t lane = 0; lane < runs * kSumRun; ++lane) lanes[lane] += exponential_term(x[lane]);
+      for (std::int64_t partial = 0; partial < runs * kSumRun; ++partial)
+        partials[partial] += exponential_term(x[partial]);
     });
   }
 
   /// The sum over the row, whose terms reached the first `runs` runs.
   ExponentialSum total(std::int64_t runs) {
-    detail::join_runs(lanes_, runs);
+    detail::join_runs(partials_, runs);
     ExponentialSum sums[kRuns];
-    for (std::int64_t run = 0; run < runs; ++run) sums[run] = {.maximum = maxima_[run], .sum = lanes_[run]};
+    for (std::int64_t run = 0; run < runs; ++run) sums[run] = {.maximum = maxima_[run], .sum = partials_[run]};
     for (; runs > 1; runs = (runs + 1) / 2) {
       for (std::int64_t pair = 0; pair < runs / 2; ++pair) sums[pair] = joined(sums[2 * pair], sums[2 * pair + 1]);
       if (runs % 2 != 0) sums[runs / 2] = sums[runs - 1];
@@ -59,7 +60,7 @@ class RowOfExponentials {
   }
 
  private:
-  alignas(64) float lanes_[kSumLanes];
+  alignas(64) float partials_[kSumLanes];
   float maxima_[kRuns];
 };
 

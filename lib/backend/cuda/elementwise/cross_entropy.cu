@@ -20,16 +20,16 @@ class RunOfExponentials {
     if (maximum != maximum_) {
       const float factor = exponential(maximum_ - maximum);
 #pragma unroll
-      for (int j = 0; j < kSumRun; ++j) lanes_[j] *= factor;
+      for (int j = 0; j < kSumRun; ++j) partials_[j] *= factor;
       maximum_ = maximum;
     }
 #pragma unroll
-    for (int j = 0; j < kSumRun; ++j) lanes_[j] += exponential_term(x[j] - maximum);
+    for (int j = 0; j < kSumRun; ++j) partials_[j] += exponential_term(x[j] - maximum);
   }
-  __device__ ExponentialSum sum() const { return {.maximum = maximum_, .sum = join_run(lanes_)}; }
+  __device__ ExponentialSum sum() const { return {.maximum = maximum_, .sum = join_run(partials_)}; }
 
  private:
-  float lanes_[kSumRun] = {};
+  float partials_[kSumRun] = {};
   float maximum_ = kLowestFloat;
 };
 

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
       x_runs[k].begin(x_row, cols);
       grad_runs[k].begin(x_row + row_bytes, cols);
     }
-    float lanes[Rows * kSums][kSumRun] = {}, totals[Rows * kSums];
+    float partials[Rows * kSums][kSumRun] = {}, totals[Rows * kSums];
     for_runs<Runs>(cols, [&](int r, int col) {
 #pragma unroll
       for (int k = 0; k < Rows; ++k) {
@@ -115,12 +115,12 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_kernel(const Backwa
 #pragma unroll
         for (int j = 0; j < kSumRun; ++j) {
           const float scaled = grad_y[j] * gamma[r][j];
-          lanes[k * kSums][j] += scaled * ((x[j] - mean[k]) * rstd[k]);
-          if constexpr (Centred) lanes[k * kSums + 1][j] += scaled;
+          partials[k * kSums][j] += scaled * ((x[j] - mean[k]) * rstd[k]);
+          if constexpr (Centred) partials[k * kSums + 1][j] += scaled;
         }
       }
     });
-    join_block<Rows * kSums>(lanes, sums_of_warps, totals);
+    join_block<Rows * kSums>(partials, sums_of_warps, totals);
     // All threads have passed this barrier, so none reads earlier rows in the ring any more, and none reads these if
     // they are in registers.
 #pragma unroll
@@ -176,10 +176,10 @@ __global__ void __launch_bounds__(kSumThreads) norm_backward_any_kernel(const Ba
     const float mean = Centred ? args.mean[row * args.mean_stride] : 0.0f;
     const float rstd = args.rstd[row * args.rstd_stride];
     float offsets[kSumRun] = {}, slopes[kSumRun] = {};
-    for_elements(cols, [&](std::int64_t col, int lane) {
+    for_elements(cols, [&](std::int64_t col, int partial) {
       const float scaled = load_element(args.grad_y, row, col) * load_element(args.gamma, 0, col);
-      if constexpr (Centred) offsets[lane] += scaled;
-      slopes[lane] += scaled * ((load_element(args.x, row, col) - mean) * rstd);
+      if constexpr (Centred) offsets[partial] += scaled;
+      slopes[partial] += scaled * ((load_element(args.x, row, col) - mean) * rstd);
     });
     const float offset = Centred ? join_block(offsets, shared[row & 1][0]) / count : 0.0f;
     const float slope = join_block(slopes, shared[row & 1][1]) / count;

@@ -13,16 +13,17 @@ __global__ void __launch_bounds__(kSumThreads) norm_any_kernel(const NormTask ta
   const Elements x_rows = elements(task.x), gamma = elements(task.gamma), beta = elements(task.beta);
   float mean = 0.0f;
   if constexpr (Centred) {
-    float lanes[kSumRun] = {};
-    for_elements(task.cols, [&](std::int64_t col, int lane) { lanes[lane] += load_element(x_rows, row, col); });
-    mean = join_block(lanes, shared[0]) / count;
+    float partials[kSumRun] = {};
+    for_elements(task.cols,
+                 [&](std::int64_t col, int partial) { partials[partial] += load_element(x_rows, row, col); });
+    mean = join_block(partials, shared[0]) / count;
   }
-  float lanes[kSumRun] = {};
-  for_elements(task.cols, [&](std::int64_t col, int lane) {
+  float partials[kSumRun] = {};
+  for_elements(task.cols, [&](std::int64_t col, int partial) {
     const float x = load_element(x_rows, row, col);
-    lanes[lane] += (x - mean) * (x - mean);
+    partials[partial] += (x - mean) * (x - mean);
   });
-  const float variance = join_block(lanes, shared[1]) / count;
+  const float variance = join_block(partials, shared[1]) / count;
   const float rstd = 1.0f / sqrtf(variance + task.epsilon);
   for_elements(task.cols, [&](std::int64_t col, int) {
     float value = (load_element(x_rows, row, col) - mean) * rstd * load_element(gamma, 0, col);

@@ -33,17 +33,17 @@ constexpr int kRowsAtOnce = Adjacent == 1 && Runs * size_bytes(Type) <= 4 ? 2 : 
 template <DType Type, int Runs, int Adjacent, int Rows, class Term>
 __device__ inline void sum_rows(const KeptRow<Type, Runs, Adjacent> (&rows)[Rows], int cols, float (*shared)[kSumWarps],
                                 float (&totals)[Rows], const Term& term) {
-  float lanes[Rows * Adjacent][kSumRun] = {};
+  float partials[Rows * Adjacent][kSumRun] = {};
   for_runs<Runs, Adjacent>(cols, [&](int i, int) {
 #pragma unroll
     for (int k = 0; k < Rows; ++k) {
       float x[kSumRun];
       rows[k].get(i, x);
 #pragma unroll
-      for (int j = 0; j < kSumRun; ++j) lanes[k * Adjacent + i % Adjacent][j] += term(x[j], k);
+      for (int j = 0; j < kSumRun; ++j) partials[k * Adjacent + i % Adjacent][j] += term(x[j], k);
     }
   });
-  join_block<Rows, Adjacent>(lanes, shared, totals);
+  join_block<Rows, Adjacent>(partials, shared, totals);
 }
 
 // Each block processes rows a grid apart; the ring loads the next rows while it works. If threads have two neighbouring

@@ -49,15 +49,15 @@ __device__ inline void read_vector(const Elements& vector, int cols, float (&val
 }
 
 /// Sums over the block of each of `Sums` partial sums, which take one barrier together. If threads have two
-/// neighbouring runs (`Adjacent`), a sum has two entries of `lanes`. `shared` has room for a sum of each warp, and may
-/// be reused after the block's next barrier.
+/// neighbouring runs (`Adjacent`), a sum has two entries of `partials`. `shared` has room for a sum of each warp, and
+/// may be reused after the block's next barrier.
 template <int Sums, int Adjacent = 1>
-__device__ inline void join_block(const float (&lanes)[Sums * Adjacent][kSumRun], float (*shared)[kSumWarps],
+__device__ inline void join_block(const float (&partials)[Sums * Adjacent][kSumRun], float (*shared)[kSumWarps],
                                   float (&totals)[Sums]) {
 #pragma unroll
   for (int k = 0; k < Sums; ++k) {
-    float sum = join_run(lanes[k * Adjacent]);
-    if constexpr (Adjacent == 2) sum += join_run(lanes[k * Adjacent + 1]);
+    float sum = join_run(partials[k * Adjacent]);
+    if constexpr (Adjacent == 2) sum += join_run(partials[k * Adjacent + 1]);
     sum = join_warp(sum);
     if (threadIdx.x % 32 == 0) shared[k][threadIdx.x / 32] = sum;
   }
@@ -65,12 +65,12 @@ __device__ inline void join_block(const float (&lanes)[Sums * Adjacent][kSumRun]
 #pragma unroll
   for (int k = 0; k < Sums; ++k) totals[k] = join_warp_sums<kSumWarps / Adjacent>(shared[k]);
 }
-__device__ inline float join_block(const float (&lanes)[kSumRun], float (&shared)[kSumWarps]) {
-  return join_warps<kSumWarps>(join_warp(join_run(lanes)), shared);
+__device__ inline float join_block(const float (&partials)[kSumRun], float (&shared)[kSumWarps]) {
+  return join_warps<kSumWarps>(join_warp(join_run(partials)), shared);
 }
 
-/// For rows of any strides and any number of columns: calls work(col, lane) for the thread's elements one by one;
-/// `lane` is the index of their partial sum in the thread.
+/// For rows of any strides and any number of columns: calls work(col, partial) for the thread's elements one by one;
+/// `partial` is the index of their partial sum in the thread.
 template <class Work>
 __device__ inline void for_elements(std::int64_t cols, const Work& work) {
   for (std::int64_t col = threadIdx.x * kSumRun; col < cols; col += kSumLanes)
