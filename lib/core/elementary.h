@@ -142,20 +142,18 @@ namespace detail {
 inline constexpr float kTwiceSqrtTwoOverPi = 1.5957691216057308f;
 inline constexpr float kGeluCubic = 0.044715f;
 
-/// sigmoid(2 u). The cube may overflow: the sigmoid is 0 or 1 long before.
-F8_HOST_DEVICE inline float gelu_gate_of(float x) {
-  return sigmoid_of_number(x * fused(x * x, kTwiceSqrtTwoOverPi * kGeluCubic, kTwiceSqrtTwoOverPi));
-}
-
 }  // namespace detail
 
-/// gelu(x) / x. A NaN gives some number.
-F8_HOST_DEVICE inline float gelu_gate(float x) { return detail::gelu_gate_of(x); }
+/// gelu(x) / x. A NaN gives some number. The cube may overflow: the sigmoid is 0 or 1 long before.
+F8_HOST_DEVICE inline float gelu_gate(float x) {
+  return detail::sigmoid_of_number(
+      x * detail::fused(x * x, detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi));
+}
 /// The derivative of gelu.
 F8_HOST_DEVICE inline float gelu_slope(float x) {
   // Beyond 12 the gate is exactly 0 or 1, and x^2 could overflow.
   const float t = detail::at_most(detail::at_least(x, -12.0f), 12.0f);
-  const float gate = detail::gelu_gate_of(t), bend = t * gate * (1.0f - gate);
+  const float gate = gelu_gate(t), bend = t * gate * (1.0f - gate);
   return detail::fused(
       bend, detail::fused(t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi),
       gate);
