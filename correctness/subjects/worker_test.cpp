@@ -271,7 +271,7 @@ void expect_close(const Json& own, const Json& own_in_another_order, const Json&
 // gradients in another order. PyTorch adds all its sums in another order.
 TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
   write_corpus(directory_ / "text");
-  for (const std::string form : {"gpt", "llama"}) {
+  for (const std::string form : {"gpt", "llama", "gemma"}) {
     const Json cells = run(
         "model: {layer: transformer_layer, layers: 2, hidden: 64, heads: 4, ffn: 128, seq: 32, vocabulary: 30, "
         "scaled_residuals: true, form: " +
