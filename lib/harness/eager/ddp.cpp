@@ -2,22 +2,22 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 
 namespace fp8lab::eager {
 namespace {
 
 constexpr std::array kOneBucket{std::numeric_limits<Bytes>::max()};
-constexpr std::array kRebuilt{Bytes{1} << 20, Bytes{25} << 20};
-
 }  // namespace
 
 void Buckets::before_forward(bool is_after_first_step) {
   if (blocks_.empty()) make(kOneBucket);
   if (!is_after_first_step || is_rebuilt_) return;
   is_rebuilt_ = true;
+  if (over_nccl_ && !blocks_.empty()) std::swap(held_by_nccl_, blocks_.front());
   for (Block& block : blocks_) heap_.free(block);
   blocks_.clear();
-  make(kRebuilt);
+  make(std::array{kFirstBucket, Bytes{25} << 20});
 }
 
 void Buckets::make(std::span<const Bytes> limits) {

@@ -26,7 +26,7 @@ class Training {
       for (Bytes i = 0; i < n_.norm_vectors; ++i) norm_.push_back({.rows = n_.hidden, .columns = 1});
     }
     make_groups();
-    if (n_.replicated) buckets_.emplace(heap_, gradients_in_backward());
+    if (n_.replicated) buckets_.emplace(heap_, gradients_in_backward(), n_.operators == Operators::kCuda);
   }
 
   Memory run();
@@ -41,8 +41,7 @@ class Training {
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
-  /// A micro-batch of a step.
-  void pass(std::int64_t step, bool is_last);
+  void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);
   void forward();
   void loss_forward(Block output);
   void backward();
@@ -69,6 +68,7 @@ class Training {
   Group* first_ = nullptr;
   Group* last_ = nullptr;
   std::optional<Buckets> buckets_;  ///< under DistributedDataParallel
+  bool reduces_ = false;            ///< the last micro-batch of a step is in backward, which fills them
 
   Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0,
         weights_of_loss_ = 0;
@@ -250,6 +250,7 @@ void Training::backward() {
   if (has_embedding()) {
     last_->before_backward(before(n_.layers));
     gradient = head_backward(gradient);
+    if (reduces_ && !n_.tied && buckets_->is_first_gradient_reduced_alone()) buckets_->reduce();
     if (first_ != nullptr) last_->after_backward();
   }
   for (Bytes i = n_.layers; i-- > 0;) {
@@ -257,6 +258,7 @@ void Training::backward() {
     groups_[at].before_backward(before(i));
     gradient = layers_[at].backward(gradient);
     groups_[at].after_backward();
+    if (reduces_) buckets_->reduce();
   }
   if (has_embedding()) {
     if (first_ != nullptr) first_->before_backward(nullptr);
@@ -268,7 +270,9 @@ void Training::backward() {
   shared_.finalize_backward(heap_);
 }
 
-void Training::pass(std::int64_t step, bool is_last) {
+void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps) {
+  const bool is_last_of_step = micro_batch + 1 == cell_.training.micro_batches;
+  reduces_ = buckets_.has_value() && is_last_of_step;
   heap_.free(loss_);
   heap_.free(weights_of_loss_);
   heap_.free(tokens_);
@@ -280,7 +284,7 @@ void Training::pass(std::int64_t step, bool is_last) {
   if (buckets_) buckets_->before_forward(step > 0);
   forward();
   mark("memory.end_of_forward_bytes");
-  if (is_last) memory_.at_end_of_forward = heap_.by_owner();
+  if (is_last_of_step && step + 1 == steps) memory_.at_end_of_forward = heap_.by_owner();
   heap_.enter(Phase::kBackward);
   Block one = heap_.allocate(kF32, Owner::kTemporaries);
   if (n_.operators == Operators::kCuda && !has_backward_workspace_) {
@@ -356,8 +360,7 @@ Memory Training::run() {
     masters_ = list_of(kF32, Owner::kOptimizer);
   const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
-    for (std::int64_t i = 0; i < training.micro_batches; ++i)
-      pass(step, step + 1 == steps && i + 1 == training.micro_batches);
+    for (std::int64_t i = 0; i < training.micro_batches; ++i) pass(step, i, steps);
     if (optimizes) update();
     heap_.enter(Phase::kForward);
     for (std::deque<Group>* groups : {&ends_, &groups_})

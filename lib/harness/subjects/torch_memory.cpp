@@ -194,6 +194,12 @@ void add(Accuracy& accuracy, double distance) {
   accuracy.worst = std::max(accuracy.worst, distance);
 }
 
+/// The runs under DistributedDataParallel, or the others.
+TorchRuns part_of(TorchRuns runs, bool of_replicas) {
+  std::erase_if(runs.rows, [&](const TorchRun& run) { return is_replicated(run.cell) != of_replicas; });
+  return runs;
+}
+
 /// "within 1 % in 26 of 26 on a CPU, worst 0.02 %"
 std::string text_of(const Accuracy& accuracy, const char* where) {
   return fmt::format("within 1 % in {} of {} {}, worst {:.2f} %", accuracy.within, accuracy.runs, where,
@@ -303,12 +309,17 @@ std::string TorchMemory::title(Program program) const {
         std::pair(Operators::kCudaOnShapes, "with CUDA's operators on shapes (FakeTensorMode)")})
     if (const Accuracy accuracy = accuracy_of(runs_, operators); accuracy.runs > 0)
       compared += (compared.empty() ? "" : ",\n") + text_of(accuracy, where);
-  const std::string on_gpus =
-      gpu_runs_.rows.empty()
-          ? "No run on a GPU: blocks, reserved memory and workspaces are as without float8.\n"
-          : fmt::format("On GPUs {}; reserved memory {}\n({}). ",
-                        text_of(accuracy_of(gpu_runs_, Operators::kCuda), "runs"),
-                        text_of(accuracy_of_reserved(gpu_runs_), "on the same GPUs"), gpu_runs_.measured);
+  std::string on_gpus;
+  if (const TorchRuns others = part_of(gpu_runs_, false); !others.rows.empty())
+    on_gpus =
+        fmt::format("On GPUs {}; reserved memory {}\n({}).\n", text_of(accuracy_of(others, Operators::kCuda), "runs"),
+                    text_of(accuracy_of_reserved(others), "on the same GPUs"), gpu_runs_.measured);
+  if (const TorchRuns replicas = part_of(gpu_runs_, true); !replicas.rows.empty())
+    on_gpus += fmt::format(
+        "DistributedDataParallel on GPUs {}; in the others NCCL's process\ngroup had freed the buckets of the first "
+        "step "
+        "before the peak of the second.\n",
+        text_of(accuracy_of(replicas, Operators::kCuda), "runs"));
   return fmt::format(
       "As {}: live bytes of an eager program with SDPA's flash kernel, F.cross_entropy of FP32 logits, AdamW, and "
       "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "

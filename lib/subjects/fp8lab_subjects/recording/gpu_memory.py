@@ -10,9 +10,8 @@ import json
 import sys
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 
-from .. import cells, ledger, ranks
+from .. import cells, ledger, ranks, sharding
 from .torch_memory import DEFAULTS, LLAMA3_8B, MASTERS, SCHEMA, TITAN, train
 
 SMALL = {
@@ -56,6 +55,13 @@ MISTRAL_6_LAYERS = {
     "model.seq": 4096, "model.vocabulary": 32768,
 }  # fmt: skip
 FLOAT8 = {"training.recipe": "current"}
+GEMMA_2B_6_LAYERS = {
+    "model.form": "gemma", "model.layers": 6, "model.hidden": 2048, "model.heads": 8, "model.kv_heads": 1,
+    "model.head_dim": 256, "model.ffn": 16384, "model.seq": 2048, "model.vocabulary": 256000, "model.head": "tied",
+}  # fmt: skip
+DDP = {"ranks": 2, "sharding": "ddp"}
+SELECTIVE = {"training.checkpoint": "selective"}
+ALTERNATE = {"training.checkpoint": "selective_alternate"}
 
 
 def configurations():
@@ -76,6 +82,7 @@ def configurations():
     ]:  # fmt: skip
         yield "torchtitan", {**keys, "ranks": 2}
     yield from configurations_of_models()
+    yield from configurations_of_replicas()
 
 
 def configurations_of_models():
@@ -104,17 +111,46 @@ def configurations_of_models():
         yield "torchtitan", {**LLAMA3_1B, **TITAN, **FLOAT8, **keys, "ranks": 2}
 
 
+def configurations_of_replicas():
+    """DistributedDataParallel, selective recomputation, form gemma and replicas of shards, none of which was measured on
+    a GPU before lib/harness/eager had them."""
+    small_gemma = {"model.form": "gemma", "model.head_dim": 128, "model.head": "tied"}
+    for program, keys in [
+        ("worker", {}), ("worker", WIDE), ("torchtitan", {**DEEP, **TWO_PASSES}), ("worker", {**WIDE, **F32, **FULL}),
+        ("torchtitan", LLAMA3_1B), ("torchtitan", {**QWEN3_600M, **TWO_PASSES}),
+        ("worker", {**GPT2_MEDIUM, "model.batch": 4}), ("worker", {**MISTRAL_6_LAYERS, "model.layers": 2}),
+        ("torchtitan", GEMMA_2B_6_LAYERS),
+    ]:  # fmt: skip
+        yield program, {**keys, **DDP}
+    for program, keys in [
+        ("worker", SELECTIVE), ("torchtitan", {**LLAMA3_1B, **SELECTIVE}), ("torchtitan", {**LLAMA3_1B, **ALTERNATE}),
+        ("worker", {**QWEN2_500M, **SELECTIVE}), ("worker", {**GPT2_MEDIUM, **ALTERNATE, "model.batch": 4}),
+        ("torchtitan", {**MISTRAL_6_LAYERS, **ALTERNATE}), ("torchtitan", {**QWEN3_600M, **SELECTIVE}),
+        ("worker", small_gemma), ("torchtitan", {**small_gemma, **FULL}), ("torchtitan", GEMMA_2B_6_LAYERS),
+        ("worker", GEMMA_2B_6_LAYERS), ("torchtitan", {**GEMMA_2B_6_LAYERS, **SELECTIVE}),
+    ]:  # fmt: skip
+        yield program, keys
+    for program, keys in [
+        ("torchtitan", {**MISTRAL_6_LAYERS, **SELECTIVE}), ("torchtitan", {**LLAMA3_1B, **ALTERNATE}),
+        ("torchtitan", {**DEEP, **ALTERNATE, **TWO_PASSES}), ("worker", {**DEEP, **SELECTIVE}),
+        ("torchtitan", GEMMA_2B_6_LAYERS), ("worker", {**small_gemma, **FULL}), ("torchtitan", {**WIDE, "mesh": "2x1"}),
+        ("torchtitan", {**DEEP, "mesh": "2x1", **TWO_PASSES}), ("worker", {**DEEP, "mesh": "2x1"}),
+    ]:  # fmt: skip
+        yield program, {**keys, **TITAN, "ranks": 2}
+
+
 def measure(program, keys, rank, folder):
     torch.cuda.set_device(rank)
     torch.manual_seed(1)
     cell = cells.Cell("after", {**DEFAULTS, **SMALL, **keys, "device": "cuda"}, ["memory"], 0)
     mesh = None
-    if cell.sharded:
+    if cell.has_ranks:
         torch.distributed.init_process_group(
             "nccl", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=cell["ranks"],
             device_id=torch.device("cuda", rank),
         )  # fmt: skip
-        mesh = init_device_mesh("cuda", (cell["ranks"],))
+    if cell.sharded:
+        mesh = sharding.make_mesh(cell, "cuda")
     figures = train(cell, program, mesh, ledger.GpuLedger(), f"cuda:{rank}")
     return {**figures, "reserved": torch.cuda.max_memory_reserved()}
 
