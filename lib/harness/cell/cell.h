@@ -176,6 +176,7 @@ struct TrainingConfig {
   Word<Data> data = Data::kNormal;
   std::string corpus;                   ///< a file; empty: the King James Bible (data/corpus.h)
   Word<Tokens> tokens = Tokens::kByte;  ///< character: those that occur in the corpus
+  std::int64_t loss_chunks = 1;         ///< parts of the tokens whose logits follow one another, in PyTorch
   Word<Loss> loss = Loss::kSum;  ///< sum of outputs, mse against a seeded target, or a language model's cross_entropy
   Word<ParamDType> param_dtype = ParamDType::kBF16;
   std::string recipe = "bf16";        ///< a row of the recipe table

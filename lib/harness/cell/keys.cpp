@@ -365,6 +365,12 @@ std::vector<Key> make_keys() {
           "training.loss",
           "sum of outputs, distance to a seeded target, or cross-entropy of the next token, which needs a vocabulary",
           kTraining<&T::loss>),
+      integer_key(
+          "training.loss_chunks", {1, 4096},
+          "parts of a micro-batch's tokens whose logits are computed one after the other, each with its loss and "
+          "its backward through the head, so that one part's logits are held (torchtitan's ChunkedLossWrapper, "
+          "there 8); it divides the tokens; of `subject: torch`",
+          kTraining<&T::loss_chunks>),
       choice("training.param_dtype", "type of the parameters", kTraining<&T::param_dtype>),
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
       integer_key(

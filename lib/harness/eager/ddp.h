@@ -19,7 +19,7 @@ class Buckets {
   /// Begins the forward of a micro-batch. The constructor of DistributedDataParallel makes one bucket for all
   /// gradients. The first forward after the first step makes others in its place: at least 1 MiB, then at least 25 MiB
   /// each. NCCL's process group holds what it has reduced until a later collective finds that its watchdog, a thread
-  /// that looks every 100 ms, has seen the end (ProcessGroupNCCL::workEnqueue). If the GPU is behind, this is the first
+  /// that polls every 100 ms, has seen the end (ProcessGroupNCCL::workEnqueue). If the GPU is behind, this is the first
   /// reduction of the second step, and until then both sets of buckets are there.
   void before_forward(bool is_after_first_step);
   /// A bucket's gradients are there, so its reduction begins.

@@ -103,14 +103,44 @@ void Group::before_backward(Group* next) {
 void Group::after_backward() {
   if (!numbers_.sharded || parameters_.empty()) return;
   reshard();
+  std::vector<Parameter*> with_gradients;
+  for (Parameter* parameter : parameters_)
+    if (parameter->gradient != 0) with_gradients.push_back(parameter);
+  reduce(with_gradients, gradients_);
+}
+
+void Group::add_part(Parameter& parameter) {
+  if (!numbers_.sharded || numbers_.reduced == numbers_.element) return;
+  Block converted = heap_.allocate(parameter.elements() * numbers_.reduced, Owner::kGradients);
+  heap_.free(parameter.gradient);
+  if (added_up_ == 0) std::swap(added_up_, converted);
+  heap_.free(converted);
+}
+
+void Group::end_parts(Parameter& parameter, bool reduces) {
+  if (added_up_ != 0) {
+    parameter.gradient = std::exchange(added_up_, 0);
+    parameter.is_gradient_wide = true;
+  }
+  if (reduces) reduce({&parameter}, gradients_of_parts_);
+}
+
+void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>& sum) {
   heap_.free(shared_.reduced);
-  const Bytes elements = sharded_elements();
+  Bytes elements = 0, narrow = 0;
+  for (const Parameter* parameter : parameters) {
+    elements += shard_of(*parameter);
+    if (!parameter->is_gradient_wide) narrow += shard_of(*parameter);
+  }
   shared_.reduced = heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions);
   // A host copies gradients to the type of the reduction before it packs them; CUDA's kernel does both at once.
   const bool converts = numbers_.on_host() && numbers_.reduced != numbers_.element;
-  Block converted = converts ? heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions) : 0;
+  Block converted = converts ? heap_.allocate(numbers_.shards * narrow * numbers_.reduced, Owner::kReductions) : 0;
   heap_.free(converted);
-  for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
+  for (Parameter* parameter : parameters) {
+    heap_.free(parameter->gradient);
+    parameter->is_gradient_wide = false;
+  }
   Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients, Stream::kReductions);
   const auto drop = [&](Block block) {
     if (numbers_.replicas > 1)
@@ -123,8 +153,8 @@ void Group::after_backward() {
     drop(output);
     output = cast;
   }
-  if (gradients_.empty())
-    gradients_.push_back(output);
+  if (sum.empty())
+    sum.push_back(output);
   else if (numbers_.reduced != numbers_.stored)
     heap_.free(output);  // added to the gradients of earlier micro-batches
   else
@@ -136,8 +166,10 @@ bool Group::has_gradients() const {
 }
 
 void Group::drop_gradients() {
-  for (Block& gradient : gradients_) heap_.free(gradient);
-  gradients_.clear();
+  for (std::vector<Block>* sum : {&gradients_, &gradients_of_parts_}) {
+    for (Block& gradient : *sum) heap_.free(gradient);
+    sum->clear();
+  }
   for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
 }
 

@@ -31,6 +31,12 @@ class Group {
   /// `next`: the group whose backward follows, which is prefetched; or nullptr.
   void before_backward(Group* next);
   void after_backward();
+  /// A part of the loss has made the gradient of `parameter`, one of this group. FSDP2 adds up the parts in the type of
+  /// the reduction.
+  void add_part(Parameter& parameter);
+  /// All parts are added up. `reduces`: the sum is reduced now, and after_backward() reduces the other gradients.
+  void end_parts(Parameter& parameter, bool reduces);
+  void reshard();
 
   /// Elements that a rank holds of each parameter, with padding.
   std::vector<Bytes> shard_elements() const;
@@ -40,7 +46,8 @@ class Group {
 
  private:
   void copy_out(bool in_forward);
-  void reshard();
+  /// Reduces the gradients of `parameters`. `sum` is what earlier micro-batches have reduced of them.
+  void reduce(const std::vector<Parameter*>& parameters, std::vector<Block>& sum);
   Bytes shard_of(const Parameter& parameter) const;
   /// What a rank sends of a parameter.
   Bytes gathered_bytes(const Parameter& parameter) const;
@@ -52,6 +59,8 @@ class Group {
   bool reshards_, is_unsharded_ = false, is_pending_ = false;
   Block gathering_ = 0;  ///< output of this group's all-gather, until it is copied out
   std::vector<Block> shards_, gradients_;
+  std::vector<Block> gradients_of_parts_;  ///< the gradient that a loss in parts has reduced
+  Block added_up_ = 0;                     ///< the sum over parts so far, in the type of the reduction
 };
 
 }  // namespace fp8lab::eager

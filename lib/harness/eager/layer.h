@@ -14,8 +14,9 @@ struct Parameter {
   Block value = 0;     ///< what layers compute with; without FSDP2 the parameter itself
   Block gradient = 0;  ///< all rows, from its product until it is reduced, or until the step ends
 
-  Block added = 0;         ///< what an operation adds to a gradient that is there, until the operation ends
-  bool is_float8 = false;  ///< FSDP2 gathers it in eight bits
+  Block added = 0;                ///< what an operation adds to a gradient that is there, until the operation ends
+  bool is_float8 = false;         ///< FSDP2 gathers it in eight bits
+  bool is_gradient_wide = false;  ///< its gradient has the type of the reduction already
 
   Bytes elements() const { return rows * columns; }
 };

@@ -42,6 +42,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   const bool mixed = in_titan() && sharded && training.master_weights == Master::kF32;
   stored = mixed ? 4 : element;
   reduced = cell.reduce_dtype ? (*cell.reduce_dtype == ReduceDType::kF32 ? 4 : 2) : stored;
+  loss_chunks = training.loss_chunks;
   norm_vectors = !gated && bias ? 2 : 1;
 }
 

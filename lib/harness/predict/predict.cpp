@@ -12,7 +12,9 @@ using namespace closed_form;
 namespace {
 
 /// True if the closed forms of PyTorch cover the model's layers.
-bool has_torch_layers(const ModelConfig& model) { return !routes_tokens(model) && !has_latents(model); }
+bool has_torch_terms(const CellConfig& cell) {
+  return !routes_tokens(cell.model) && !has_latents(cell.model) && cell.training.loss_chunks == 1;
+}
 
 /// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients.
 bool moves_as_torch(const CellConfig& config, const CellNumbers& cell) {
@@ -32,8 +34,7 @@ std::map<std::string, double> predict_replicas(const CellConfig& config, Arm arm
 
 /// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
-  if (config.subject != "torch" || !has_torch_layers(config.model) ||
-      (arm != Arm::kBf16 && config.training.recipe != "bf16"))
+  if (config.subject != "torch" || !has_torch_terms(config) || (arm != Arm::kBf16 && config.training.recipe != "bf16"))
     return {};
   config.training.recipe = "bf16";
   config.training.quantized_weights = false;
@@ -75,7 +76,7 @@ Estimate estimate(const CellConfig& config, Arm arm) {
 }
 
 Estimate torch_at_least(const CellConfig& config, Arm arm) {
-  if (!has_torch_layers(config.model)) return {};
+  if (!has_torch_terms(config)) return {};
   return estimate_in(Runtime::kTorch, config, arm);
 }
 

@@ -147,6 +147,11 @@ Broken broken_language_rule(const CellConfig& cell) {
                         "stress values are activations, but a model with a vocabulary reads tokens; "
                         "remove one of the two"};
     const double tokens = static_cast<double>(m.seq) * static_cast<double>(m.batch);
+    if (const std::int64_t chunks = cell.training.loss_chunks; (m.seq % chunks) * (m.batch % chunks) % chunks != 0)
+      return BrokenRule{"training.loss_chunks",
+                        fmt::format("{} parts of equal size cannot have {} tokens between them; write a divisor of "
+                                    "`seq` x `batch`",
+                                    chunks, tokens)};
     if (static_cast<double>(m.vocabulary) * (tokens + static_cast<double>(m.hidden)) > kMostElements)
       return BrokenRule{"model.vocabulary", fmt::format("logits of {} tokens x vocabulary {} are above 2^52 elements",
                                                         tokens, m.vocabulary)};

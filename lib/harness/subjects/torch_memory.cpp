@@ -74,7 +74,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 13> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 14> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -85,6 +85,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.head",
                                                              "model.positions",
                                                              "training.checkpoint_every",
+                                                             "training.loss_chunks",
                                                              "training.tokens",
                                                              "training.corpus"};
   return std::ranges::find(kCovered, key.path) != kCovered.end();
@@ -121,6 +122,10 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
     out.emplace_back("model.vocabulary: 0; a torchtitan program is a language model");
   if (has_vocabulary != (cell.training.loss == Loss::kCrossEntropy))
     out.emplace_back("training.loss: figures cover cross_entropy of a vocabulary, and sum or mse of layers");
+  if (cell.training.loss_chunks > 1 && is_replicated(cell))
+    out.emplace_back(
+        "training.loss_chunks: DistributedDataParallel reduces a gradient when backward makes it, and of the head each "
+        "part of the loss makes one; write `sharding: fsdp`");
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");

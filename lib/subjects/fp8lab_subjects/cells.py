@@ -126,6 +126,11 @@ class Cell:
         return self.get("model.vocabulary", 0)
 
     @property
+    def loss_chunks(self):
+        """Parts of the tokens whose logits are computed one after the other."""
+        return self.get("training.loss_chunks", 1)
+
+    @property
     def learned_positions(self):
         return self.get("model.positions", "learned" if self.gpt else "none") == "learned"
 

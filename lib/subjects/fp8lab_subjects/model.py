@@ -173,7 +173,11 @@ class Model(nn.Module):
             x = recomputation.call(self.cell, number, layer, x)
         if self.embedding is None:
             return x
-        return F.linear(self.norm(x), (self.embedding if self.head is None else self.head).weight)
+        hidden = self.norm(x)
+        return hidden if self.cell.loss_chunks > 1 else self.logits_of(hidden)
+
+    def logits_of(self, hidden):
+        return F.linear(hidden, (self.embedding if self.head is None else self.head).weight)
 
 
 def dtype_of(cell):

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from . import data, philox, resuming, sharding
+from . import chunked_loss, data, philox, resuming, sharding
 
 
 class BehindAnEmbedding(torch.autograd.Function):
@@ -125,6 +125,10 @@ class Run:
     def forward(self):
         """Makes the loss. Nothing but its graph holds the output, unless an instrument reads that."""
         output = self.subject.forward(self.called, BehindAnEmbedding.apply(self.x, self.asking))
+        if self.cell.loss_chunks > 1:
+            head, parts = self.model.logits_of, self.cell.loss_chunks
+            self.loss = chunked_loss.cross_entropy(head, output, self.target, parts, self.share)
+            return
         self.loss = self.loss_of(output)
         self.output = output if self.reads_values else None
 

@@ -167,7 +167,10 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         cell.config.training.quantized_weights = quantized;
         cell.config.ranks = ranks;
         cell.config.gather_ahead = base.gather_ahead && is_sharded(cell.config);
+        // Under --as the library reads the keys.
+        cell.config.subject = request.as.empty() ? base.subject : request.as.substr(0, request.as.find('@'));
         const std::vector<std::optional<Unread>> unread = drop_unread(set, cell.config, vocabulary);
+        cell.config.subject = base.subject;
         for (std::size_t i = 0; i < set.size(); ++i) (unread[i] ? why : read)[set[i]] = unread[i];
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", base.scenario, ranks, recipe, quantized);

@@ -24,7 +24,7 @@ class TorchaoSubject(TorchSubject):
 
     def sharded(self, built):
         if self.device.type == "cpu":
-            from .. import byte_gather
+            from . import byte_gather
 
             byte_gather.install(built)
 

@@ -83,6 +83,7 @@ def configurations():
         yield "torchtitan", {**keys, "ranks": 2}
     yield from configurations_of_models()
     yield from configurations_of_replicas()
+    yield from configurations_of_chunked_losses()
 
 
 def configurations_of_models():
@@ -137,6 +138,16 @@ def configurations_of_replicas():
         ("torchtitan", {**DEEP, "mesh": "2x1", **TWO_PASSES}), ("worker", {**DEEP, "mesh": "2x1"}),
     ]:  # fmt: skip
         yield program, {**keys, **TITAN, "ranks": 2}
+
+
+def configurations_of_chunked_losses():
+    for program, keys in [
+        ("worker", WIDE), ("torchtitan", MISTRAL_6_LAYERS), ("torchtitan", LLAMA3_1B),
+        ("torchtitan", {**QWEN3_600M, **TWO_PASSES}), ("torchtitan", {**GEMMA_2B_6_LAYERS, **FULL}),
+        ("torchtitan", {**MISTRAL_6_LAYERS, **TITAN, "ranks": 2}), ("torchtitan", {**DEEP, **TITAN, **TWO_PASSES, "ranks": 2}),
+        ("torchtitan", {**LLAMA3_1B, **TITAN, **ALTERNATE, "ranks": 2}),
+    ]:  # fmt: skip
+        yield program, {**keys, "training.loss_chunks": 8}
 
 
 def measure(program, keys, rank, folder):

@@ -94,7 +94,11 @@ class Model(nn.Module):
             x = x + self.positions.weight
         for number, layer in enumerate(self.layers, 1):
             x = recomputation.call(self.cell, number, layer, x, self.table)
-        return self.head(self.norm(x)).flatten(0, 1)
+        normed = self.norm(x)
+        return normed.flatten(0, 1) if self.cell.loss_chunks > 1 else self.head(normed).flatten(0, 1)
+
+    def logits_of(self, hidden):
+        return self.head(hidden)
 
 
 def has_own_groups(cell):

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
-from .. import cells, ledger, model, optimizers, ranks, sharding, training
+from .. import cells, chunked_loss, ledger, model, optimizers, ranks, sharding, training
 from ..versions import version_of
 from . import published_model
 
@@ -108,6 +108,7 @@ def configurations():
     yield from configurations_of_recomputation()
     yield from configurations_of_selection()
     yield from configurations_of_replicas()
+    yield from configurations_of_chunked_losses()
 
 
 def configurations_of_layers():
@@ -155,6 +156,29 @@ def configurations_of_selection():
                 yield "host", program, {**chosen, **keys}
                 yield "cuda_shapes", program, {**chosen, **keys}
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, **chosen, "ranks": 8}
+
+
+def configurations_of_chunked_losses():
+    """Logits of a part of the tokens after the other."""
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
+    second = {"training.checkpoint": "full", "training.checkpoint_every": 2}
+    for parts in (4, 7):
+        chunks = {"training.loss_chunks": parts}
+        for program in ("worker", "torchtitan"):
+            for keys in [
+                {}, {"training.micro_batches": 2, "model.seq": 112}, {**ODD, **in_f32, "model.seq": 84, **second},
+                {"model.form": "gpt", "model.kv_heads": 6}, {"ranks": 2, "reduce_dtype": "f32"},
+                {"ranks": 2, "training.micro_batches": 2, "model.batch": 2}, {"ranks": 2, **TITAN, "model.seq": 168},
+                {"ranks": 2, **TITAN, "training.micro_batches": 2, "training.checkpoint": "selective"},
+                {"ranks": 4, "mesh": "2x2", **TITAN},
+            ]:  # fmt: skip
+                yield "host", program, {**chunks, **keys}
+                yield "cuda_shapes", program, {**chunks, **keys}
+    eight = {"training.loss_chunks": 8, **TITAN, "ranks": 8}
+    for keys in [{}, {"training.checkpoint": "selective_alternate"}, {"ranks": 64}]:
+        yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **eight, **keys}
+    for keys in [{}, {"training.quantized_weights": True}]:
+        yield "cuda_shapes", "torchtitan", {"training.recipe": "current", **eight, "model.seq": 112, **keys}
 
 
 def configurations_of_replicas():
@@ -380,7 +404,12 @@ def make_inputs(cell, device):
     return x, target if has_target else None
 
 
-def loss_of(cell, output, target):
+def loss_of(cell, built, output, target):
+    """`output` are logits, or what the head reads if the loss computes them in parts."""
+    if cell.loss_chunks > 1:
+        has_group = isinstance(built, published_model.Model) and published_model.has_own_groups(cell)
+        head = built.head if has_group else built.logits_of
+        return chunked_loss.cross_entropy(head, output, target, cell.loss_chunks, 1 / cell["training.micro_batches"])
     if cell.vocabulary:
         return F.cross_entropy(output.float(), target)
     return output.sum() if target is None else F.mse_loss(output, target)
@@ -428,7 +457,7 @@ def train(cell, program, mesh, counts, device="cpu"):
                 counts.reset_peak()
                 with sharding.passing(called, number == cell["training.micro_batches"]):
                     given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
-                    loss = loss_of(cell, called(given), target)
+                    loss = loss_of(cell, built, called(given), target)
                     figures["end_of_forward"] = counts.allocated()
                     peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
                     counts.reset_peak()

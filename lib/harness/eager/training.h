@@ -1,0 +1,79 @@
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "harness/eager/ddp.h"
+#include "harness/eager/fsdp2.h"
+#include "harness/eager/program.h"
+
+namespace fp8lab::eager {
+
+inline constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  ///< each handle has one, on Hopper and Blackwell
+
+/// A program that trains: its setup, its optimizer and its steps (program.cpp), the passes of a micro-batch
+/// (passes.cpp), and its loss (loss.cpp).
+class Training {
+ public:
+  Training(const CellConfig& cell, Program program, Operators operators);
+
+  Memory run();
+
+ private:
+  bool has_embedding() const { return n_.vocabulary > 0; }
+  /// The last norm and the head are a group of FSDP2.
+  bool has_group_of_head() const { return n_.sharded && first_ != nullptr; }
+  void make_groups();
+  std::vector<Bytes> gradients_in_backward() const;
+  /// Elements that this rank holds of each parameter.
+  std::vector<Bytes> elements() const;
+  /// A tensor of `bytes` an element for each parameter.
+  std::vector<Block> list_of(Bytes bytes, Owner owner);
+  void free_list(std::vector<Block>& list);
+  void make_optimizer_state();
+  void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);
+  void forward();
+  void backward();
+  void loss_forward(Block output);
+  Block loss_backward();
+  /// Cross-entropy of the logits of `tokens` tokens: what its backward needs, and its backward.
+  Block cross_entropy(Bytes tokens);
+  Block cross_entropy_backward(Bytes tokens, Block log_probabilities);
+  /// Head, loss and their backward for one part of the tokens after the other, which frees the last norm's output.
+  /// Returns the gradient of that output.
+  Block chunked_loss();
+  Block norm_backward(Block of_normed);
+  Block head_backward(Block of_logits);
+  void embedding_backward(Block gradient);
+  void update();
+  /// The group whose backward follows the backward of `layer`, in the order in which forward ended.
+  Group* before(Bytes layer);
+  void add_gradient(Parameter& parameter);
+  void mark(const char* name) { memory_.figures[name] = heap_.live(); }
+
+  const CellConfig& cell_;
+  const Numbers n_;
+  Heap heap_;
+  Communication shared_;
+  std::deque<Layer> layers_;
+  Parameter embedding_, head_, positions_;
+  std::vector<Parameter> norm_;
+  /// Groups of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has
+  /// all of them, in `last_`. A tied head is in the embedding's group.
+  std::deque<Group> groups_;  ///< the groups of the layers
+  std::deque<Group> ends_;
+  Group* first_ = nullptr;
+  Group* last_ = nullptr;
+  std::optional<Buckets> buckets_;  ///< under DistributedDataParallel
+  bool reduces_ = false;            ///< the last micro-batch of a step is in backward, which fills them
+
+  Block tokens_ = 0, targets_ = 0, stream_ = 0, normed_ = 0, log_probabilities_ = 0, loss_ = 0, output_ = 0,
+        weights_of_loss_ = 0, of_normed_ = 0;
+  SavedNorm saved_;  ///< tensors of the last norm
+  std::vector<Block> state_, masters_;
+  bool has_backward_workspace_ = false;  ///< autograd's thread has a cuBLAS handle, and a workspace, of its own
+  Memory memory_;
+};
+
+}  // namespace fp8lab::eager
