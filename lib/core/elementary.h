@@ -149,15 +149,19 @@ F8_HOST_DEVICE inline float gelu_gate(float x) {
   return detail::sigmoid_of_number(
       x * detail::fused(x * x, detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi));
 }
-/// The derivative of gelu.
-F8_HOST_DEVICE inline float gelu_slope(float x) {
+/// gelu(x) / x, and the derivative of gelu.
+struct GeluSlope {
+  float gate, slope;
+};
+F8_HOST_DEVICE inline GeluSlope gelu_with_slope(float x) {
   // Beyond 12 the gate is exactly 0 or 1, and x^2 could overflow.
   const float t = detail::at_most(detail::at_least(x, -12.0f), 12.0f);
   const float gate = gelu_gate(t), bend = t * gate * (1.0f - gate);
-  return detail::fused(
-      bend, detail::fused(t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi),
-      gate);
+  const float slope_of_argument = detail::fused(
+      t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi);
+  return {gate, detail::fused(bend, slope_of_argument, gate)};
 }
+F8_HOST_DEVICE inline float gelu_slope(float x) { return gelu_with_slope(x).slope; }
 
 /// Derivatives by gate and up, times grad_y.
 struct GatedGradient {
@@ -179,7 +183,8 @@ struct Swiglu {
 struct Geglu {
   F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * gelu_gate(gate)); }
   F8_HOST_DEVICE static GatedGradient gradient(float gate, float up, float grad_y) {
-    return {.gate = grad_y * up * gelu_slope(gate), .up = grad_y * (gate * gelu_gate(gate))};
+    const GeluSlope of_gate = gelu_with_slope(gate);
+    return {.gate = grad_y * up * of_gate.slope, .up = grad_y * (gate * of_gate.gate)};
   }
 };
 
