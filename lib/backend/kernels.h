@@ -212,10 +212,20 @@ struct NormBackwardArgs {
 
 enum class ActivationKind { kGelu, kSwiglu, kGeglu };
 
+struct Activation {
+  Activation(ActivationKind of, float with_limit = 0.0f) : kind(of), limit(with_limit) {}
+
+  ActivationKind kind;
+  float limit;  ///< ActivationForwardArgs::limit
+};
+
 /// GELU (tanh form): y = gelu(x), same shape. SwiGLU: x is [rows, 2n] = (gate | up), y = silu(gate) * up is [rows, n];
 /// GeGLU: the same with y = gelu(gate) * up.
 struct ActivationForwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
+  /// Above 0, only with kSwiglu and not on cuda: clamped SwiGLU. With g = min(gate, limit) and u = up clamped to
+  /// [-limit, limit], y = g * sigmoid(1.702 g) * (u + 1). In backward a clamped value has the derivative 0.
+  float limit = 0.0f;
   MatrixView x;
   MatrixView y;
   float* amax = nullptr;  ///< if given, becomes max |y| of y as stored, like a fresh AmaxArgs
@@ -223,6 +233,7 @@ struct ActivationForwardArgs {
 
 struct ActivationBackwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
+  float limit = 0.0f;
   MatrixView grad_y;
   MatrixView x;
   MatrixView grad_x;
@@ -316,6 +327,9 @@ struct AttentionForwardArgs {
   MatrixView o;    ///< O before any cast
   MatrixView lse;  ///< f32 [batch * heads, seq]: natural log of the row's sum of exponentials, maximum included
   AttentionRole s;
+  /// [1, heads] or absent (data null), which cuda requires: the sink of each head, a logit that joins the sum of
+  /// exponentials of every query, and so `lse`. It has no entry in P: rows of P add up to less than 1.
+  MatrixView sinks = {};
   /// How O will be cast next, if the caller has the scale already. A kernel may then return the values of O's eight
   /// bits, whose cast gives those bits again. Only the kernel then has O's own amax: it raises `amax`, if given, to
   /// the amax of O before any rounding, and sets *o_measured, so that the later cast raises nothing. A kernel that
@@ -340,6 +354,8 @@ struct AttentionBackwardArgs {
   MatrixView grad_v;
   AttentionRole s;
   AttentionRole grad_p;
+  MatrixView sinks = {};       ///< forward's
+  MatrixView grad_sinks = {};  ///< [1, heads]: minus the sum over queries of exp(sink - lse) * rowsum(dO * O)
   /// How the gradients will be cast next, all three under one scale, if the caller has it. A kernel may then return
   /// the values of their eight bits, with `amax` raised to the largest of their own amaxes and *grad_measured set, as
   /// forward does for O.

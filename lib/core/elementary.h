@@ -179,6 +179,25 @@ struct Swiglu {
   }
 };
 
+/// g * sigmoid(1.702 g) * (u + 1) with g = min(gate, limit) and u = up clamped to [-limit, limit] (GPT-OSS). A clamped
+/// value has the derivative 0; a NaN is no clamped value.
+struct ClampedSwiglu {
+  static constexpr float kSlope = 1.702f;
+  float limit;
+
+  F8_HOST_DEVICE float value(float gate, float up) const {
+    const float g = gate_of(gate);
+    return (up_of(up) + 1.0f) * (g * detail::sigmoid_of_number(kSlope * g));
+  }
+  F8_HOST_DEVICE GatedGradient gradient(float gate, float up, float grad_y) const {
+    const float g = gate_of(gate), s = detail::sigmoid_of_number(kSlope * g), swish = g * s;
+    const float of_gate = grad_y * (up_of(up) + 1.0f) * detail::fused(kSlope * swish, 1.0f - s, s);
+    return {.gate = gate > limit ? 0.0f : of_gate, .up = up > limit || up < -limit ? 0.0f : grad_y * swish};
+  }
+  F8_HOST_DEVICE float gate_of(float gate) const { return gate > limit ? limit : gate; }
+  F8_HOST_DEVICE float up_of(float up) const { return up > limit ? limit : up < -limit ? -limit : up; }
+};
+
 /// gelu(gate) * up.
 struct Geglu {
   F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * gelu_gate(gate)); }

@@ -63,9 +63,11 @@ void initialize(Runtime& runtime, Parameter& parameter, std::string_view full_na
   }
 }
 
-std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init) {
+std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init,
+                                          RowPart part) {
   auto parameter = declare(build, name, shape, init);
-  if (!build.deferred_init) initialize(build.runtime, *parameter, name, 0);
+  parameter->part = part;
+  if (!build.deferred_init) initialize(build.runtime, *parameter, name, part.part * shape[0]);
   return parameter;
 }
 

@@ -37,10 +37,12 @@ struct Build {
   float residual_deviation = 0.02f;  ///< the same for matrices whose product is added to the residual stream
 };
 
-/// Makes a parameter and lists it in the registry. It has its initial values unless initialisation is deferred.
-std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init);
+/// Makes a parameter and lists it in the registry. It has its initial values unless initialisation is deferred. `part`:
+/// the part of the parameter of all ranks that `shape` is.
+std::unique_ptr<Parameter> make_parameter(Build& build, const std::string& name, const Shape& shape, Init init,
+                                          RowPart part = {});
 /// Makes the weight of a matrix product, quantized by `quantizer` if the build has eight-bit weights. `deviation` is
-/// the standard deviation of its initial values. `part`: the part of the weight of all ranks that `shape` is.
+/// the standard deviation of its initial values. `part` is as in make_parameter().
 std::unique_ptr<Parameter> make_weight(Build& build, const std::string& name, const Shape& shape,
                                        const Quantizer& quantizer, float deviation, RowPart part = {});
 

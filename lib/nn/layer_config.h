@@ -40,8 +40,10 @@ struct LayerConfig {
   std::int64_t columns_of_value = 0;  ///< with latents: columns of a head of V; 0: head_dim()
   bool qkv_bias_alone = false;        ///< the product that makes Q, K and V has a bias though the form has none
   std::int64_t window = 0;            ///< tokens that a query sees, its own and those before it; 0: all of them
+  bool attention_sinks = false;       ///< each head has a learned logit, AttentionForwardArgs::sinks
   bool qk_norm = false;               ///< RMSNorm of every head of Q and K, before the rotary embedding
   std::int64_t ffn = 0;               ///< inner width of the MLP, or of each expert in a mixture
+  float swiglu_limit = 0.0f;          ///< Activation::limit
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   bool fp8_attention = false;          ///< if the recipe has formats for attention
@@ -76,6 +78,7 @@ struct LayerConfig {
   std::int64_t qkv_columns() const { return (heads + kv_heads) * key_dim() + kv_heads * value_dim(); }
   /// Columns of what attention makes.
   std::int64_t attended_columns() const { return heads * value_dim(); }
+  Activation activation() const { return {form.activation, swiglu_limit}; }
   /// Columns of the activation's input: gate and up for a gated activation.
   std::int64_t activation_inputs() const { return inputs_for(ffn); }
   /// Inner width of the shared experts, which are one MLP.

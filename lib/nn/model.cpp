@@ -35,6 +35,7 @@ class CheckpointedLayer final : public Module {
 
 LayerConfig ModelOptions::config_of(std::int64_t index) const {
   LayerConfig out = config;
+  if (index % window_every != 0) out.window = 0;
   if (index >= dense_layers) return out;
   out.top_k = 0;
   out.ffn = dense_ffn;

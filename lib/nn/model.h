@@ -18,6 +18,8 @@ struct ModelOptions {
   std::string_view layer = "transformer_layer";  ///< a row of the layer table
   std::int64_t layers = 1;
   LayerConfig config;
+  /// 2: every second layer has the window of `config`, beginning with the first; the others see all earlier tokens.
+  std::int64_t window_every = 1;
   /// Layers at the start that have one MLP, of inner width `dense_ffn`, instead of the mixture of experts of `config`.
   std::int64_t dense_layers = 0;
   std::int64_t dense_ffn = 0;
@@ -55,7 +57,7 @@ struct ModelOptions {
 class TokenEmbedding;
 class LanguageHead;
 
-/// A chain of layers that are equal except for the recipe and the MLP, between the embedding and the head of a language
+/// A chain of layers that are equal except for the recipe, the MLP and the window, between the embedding and the head of a language
 /// model if it has a vocabulary. These two have the parameters of the model's root; their types are never eight bits.
 /// Keeps a copy of its recipe.
 class Model {

@@ -23,9 +23,11 @@ constexpr KindRow kKinds[] = {
     {ActivationKind::kGeglu, "geglu", 2},
 };
 
-const KindRow& row_of(ActivationKind kind) {
+const KindRow& row_of(const Activation& activation) {
+  if (!(activation.limit >= 0.0f) || (activation.limit > 0.0f && activation.kind != ActivationKind::kSwiglu))
+    fail(fmt::format("activation: limit is {}; it must be 0, or positive for swiglu", activation.limit));
   for (const KindRow& row : kKinds)
-    if (row.kind == kind) return row;
+    if (row.kind == activation.kind) return row;
   fail("activation: a kind without a row in its table");
 }
 
@@ -41,28 +43,28 @@ TensorSpec infer_output(const KindRow& kind, std::string_view op, const Tensor& 
 
 }  // namespace
 
-Tensor activation_forward(Device& device, ActivationKind kind, const Tensor& x, HolderId holder, const Tensor& amax) {
+Tensor activation_forward(Device& device, const Activation& activation, const Tensor& x, HolderId holder, const Tensor& amax) {
   constexpr std::string_view kOp = "activation_forward";
   float* const place = amax_place(kOp, amax);
-  const Tensor y = device.allocate(infer_output(row_of(kind), kOp, x), holder);
+  const Tensor y = device.allocate(infer_output(row_of(activation), kOp, x), holder);
   device.launch(&KernelTable::activation_forward,
-                ActivationForwardArgs{.kind = kind, .x = x.view(), .y = y.view(), .amax = place});
+                ActivationForwardArgs{.kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = y.view(), .amax = place});
   return y;
 }
 
-QuantizedTensor activation_quantize(Device& device, ActivationKind kind, const Tensor& x, const Quantizer& quantizer) {
+QuantizedTensor activation_quantize(Device& device, const Activation& activation, const Tensor& x, const Quantizer& quantizer) {
   constexpr std::string_view kOp = "activation_quantize";
-  PreparedCast cast = prepare_unstored_cast(device, kOp, infer_output(row_of(kind), kOp, x), quantizer);
+  PreparedCast cast = prepare_unstored_cast(device, kOp, infer_output(row_of(activation), kOp, x), quantizer);
   device.launch(
       &KernelTable::activation_quantize,
-      ActivationQuantizeArgs{.activation = {.kind = kind, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
+      ActivationQuantizeArgs{.activation = {.kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
   return std::move(cast.result);
 }
 
-Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& grad_y, const Tensor& x, HolderId holder,
+Tensor activation_backward(Device& device, const Activation& activation, const Tensor& grad_y, const Tensor& x, HolderId holder,
                            const Tensor& amax) {
   constexpr std::string_view kOp = "activation_backward";
-  const TensorSpec y = infer_output(row_of(kind), kOp, x);
+  const TensorSpec y = infer_output(row_of(activation), kOp, x);
   check_real(kOp, {"grad_y", grad_y});
   if (!(grad_y.shape() == y.shape))
     fail(fmt::format("{}: {} and {}; grad_y must be {}", kOp, describe({"grad_y", grad_y}), describe({"x", x}),
@@ -71,7 +73,7 @@ Tensor activation_backward(Device& device, ActivationKind kind, const Tensor& gr
   const Tensor grad_x = device.allocate(x.spec(), holder);
   device.launch(&KernelTable::activation_backward,
                 ActivationBackwardArgs{
-                    .kind = kind, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view(), .amax = place});
+                    .kind = activation.kind, .limit = activation.limit, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view(), .amax = place});
   return grad_x;
 }
 

@@ -100,6 +100,12 @@ void check_gradient(std::string_view op, const NamedTensor& gradient, const Atte
   check_extent(op, gradient.name, gradient.tensor.view(), shape, columns);
 }
 
+void check_sinks(std::string_view op, const NamedTensor& sinks, const AttentionShape& shape) {
+  if (!sinks.tensor) return;
+  check_real(op, sinks);
+  check_numel(op, sinks, shape.heads, "one for each head");
+}
+
 std::int64_t query_columns(const LatentHeads& of) { return of.heads * (of.head_dim + of.rope_dim); }
 std::int64_t key_value_columns(const LatentHeads& of) { return of.heads * (of.head_dim + of.value_dim); }
 std::int64_t packed_columns(const LatentHeads& of) { return 2 * query_columns(of) + of.heads * of.value_dim; }
@@ -136,6 +142,7 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
   check_qkv(kOp, shape, inputs.q, inputs.k, inputs.v);
   check_role(kOp, "s", inputs.s, "v", inputs.v.values);
   check_coming_cast(kOp, "O", inputs.o_cast);
+  check_sinks(kOp, {"sinks", inputs.sinks}, shape);
   if (!is_real(inputs.out_dtype))
     fail(fmt::format("{}: out_dtype is {}; it must be f32, f16 or bf16", kOp, name(inputs.out_dtype)));
 
@@ -151,6 +158,7 @@ AttentionOutputs attention_forward(Device& device, const AttentionInputs& inputs
                                                   .o = outputs.o.view(),
                                                   .lse = outputs.lse.view(),
                                                   .s = inputs.s,
+                                                  .sinks = view_or_none(inputs.sinks),
                                                   .o_cast = inputs.o_cast,
                                                   .o_measured = &outputs.o_measured});
   return outputs;
@@ -173,6 +181,11 @@ bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
   check_gradient(kOp, {"grad_k", inputs.out.k}, shape, {shape.kv_heads, shape.head_dim});
   check_gradient(kOp, {"grad_v", inputs.out.v}, shape, {shape.kv_heads, shape.columns_of_value()});
 
+  check_sinks(kOp, {"sinks", inputs.sinks}, shape);
+  check_sinks(kOp, {"grad_sinks", inputs.out.sinks}, shape);
+  if (static_cast<bool>(inputs.sinks) != static_cast<bool>(inputs.out.sinks))
+    fail(fmt::format("{}: sinks and their gradient come together", kOp));
+
   bool measured = false;
   device.launch(&KernelTable::attention_backward, {.shape = shape,
                                                    .q = inputs.q,
@@ -186,6 +199,8 @@ bool attention_backward(Device& device, const AttentionBackwardInputs& inputs) {
                                                    .grad_v = inputs.out.v.view(),
                                                    .s = inputs.s,
                                                    .grad_p = inputs.grad_p,
+                                                   .sinks = view_or_none(inputs.sinks),
+                                                   .grad_sinks = view_or_none(inputs.out.sinks),
                                                    .grad_cast = inputs.grad_cast,
                                                    .grad_measured = &measured});
   return measured;

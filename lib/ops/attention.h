@@ -21,6 +21,7 @@ struct AttentionInputs {
   OperandView k;    ///< [seq * batch, kv_heads * head_dim]
   OperandView v;    ///< [seq * batch, kv_heads * columns of a value]
   AttentionRole s;  ///< P is cast to FP8 if its scale is given
+  Tensor sinks{};   ///< [heads], or absent: AttentionForwardArgs::sinks
   /// How O will be cast next, if its scale is known: O may then come as the values of its eight bits. Absent otherwise.
   AttentionRole o_cast = {};
   DType out_dtype = DType::kBF16;
@@ -33,6 +34,7 @@ struct AttentionGradients {
   Tensor q;
   Tensor k;
   Tensor v;
+  Tensor sinks{};  ///< [heads]; present if forward had sinks
 };
 
 struct AttentionBackwardInputs {
@@ -45,6 +47,7 @@ struct AttentionBackwardInputs {
   Tensor lse;
   AttentionRole s;
   AttentionRole grad_p;
+  Tensor sinks{};  ///< forward's
   /// How the gradients will be cast next, all three under one scale, if it is known: they may then come as the values
   /// of their eight bits.
   AttentionRole grad_cast = {};

@@ -55,11 +55,17 @@ void scale_in_place(Device& device, const Tensor& x, float factor) {
 }
 
 Tensor column_sum(Device& device, const Tensor& x, DType dtype, HolderId holder) {
-  check_real("column_sum", {"x", x});
   if (!is_real(dtype)) fail(fmt::format("column_sum: to {}; the sums are f32, f16 or bf16", name(dtype)));
-  const Tensor sums = device.allocate({Shape{x.cols()}, dtype}, holder);
-  device.launch(&KernelTable::column_sum, ColumnSumArgs{.in = x.view(), .out = sums.view()});
+  Tensor sums = device.allocate({Shape{x.cols()}, dtype}, holder);
+  column_sum_into(device, x, sums);
   return sums;
+}
+
+void column_sum_into(Device& device, const Tensor& x, const Tensor& sums) {
+  check_real("column_sum", {"x", x});
+  check_real("column_sum", {"sums", sums});
+  check_numel("column_sum", {"sums", sums}, x.cols(), "one for each column");
+  device.launch(&KernelTable::column_sum, ColumnSumArgs{.in = x.view(), .out = sums.view()});
 }
 
 Tensor rope(Device& device, const RopeInputs& inputs) {

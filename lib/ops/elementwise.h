@@ -19,6 +19,8 @@ void add_into(Device& device, const Tensor& a, const Tensor& b);
 void scale_in_place(Device& device, const Tensor& x, float factor);
 /// Column sums of [rows, cols] as a tensor [cols] of `dtype`: the gradient of a bias.
 Tensor column_sum(Device& device, const Tensor& x, DType dtype, HolderId holder);
+/// The same into `sums`, which has an element for each column.
+void column_sum_into(Device& device, const Tensor& x, const Tensor& sums);
 
 /// Rotary embedding of [seq * batch, heads * head_dim]; `inverse` is its gradient.
 struct RopeInputs {

@@ -29,4 +29,7 @@ void check_numel(std::string_view op, const NamedTensor& argument, std::int64_t 
 /// The argument must be f32 [1]: a scale or an amax of a full tensor.
 void check_tensor_wide(std::string_view op, const NamedTensor& argument);
 
+/// The tensor's view; of an absent tensor a view without data.
+inline MatrixView view_or_none(const Tensor& tensor) { return tensor ? tensor.view() : MatrixView{}; }
+
 }  // namespace fp8lab

@@ -31,6 +31,7 @@ constexpr std::array kAbsentKeys{
     Row{"model.rope_dim", "required for `kv_rank`"},
     Row{"model.value_dim", "`head_dim`"},
     Row{"model.ffn", "four times hidden"},
+    Row{"model.swiglu_limit", "SwiGLU without limits"},
     Row{"model.top_k", "one MLP for all tokens"},
     Row{"model.expert_ffn", "the MLP's `ffn`"},
     Row{"model.shared_experts", "none"},

@@ -121,12 +121,15 @@ struct ModelConfig {
   std::int64_t kv_heads = 0;   ///< 0: equal to heads
   std::int64_t head_dim = 0;   ///< columns of a head; 0: hidden / heads
   std::int64_t window = 0;     ///< tokens that a query sees, its own and those before it; 0: all of them
+  std::int64_t window_every = 1;  ///< 2: every second layer has the window, beginning with the first
+  bool attention_sinks = false;   ///< each head has a learned logit in the sum of its softmax
   bool qk_norm = false;        ///< RMSNorm of every query and key head, before they are rotated
   std::int64_t kv_rank = 0;    ///< columns of the latent from which keys and values are made; 0: there are no latents
   std::int64_t q_rank = 0;     ///< columns of the latent from which queries are made
   std::int64_t rope_dim = 0;   ///< rotated columns of a head, in addition to head_dim, if there are latents
   std::int64_t value_dim = 0;  ///< columns of a head of values if there are latents; 0: head_dim
   std::int64_t ffn = 0;        ///< 0: 4 x hidden
+  double swiglu_limit = 0.0;   ///< of clamped SwiGLU, ActivationForwardArgs::limit; 0: SwiGLU without limits
   std::int64_t seq = 0;
   std::int64_t batch = 1;
   Word<OpFuser> op_fuser = OpFuser::kNone;  ///< mlp: build the MLP as one fused chain of operations
@@ -281,6 +284,7 @@ inline std::int64_t mlp_width(const ModelConfig& model) {
 /// The model as layer `layer` has it: without a mixture, if that is one of the layers with one MLP.
 inline ModelConfig model_of_layer(ModelConfig model, std::int64_t layer) {
   if (layer < model.dense_layers) model.top_k = 0;
+  if (layer % model.window_every != 0) model.window = 0;
   return model;
 }
 

@@ -238,6 +238,14 @@ std::vector<Key> make_keys() {
                   "below seq; on "
                   "cuda by the general FP32 kernels",
                   kModel<&M::window>),
+      integer_key("model.window_every", {1, 4096},
+                  "2: only every second layer has the `window`, beginning with the first; the others see all earlier "
+                  "tokens (GPT-OSS)",
+                  kModel<&M::window_every>),
+      toggle("model.attention_sinks",
+             "true: every head of attention has a learned logit, its sink, which joins the sum of the softmax and has "
+             "no value (GPT-OSS); it starts at 0",
+             kModel<&M::attention_sinks>),
       toggle("model.qk_norm",
              "true: RMSNorm of every query head and key head before they are rotated, with one vector of head_dim for "
              "all query heads and one for all key heads (Qwen3)",
@@ -256,6 +264,10 @@ std::vector<Key> make_keys() {
       integer_key("model.value_dim", kHeads, "MLA: columns of a head of values; default: `head_dim`",
                   kModel<&M::value_dim>),
       integer_key("model.ffn", kWidth, "inner width of the MLP; default: four times hidden", kModel<&M::ffn>),
+      number("model.swiglu_limit", {0.001, 1000},
+             "clamped SwiGLU (GPT-OSS): gates are at most N, ups lie between -N and N, and the result is gate * "
+             "sigmoid(1.702 gate) * (up + 1); default: SwiGLU without limits",
+             kModel<&M::swiglu_limit>),
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
@@ -296,8 +308,8 @@ std::vector<Key> make_keys() {
              kModel<&M::positions>),
       choice(
           "model.bias",
-          "biases of products and of layer norms; qkv: only of the product that makes Q, K and V (Qwen2.5); default: "
-          "as in the form",
+          "biases of products and of layer norms, experts and their router included (GPT-OSS); qkv: only of the "
+          "product that makes Q, K and V (Qwen2.5); default: as in the form",
           kModel<&M::bias>),
       number("model.init_std", {0, 1000}, "standard deviation of matrices' initial values", kModel<&M::init_std>),
       toggle("model.scaled_residuals",

@@ -24,15 +24,10 @@ std::int64_t rows_of_choices(const CellNumbers& cell) {
   return (all + wasted) / multiple * multiple;
 }
 
-CellNumbers without_biases(CellNumbers cell) {
-  cell.shape.form.bias = false;
-  return cell;
-}
-
-/// The numbers of the products of experts: over rows of choices, without biases, with the weights of the own experts,
+/// The numbers of the products of experts: over rows of choices, with the parameters of the own experts,
 /// which the ranks with the same experts shard.
 CellNumbers of_choices(const CellNumbers& cell) {
-  CellNumbers out = without_biases(cell);
+  CellNumbers out = cell;
   out.shape.tokens = rows_of_choices(cell);
   out.shape.matrices = own_experts(cell);
   out.sharding.shards = cell.sharding.shards / cell.shape.expert_ranks;
@@ -114,8 +109,8 @@ Bytes grouping_of(const CellNumbers& cell, const Travel& travel) {
 struct SharedExperts {
   explicit SharedExperts(const CellNumbers& cell)
       : n(cell.plain(cell.shape.hidden)),
-        fc1(without_biases(cell), cell.shape.hidden, cell.shape.form.activation_inputs * width(cell)),
-        fc2(without_biases(cell), width(cell), cell.shape.hidden) {}
+        fc1(cell, cell.shape.hidden, cell.shape.form.activation_inputs * width(cell)),
+        fc2(cell, width(cell), cell.shape.hidden) {}
 
   static std::int64_t width(const CellNumbers& cell) { return cell.shape.shared_experts * cell.shape.ffn; }
   Bytes saved() const {
@@ -141,6 +136,8 @@ struct Experts {
         n(cell.plain(cell.shape.hidden)),
         router(table_parameter(cell, cell.shape.experts, cell.shape.hidden)),
         added_router(cell.phase.adds_gradients ? router.unsharded : 0),
+        router_bias(cell.shape.form.bias ? vector_parameter(cell, cell.shape.experts) : ParameterNumbers{}),
+        added_router_bias(cell.phase.adds_gradients ? router_bias.unsharded : 0),
         logits(cell.shape.tokens * cell.shape.experts * kF32),
         grad_logits(cell.shape.tokens * cell.shape.experts * cell.shape.element),
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
@@ -181,7 +178,9 @@ struct Experts {
     const Schedule experts = (travel.eight_bits ? fc2.backward_received() : fc2.backward()) + fc1.make_gradient() +
                              release(fc2.plain_x) + fc1.backward_making() + travel.back(fc1.plain_x) + allocate(n) +
                              release(travel.of_choices(fc1.plain_x) + (shared ? n : 0));
-    const Schedule of_router = allocate(grad_logits) + release(weights) + allocate(n) + release(n) +
+    const Schedule of_router = allocate(grad_logits) + release(weights) +
+                               allocate(router_bias.unsharded, Owner::kGradients) +
+                               release(added_router_bias, Owner::kGradients) + allocate(n) + release(n) +
                                allocate(router.unsharded, Owner::kGradients) +
                                release(added_router, Owner::kGradients) + release(grad_logits);
     return (shared ? shared->backward() : Schedule{}) + permuted + experts + of_router + norm.backward();
@@ -192,6 +191,8 @@ struct Experts {
   Bytes n;  ///< the norm's output, as large as the layer's
   ParameterNumbers router;
   Bytes added_router;
+  ParameterNumbers router_bias;  ///< empty without biases
+  Bytes added_router_bias;
   Bytes logits, grad_logits;
   Bytes weights;   ///< bytes of the choices' weights; their gradient has the same number
   Bytes slopes;    ///< bytes of the slopes of sigmoids
@@ -214,6 +215,7 @@ Node expert_mlp(const CellNumbers& cell) {
   if (experts.travel.travels) node.forward_counts = {.calls = 1, .bytes = experts.travel.counts};
   node.parameters = experts.norm.parameters;
   node.parameters.push_back(experts.router);
+  if (cell.shape.form.bias) node.parameters.push_back(experts.router_bias);
   experts.fc1.add_to(node);
   experts.fc2.add_to(node);
   if (experts.shared) experts.shared->fc1.add_to(node);

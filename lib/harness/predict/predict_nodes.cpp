@@ -253,7 +253,14 @@ Node plain_attention(const CellNumbers& cell) {
   node.kept = keeps ? node.out + lse : 0;
   node.recorded = node.recorded_again = allocate(node.out + lse) + release(keeps ? 0 : lse);
   if (!keeps) node.forward = allocate(node.out + lse);
-  node.backward = allocate(cell.plain(cell.shape.packed)) + release(node.out);
+  node.backward = allocate(cell.plain(cell.shape.packed));
+  if (cell.shape.attention_sinks) {
+    const ParameterNumbers sinks = vector_parameter(cell, cell.shape.heads);
+    node.parameters.push_back(sinks);
+    node.backward += allocate(sinks.unsharded, Owner::kGradients) +
+                     release(cell.phase.adds_gradients ? sinks.unsharded : 0, Owner::kGradients);
+  }
+  node.backward += release(node.out);
   return node;
 }
 

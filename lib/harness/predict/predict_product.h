@@ -47,7 +47,7 @@ struct Product {
         kept(cell.shape.keeps_product),
         saved_copy(quantizes_again || cached != Cached::kNever ? 0 : copy.both),
         saved_scale(quantizes_again && cell.casts.recipe.histories ? kF32 : 0),
-        bias(cell.shape.form.bias ? vector_parameter(cell, out) : ParameterNumbers{}),
+        bias(cell.shape.form.bias ? vector_parameter(cell, cell.shape.matrices * out) : ParameterNumbers{}),
         has_bias(cell.shape.form.bias),
         added_weight(cell.phase.adds_gradients ? weight.unsharded : 0),
         added_bias(cell.phase.adds_gradients ? bias.unsharded : 0),
@@ -120,11 +120,13 @@ struct Product {
   Bytes saved_x() const { return casts ? x.kept : plain_x; }
   /// The bytes that multiply() leaves for backward of the weight.
   Bytes saved_weight() const { return saved_copy + saved_scale; }
-  Schedule backward(bool consuming = true) const { return backward_from(grad_y.schedule(), consuming); }
+  Schedule backward(bool consuming = true) const {
+    return backward_from(grad_y.schedule(), consuming, grad_y_comes_cast);
+  }
   /// Backward, if the gradient of the output comes in eight bits, in all orientations.
-  Schedule backward_received() const { return backward_from({}, false); }
+  Schedule backward_received() const { return backward_from({}, false, true); }
   /// Backward, if make_gradient() made the gradient of the output.
-  Schedule backward_making() const { return backward_from(cast_made(grad_y), true); }
+  Schedule backward_making() const { return backward_from(cast_made(grad_y), true, grad_y_comes_cast); }
 
   bool casts, casts_unstored, measured_early;
   Cast x, grad_y;
@@ -179,7 +181,7 @@ struct Product {
   /// An amax that is measured while the tensor is made lives from before the tensor to the end of its cast.
   Schedule made_for(const Cast& cast) const { return allocate(measured_early ? cast.scratch : 0); }
   Schedule cast_made(const Cast& cast) const { return measured_early ? cast.finish() : cast.schedule(); }
-  Schedule backward_from(const Schedule& cast_gradient, bool consuming) const {
+  Schedule backward_from(const Schedule& cast_gradient, bool consuming, bool comes_cast) const {
     const Schedule gradient_released = release(consuming ? plain_y : 0);
     const Schedule cast_weight = quantizes_again ? copy.schedule() : Schedule{};
     const Schedule products = cast_weight + grad_x + release(quantizes_again ? copy.both : 0) +
@@ -188,7 +190,7 @@ struct Product {
     const Schedule bias_gradient = allocate(bias.unsharded, Owner::kGradients) + release(added_bias, Owner::kGradients);
     if (!casts) return bias_gradient + products + gradient_released;
     const Schedule casts_released = release(grad_y.both + completed);
-    if (!grad_y_comes_cast) return bias_gradient + cast_gradient + gradient_released + products + casts_released;
+    if (!comes_cast) return bias_gradient + cast_gradient + gradient_released + products + casts_released;
     const Bytes decoded = has_bias ? plain_y : 0;
     return allocate(decoded) + bias_gradient + release(decoded) + products + casts_released;
   }

@@ -200,6 +200,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       sigmoid_router(config.model.router == RouterScore::kSigmoid),
       grouped(config.model.layer == "grouped_linear"),
       qkv_bias(form.bias || config.model.bias == Bias::kQkv),
+      attention_sinks(config.model.attention_sinks),
       qk_norm(config.model.qk_norm),
       rewrites_qkv(form.rotary || qk_norm),
       uneven_split(config.model.split == GroupSplit::kUneven),

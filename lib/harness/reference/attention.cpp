@@ -43,13 +43,14 @@ std::int64_t first_seen(std::int64_t i, std::int64_t window) {
   return window == 0 ? 0 : std::max<std::int64_t>(0, i - window + 1);
 }
 
-/// The logarithm of each query's sum of exponentials over the keys that it sees.
-std::vector<double> log_sums(const Matrix& s, std::int64_t window) {
+/// The logarithm of each query's sum of exponentials over the keys that it sees, and the sink if it is not null.
+std::vector<double> log_sums(const Matrix& s, std::int64_t window, const double* sink) {
   std::vector<double> sums;
   for (std::int64_t i = 0; i < s.rows; ++i) {
     const std::int64_t first = first_seen(i, window);
-    const double largest = *std::max_element(s.row(i) + first, s.row(i) + i + 1);
-    double total = 0.0;
+    double largest = *std::max_element(s.row(i) + first, s.row(i) + i + 1);
+    if (sink != nullptr) largest = std::max(largest, *sink);
+    double total = sink == nullptr ? 0.0 : std::exp(*sink - largest);
     for (std::int64_t j = first; j <= i; ++j) total += std::exp(s.row(i)[j] - largest);
     sums.push_back(largest + std::log(total));
   }
@@ -139,7 +140,10 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
   const Matrix qkv = casts && !qkv_comes_cast ? casts_.cast(name + " qkv", Role::kInput, packed).by_rows : packed;
 
   // P of all heads one below the other, so that all share a scale.
-  const std::int64_t seq = cell_.model.seq, window = cell_.model.window;
+  const std::int64_t seq = cell_.model.seq, window = model_of_layer(cell_.model, layer_).window;
+  const auto sinks = parameters_->find(name + ".sinks");
+  const bool has_sinks = sinks != parameters_->end();
+  const Matrix sink_of = has_sinks ? sinks->second : Matrix();
   const auto logits_of = [=](const Matrix& of, std::int64_t b, std::int64_t h) {
     return logits(head_of(of, batch, b, h * dim, dim), head_of(of, batch, b, key_of(h), dim));
   };
@@ -148,7 +152,7 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
     for (std::int64_t h = 0; h < heads; ++h) {
       largest_logit_ = std::max(
           largest_logit_, largest_terms(head_of(qkv, batch, b, h * dim, dim), head_of(qkv, batch, b, key_of(h), dim)));
-      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h), window);
+      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h), window, has_sinks ? sink_of.row(0) + h : nullptr);
       sums.insert(sums.end(), of_head.begin(), of_head.end());
     }
   const auto all_probabilities = [=](const Matrix& of) {
@@ -186,7 +190,7 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
             const Matrix p_multiplied = casts_back ? p_cast : masked(p_read);
             const Matrix grad =
                 casts_back && !exchanges ? casts_.cast(name + " grad o", Role::kGradient, grad_y).by_rows : grad_y;
-            Matrix grad_s(p_read.rows, p_read.cols), out(qkv.rows, qkv.cols);
+            Matrix grad_s(p_read.rows, p_read.cols), out(qkv.rows, qkv.cols), of_sinks(batch * seq, heads);
             for (std::int64_t b = 0; b < batch; ++b)
               for (std::int64_t h = 0; h < heads; ++h) {
                 const std::int64_t first = (b * heads + h) * seq;
@@ -196,12 +200,17 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
                 for (std::int64_t i = 0; i < seq; ++i) {
                   double dot = 0.0;
                   for (std::int64_t d = 0; d < width; ++d) dot += o_head.row(i)[d] * grad_o.row(i)[d];
+                  // A sink has no value, so that its dP is 0.
+                  if (has_sinks)
+                    of_sinks.row(b * seq + i)[h] =
+                        -std::exp(sink_of.row(0)[h] - sums[static_cast<std::size_t>(first + i)]) * dot;
                   for (std::int64_t j = 0; j <= i; ++j)
                     grad_s.row(first + i)[j] =
                         p_read.row(first + i)[j] * (mask.row(first + i)[j] * grad_p.row(i)[j] - dot);
                 }
                 add_head(product(transposed(rows_of(p_multiplied, first, seq)), grad_o), batch, b, value_of(h), out);
               }
+            if (has_sinks) sum_over_tokens(name + ".sinks", of_sinks);
             if (casts_back) grad_s = casts_.cast_in_kernel(name + " grad s", Role::kGradient, std::move(grad_s));
             for (double& value : grad_s.values) value /= std::sqrt(static_cast<double>(dim));
             for (std::int64_t b = 0; b < batch; ++b)

@@ -201,6 +201,13 @@ Matrix logit_gradient(const Choices& choices, double total, const Matrix& output
   return out;
 }
 
+/// Adds the bias to every row.
+Matrix with_bias(Matrix x, const double* bias) {
+  for (std::int64_t i = 0; i < x.rows; ++i)
+    for (std::int64_t j = 0; j < x.cols; ++j) x.row(i)[j] += bias[j];
+  return x;
+}
+
 void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
   std::copy(from.values.begin(), from.values.end(), to.row(begin));
 }
@@ -208,7 +215,7 @@ void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
 }  // namespace
 
 /// Each expert multiplies its rows, of matrices each of which is cast as one. A rank's experts have a part of the rows
-/// of the weight.
+/// of the weight, and of the biases, which all rows of an expert get, those of padding too.
 Model::OperandValue Model::experts_linear(const std::string& name, const Operand& input,
                                           const std::vector<std::int64_t>& begins) {
   const Matrix& all = parameters_->at(name + ".weight");
@@ -220,14 +227,26 @@ Model::OperandValue Model::experts_linear(const std::string& name, const Operand
     const auto at = static_cast<std::size_t>(e);
     return rows_of(matrix, begins[at], begins[at + 1] - begins[at]);
   };
+  const auto bias = parameters_->find(name + ".bias");
+  const bool has_bias = bias != parameters_->end();
   Matrix y(input.by_rows.rows, outputs);
-  for (std::int64_t e = 0; e < experts; ++e)
-    put_rows(product_of(input, rows_of_expert(input.by_rows, e), weight, rows_of(weight.by_rows, e * outputs, outputs),
-                        true),
-             begins[static_cast<std::size_t>(e)], y);
-  return {casts_.stored(std::move(y)), [this, name, input, weight, begins, experts, outputs, first_row,
-                                        all_rows = all.rows, rows_of_expert](const Operand& cast) {
+  for (std::int64_t e = 0; e < experts; ++e) {
+    Matrix of_expert = product_of(input, rows_of_expert(input.by_rows, e), weight,
+                                  rows_of(weight.by_rows, e * outputs, outputs), true);
+    if (has_bias) of_expert = with_bias(std::move(of_expert), bias->second.row(0) + first_row + e * outputs);
+    put_rows(of_expert, begins[static_cast<std::size_t>(e)], y);
+  }
+  return {casts_.stored(std::move(y)), [this, name, has_bias, input, weight, begins, experts, outputs, first_row,
+                                        all_rows = all.rows, rows_of_expert](const Operand& cast, const Matrix& grad) {
             Matrix grad_x(cast.by_rows.rows, input.by_rows.cols), grad_weight(all_rows, weight.by_rows.cols);
+            if (has_bias) {
+              Matrix terms(grad.rows, all_rows);
+              for (std::int64_t e = 0; e < experts; ++e)
+                for (std::int64_t i = begins[static_cast<std::size_t>(e)]; i < begins[static_cast<std::size_t>(e) + 1];
+                     ++i)
+                  std::copy_n(grad.row(i), outputs, terms.row(i) + first_row + e * outputs);
+              sum_over_tokens(name + ".bias", terms);
+            }
             for (std::int64_t e = 0; e < experts; ++e) {
               const auto at = static_cast<std::size_t>(e);
               if (begins[at] == begins[at + 1]) continue;
@@ -263,10 +282,16 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
   const auto seen =
       seen_choices_ == nullptr ? SeenChoices::const_iterator{} : seen_choices_->find(name + ".router.weight");
   const bool has_seen = seen_choices_ != nullptr && seen != seen_choices_->end();
-  choose({stored, router, product(stored, transposed(router)), casts_.stored_step()},
+  const auto router_bias = parameters_->find(name + ".router.bias");
+  const bool has_bias = router_bias != parameters_->end();
+  const auto logits_of = [&](const Matrix& tokens) {
+    Matrix logits = product(tokens, transposed(router));
+    return has_bias ? with_bias(std::move(logits), router_bias->second.row(0)) : logits;
+  };
+  choose({stored, router, logits_of(stored), casts_.stored_step()},
          has_seen ? &seen->second : nullptr, choices);
   const double total = cell_.model.router_scale;
-  weigh(product(n, transposed(router)), cell_.model.router == RouterScore::kSigmoid, total, choices);
+  weigh(logits_of(n), cell_.model.router == RouterScore::kSigmoid, total, choices);
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
   // What travels is cast before or after it.
   const auto arrived = [this, name, grouping](const std::string& place, Role role, const Matrix& sent,
@@ -295,13 +320,18 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
             const Matrix sent = casts_.stored(of_choices(choices, grad, true));
             const Operand came =
                 arrived(".fc2 gradient", Role::kGradient, sent, [](const Matrix& rows) { return rows; });
-            const Matrix of_first = active.backward(second.backward(came));
+            // Biases add up what came: the values of eight bits, or the gradients before their cast.
+            const Matrix summed = casts_.sends_eight_bits() ? casts_.stored(came.by_rows)
+                                  : has_bias                ? rows_of_experts(expert_parts_, grouping, sent)
+                                                            : Matrix();
+            const Matrix of_first = active.backward(second.backward(came, summed));
             const Matrix back = rows_of_own_choices(
-                expert_parts_, grouping, first.backward(casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first)),
+                expert_parts_, grouping, first.backward(casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first), of_first),
                 choices.count());
             Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
             if (shares) of_experts = casts_.stored(sum(of_experts, shared.backward(grad)));
             const Matrix grad_logits = casts_.stored(logit_gradient(choices, total, outputs, grad, experts));
+            if (has_bias) sum_over_tokens(name + ".router.bias", grad_logits);
             gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));
             const Matrix of_router = casts_.stored(product(grad_logits, router));
             return normed.backward(casts_.stored(sum(of_experts, of_router)));

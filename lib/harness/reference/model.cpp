@@ -16,6 +16,26 @@ std::pair<double, double> silu(double x) {
   return {x * s, s + x * s * (1.0 - s)};
 }
 
+/// x sigmoid(1.702 x) and its derivative.
+std::pair<double, double> swish(double x) {
+  const double s = 1.0 / (1.0 + std::exp(-1.702 * x));
+  return {x * s, s + 1.702 * x * s * (1.0 - s)};
+}
+
+/// A factor of a gated activation and its derivative. A limit of 0 is none.
+using Factor = std::pair<double, double>;
+
+Factor gate_factor(double gate, double limit, Factor (*function)(double)) {
+  if (limit == 0.0) return function(gate);
+  const Factor clamped = swish(std::min(gate, limit));
+  return {clamped.first, gate > limit ? 0.0 : clamped.second};
+}
+
+Factor up_factor(double up, double limit) {
+  if (limit == 0.0) return {up, 1.0};
+  return {std::clamp(up, -limit, limit) + 1.0, std::abs(up) > limit ? 0.0 : 1.0};
+}
+
 /// GELU in its tanh form, and its derivative.
 std::pair<double, double> gelu(double x) {
   const double c = std::sqrt(2.0 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
@@ -169,18 +189,21 @@ Value Model::norm(const std::string& name, const Matrix& x, bool centred) {
 Value Model::activation(const Matrix& x) {
   const bool gated = !gpt();
   const auto function = gpt() || gemma() ? gelu : silu;
+  const double limit = cell_.model.swiglu_limit;
   Matrix y(x.rows, gated ? x.cols / 2 : x.cols);
   for (std::int64_t i = 0; i < y.rows; ++i)
     for (std::int64_t j = 0; j < y.cols; ++j)
-      y.row(i)[j] = function(x.row(i)[j]).first * (gated ? x.row(i)[y.cols + j] : 1.0);
-  return {casts_.stored(std::move(y)), [this, gated, function, x](const Matrix& grad) {
+      y.row(i)[j] = gate_factor(x.row(i)[j], limit, function).first *
+                    (gated ? up_factor(x.row(i)[y.cols + j], limit).first : 1.0);
+  return {casts_.stored(std::move(y)), [this, gated, function, limit, x](const Matrix& grad) {
             Matrix out(x.rows, x.cols);
             for (std::int64_t i = 0; i < grad.rows; ++i)
               for (std::int64_t j = 0; j < grad.cols; ++j) {
-                const auto [value, slope] = function(x.row(i)[j]);
+                const auto [value, slope] = gate_factor(x.row(i)[j], limit, function);
+                const Factor up = gated ? up_factor(x.row(i)[grad.cols + j], limit) : Factor{1.0, 0.0};
                 const double g = grad.row(i)[j];
-                out.row(i)[j] = g * slope * (gated ? x.row(i)[grad.cols + j] : 1.0);
-                if (gated) out.row(i)[grad.cols + j] = g * value;
+                out.row(i)[j] = g * slope * up.first;
+                if (gated) out.row(i)[grad.cols + j] = g * value * up.second;
               }
             return casts_.stored(std::move(out));
           }};

@@ -118,7 +118,8 @@ class Model {
   /// A product whose input and gradient are operands.
   struct OperandValue {
     Matrix value;
-    std::function<Matrix(const Operand&)> backward;
+    /// From the gradient as products read it, and as biases add it up.
+    std::function<Matrix(const Operand&, const Matrix&)> backward;
   };
   /// `begins`: the first row of each expert, and the end of the last one.
   OperandValue experts_linear(const std::string& name, const Operand& input, const std::vector<std::int64_t>& begins);

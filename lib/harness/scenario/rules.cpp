@@ -90,6 +90,20 @@ Broken broken_latents_rule(const CellConfig& cell) {
   return std::nullopt;
 }
 
+/// What attention sinks do not support.
+Broken broken_sinks_rule(const CellConfig& cell) {
+  if (!cell.model.attention_sinks) return std::nullopt;
+  if (cell.training.fp8_attention)
+    return BrokenRule{"training.fp8_attention", "FP8 attention has no sinks; remove it, or `attention_sinks`"};
+  if (cell.context_parallel > 1)
+    return BrokenRule{"context_parallel",
+                      "ranks that split sequences merge attention without sinks; remove it, or `attention_sinks`"};
+  if (cell.device == "cuda")
+    return BrokenRule{"model.attention_sinks",
+                      "kernels of attention on cuda have no sinks; write `device: cpu` or `device: meta`"};
+  return std::nullopt;
+}
+
 /// Rules of layers with attention, and of keys that mean nothing without it.
 Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabulary) {
   const ModelConfig& m = cell.model;
@@ -101,11 +115,18 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
     return BrokenRule{"model.window", fmt::format("{} is not below the {} tokens of a sequence, so it limits nothing; "
                                                   "write less, or leave it out",
                                                   m.window, m.seq)};
+  if (Broken broken = broken_sinks_rule(cell)) return broken;
   if (has_latents(m)) return broken_latents_rule(cell);
   if (m.form != "gpt" && m.head_dim % 2 != 0)
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};
   return std::nullopt;
+}
+
+Broken broken_activation_rule(const CellConfig& cell) {
+  if (cell.model.swiglu_limit == 0.0 || cell.device != "cuda") return std::nullopt;
+  return BrokenRule{"model.swiglu_limit",
+                    "kernels of SwiGLU on cuda have no limits; write `device: cpu` or `device: meta`"};
 }
 
 /// What a mixture of experts does not support.
@@ -116,11 +137,12 @@ Broken broken_experts_rule(const CellConfig& cell) {
     return BrokenRule{"model.top_k", fmt::format("{}, but there are {} experts; write {} or less", model.top_k,
                                                  model.experts, model.experts)};
   if (model.form != "llama")
-    return BrokenRule{"model.form", fmt::format("{}, but experts have SwiGLU and no biases; write `form: llama`, or "
-                                                "remove `top_k`",
+    return BrokenRule{"model.form", fmt::format("{}, but experts have SwiGLU; write `form: llama`, or remove "
+                                                "`top_k`",
                                                 model.form)};
-  if (model.bias && *model.bias == Bias::kAll)
-    return BrokenRule{"model.bias", "true, but experts have no biases; remove it, or `top_k`"};
+  if (cell.device == "cuda" && model.bias && *model.bias == Bias::kAll)
+    return BrokenRule{"model.bias",
+                      "true, but experts have no biases on cuda; write `device: cpu` or `device: meta`, or `bias: qkv`"};
   if (model.dense_layers >= model.layers)
     return BrokenRule{"model.dense_layers",
                       fmt::format("{}, but the model has {} layers, so none of them would have a mixture; write {} or "
@@ -397,6 +419,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
     add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
   add_model_rules(cell.model, cell.training.micro_batches, out);
   add(broken_attention_rule(cell, vocabulary));
+  add(broken_activation_rule(cell));
   add(broken_experts_rule(cell));
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));

@@ -11,7 +11,7 @@ namespace fp8lab {
 /// GELU or SwiGLU. The module saves the input for backward.
 class ActivationCore {
  public:
-  ActivationCore(std::string name, ActivationKind kind) : name_(std::move(name)), kind_(kind) {}
+  ActivationCore(std::string name, const Activation& activation) : name_(std::move(name)), activation_(activation) {}
 
   Operand forward(Runtime& runtime, const Tensor& x, const OperandRequest& request) const;
   /// Returns the gradient of x, with its amax if `measure`.
@@ -19,7 +19,7 @@ class ActivationCore {
 
  private:
   std::string name_;
-  ActivationKind kind_;
+  Activation activation_;
 };
 
 }  // namespace fp8lab

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "autograd/activation_checkpoint.h"
+#include "core/check.h"
 #include "nn/cores/attention_node.h"
 #include "ops/attention.h"
 #include "ops/elementwise.h"
@@ -41,11 +42,17 @@ AttentionCore::AttentionCore(Build& build, const std::string& name, const LayerC
       config_(config),
       dtype_(build.dtype),
       exchanges_eight_bits_(fp8lab::exchanges_eight_bits(build, config)) {
+  if (config.attention_sinks) sinks_ = make_parameter(build, name + ".sinks", {config.heads}, Init::kZeros);
   if (!config.fp8_attention || !build.recipe.attention) return;
+  if (sinks_) fail(name + ": FP8 attention has no sinks");
   formats_ = build.recipe.attention;
   forward_scales_.emplace(build, name + " forward", forward_roles(*formats_), formats_->in_kernel, true);
   if (config.fp8_attention_backward)
     backward_scales_.emplace(build, name + " backward", backward_roles(*formats_), formats_->in_kernel, false);
+}
+
+Tensor AttentionCore::make_sink_gradient(Device& device) const {
+  return sinks_ ? device.allocate(sinks_->spec, sinks_->grad_holder) : Tensor();
 }
 
 AttentionCore::Split AttentionCore::split(const Tensor& packed) const {
@@ -71,6 +78,7 @@ AttentionShape AttentionCore::shape_at(const Runtime& runtime) const {
 
 Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
   if (runtime.context_group != nullptr) {
+    if (sinks_) fail(name_ + ": ranks that split sequences merge attention without sinks");
     if (formats_) return forward_quantized_ring(runtime, qkv);
     return forward_ring(runtime, qkv);
   }
@@ -87,6 +95,7 @@ Variable AttentionCore::forward(Runtime& runtime, const Variable& qkv) {
                                                                .k = parts.k.operand(),
                                                                .v = parts.v.operand(),
                                                                .s = {},
+                                                               .sinks = sinks_ ? sinks_->value : Tensor(),
                                                                .out_dtype = qkv.value.dtype(),
                                                                .o_holder = runtime.in_flight(name_),
                                                                .lse_holder = runtime.workspace(name_)});

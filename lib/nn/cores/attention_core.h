@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -77,6 +78,9 @@ class AttentionCore final : public Module {
                                                                       : ShellPolicy::kMoveOut;
   }
 
+  /// The gradient of the sinks, for attention_backward(); absent without sinks.
+  Tensor make_sink_gradient(Device& device) const;
+
   std::string name_;
   LayerConfig config_;
   DType dtype_;  ///< type of activations and gradients in high precision
@@ -84,6 +88,7 @@ class AttentionCore final : public Module {
   std::optional<AttentionFormats> formats_;  ///< absent: 16 bits
   std::optional<RoleScales> forward_scales_;
   std::optional<RoleScales> backward_scales_;
+  std::unique_ptr<Parameter> sinks_;  ///< [heads], or null: AttentionForwardArgs::sinks
 };
 
 }  // namespace fp8lab

@@ -16,6 +16,7 @@ std::vector<Tensor> AttentionNode::backward(Tensor grad) {
   const AttentionCore::Split parts = core_.split(qkv);
   Tensor grad_qkv = device().allocate(qkv.spec(), runtime().in_flight(name()));
   const AttentionCore::Split grads = core_.split(grad_qkv);
+  Tensor grad_sinks = core_.make_sink_gradient(device());
   attention_backward(device(), {.shape = shape_,
                                 .q = parts.q.operand(),
                                 .k = parts.k.operand(),
@@ -25,7 +26,9 @@ std::vector<Tensor> AttentionNode::backward(Tensor grad) {
                                 .lse = saved.tensor(2),
                                 .s = {},
                                 .grad_p = {},
-                                .out = {grads.q, grads.k, grads.v}});
+                                .sinks = core_.sinks_ ? core_.sinks_->value : Tensor(),
+                                .out = {grads.q, grads.k, grads.v, grad_sinks}});
+  if (core_.sinks_) core_.sinks_->accumulate(device(), std::move(grad_sinks));
   return {std::move(grad_qkv)};
 }
 

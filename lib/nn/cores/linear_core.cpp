@@ -40,7 +40,8 @@ LinearCore::LinearCore(Build& build, const std::string& name, const LinearShape&
       weight_(make_weight(build, name + ".weight", {shape.matrices * shape.out, shape.in},
                           quantizer(build.runtime, forward_scales_, kWeight),
                           shape.to_residual ? build.residual_deviation : build.init_deviation, shape.part)),
-      bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.out}, Init::kZeros) : nullptr) {}
+      bias_(shape.bias ? make_parameter(build, name + ".bias", {shape.matrices * shape.out}, Init::kZeros, shape.part)
+                       : nullptr) {}
 
 Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int role) const {
   if (!recipe_.quantized) return {};
@@ -187,9 +188,12 @@ QuantizedTensor LinearCore::cast_product(Runtime& runtime, GemmInputs product, c
   return quantize(runtime.device, gemm(runtime.device, product), cast);
 }
 
+Tensor LinearCore::bias_gradient(Device& device, const Tensor& grad_y) const {
+  return column_sum(device, grad_y, bias_->spec.dtype, bias_->grad_holder);
+}
+
 void LinearCore::accumulate_bias(Runtime& runtime, const Tensor& grad_y) {
-  if (bias_)
-    bias_->accumulate(runtime.device, column_sum(runtime.device, grad_y, bias_->spec.dtype, bias_->grad_holder));
+  if (bias_) bias_->accumulate(runtime.device, bias_gradient(runtime.device, grad_y));
 }
 
 QuantizedTensor LinearCore::cast_rows(Runtime& runtime, const RoleScales& scales, int role, const Tensor& x) const {

@@ -22,7 +22,7 @@ struct LinearShape {
   bool casts_output = false;          ///< y, in the format of activations
   bool casts_input_gradient = false;  ///< the gradient of x, in the format of gradients
   bool grouped = false;               ///< one of the products of a GroupedLinear
-  std::int64_t matrices = 1;          ///< matrices [out, in] that lie one below the other in the weight
+  std::int64_t matrices = 1;          ///< matrices [out, in] that lie one below the other; each has a bias of its own
   RowPart part{};                     ///< the part of the matrices of all ranks that these are
 };
 
@@ -77,6 +77,8 @@ class LinearCore {
   virtual Tensor output(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
   virtual Tensor input_gradient(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
   virtual Tensor weight_gradient(Device& device, const GemmInputs& inputs) const { return gemm(device, inputs); }
+  /// Only of a core with a bias.
+  virtual Tensor bias_gradient(Device& device, const Tensor& grad_y) const;
 
   // For GroupedLinear, whose cores take each step of a pass together.
   enum ForwardRole { kInput, kWeight, kOutput };

@@ -69,7 +69,7 @@ class ExpertMlpNode final : public ModuleNode {
   }
 
  private:
-  /// Adds the router's part to the gradient of `n`, and accumulates the gradient of its weight.
+  /// Adds the router's part to the gradient of `n`, and accumulates the gradients of its parameters.
   void add_router_gradient(const Tensor& n, const Routing& routing, Tensor grad_weights, const Tensor& grad_norm) {
     Parameter& router = *module_.router_;
     const DType dtype = router.spec.dtype;
@@ -77,6 +77,8 @@ class ExpertMlpNode final : public ModuleNode {
     const Tensor grad_logits = route_backward(device(), routing, module_.rule_, grad_weights,
                                               {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace);
     grad_weights = {};
+    if (Parameter* const bias = module_.router_bias_.get(); bias != nullptr)
+      bias->accumulate(device(), column_sum(device(), grad_logits, dtype, bias->grad_holder));
     add_into(
         device(), grad_norm,
         gemm(device(),
@@ -96,19 +98,21 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
       rule_{.choices = config.top_k, .sigmoid = config.sigmoid_router, .scale = config.router_scale},
       row_multiple_(row_multiple(build.recipe)),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
-      activation_(name, config.form.activation),
+      activation_(name, config.activation()),
       norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       router_(make_parameter(build, name + ".router.weight", {config.experts, config.hidden}, Init::kNormal)),
+      router_bias_(config.form.bias ? make_parameter(build, name + ".router.bias", {config.experts}, Init::kZeros)
+                                    : nullptr),
       fc1_(build, name + ".fc1",
            {.in = config.hidden,
             .out = config.activation_inputs(),
-            .bias = false,
+            .bias = config.form.bias,
             .matrices = config.experts / build.runtime.expert_part.parts,
             .part = build.runtime.expert_part}),
       fc2_(build, name + ".fc2",
            {.in = config.ffn,
             .out = config.hidden,
-            .bias = false,
+            .bias = config.form.bias,
             .to_residual = true,
             .matrices = config.experts / build.runtime.expert_part.parts,
             .part = build.runtime.expert_part}),
@@ -172,8 +176,11 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
   fc1_.begin_forward(runtime);
   const NormCore::Forward normed = norm_.forward(runtime, x.value, {});
   const Tensor& n = normed.y.plain;
-  Tensor logits =
-      gemm(device, {.a = n.operand(), .b = router_->value.operand(), .out_dtype = DType::kF32, .holder = workspace});
+  Tensor logits = gemm(device, {.a = n.operand(),
+                                .b = router_->value.operand(),
+                                .bias = router_bias_ ? &router_bias_->value : nullptr,
+                                .out_dtype = DType::kF32,
+                                .holder = workspace});
   const Routing routing = route(device, logits, rule_, workspace);
   logits = {};
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);

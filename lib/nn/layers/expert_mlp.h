@@ -18,6 +18,8 @@ namespace fp8lab {
 /// n = norm(x). No token is dropped. If the model has shared experts, their output, in the layer's type, is added to
 /// this sum, in the layer's type.
 ///
+/// If the form has biases, the router's logits have one, and so have all products of experts.
+///
 /// The router's weight [experts, hidden] has the build's type under every recipe. Its product reads 16 bits, which n
 /// has anyway, and writes logits in FP32, so that the choice and the softmax see no rounding of the sum. RouteArgs
 /// (backend/expert_kernels.h) defines the choice, ties and the weights w.
@@ -83,6 +85,7 @@ class ExpertMlp final : public Module {
   ActivationCore activation_;
   NormCore norm_;
   std::unique_ptr<Parameter> router_;
+  std::unique_ptr<Parameter> router_bias_;  ///< null if the model has no biases
   ExpertsCore fc1_;
   ExpertsCore fc2_;
   std::unique_ptr<SharedExperts> shared_;  ///< null if the model has none

@@ -39,7 +39,7 @@ class LayerNormMlpNode final : public ModuleNode {
 
 LayerNormMlp::LayerNormMlp(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
-      activation_(name, config.form.activation),
+      activation_(name, config.activation()),
       norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       fc1_(build, name + ".fc1", {.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}),
       fc2_(build, name + ".fc2",

@@ -79,7 +79,8 @@ class BasicLinearOp final : public FusibleOp {
 
 class ActivationOp final : public FusibleOp {
  public:
-  ActivationOp(const std::string& name, ActivationKind kind) : input_name_(name + ".x"), activation_(name, kind) {}
+  ActivationOp(const std::string& name, const Activation& activation)
+      : input_name_(name + ".x"), activation_(name, activation) {}
 
   Operand forward(Runtime& runtime, ChainNode& node, Operand x, const OperandRequest& next) override {
     node.save(input_name_, x.plain);
@@ -132,7 +133,7 @@ std::unique_ptr<Module> make_mlp(Build& build, const std::string& name, const La
   ops.push_back(std::make_unique<BasicLinearOp>(
       build, name + ".fc1",
       LinearShape{.in = config.hidden, .out = config.activation_inputs(), .bias = config.form.bias}));
-  ops.push_back(std::make_unique<ActivationOp>(name + ".activation", config.form.activation));
+  ops.push_back(std::make_unique<ActivationOp>(name + ".activation", config.activation()));
   ops.push_back(std::make_unique<BasicLinearOp>(
       build, name + ".fc2",
       LinearShape{.in = config.ffn, .out = config.hidden, .bias = config.form.bias, .to_residual = true}));

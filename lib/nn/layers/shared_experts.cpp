@@ -5,10 +5,10 @@
 namespace fp8lab {
 
 SharedExperts::SharedExperts(Build& build, const std::string& name, const LayerConfig& config)
-    : activation_(name + ".shared", config.form.activation),
-      fc1_(build, name + ".shared_fc1", {.in = config.hidden, .out = config.shared_inputs(), .bias = false}),
+    : activation_(name + ".shared", config.activation()),
+      fc1_(build, name + ".shared_fc1", {.in = config.hidden, .out = config.shared_inputs(), .bias = config.form.bias}),
       fc2_(build, name + ".shared_fc2",
-           {.in = config.shared_ffn(), .out = config.hidden, .bias = false, .to_residual = true}) {}
+           {.in = config.shared_ffn(), .out = config.hidden, .bias = config.form.bias, .to_residual = true}) {}
 
 SharedExperts::Forward SharedExperts::forward(Runtime& runtime, const Tensor& n) {
   fc1_.begin_forward(runtime);

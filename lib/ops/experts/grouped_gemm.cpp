@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "ops/elementwise.h"
+#include "ops/validate.h"
 
 namespace fp8lab {
 namespace {
@@ -41,6 +42,11 @@ GemmInputs with(const GemmInputs& inputs, const OperandView& a, const OperandVie
   return part;
 }
 
+/// The elements of group `e` in a vector that has the same number of elements for each of `groups` groups.
+Tensor elements_of(const Tensor& vector, std::int64_t groups, std::size_t e) {
+  return vector.reshaped(Shape{groups, vector.numel() / groups}).row_range(static_cast<std::int64_t>(e), 1);
+}
+
 /// The product of each group's rows of `a` and the expert's part of `b`; zero in rows behind the groups.
 template <class PartOfB>
 Tensor multiply_groups(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups, std::int64_t columns,
@@ -48,9 +54,14 @@ Tensor multiply_groups(Device& device, const GemmInputs& inputs, std::span<const
   Tensor out = device.allocate({Shape{inputs.a.values.rows, columns}, inputs.out_dtype}, inputs.holder);
   for (std::size_t e = 0; e < groups.size(); ++e) {
     const auto [begin, rows] = groups[e];
-    if (rows > 0)
-      gemm_into(device, with(inputs, inputs.a.row_range(begin, rows), part_of_b(static_cast<std::int64_t>(e))),
-                out.row_range(begin, rows));
+    if (rows == 0) continue;
+    GemmInputs part = with(inputs, inputs.a.row_range(begin, rows), part_of_b(static_cast<std::int64_t>(e)));
+    Tensor bias;
+    if (inputs.bias != nullptr) {
+      bias = elements_of(*inputs.bias, std::ssize(groups), e);
+      part.bias = &bias;
+    }
+    gemm_into(device, part, out.row_range(begin, rows));
   }
   clear_after_groups(device, groups, out);
   return out;
@@ -62,6 +73,8 @@ Tensor grouped_gemm(Device& device, const GemmInputs& inputs, std::span<const Ro
   constexpr std::string_view kOp = "grouped_gemm";
   check_groups(kOp, groups, inputs.a.values.rows);
   const std::int64_t columns = share_of(kOp, inputs.b.values.rows, groups);
+  if (inputs.bias != nullptr)
+    check_numel(kOp, {"bias", *inputs.bias}, inputs.b.values.rows, "one for each row of b");
   return multiply_groups(device, inputs, groups, columns,
                          [&](std::int64_t e) { return inputs.b.row_range(e * columns, columns); });
 }
@@ -87,6 +100,23 @@ Tensor grouped_gemm_weight_gradient(Device& device, const GemmInputs& inputs, st
       fill(device, own, 0.0f);
     else
       gemm_into(device, with(inputs, inputs.a.columns(begin, rows), inputs.b.columns(begin, rows)), own);
+  }
+  return out;
+}
+
+Tensor grouped_bias_gradient(Device& device, const Tensor& grad_y, std::span<const RowGroup> groups,
+                             const TensorSpec& spec, HolderId holder) {
+  constexpr std::string_view kOp = "grouped_bias_gradient";
+  check_groups(kOp, groups, grad_y.rows());
+  Tensor out = device.allocate(spec, holder);
+  check_numel(kOp, {"the gradient", out}, std::ssize(groups) * grad_y.cols(), "one for each column and group");
+  for (std::size_t e = 0; e < groups.size(); ++e) {
+    const auto [begin, rows] = groups[e];
+    const Tensor own = elements_of(out, std::ssize(groups), e);
+    if (rows == 0)
+      fill(device, own, 0.0f);
+    else
+      column_sum_into(device, grad_y.row_range(begin, rows), own);
   }
   return out;
 }

@@ -13,8 +13,6 @@
 namespace fp8lab {
 namespace {
 
-MatrixView view_or_none(const Tensor& tensor) { return tensor ? tensor.view() : MatrixView{}; }
-
 void check_choices(std::string_view op, const NamedTensor& choices, DType dtype, std::int64_t tokens) {
   check_dtype(op, choices, dtype);
   if (choices.tensor.rows() != tokens)

@@ -3,7 +3,9 @@
 
 #include "backend/cpu/attention/attention_tiles.h"
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/rows.h"
 #include "backend/cpu/vectorized.h"
+#include "core/elementary.h"
 #include "core/shape.h"
 
 namespace fp8lab::cpu {
@@ -61,6 +63,8 @@ struct Pass {
   RoleCast grad_p_cast;
   float grad_p_factor;  ///< dP = this * (product of stored dO and V)
   float dot_factor;     ///< rowsum(dO * O) = this * (sum of products of stored elements)
+  std::vector<float> sinks;
+  std::vector<double> grad_sinks;
 
   explicit Pass(const AttentionBackwardArgs& a)
       : args(a),
@@ -68,7 +72,9 @@ struct Pass {
         s_cast(a.s),
         grad_p_cast(a.grad_p),
         grad_p_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.v))),
-        dot_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.o))) {}
+        dot_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.o))),
+        sinks(read_sinks(a.sinks)),
+        grad_sinks(sinks.size()) {}
 };
 
 void load_keys_and_values(const AttentionBackwardArgs& args, const HeadRows& head, BackwardScratch& scratch) {
@@ -93,6 +99,24 @@ void load_queries(const Pass& pass, const HeadRows& rows, BackwardScratch& scrat
       dot += static_cast<double>(o[d]) * static_cast<double>(grad_o[d]);
     scratch.row_dots[static_cast<std::size_t>(i)] = static_cast<float>(dot * static_cast<double>(pass.dot_factor));
   }
+}
+
+/// Adds the part of a tile of queries to the gradient of their head's sink, after load_queries().
+void add_sink_gradient(Pass& pass, const HeadRows& rows, const BackwardScratch& scratch) {
+  if (pass.sinks.empty()) return;
+  const auto head = static_cast<std::size_t>(rows.head);
+  const MatrixView& lse = pass.args.lse;
+  const float* head_lse =
+      lse.as<float>() + (rows.sequence * pass.args.shape.heads + rows.head) * lse.row_stride + rows.begin;
+  for (std::int64_t i = 0; i < rows.count; ++i)
+    pass.grad_sinks[head] -= static_cast<double>(exponential(pass.sinks[head] - head_lse[i])) *
+                             static_cast<double>(scratch.row_dots[static_cast<std::size_t>(i)]);
+}
+
+void store_sink_gradients(const Pass& pass) {
+  if (pass.sinks.empty()) return;
+  std::vector<float> sums(pass.grad_sinks.begin(), pass.grad_sinks.end());
+  store(sums.data(), std::ssize(sums), pass.args.grad_sinks, 0, 0);
 }
 
 /// In place: rows of logits become P as the product for dV reads it (after dropout and cast), and rows of dO V^T become
@@ -191,6 +215,7 @@ void backward_query_head(Pass& pass, HeadRows rows, BackwardScratch& scratch) {
   for (rows.begin = 0; rows.begin < args.shape.seq; rows.begin += kQueryTile) {
     rows.count = std::min(kQueryTile, args.shape.seq - rows.begin);
     load_queries(pass, rows, scratch);
+    add_sink_gradient(pass, rows, scratch);
     const std::int64_t limit = pass.rule.key_limit(rows.begin + rows.count - 1);
     for (std::int64_t key = pass.rule.first_tile(rows.begin); key < limit; key += kKeyTile)
       backward_tile(pass, rows, key, scratch);
@@ -233,6 +258,7 @@ void attention_backward(const AttentionBackwardArgs& args, ExecContext&) {
       store_rows(args.grad_v, values_of(shape, rows), scratch.group_grad_v.data(), scratch.value_dim, grad_v_factor);
     }
   }
+  store_sink_gradients(pass);
   pass.s_cast.store_amax();
   pass.grad_p_cast.store_amax();
 }

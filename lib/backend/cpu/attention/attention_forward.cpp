@@ -3,6 +3,7 @@
 
 #include "backend/cpu/attention/attention_tiles.h"
 #include "backend/cpu/kernels.h"
+#include "core/elementary.h"
 #include "core/shape.h"
 
 namespace fp8lab::cpu {
@@ -13,7 +14,7 @@ using namespace attention;
 /// Operands of one key/value head, and buffers for one tile of queries. Its size grows with seq, never with seq
 /// squared: the logits of kQueryTile queries are kept in full, so that the second pass does not compute them again.
 struct ForwardScratch {
-  explicit ForwardScratch(const AttentionShape& shape)
+  ForwardScratch(const AttentionShape& shape, const MatrixView& sinks_of_heads)
       : dim(round_up(shape.head_dim, kLanes)),
         value_dim(round_up(shape.columns_of_value(), kLanes)),
         keys(round_up(shape.seq, kLanes)),
@@ -22,6 +23,7 @@ struct ForwardScratch {
         logits(static_cast<std::size_t>(kQueryTile * keys)),
         q(static_cast<std::size_t>(kQueryTile * dim)),
         o(static_cast<std::size_t>(kQueryTile * value_dim)),
+        sinks(read_sinks(sinks_of_heads)),
         dropout(static_cast<std::size_t>(keys)) {}
 
   std::int64_t dim;
@@ -32,6 +34,7 @@ struct ForwardScratch {
   std::vector<float> logits;
   std::vector<float> q;
   std::vector<float> o;
+  std::vector<float> sinks;
   std::vector<float> dropout;
 };
 
@@ -66,6 +69,8 @@ void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCa
     float* row = scratch.logits.data() + i * scratch.keys;
     const std::int64_t query = rows.begin + i;
     lse[query] = log_sum_exp(row, keys);
+    if (!scratch.sinks.empty())
+      lse[query] = merge_log_sums(lse[query], scratch.sinks[static_cast<std::size_t>(rows.head)]).log_sum;
     softmax_from_lse(row, keys, lse[query]);
     if (dropout.active()) {
       dropout.factors(query, first_key, keys, scratch.dropout.data());
@@ -95,7 +100,7 @@ void forward_tile(const AttentionForwardArgs& args, const HeadRows& rows, RoleCa
 void attention_forward(const AttentionForwardArgs& args, ExecContext&) {
   const AttentionShape& shape = args.shape;
   const std::int64_t heads_per_kv_head = shape.heads / shape.kv_heads;
-  ForwardScratch scratch(shape);
+  ForwardScratch scratch(shape, args.sinks);
   RoleCast s_cast(args.s);
   for (std::int64_t sequence = 0; sequence < shape.batch; ++sequence) {
     for (std::int64_t head = 0; head < shape.heads; ++head) {

@@ -84,6 +84,14 @@ void compute_logits(const LogitTile& t) {
   }
 }
 
+std::vector<float> read_sinks(const MatrixView& sinks) {
+  std::vector<float> out;
+  if (sinks.data == nullptr) return out;
+  out.resize(static_cast<std::size_t>(sinks.cols));
+  load(sinks, 0, 0, sinks.cols, out.data());
+  return out;
+}
+
 float log_sum_exp(const float* logits, std::int64_t count) {
   float maxima[kLanes];
   std::fill_n(maxima, kLanes, kMinusInfinity);

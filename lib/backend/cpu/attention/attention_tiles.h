@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "backend/cpu/loops.h"
 #include "backend/kernels.h"
@@ -82,6 +83,9 @@ struct LogitTile {
   std::int64_t stride = 0;
 };
 void compute_logits(const LogitTile& tile);
+
+/// The sinks of all heads, in FP32; empty without sinks.
+std::vector<float> read_sinks(const MatrixView& sinks);
 
 /// max + log(sum of exp(logit - max)); -inf if every key is masked.
 float log_sum_exp(const float* logits, std::int64_t count);

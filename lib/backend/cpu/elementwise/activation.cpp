@@ -36,21 +36,21 @@ void gelu_backward(MatrixView grad_out, MatrixView in, MatrixView grad_in) {
 }
 
 template <class Gated>
-void gated_forward(const MatrixView& in, const MatrixView& out) {
+void gated_forward(const MatrixView& in, const MatrixView& out, Gated gated = {}) {
   float* gate = scratch(kX, kRun);
   float* up = scratch(kUp, kRun);
   for_each_run(out, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(in, row, col, count, gate);
     load(in, row, out.cols + col, count, up);
     vectorized([=] {
-      for (std::int64_t j = 0; j < count; ++j) up[j] = Gated::value(gate[j], up[j]);
+      for (std::int64_t j = 0; j < count; ++j) up[j] = gated.value(gate[j], up[j]);
     });
     store(up, count, out, row, col);
   });
 }
 
 template <class Gated>
-void gated_backward(const MatrixView& grad_out, const MatrixView& in, const MatrixView& grad_in) {
+void gated_backward(const MatrixView& grad_out, const MatrixView& in, const MatrixView& grad_in, Gated gated = {}) {
   float* gate = scratch(kX, kRun);
   float* up = scratch(kUp, kRun);
   float* grad_y = scratch(kGradY, kRun);
@@ -62,7 +62,7 @@ void gated_backward(const MatrixView& grad_out, const MatrixView& in, const Matr
     load(grad_out, row, col, count, grad_y);
     vectorized([=] {
       for (std::int64_t j = 0; j < count; ++j) {
-        const GatedGradient grad = Gated::gradient(gate[j], up[j], grad_y[j]);
+        const GatedGradient grad = gated.gradient(gate[j], up[j], grad_y[j]);
         grad_gate[j] = grad.gate;
         grad_up[j] = grad.up;
       }
@@ -77,7 +77,12 @@ void gated_backward(const MatrixView& grad_out, const MatrixView& in, const Matr
 void activation_forward(const ActivationForwardArgs& args, ExecContext&) {
   switch (args.kind) {
     case ActivationKind::kGelu: gelu_forward(args.x, args.y); break;
-    case ActivationKind::kSwiglu: gated_forward<Swiglu>(args.x, args.y); break;
+    case ActivationKind::kSwiglu:
+      if (args.limit > 0.0f)
+        gated_forward(args.x, args.y, ClampedSwiglu{args.limit});
+      else
+        gated_forward<Swiglu>(args.x, args.y);
+      break;
     case ActivationKind::kGeglu: gated_forward<Geglu>(args.x, args.y); break;
   }
   measure(args.y, args.amax);
@@ -86,7 +91,12 @@ void activation_forward(const ActivationForwardArgs& args, ExecContext&) {
 void activation_backward(const ActivationBackwardArgs& args, ExecContext&) {
   switch (args.kind) {
     case ActivationKind::kGelu: gelu_backward(args.grad_y, args.x, args.grad_x); break;
-    case ActivationKind::kSwiglu: gated_backward<Swiglu>(args.grad_y, args.x, args.grad_x); break;
+    case ActivationKind::kSwiglu:
+      if (args.limit > 0.0f)
+        gated_backward(args.grad_y, args.x, args.grad_x, ClampedSwiglu{args.limit});
+      else
+        gated_backward<Swiglu>(args.grad_y, args.x, args.grad_x);
+      break;
     case ActivationKind::kGeglu: gated_backward<Geglu>(args.grad_y, args.x, args.grad_x); break;
   }
   measure(args.grad_x, args.amax);

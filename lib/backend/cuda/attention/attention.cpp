@@ -26,6 +26,10 @@ void check_value_columns(const AttentionShape& shape) {
   if (shape.columns_of_value() != shape.head_dim) fail("attention: on cuda values are as wide as keys");
 }
 
+void check_no_sinks(const MatrixView& sinks) {
+  if (sinks.data != nullptr) fail("attention: on cuda the softmax has no sinks");
+}
+
 /// Properties of the GPU that the choice of an algorithm depends on.
 struct Facts {
   bool hopper;
@@ -107,6 +111,7 @@ bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaCo
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
   check_value_columns(args.shape);
+  check_no_sinks(args.sinks);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_forward(call);
@@ -120,6 +125,7 @@ void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
   check_value_columns(args.shape);
+  check_no_sinks(args.sinks);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_backward(call);
