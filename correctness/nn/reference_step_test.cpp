@@ -80,6 +80,23 @@ constexpr Form kForms[] = {
        model.expert_ffn = model.ffn;
        model.shared_experts = 2;
      }},
+    {"gpt_oss", kLayer, "llama",
+     [](ModelConfig& model) {
+       model.layers = 2;
+       model.window = 5;
+       model.window_every = 2;
+       model.attention_sinks = true;
+       model.bias = Bias::kAll;
+       model.experts = 5;
+       model.top_k = 2;
+       model.expert_ffn = model.ffn;
+       model.swiglu_limit = 0.5;
+     }},
+    {"clamped_fused_mlp", "layernorm_mlp", "llama",
+     [](ModelConfig& model) {
+       model.swiglu_limit = 0.5;
+       model.op_fuser = "mlp";
+     }},
     {"gpt_fused_mlp", kLayer, "gpt", [](ModelConfig& model) { model.op_fuser = "mlp"; }},
     {"llama_dropout_two_layers", kLayer, "llama",
      [](ModelConfig& model) {

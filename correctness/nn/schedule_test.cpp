@@ -75,6 +75,12 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.training.checkpoint = "full";
     all.push_back(cell);
   }
+  if (attends) {
+    CellConfig cell = base;
+    cell.model.attention_sinks = true;
+    cell.training.micro_batches = 2;
+    all.push_back(cell);
+  }
   if (attends && base.model.form == "llama") {
     CellConfig cell = base;
     cell.model.kv_heads = 0;
@@ -102,6 +108,9 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.model.dense_layers = base.model.layers - 1;
     cell.model.router = RouterScore::kSigmoid;
     cell.model.router_scale = 2.5;
+    all.push_back(cell);
+    cell.model.bias = Bias::kAll;
+    cell.model.swiglu_limit = 7.0;
     all.push_back(cell);
   }
   for (const char* kept : {"selective", "selective_alternate"})
@@ -134,7 +143,8 @@ std::string describe(const CellConfig& cell) {
          std::string(cell.training.optimizer.text()) + ", " + std::string(cell.training.param_dtype.text()) +
          ", vocabulary " + std::to_string(cell.model.vocabulary) + ", head_dim " + std::to_string(cell.model.head_dim) +
          ", top_k " + std::to_string(cell.model.top_k) + ", shared experts " +
-         std::to_string(cell.model.shared_experts) + ", kv_rank " + std::to_string(cell.model.kv_rank);
+         std::to_string(cell.model.shared_experts) + ", kv_rank " + std::to_string(cell.model.kv_rank) + ", sinks " +
+         std::to_string(cell.model.attention_sinks) + ", swiglu_limit " + std::to_string(cell.model.swiglu_limit);
 }
 
 using Point = std::tuple<const char*, const char*, const char*>;

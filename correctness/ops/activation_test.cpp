@@ -43,7 +43,7 @@ std::vector<float> telling_values(std::int64_t count, std::uint64_t seed) {
   return values;
 }
 
-class Activation : public ::testing::TestWithParam<ActivationCase> {
+class ActivationTest : public ::testing::TestWithParam<ActivationCase> {
  protected:
   bool gated() const { return c_.kind != ActivationKind::kGelu; }
   Expected forward(const Values& x) const {
@@ -68,7 +68,7 @@ class Activation : public ::testing::TestWithParam<ActivationCase> {
   Tensor grad_y_ = make_tensor(*device_, {c_.rows, c_.cols}, c_.dtype, reference::gaussian_values(c_.rows* c_.cols, 2));
 };
 
-TEST_P(Activation, ForwardEqualsItsDefinition) {
+TEST_P(ActivationTest, ForwardEqualsItsDefinition) {
   const Tensor y = activation_forward(*device_, c_.kind, x_, support::anyone(*device_));
   const Expected expected = forward(read(*device_, x_));
   EXPECT_EQ(y.shape(), (Shape{c_.rows, c_.cols}));
@@ -76,7 +76,7 @@ TEST_P(Activation, ForwardEqualsItsDefinition) {
   EXPECT_TRUE(refuses_mutations(expected));
 }
 
-TEST_P(Activation, BackwardEqualsTheDerivative) {
+TEST_P(ActivationTest, BackwardEqualsTheDerivative) {
   const Tensor grad_x = activation_backward(*device_, c_.kind, grad_y_, x_, support::anyone(*device_));
   const Expected expected = backward(read(*device_, x_), read(*device_, grad_y_));
   EXPECT_EQ(grad_x.shape(), x_.shape());
@@ -84,7 +84,7 @@ TEST_P(Activation, BackwardEqualsTheDerivative) {
   EXPECT_TRUE(refuses_mutations(expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Activation,
+INSTANTIATE_TEST_SUITE_P(Cases, ActivationTest,
                          ::testing::Values(ActivationCase{ActivationKind::kGelu, DType::kF32, 7, 31},
                                            ActivationCase{ActivationKind::kGelu, DType::kBF16, 7, 31},
                                            ActivationCase{ActivationKind::kGelu, DType::kF16, 3, 24},

@@ -192,6 +192,8 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   for (const CellConfig& library : {torchao, engine}) {
     EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"top_k", "2"}}), "model.top_k");
     EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"kv_rank", "32"}}), "model.kv_rank");
+    EXPECT_EQ(refusal(library, {{"attention_sinks", "true"}}), "model.attention_sinks");
+    EXPECT_EQ(refusal(library, {{"layer", "layernorm_mlp"}, {"swiglu_limit", "7"}}), "model.swiglu_limit");
   }
   EXPECT_EQ(refusal(engine, {{"layer", "grouped_linear"}, {"experts", "8"}}), "");
 }

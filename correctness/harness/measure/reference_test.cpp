@@ -55,7 +55,7 @@ NamedMatrices parameters_of(const CellConfig& cell) {
   std::map<std::string, Shape2> shapes;
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
     shapes[name + ".weight"] = {out, in};
-    if (!llama) shapes[name + ".bias"] = {1, out};
+    if (!llama || cell.model.bias == Bias::kAll) shapes[name + ".bias"] = {1, out};
   };
   const auto norm = [&](const std::string& name) {
     shapes[name + ".gamma"] = {1, hidden};
@@ -98,6 +98,7 @@ NamedMatrices parameters_of(const CellConfig& cell) {
     }
     linear(name + ".proj", heads * value_dim, hidden);
     if (cell.model.bias == Bias::kQkv) shapes[name + ".qkv.bias"] = {1, shapes.at(name + ".qkv.weight").rows};
+    if (cell.model.attention_sinks) shapes[name + ".attention.sinks"] = {1, heads};
     if (cell.model.qk_norm)
       for (const char* gamma : {".q_norm.gamma", ".k_norm.gamma"}) shapes[name + gamma] = {1, dim};
   }
@@ -120,9 +121,11 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
   for (const char* kind : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
                            "transformer_layer", "language", "language_tied"})
-    for (const auto& [form, dropout, top_k, shared_experts] :
-         {std::tuple("gpt", 0.0, 0, 0), std::tuple("llama", 0.0, 0, 0), std::tuple("gpt", 0.3, 0, 0),
-          std::tuple("llama", 0.0, 2, 0), std::tuple("llama", 0.0, 2, 2)}) {
+    for (const auto& [form, dropout, top_k, shared_experts, gpt_oss] :
+         {std::tuple("gpt", 0.0, 0, 0, false), std::tuple("llama", 0.0, 0, 0, false),
+          std::tuple("gpt", 0.3, 0, 0, false), std::tuple("llama", 0.0, 2, 0, false),
+          std::tuple("llama", 0.0, 2, 2, false), std::tuple("llama", 0.0, 2, 0, true),
+          std::tuple("llama", 0.2, 0, 0, true)}) {
       const bool language = std::string_view(kind).starts_with("language");
       const char* const layer = language ? "transformer_layer" : kind;
       CellConfig cell;
@@ -147,6 +150,11 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
         cell.model.bias = Bias::kQkv;
         cell.model.qk_norm = true;
         cell.model.window = 4;
+      }
+      if (gpt_oss) {
+        cell.model.bias = Bias::kAll;
+        cell.model.attention_sinks = true;
+        cell.model.swiglu_limit = 0.5;
       }
       if (shared_experts > 0) {  // with latents too
         cell.model.bias.reset();

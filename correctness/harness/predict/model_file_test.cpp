@@ -41,6 +41,13 @@ constexpr const char* kQwen3Moe = R"({"model_type": "qwen3_moe", "hidden_size": 
   "max_position_embeddings": 40960, "attention_bias": false, "decoder_sparse_step": 1, "mlp_only_layers": [],
   "moe_intermediate_size": 768, "norm_topk_prob": true, "num_experts": 128, "num_experts_per_tok": 8,
   "sliding_window": null, "use_sliding_window": false})";
+constexpr const char* kGptOss = R"({"model_type": "gpt_oss", "attention_bias": true, "experts_per_token": 4,
+  "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096, "intermediate_size": 2880,
+  "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+  "max_position_embeddings": 131072, "num_attention_heads": 64, "num_experts_per_tok": 4, "num_hidden_layers": 4,
+  "num_key_value_heads": 8, "num_local_experts": 32, "rope_scaling": {"factor": 32.0, "rope_type": "yarn"},
+  "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+  "tie_word_embeddings": false, "vocab_size": 201088})";
 constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_ctx": 1024,
   "n_positions": 1024, "vocab_size": 50257, "activation_function": "gelu_new"})";
 
@@ -82,6 +89,43 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters(read(kNemo)), 12247782400);
   EXPECT_EQ(parameters(read(kMixtral)), 46702792704);
   EXPECT_EQ(parameters(read(kQwen3Moe)), 30532122624);
+  // Without layer_types every second layer has the window.
+  const auto gpt_oss = [](const char* layers, const char* experts) {
+    std::string text = changed(kGptOss, "\"num_hidden_layers\": 4", std::string("\"num_hidden_layers\": ") + layers);
+    text = changed(text, "\"num_local_experts\": 32", std::string("\"num_local_experts\": ") + experts);
+    return read(changed(text, "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", "
+                              "\"full_attention\"]", "\"layer_types\": null"));
+  };
+  EXPECT_EQ(parameters(gpt_oss("24", "32")), 20914757184);
+  EXPECT_EQ(parameters(gpt_oss("36", "128")), 116829156672);
+  EXPECT_EQ(estimate(gpt_oss("24", "32"), Arm::kAfter).figures,
+            estimate(find_model("gpt-oss-20b").cell(), Arm::kAfter).figures);
+}
+
+TEST(ModelFile, OfGptOss_HasItsLayers) {
+  const ModelConfig model = read(kGptOss).model;
+  EXPECT_EQ(model.window, 128);
+  EXPECT_EQ(model.window_every, 2);
+  EXPECT_TRUE(model.attention_sinks);
+  EXPECT_EQ(model.swiglu_limit, 7.0);
+  EXPECT_EQ(model.bias, Bias::kAll);
+  EXPECT_EQ(model.head_dim, 64);
+  EXPECT_EQ(model.top_k, 4);
+  const auto windows = [](const char* of_layers) {
+    return read(changed(kGptOss, "\"sliding_attention\", \"full_attention\", \"sliding_attention\", \"full_attention\"",
+                        of_layers))
+        .model;
+  };
+  EXPECT_EQ(windows(R"("sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention")").window_every,
+            1);
+  EXPECT_EQ(windows(R"("sliding_attention", "full_attention", "full_attention", "sliding_attention")").window_every, 3);
+  EXPECT_EQ(windows(R"("sliding_attention", "full_attention", "full_attention", "full_attention")").window_every, 4);
+  for (const char* other : {R"("full_attention", "sliding_attention", "full_attention", "sliding_attention")",
+                            R"("sliding_attention", "sliding_attention", "full_attention", "full_attention")",
+                            R"("sliding_attention", "full_attention", "full_attention")"})
+    EXPECT_NE(support::error_of([&] { windows(other); }).find("windows only of every Nth of the 4 layers"),
+              std::string::npos)
+        << other;
 }
 
 TEST(ModelFile, HasAWindowThatIsShorterThanASequence) {
@@ -121,8 +165,8 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       "this program's layers lack that");
   refused(
       changed(kLlama, "\"llama\"", "\"bert\""),
-      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral or qwen3_moe, whose layers this "
-      "program has, but is the text \"bert\"");
+      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe or gpt_oss, whose layers "
+      "this program has, but is the text \"bert\"");
   refused(changed(kLlama, "\"llama\"", "\"deepseek_v3\""), "a router that chooses experts by groups");
   refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
@@ -132,6 +176,8 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
   refused(changed(kQwen3Moe, "\"mlp_only_layers\": []", "\"mlp_only_layers\": [3]"),
           "`mlp_only_layers` names layers with one MLP");
   refused(changed(kMixtral, "\"num_experts_per_tok\": 2, ", ""), "num_experts_per_tok");
+  refused(changed(kGptOss, "\"attention_bias\": true", "\"attention_bias\": false"), "`attention_bias` is false");
+  refused(changed(kGptOss, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 0"), "`swiglu_limit` must be a number above 0");
   refused(changed(kLlama, "{\"model", "{\"kv_lora_rank\": 512, \"model"),
           "`kv_lora_rank` is not null, and this program reads no low-rank keys and values (MLA) from a file");
   const std::string window = changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",

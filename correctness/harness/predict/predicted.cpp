@@ -165,6 +165,7 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
     model.dense_layers = draw.chance() ? 0 : draw.upto(model.layers) - 1;
     model.router = draw.of({"softmax", "sigmoid"});
   }
+  model.swiglu_limit = has_mlp && model.form == "llama" && draw.chance() ? 7.0 : 0.0;
   if (model.layer != "grouped_linear") return;
   model.experts = draw.of<std::int64_t>({1, 2, 4, 7});
   model.split = draw.of({"even", "uneven"});

@@ -174,6 +174,16 @@ const std::vector<Context>& contexts() {
          cell.model.shared_experts = 1;
          cell.model.router = RouterScore::kSigmoid;
        }},
+      {"GPT-OSS",
+       [](CellConfig& cell) {
+         cell.model.layers = cell.model.top_k = 2;
+         cell.model.form = "llama";
+         cell.model.bias = Bias::kAll;
+         cell.model.window = 8;
+         cell.model.window_every = 2;
+         cell.model.attention_sinks = true;
+         cell.model.swiglu_limit = 0.01;
+       }},
       {"latents",
        [](CellConfig& cell) {
          cell.model.form = "llama";

@@ -44,7 +44,7 @@ TEST(UnreadKeys, AKeyThatTheLayerDoesNotRead_IsRefusedWithItsPlaceAndTheLayersKe
                   "4:66: `model.split` has no effect: layer transformer_layer does not read it, "
                   "grouped_linear does; remove it, or write `layer: grouped_linear`"))
       << errors;
-  EXPECT_TRUE(has(errors, "form, heads, kv_heads, head_dim, window, qk_norm, kv_rank")) << errors;
+  EXPECT_TRUE(has(errors, "form, heads, kv_heads, head_dim, window, window_every, attention_sinks, qk_norm, kv_rank")) << errors;
 }
 
 TEST(UnreadKeys, ADefaultThatTheFileWrites_IsRefusedToo) {

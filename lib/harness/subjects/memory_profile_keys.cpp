@@ -27,6 +27,8 @@ constexpr std::array kReasons{
     KeyReason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
     KeyReason{"model.top_k", "profiles cover only one MLP for all tokens; leave `top_k` out"},
     KeyReason{"model.kv_rank", "profiles cover only one product for Q, K and V; leave `kv_rank` out"},
+    KeyReason{"model.attention_sinks", "profiles cover only `attention_sinks: false`"},
+    KeyReason{"model.swiglu_limit", "profiles cover only SwiGLU without limits; leave `swiglu_limit` out"},
     KeyReason{"model.head_dim", "profiles cover only heads of hidden / heads columns; leave `head_dim` out"},
     KeyReason{"model.qk_norm", "profiles cover only `qk_norm: false`"},
     KeyReason{"model.bias", "profiles cover only the biases of a form; leave `bias` out"},

@@ -55,6 +55,8 @@ constexpr std::array kTorchReasons{
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.top_k", "figures cover models with one MLP for all tokens; leave `top_k` out"},
     KeyReason{"model.kv_rank", "figures cover models with one product for Q, K and V; leave `kv_rank` out"},
+    KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
+    KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
     KeyReason{"model.dropout", "figures cover training without dropout"},
     KeyReason{"model.bias", "figures cover the biases that a form has, and `qkv`; leave `bias` out"},
     KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},

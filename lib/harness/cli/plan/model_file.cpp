@@ -35,6 +35,7 @@ struct ModelType {
   std::int64_t head_dim;          ///< by default; 0: hidden / heads
   bool uses_window;               ///< by default, if the file has a `sliding_window`
   std::string_view experts = "";  ///< the key of their number in a mixture; "": one MLP for all tokens
+  bool is_gpt_oss = false;        ///< has sinks, biases of all products, and clamped SwiGLU
 };
 
 constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, bool has_qk_norm = false,
@@ -73,6 +74,12 @@ constexpr ModelType of_experts(ModelType type, std::string_view experts, std::st
   return type;
 }
 
+constexpr ModelType of_gpt_oss() {
+  ModelType type = of_experts(of_llama("gpt_oss", false, false, 64, true), "num_local_experts", "intermediate_size");
+  type.is_gpt_oss = true;
+  return type;
+}
+
 constexpr std::array kTypes{
     ModelType{"gpt2", "gpt", "n_layer", "n_embd", "n_head", "", "n_inner", "n_positions", "activation_function",
               "gelu_new", 4, true, false, false, 0, false},
@@ -83,6 +90,7 @@ constexpr std::array kTypes{
     of_gemma(),
     of_experts(of_llama("mixtral", false, false, 0, true), "num_local_experts", "intermediate_size"),
     of_experts(of_llama("qwen3_moe", false, true), "num_experts", "moe_intermediate_size"),
+    of_gpt_oss(),
 };
 
 /// Keys for the number of experts; a model of another type that has more than one has layers that this program lacks.
@@ -134,19 +142,36 @@ void check_parts(const JsonReader& config, const ModelType& type) {
       found->refuse_for(fmt::format("is not null, and this program reads no {} from a file", foreign.what));
 }
 
-/// Refuses a file whose layers do not all have the window.
-void check_all_have_window(const JsonReader& config) {
-  constexpr const char* kEqual = "and this program's layers are equal";
-  if (const auto layers = config.find("layer_types"))
-    return layers->each_item([&](const JsonReader& layer) {
-      if (!layer.is_text("sliding_attention"))
-        config.at("layer_types").refuse_for(fmt::format("has layers with a window and others, {}", kEqual));
-    });
-  if (const auto first = config.find("max_window_layers"); first && first->integer(0, kMostSize) > 0)
-    first->refuse_for(fmt::format("is {}, the layers without a window, {}", first->integer(0, kMostSize), kEqual));
+/// N if every Nth layer has the window, beginning with the first. Refuses other files.
+std::int64_t window_every_of(const JsonReader& config, const ModelType& type, std::int64_t layers) {
+  const auto types = config.find("layer_types");
+  if (!types) {
+    if (const auto first = config.find("max_window_layers"); first && first->integer(0, kMostSize) > 0)
+      first->refuse_for(fmt::format("is {}, the layers without a window, and in this program the first layer has one",
+                                    first->integer(0, kMostSize)));
+    return type.is_gpt_oss ? 2 : 1;
+  }
+  std::vector<std::int64_t> with_window;
+  std::int64_t count = 0;
+  types->each_item([&](const JsonReader& layer) {
+    if (layer.is_text("sliding_attention")) with_window.push_back(count);
+    ++count;
+  });
+  if (std::ssize(with_window) == count) return 1;
+  const std::int64_t every = with_window.size() < 2 ? layers : with_window[1];
+  bool fits = count == layers && !with_window.empty() && with_window.front() == 0 &&
+              std::ssize(with_window) == (layers + every - 1) / every;
+  for (std::size_t i = 0; fits && i < with_window.size(); ++i)
+    fits = with_window[i] == static_cast<std::int64_t>(i) * every;
+  if (!fits)
+    types->refuse_for(fmt::format(
+        "has layers with a window and others, and this program has windows only of every Nth of the {} layers, "
+        "beginning with the first",
+        layers));
+  return every;
 }
 
-/// The most tokens that a query sees, in every layer; 0: all.
+/// The most tokens that a query sees, in every layer that has a window; 0: all.
 std::int64_t window_of(const JsonReader& config, const ModelType& type, std::int64_t seq) {
   bool used = flag_or(config, "use_sliding_window", type.uses_window);
   if (const auto layers = config.find("layer_types"))
@@ -156,14 +181,12 @@ std::int64_t window_of(const JsonReader& config, const ModelType& type, std::int
     config.at("layer_types").refuse_for("has sliding_attention, but the file has no sliding_window");
   if (!window || !used) return 0;
   const std::int64_t tokens = window->integer(1, INT32_MAX);
-  if (tokens >= seq) return 0;
-  check_all_have_window(config);
-  return tokens;
+  return tokens >= seq ? 0 : tokens;
 }
 
 /// Refuses mixtures of experts that differ from this program's.
 void check_experts(const JsonReader& config, const ModelType& type) {
-  if (type.experts.empty() || type.name == "mixtral") return;
+  if (type.name != "qwen3_moe") return;
   if (const auto norm = config.find("norm_topk_prob"); !norm || !norm->flag())
     (norm ? *norm : config.at("model_type"))
         .refuse_for(fmt::format("{}, and this program's routers divide the weights of a token by their sum",
@@ -181,7 +204,9 @@ void check_experts(const JsonReader& config, const ModelType& type) {
 void check_layers(const JsonReader& config, const ModelType& type) {
   if (const auto activation = config.find(type.activation); activation && !activation->is_text(type.activation_is))
     activation->refuse(fmt::format("{}, the activation of this program's {} layers", type.activation_is, type.form));
-  if (const auto bias = config.find("attention_bias"); bias && bias->flag())
+  if (const auto bias = config.find("attention_bias"); type.is_gpt_oss && bias && !bias->flag())
+    bias->refuse_for("is false: only experts have biases, and this program has biases of all products, or of none");
+  else if (bias && bias->flag() && !type.is_gpt_oss)
     bias->refuse_for(
         "is true: Q, K, V and the product behind attention have biases, and the MLP none; this program has "
         "biases of all products, or only of Q, K and V");
@@ -208,6 +233,12 @@ CellConfig model_of(const JsonReader& config, const std::string& name) {
                    .head_dim = config_size_or(config, "head_dim", type.head_dim),
                    .has_qkv_bias = type.has_qkv_bias,
                    .has_qk_norm = type.has_qk_norm};
+  if (type.is_gpt_oss) {
+    const auto limit = config.find("swiglu_limit");
+    sizes.has_all_biases = sizes.has_sinks = true;
+    sizes.swiglu_limit = limit ? limit->number() : 7.0;
+    if (!(sizes.swiglu_limit > 0.0)) limit->refuse("a number above 0");
+  }
   if (!type.experts.empty()) {
     sizes.experts = config_size(config, type.experts);
     sizes.top_k = config_size(config, "num_experts_per_tok");
@@ -218,6 +249,7 @@ CellConfig model_of(const JsonReader& config, const std::string& name) {
     config.at(type.heads).refuse_for(fmt::format("does not divide {}, and the file has no head_dim", type.hidden));
   CellConfig cell = sizes.cell();
   cell.model.window = window_of(config, type, seq);
+  if (cell.model.window > 0) cell.model.window_every = window_every_of(config, type, sizes.layers);
   return cell;
 }
 

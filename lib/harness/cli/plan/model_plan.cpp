@@ -78,6 +78,14 @@ std::vector<std::string> recipes_of(const PlanRequest& request, const Capacity& 
   return out;
 }
 
+/// True if the cell breaks rules only under its recipe, whatever its weights are.
+bool is_broken_by_recipe(CellConfig cell, const Vocabulary& vocabulary) {
+  cell.training.quantized_weights = false;
+  if (broken_rules(cell, vocabulary).empty()) return false;
+  cell.training.recipe = "bf16";
+  return broken_rules(cell, vocabulary).empty();
+}
+
 /// "1 sequence of 8192 tokens a rank and micro-batch"
 std::string batch_text(const CellConfig& cell) {
   const std::string sequences =
@@ -156,6 +164,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
                       setting, request.gpu, capacity.arch));
   }
   std::map<const Key*, std::optional<Unread>> read, why;
+  std::map<std::string, std::string> left_out;  // recipes without rows, and why
   for (const std::string& recipe : recipes_of(request, capacity, base.arch, vocabulary)) {
     for (const bool quantized : {false, true}) {
       if (quantized && !vocabulary.quantizes(recipe)) continue;
@@ -175,8 +184,12 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", base.scenario, ranks, recipe, quantized);
         cell.title = recipe + (quantized ? ", FP8 weights" : "");
-        if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty())
-          fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
+        if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty()) {
+          if (!request.recipes.empty() || !is_broken_by_recipe(cell.config, vocabulary))
+            fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
+          left_out[recipe] = fmt::format("{}: {}", rules.front().key, rules.front().rule);
+          continue;
+        }
         out.cells.push_back(std::move(cell));
       }
     }
@@ -186,6 +199,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       fail(fmt::format("plan: --set {}: no row reads it: {}; leave it out, or {}", request.settings[i],
                        why[set[i]]->reason, why[set[i]]->remedy));
   out.heading = heading_of(base.scenario, base, capacity, out.cells);
+  for (const auto& [recipe, why_not] : left_out) out.heading += fmt::format("No rows of {}: {}\n", recipe, why_not);
   return out;
 }
 

@@ -38,6 +38,25 @@ constexpr KnownModel qwen3_moe(std::string_view name, std::int64_t layers, std::
   return {name, layers, hidden, heads, 4, expert_ffn, 151936, 8192, "llama", false, 128, false, true, 128, 8};
 }
 
+constexpr KnownModel gpt_oss(std::string_view name, std::int64_t layers, std::int64_t experts) {
+  return {.name = name,
+          .layers = layers,
+          .hidden = 2880,
+          .heads = 64,
+          .kv_heads = 8,
+          .ffn = 2880,
+          .vocabulary = 201088,
+          .seq = 8192,
+          .head_dim = 64,
+          .experts = experts,
+          .top_k = 4,
+          .window = 128,
+          .window_every = 2,
+          .has_all_biases = true,
+          .has_sinks = true,
+          .swiglu_limit = 7.0};
+}
+
 // From the models' published configurations. Sequences of models with long contexts have 8192 tokens, as in training.
 constexpr std::array kModels{
     KnownModel{"gpt3-6.7b", 32, 4096, 32, 32, 16384, 50257, 2048, "gpt", true},
@@ -76,6 +95,8 @@ constexpr std::array kModels{
     KnownModel{"gemma-2b", 18, 2048, 8, 1, 16384, 256000, 8192, "gemma", true, 256},
     KnownModel{"gemma-7b", 28, 3072, 16, 16, 24576, 256000, 8192, "gemma", true, 256},
     KnownModel{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8192, "llama", false, 0, false, false, 8, 2},
+    gpt_oss("gpt-oss-20b", 24, 32),
+    gpt_oss("gpt-oss-120b", 36, 128),
     // Without the module that predicts further tokens (MTP), and without the biases and groups by which the router
     // chooses: these buffers have 256 numbers in each of 58 layers.
     KnownModel{.name = "deepseek-v3",
@@ -109,8 +130,6 @@ constexpr std::array kLacking{
     Lacking{"gemma2", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
     Lacking{"gemma-2-", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
     Lacking{"qwen2_moe", "shared experts, which all tokens have"},
-    Lacking{"gpt-oss", "sliding windows, attention sinks, and experts with biases"},
-    Lacking{"gpt_oss", "sliding windows, attention sinks, and experts with biases"},
     Lacking{"llama4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
     Lacking{"llama-4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
     Lacking{"deepseek", "a router that chooses experts by groups, in DeepSeek-V3 with biases"},
@@ -164,6 +183,11 @@ CellConfig KnownModel::cell() const {
     out.model.value_dim = value_dim;
   }
   if (has_qkv_bias) out.model.bias = Bias::kQkv;
+  if (has_all_biases) out.model.bias = Bias::kAll;
+  out.model.window = window;
+  out.model.window_every = window_every;
+  out.model.attention_sinks = has_sinks;
+  out.model.swiglu_limit = swiglu_limit;
   out.model.vocabulary = vocabulary;
   out.model.head = is_tied ? HeadWeight::kTied : HeadWeight::kOwn;
   out.training.loss = Loss::kCrossEntropy;
