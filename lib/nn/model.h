@@ -57,9 +57,9 @@ struct ModelOptions {
 class TokenEmbedding;
 class LanguageHead;
 
-/// A chain of layers that are equal except for the recipe, the MLP and the window, between the embedding and the head of a language
-/// model if it has a vocabulary. These two have the parameters of the model's root; their types are never eight bits.
-/// Keeps a copy of its recipe.
+/// A chain of layers that are equal except for the recipe, the MLP and the window, between the embedding and the head
+/// of a language model if it has a vocabulary. These two have the parameters of the model's root; their types are never
+/// eight bits. Keeps a copy of its recipe.
 class Model {
  public:
   Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options);

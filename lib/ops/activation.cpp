@@ -43,26 +43,31 @@ TensorSpec infer_output(const KindRow& kind, std::string_view op, const Tensor& 
 
 }  // namespace
 
-Tensor activation_forward(Device& device, const Activation& activation, const Tensor& x, HolderId holder, const Tensor& amax) {
+Tensor activation_forward(Device& device, const Activation& activation, const Tensor& x, HolderId holder,
+                          const Tensor& amax) {
   constexpr std::string_view kOp = "activation_forward";
   float* const place = amax_place(kOp, amax);
   const Tensor y = device.allocate(infer_output(row_of(activation), kOp, x), holder);
   device.launch(&KernelTable::activation_forward,
-                ActivationForwardArgs{.kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = y.view(), .amax = place});
+                ActivationForwardArgs{
+                    .kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = y.view(), .amax = place});
   return y;
 }
 
-QuantizedTensor activation_quantize(Device& device, const Activation& activation, const Tensor& x, const Quantizer& quantizer) {
+QuantizedTensor activation_quantize(Device& device, const Activation& activation, const Tensor& x,
+                                    const Quantizer& quantizer) {
   constexpr std::string_view kOp = "activation_quantize";
   PreparedCast cast = prepare_unstored_cast(device, kOp, infer_output(row_of(activation), kOp, x), quantizer);
   device.launch(
       &KernelTable::activation_quantize,
-      ActivationQuantizeArgs{.activation = {.kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = cast.args.in}, .cast = cast.args});
+      ActivationQuantizeArgs{
+          .activation = {.kind = activation.kind, .limit = activation.limit, .x = x.view(), .y = cast.args.in},
+          .cast = cast.args});
   return std::move(cast.result);
 }
 
-Tensor activation_backward(Device& device, const Activation& activation, const Tensor& grad_y, const Tensor& x, HolderId holder,
-                           const Tensor& amax) {
+Tensor activation_backward(Device& device, const Activation& activation, const Tensor& grad_y, const Tensor& x,
+                           HolderId holder, const Tensor& amax) {
   constexpr std::string_view kOp = "activation_backward";
   const TensorSpec y = infer_output(row_of(activation), kOp, x);
   check_real(kOp, {"grad_y", grad_y});
@@ -71,9 +76,12 @@ Tensor activation_backward(Device& device, const Activation& activation, const T
                      to_string(y.shape)));
   float* const place = amax_place(kOp, amax);
   const Tensor grad_x = device.allocate(x.spec(), holder);
-  device.launch(&KernelTable::activation_backward,
-                ActivationBackwardArgs{
-                    .kind = activation.kind, .limit = activation.limit, .grad_y = grad_y.view(), .x = x.view(), .grad_x = grad_x.view(), .amax = place});
+  device.launch(&KernelTable::activation_backward, ActivationBackwardArgs{.kind = activation.kind,
+                                                                          .limit = activation.limit,
+                                                                          .grad_y = grad_y.view(),
+                                                                          .x = x.view(),
+                                                                          .grad_x = grad_x.view(),
+                                                                          .amax = place});
   return grad_x;
 }
 

@@ -10,8 +10,9 @@ namespace fp8lab {
 Tensor activation_forward(Device& device, const Activation& activation, const Tensor& x, HolderId holder,
                           const Tensor& amax = {});
 /// Quantizes the result, which would have x's type, without storing it; casts_unstored() must hold for `quantizer`.
-QuantizedTensor activation_quantize(Device& device, const Activation& activation, const Tensor& x, const Quantizer& quantizer);
-Tensor activation_backward(Device& device, const Activation& activation, const Tensor& grad_y, const Tensor& x, HolderId holder,
-                           const Tensor& amax = {});
+QuantizedTensor activation_quantize(Device& device, const Activation& activation, const Tensor& x,
+                                    const Quantizer& quantizer);
+Tensor activation_backward(Device& device, const Activation& activation, const Tensor& grad_y, const Tensor& x,
+                           HolderId holder, const Tensor& amax = {});
 
 }  // namespace fp8lab

@@ -93,8 +93,10 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
   const auto gpt_oss = [](const char* layers, const char* experts) {
     std::string text = changed(kGptOss, "\"num_hidden_layers\": 4", std::string("\"num_hidden_layers\": ") + layers);
     text = changed(text, "\"num_local_experts\": 32", std::string("\"num_local_experts\": ") + experts);
-    return read(changed(text, "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", "
-                              "\"full_attention\"]", "\"layer_types\": null"));
+    return read(changed(text,
+                        "\"layer_types\": [\"sliding_attention\", \"full_attention\", \"sliding_attention\", "
+                        "\"full_attention\"]",
+                        "\"layer_types\": null"));
   };
   EXPECT_EQ(parameters(gpt_oss("24", "32")), 20914757184);
   EXPECT_EQ(parameters(gpt_oss("36", "128")), 116829156672);
@@ -116,8 +118,8 @@ TEST(ModelFile, OfGptOss_HasItsLayers) {
                         of_layers))
         .model;
   };
-  EXPECT_EQ(windows(R"("sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention")").window_every,
-            1);
+  EXPECT_EQ(
+      windows(R"("sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention")").window_every, 1);
   EXPECT_EQ(windows(R"("sliding_attention", "full_attention", "full_attention", "sliding_attention")").window_every, 3);
   EXPECT_EQ(windows(R"("sliding_attention", "full_attention", "full_attention", "full_attention")").window_every, 4);
   for (const char* other : {R"("full_attention", "sliding_attention", "full_attention", "sliding_attention")",
@@ -163,10 +165,10 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       changed(kLlama, "\"llama\"", "\"gemma2\""),
       "`model_type` is gemma2, which has GeGLU, norms behind attention and MLP, caps of logits, and sliding windows; "
       "this program's layers lack that");
-  refused(
-      changed(kLlama, "\"llama\"", "\"bert\""),
-      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe or gpt_oss, whose layers "
-      "this program has, but is the text \"bert\"");
+  refused(changed(kLlama, "\"llama\"", "\"bert\""),
+          "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe or gpt_oss, whose "
+          "layers "
+          "this program has, but is the text \"bert\"");
   refused(changed(kLlama, "\"llama\"", "\"deepseek_v3\""), "a router that chooses experts by groups");
   refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");

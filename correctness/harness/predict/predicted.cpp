@@ -114,6 +114,7 @@ bool can_run(const CellConfig& cell) {
     return false;
   const bool can_keep_results = cell.model.layer == "transformer_layer" && cell.model.top_k == 0 && attends_plainly;
   if (is_selective(cell.training.checkpoint) && !can_keep_results) return false;
+  if (cell.model.attention_sinks && !attends_plainly) return false;
   try {
     const Recipe recipe = make_recipe(cell.training.recipe, cell.training.recipe_options);
     const ModelOptions options = model_options(cell);
@@ -154,6 +155,8 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.head_dim = draw.chance() ? 0 : unit * draw.upto(4);
   model.qk_norm = draw.chance();
   model.window = draw.chance() ? 0 : model.seq / 2;
+  const bool attends = model.layer == "multihead_attention" || model.layer == "transformer_layer";
+  model.attention_sinks = attends && draw.chance();
   draw_latents(draw, unit, model);
   model.top_k = model.shared_experts = model.dense_layers = 0;
   const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";

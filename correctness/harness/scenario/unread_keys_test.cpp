@@ -44,7 +44,17 @@ TEST(UnreadKeys, AKeyThatTheLayerDoesNotRead_IsRefusedWithItsPlaceAndTheLayersKe
                   "4:66: `model.split` has no effect: layer transformer_layer does not read it, "
                   "grouped_linear does; remove it, or write `layer: grouped_linear`"))
       << errors;
-  EXPECT_TRUE(has(errors, "form, heads, kv_heads, head_dim, window, window_every, attention_sinks, qk_norm, kv_rank")) << errors;
+  EXPECT_TRUE(has(errors, "form, heads, kv_heads, head_dim, window, window_every, attention_sinks, qk_norm, kv_rank"))
+      << errors;
+}
+
+TEST(UnreadKeys, SinksWithoutAttention_AndLimitsWithoutSwiglu_AreRefused) {
+  EXPECT_TRUE(has(errors_of("model: {layer: layernorm_mlp, hidden: 64, seq: 32, attention_sinks: true}\n" + kMeta),
+                  "`model.attention_sinks` has no effect: layer layernorm_mlp does not read it"));
+  EXPECT_TRUE(has(errors_of("model: {layer: multihead_attention, form: llama, hidden: 64, heads: 2, seq: 32, "
+                            "swiglu_limit: 7}\n" +
+                            kMeta),
+                  "`model.swiglu_limit` has no effect: layer multihead_attention does not read it"));
 }
 
 TEST(UnreadKeys, ADefaultThatTheFileWrites_IsRefusedToo) {

@@ -48,8 +48,8 @@ Numbers defined_output(const AttentionShape& shape, const Inputs& in) {
         }
         for (std::size_t j = first_key(shape, i); j <= i; ++j)
           for (std::size_t d = 0; d < kDim; ++d)
-            o[(at(i, b) * kHeads + h) * kDim + d] += shares[j - first_key(shape, i)] / sum *
-                                                     in.v[(at(j, b) * kKvHeads + h / kGroup) * kDim + d];
+            o[(at(i, b) * kHeads + h) * kDim + d] +=
+                shares[j - first_key(shape, i)] / sum * in.v[(at(j, b) * kKvHeads + h / kGroup) * kDim + d];
       }
   return o;
 }
@@ -105,13 +105,11 @@ class AttentionSinksTest : public ::testing::Test {
                                   .out = grads});
     return grads;
   }
-  Inputs inputs() {
-    return {read(*device_, q_), read(*device_, k_), read(*device_, v_), read(*device_, sinks_)};
-  }
+  Inputs inputs() { return {read(*device_, q_), read(*device_, k_), read(*device_, v_), read(*device_, sinks_)}; }
 
   std::unique_ptr<Device> device_ = support::open_poisoned_device("hopper");
-  Tensor q_ = random({kRows, kHeads * kDim}, 1), k_ = random({kRows, kKvHeads * kDim}, 2),
-         v_ = random({kRows, kKvHeads * kDim}, 3), sinks_ = random({kHeads}, 4, 2.0);
+  Tensor q_ = random({kRows, kHeads* kDim}, 1), k_ = random({kRows, kKvHeads* kDim}, 2),
+         v_ = random({kRows, kKvHeads* kDim}, 3), sinks_ = random({kHeads}, 4, 2.0);
 };
 
 // Sums of at most 70 terms of about 1 in FP32: errors are below 70 roundings, 1e-5.
@@ -132,7 +130,7 @@ TEST_F(AttentionSinksTest, ASinkFarBelowTheLogitsHasNoShare_AndOneFarAboveTakesA
   for (const double value : with(1e4f)) EXPECT_EQ(value, 0.0);
 }
 
-// Central differences of sum(grad_o * O) in double: truncation is of the order of the square of the distance, 1e-8, and
+// Central differences of sum(grad_o * O) in double: truncation is about the square of the distance, 1e-8, and
 // the gradients sum at most 140 rows of FP32 products.
 TEST_F(AttentionSinksTest, GradientsAreDifferencesOfTheDefinition) {
   for (const std::int64_t window : {0, 5}) {
@@ -164,18 +162,18 @@ TEST_F(AttentionSinksTest, SinksOfOtherHeads_AndSinksWithoutTheirGradient_AreRef
   EXPECT_NE(support::error_of([&] { forward(shape, random({3}, 6)); }).find("one for each head"), std::string::npos);
   const AttentionOutputs out = forward(shape, sinks_);
   EXPECT_NE(support::error_of([&] {
-              attention_backward(*device_, {.shape = shape,
-                                            .q = q_.operand(),
-                                            .k = k_.operand(),
-                                            .v = v_.operand(),
-                                            .o = out.o.operand(),
-                                            .grad_o = q_.operand(),
-                                            .lse = out.lse,
-                                            .s = {},
-                                            .grad_p = {},
-                                            .sinks = sinks_,
-                                            .out = {random(q_.shape(), 7), random(k_.shape(), 8),
-                                                    random(v_.shape(), 9)}});
+              attention_backward(*device_,
+                                 {.shape = shape,
+                                  .q = q_.operand(),
+                                  .k = k_.operand(),
+                                  .v = v_.operand(),
+                                  .o = out.o.operand(),
+                                  .grad_o = q_.operand(),
+                                  .lse = out.lse,
+                                  .s = {},
+                                  .grad_p = {},
+                                  .sinks = sinks_,
+                                  .out = {random(q_.shape(), 7), random(k_.shape(), 8), random(v_.shape(), 9)}});
             }).find("sinks and their gradient come together"),
             std::string::npos);
 }

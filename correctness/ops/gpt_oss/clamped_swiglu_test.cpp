@@ -18,7 +18,7 @@ namespace {
 using support::make_tensor;
 using support::read;
 
-constexpr std::int64_t kRows = 5, kCols = 300;
+constexpr std::int64_t kGatedRows = 5, kGatedCols = 300;
 constexpr double kUnit = 0x1p-24;
 
 double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }
@@ -45,7 +45,7 @@ class ClampedSwigluTest : public ::testing::TestWithParam<float> {
   HolderId anyone() { return support::anyone(*device_); }
   /// Normal values, and some at the limit, next to it, and far beyond.
   std::vector<float> inputs(std::uint64_t seed) {
-    std::vector<float> values = reference::gaussian_values(kRows * 2 * kCols, seed, 3.0);
+    std::vector<float> values = reference::gaussian_values(kGatedRows * 2 * kGatedCols, seed, 3.0);
     const float limit = GetParam(), special[] = {limit, -limit, std::nextafter(limit, 1e9f), 100.0f, -100.0f, 0.0f};
     for (std::size_t i = 0; i < values.size(); i += 7) values[i] = special[i / 7 % 6];
     return values;
@@ -55,29 +55,33 @@ class ClampedSwigluTest : public ::testing::TestWithParam<float> {
 };
 
 TEST_P(ClampedSwigluTest, ValuesAndDerivativesFollowTheDefinition_AndAreZeroWhereClamped) {
-  const std::vector<float> x = inputs(1), grad = reference::gaussian_values(kRows * kCols, 2);
-  const Tensor in = make({kRows, 2 * kCols}, x);
+  const std::vector<float> x = inputs(1), grad = reference::gaussian_values(kGatedRows * kGatedCols, 2);
+  const Tensor in = make({kGatedRows, 2 * kGatedCols}, x);
   const std::vector<double> y = read(*device_, activation_forward(*device_, rule(), in, anyone()));
   const std::vector<double> grad_x =
-      read(*device_, activation_backward(*device_, rule(), make({kRows, kCols}, grad), in, anyone()));
+      read(*device_, activation_backward(*device_, rule(), make({kGatedRows, kGatedCols}, grad), in, anyone()));
   int clamped = 0;
-  for (std::size_t i = 0; i < kRows; ++i)
-    for (std::size_t j = 0; j < kCols; ++j) {
-      const std::size_t gate = 2 * i * kCols + j, up = gate + kCols, out = i * kCols + j;
+  for (std::size_t i = 0; i < kGatedRows; ++i)
+    for (std::size_t j = 0; j < kGatedCols; ++j) {
+      const std::size_t gate = 2 * i * kGatedCols + j, up = gate + kGatedCols, out = i * kGatedCols + j;
       const Expected expected(double{x[gate]}, double{x[up]}, double{GetParam()});
       const double g = double{grad[out]};
       EXPECT_NEAR(y[out], expected.value, expected.units * kUnit * std::abs(expected.value) + 1e-38);
       EXPECT_NEAR(grad_x[gate], g * expected.by_gate,
                   4.0 * expected.units * kUnit * std::abs(g) * expected.magnitude_by_gate + 1e-38);
       EXPECT_NEAR(grad_x[up], g * expected.by_up, expected.units * kUnit * std::abs(g * expected.by_up) + 1e-38);
-      if (x[gate] > GetParam()) EXPECT_EQ(grad_x[gate], 0.0);
-      if (std::abs(x[up]) > GetParam()) EXPECT_EQ(grad_x[up], 0.0);
+      if (x[gate] > GetParam()) {
+        EXPECT_EQ(grad_x[gate], 0.0);
+      }
+      if (std::abs(x[up]) > GetParam()) {
+        EXPECT_EQ(grad_x[up], 0.0);
+      }
       clamped += x[gate] > GetParam() || std::abs(x[up]) > GetParam();
     }
-  EXPECT_GT(clamped, kRows * kCols / 20);
+  EXPECT_GT(clamped, kGatedRows * kGatedCols / 20);
 }
 
-// Where the function bends the difference quotient is between both slopes, so that those places are left out.
+// No place is within a distance of a limit: the function bends there.
 TEST_P(ClampedSwigluTest, DerivativesAreDifferencesOfValues) {
   constexpr double kDistance = 1e-5;
   const auto at = [](double gate, double up, double limit) { return Expected(gate, up, limit); };
@@ -99,8 +103,7 @@ TEST(ClampedSwiglu, NaNPassesThrough_AndOnlySwigluHasALimit) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor x = make_tensor(*device, {1, 4}, DType::kF32, {nan, 1.0f, 1.0f, nan});
   const Activation rule{ActivationKind::kSwiglu, 7.0f};
-  for (const double value : read(*device, activation_forward(*device, rule, x, anyone)))
-    EXPECT_TRUE(std::isnan(value));
+  for (const double value : read(*device, activation_forward(*device, rule, x, anyone))) EXPECT_TRUE(std::isnan(value));
   EXPECT_NE(support::error_of([&] {
               activation_forward(*device, {ActivationKind::kGelu, 7.0f}, x, anyone);
             }).find("limit is 7; it must be 0, or positive for swiglu"),

@@ -31,13 +31,11 @@ class GroupedBiasTest : public ::testing::Test {
 TEST_F(GroupedBiasTest, EachGroupHasItsBias_AndRowsBehindTheGroupsHaveNone) {
   const Tensor x = random({7, 3}, 1), w = random({6, 3}, 2), bias = random({6}, 3);
   const auto product = [&](const Tensor* of) {
-    return read(*device_, grouped_gemm(*device_,
-                                       {.a = x.operand(),
-                                        .b = w.operand(),
-                                        .bias = of,
-                                        .out_dtype = DType::kF32,
-                                        .holder = anyone()},
-                                       kGroups));
+    return read(
+        *device_,
+        grouped_gemm(*device_,
+                     {.a = x.operand(), .b = w.operand(), .bias = of, .out_dtype = DType::kF32, .holder = anyone()},
+                     kGroups));
   };
   const Values plain = product(nullptr), with_bias = product(&bias), of_bias = read(*device_, bias);
   for (std::size_t row = 0; row < 7; ++row)
@@ -52,8 +50,7 @@ TEST_F(GroupedBiasTest, EachGroupHasItsBias_AndRowsBehindTheGroupsHaveNone) {
 TEST_F(GroupedBiasTest, TheGradientSumsTheRowsOfEachGroup) {
   const Tensor grad = random({7, 2}, 5);
   const Values rows = read(*device_, grad);
-  const Values sums =
-      read(*device_, grouped_bias_gradient(*device_, grad, kGroups, {Shape{6}, DType::kF32}, anyone()));
+  const Values sums = read(*device_, grouped_bias_gradient(*device_, grad, kGroups, {Shape{6}, DType::kF32}, anyone()));
   for (std::size_t j = 0; j < 2; ++j) {
     EXPECT_NEAR(sums[j], rows[j] + rows[2 + j] + rows[4 + j] + rows[6 + j], 1e-6);
     EXPECT_EQ(sums[2 + j], 0.0) << "a group without rows";

@@ -306,11 +306,10 @@ std::vector<Key> make_keys() {
       choice("model.positions",
              "position embedding: learned or none; gpt: learned; llama, gemma: none (rotary embedding in attention)",
              kModel<&M::positions>),
-      choice(
-          "model.bias",
-          "biases of products and of layer norms, experts and their router included (GPT-OSS); qkv: only of the "
-          "product that makes Q, K and V (Qwen2.5); default: as in the form",
-          kModel<&M::bias>),
+      choice("model.bias",
+             "biases of products and of layer norms, experts and their router included (GPT-OSS); qkv: only of the "
+             "product that makes Q, K and V (Qwen2.5); default: as in the form",
+             kModel<&M::bias>),
       number("model.init_std", {0, 1000}, "standard deviation of matrices' initial values", kModel<&M::init_std>),
       toggle("model.scaled_residuals",
              "true: matrices that add to the residual stream start with init_std / sqrt(2 layers)",

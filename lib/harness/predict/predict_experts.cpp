@@ -178,11 +178,10 @@ struct Experts {
     const Schedule experts = (travel.eight_bits ? fc2.backward_received() : fc2.backward()) + fc1.make_gradient() +
                              release(fc2.plain_x) + fc1.backward_making() + travel.back(fc1.plain_x) + allocate(n) +
                              release(travel.of_choices(fc1.plain_x) + (shared ? n : 0));
-    const Schedule of_router = allocate(grad_logits) + release(weights) +
-                               allocate(router_bias.unsharded, Owner::kGradients) +
-                               release(added_router_bias, Owner::kGradients) + allocate(n) + release(n) +
-                               allocate(router.unsharded, Owner::kGradients) +
-                               release(added_router, Owner::kGradients) + release(grad_logits);
+    const Schedule of_router =
+        allocate(grad_logits) + release(weights) + allocate(router_bias.unsharded, Owner::kGradients) +
+        release(added_router_bias, Owner::kGradients) + allocate(n) + release(n) +
+        allocate(router.unsharded, Owner::kGradients) + release(added_router, Owner::kGradients) + release(grad_logits);
     return (shared ? shared->backward() : Schedule{}) + permuted + experts + of_router + norm.backward();
   }
 

@@ -212,12 +212,12 @@ struct ShapeNumbers {
   bool sigmoid_router;          ///< backward of the router needs the slopes of sigmoids
   /// Matrices that lie one below the other in the weight of a product: the experts', in the products of a mixture.
   std::int64_t matrices = 1;
-  bool grouped;       ///< there is a product for each expert
-  bool qkv_bias;      ///< the product that makes Q, K and V has a bias
+  bool grouped;          ///< there is a product for each expert
+  bool qkv_bias;         ///< the product that makes Q, K and V has a bias
   bool attention_sinks;  ///< each head has a learned logit
-  bool qk_norm;       ///< every head of Q and K is normed
-  bool rewrites_qkv;  ///< Q and K are normed or rotated in high precision
-  bool uneven_split;  ///< groups of experts differ in size, and one is empty
+  bool qk_norm;          ///< every head of Q and K is normed
+  bool rewrites_qkv;     ///< Q and K are normed or rotated in high precision
+  bool uneven_split;     ///< groups of experts differ in size, and one is empty
   bool fused_mlp;
   bool dropout;
   bool checkpoint;

@@ -152,7 +152,8 @@ Value Model::entire_attention(const std::string& name, const Matrix& packed) {
     for (std::int64_t h = 0; h < heads; ++h) {
       largest_logit_ = std::max(
           largest_logit_, largest_terms(head_of(qkv, batch, b, h * dim, dim), head_of(qkv, batch, b, key_of(h), dim)));
-      const std::vector<double> of_head = log_sums(logits_of(qkv, b, h), window, has_sinks ? sink_of.row(0) + h : nullptr);
+      const std::vector<double> of_head =
+          log_sums(logits_of(qkv, b, h), window, has_sinks ? sink_of.row(0) + h : nullptr);
       sums.insert(sums.end(), of_head.begin(), of_head.end());
     }
   const auto all_probabilities = [=](const Matrix& of) {

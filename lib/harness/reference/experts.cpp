@@ -215,7 +215,7 @@ void put_rows(const Matrix& from, std::int64_t begin, Matrix& to) {
 }  // namespace
 
 /// Each expert multiplies its rows, of matrices each of which is cast as one. A rank's experts have a part of the rows
-/// of the weight, and of the biases, which all rows of an expert get, those of padding too.
+/// of the weight, and of the biases. All rows of an expert get its bias, rows of padding too.
 Model::OperandValue Model::experts_linear(const std::string& name, const Operand& input,
                                           const std::vector<std::int64_t>& begins) {
   const Matrix& all = parameters_->at(name + ".weight");
@@ -288,8 +288,7 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
     Matrix logits = product(tokens, transposed(router));
     return has_bias ? with_bias(std::move(logits), router_bias->second.row(0)) : logits;
   };
-  choose({stored, router, logits_of(stored), casts_.stored_step()},
-         has_seen ? &seen->second : nullptr, choices);
+  choose({stored, router, logits_of(stored), casts_.stored_step()}, has_seen ? &seen->second : nullptr, choices);
   const double total = cell_.model.router_scale;
   weigh(logits_of(n), cell_.model.router == RouterScore::kSigmoid, total, choices);
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
@@ -325,9 +324,9 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
                                   : has_bias                ? rows_of_experts(expert_parts_, grouping, sent)
                                                             : Matrix();
             const Matrix of_first = active.backward(second.backward(came, summed));
-            const Matrix back = rows_of_own_choices(
-                expert_parts_, grouping, first.backward(casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first), of_first),
-                choices.count());
+            const Operand cast = casts_.cast(name + ".fc1 gradient", Role::kGradient, of_first);
+            const Matrix back =
+                rows_of_own_choices(expert_parts_, grouping, first.backward(cast, of_first), choices.count());
             Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
             if (shares) of_experts = casts_.stored(sum(of_experts, shared.backward(grad)));
             const Matrix grad_logits = casts_.stored(logit_gradient(choices, total, outputs, grad, experts));

@@ -141,8 +141,9 @@ Broken broken_experts_rule(const CellConfig& cell) {
                                                 "`top_k`",
                                                 model.form)};
   if (cell.device == "cuda" && model.bias && *model.bias == Bias::kAll)
-    return BrokenRule{"model.bias",
-                      "true, but experts have no biases on cuda; write `device: cpu` or `device: meta`, or `bias: qkv`"};
+    return BrokenRule{
+        "model.bias",
+        "true, but experts have no biases on cuda; write `device: cpu` or `device: meta`, or `bias: qkv`"};
   if (model.dense_layers >= model.layers)
     return BrokenRule{"model.dense_layers",
                       fmt::format("{}, but the model has {} layers, so none of them would have a mixture; write {} or "

@@ -73,8 +73,7 @@ Tensor grouped_gemm(Device& device, const GemmInputs& inputs, std::span<const Ro
   constexpr std::string_view kOp = "grouped_gemm";
   check_groups(kOp, groups, inputs.a.values.rows);
   const std::int64_t columns = share_of(kOp, inputs.b.values.rows, groups);
-  if (inputs.bias != nullptr)
-    check_numel(kOp, {"bias", *inputs.bias}, inputs.b.values.rows, "one for each row of b");
+  if (inputs.bias != nullptr) check_numel(kOp, {"bias", *inputs.bias}, inputs.b.values.rows, "one for each row of b");
   return multiply_groups(device, inputs, groups, columns,
                          [&](std::int64_t e) { return inputs.b.row_range(e * columns, columns); });
 }

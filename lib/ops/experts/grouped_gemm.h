@@ -17,8 +17,9 @@ struct RowGroup {
 };
 
 /// y = x_e W_e^T for the rows of each group e: inputs.a is x [rows, k], inputs.b holds all W_e [groups * n, k], the
-/// result is [rows, n]. Rows after the last group are 0. A group without rows multiplies nothing. inputs.bias, if given,
-/// has n elements for each group, one group after the other, and is added to all rows of a group, padding included.
+/// result is [rows, n]. Rows after the last group are 0. A group without rows multiplies nothing. inputs.bias, if
+/// given, has n elements for each group, one group after the other, and is added to all rows of a group, padding
+/// included.
 Tensor grouped_gemm(Device& device, const GemmInputs& inputs, std::span<const RowGroup> groups);
 
 /// The gradient of x: dy_e W_e. inputs.a is dy [rows, n], inputs.b is the transpose [k, groups * n] of the matrices;

@@ -39,7 +39,7 @@ struct KnownModel {
   std::int64_t window = 0, window_every = 1;                          ///< keys of the cell; 0: no layer has a window
   bool has_all_biases = false;                                        ///< all products, and routers, have biases
   bool has_sinks = false;                                             ///< each head of attention has a learned logit
-  double swiglu_limit = 0.0;                                          ///< of clamped SwiGLU; 0: SwiGLU without limits
+  double swiglu_limit = 0.0;  ///< the limit of clamped SwiGLU; 0: SwiGLU without limits
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;
