@@ -3,6 +3,7 @@
 #include "backend/cuda/elementwise/device/activation_ops.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/device/measured_rows.cuh"
+#include "core/check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -43,9 +44,14 @@ void gate_backward(const ActivationBackwardArgs& args, ExecContext& context) {
                  GatedBackward<Function>{}, context);
 }
 
+void check_no_limit(float limit) {
+  if (limit > 0.0f) fail("activation: on cuda SwiGLU has no limits");
+}
+
 }  // namespace
 
 void activation_forward(const ActivationForwardArgs& args, ExecContext& context) {
+  check_no_limit(args.limit);
   switch (args.kind) {
     case ActivationKind::kGelu: return activate<1, 1>({args.x}, args.y, args.amax, Gelu{}, context);
     case ActivationKind::kSwiglu: return gate_forward<Swiglu>(args, context);
@@ -54,6 +60,7 @@ void activation_forward(const ActivationForwardArgs& args, ExecContext& context)
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
+  check_no_limit(args.limit);
   switch (args.kind) {
     case ActivationKind::kGelu:
       return activate<2, 1>({args.x, args.grad_y}, args.grad_x, args.amax, GeluGradient{}, context);

@@ -34,6 +34,7 @@ bool quantize_gated(const MatrixView& x, const QuantizeArgs& args, CudaContext& 
 }  // namespace
 
 bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& context) {
+  if (args.activation.limit > 0.0f) return false;  // activation_forward() refuses it
   const MatrixView& x = args.activation.x;
   switch (args.activation.kind) {
     case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, context);
