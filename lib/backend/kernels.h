@@ -327,7 +327,7 @@ struct AttentionForwardArgs {
   MatrixView o;    ///< O before any cast
   MatrixView lse;  ///< f32 [batch * heads, seq]: natural log of the row's sum of exponentials, maximum included
   AttentionRole s;
-  /// [1, heads] or absent (data null), which cuda requires: the sink of each head, a logit that joins the sum of
+  /// [1, heads], or absent (data null); absent on cuda. The sink of each head is a logit that joins the sum of
   /// exponentials of every query, and so `lse`. It has no entry in P: rows of P add up to less than 1.
   MatrixView sinks = {};
   /// How O will be cast next, if the caller has the scale already. A kernel may then return the values of O's eight
