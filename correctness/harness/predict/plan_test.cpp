@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -277,6 +278,22 @@ TEST(PlanOfAModel, HasACellForEachRecipeAndNumberOfRanks) {
   EXPECT_TRUE(
       model_plan(over("a100-80gb", {64}), capacity_of(over("a100-80gb", {64})), bundled_vocabulary()).cells.size() == 1)
       << "an A100 has no FP8";
+}
+
+// 2880 columns are no multiple of 128. A recipe that was asked for is refused.
+TEST(PlanOfAModel, LeavesOutARecipeWhoseBlocksDoNotFit_WithTheReason) {
+  PlanRequest request = over("h200", {64});
+  request.model = "gpt-oss-120b";
+  const ModelPlan plan = model_plan(request, capacity_of(request), bundled_vocabulary());
+  std::set<std::string> recipes;
+  for (const PlannedCell& cell : plan.cells) recipes.insert(cell.config.training.recipe);
+  EXPECT_EQ(recipes, (std::set<std::string>{"bf16", "current", "delayed"}));
+  EXPECT_NE(plan.heading.find("No rows of block: model.hidden: 2880: "), std::string::npos) << plan.heading;
+  request.recipes = {"block"};
+  EXPECT_NE(support::error_of([&] {
+              model_plan(request, capacity_of(request), bundled_vocabulary());
+            }).find("plan: model.hidden: 2880: "),
+            std::string::npos);
 }
 
 TEST(PlanOfAModel, MarksFp8WeightsThatStayInHighPrecision) {
