@@ -108,11 +108,90 @@ TEST_F(ExpertsOnGpu, RoutesAndTheirGradientsHaveTheSameBits) {
     }
 }
 
+/// Biases of the choice, and groups.
+struct Choosing {
+  bool has_biases;
+  std::int64_t groups, top_groups;
+};
+
+// Sigmoids with and without biases and groups. Groups have two experts or more, also more than a warp has lanes.
+TEST_F(ExpertsOnGpu, RoutesBySigmoidsAndTheirGradientsHaveTheSameBits) {
+  constexpr Choosing kEvery[] = {{false, 1, 1}, {true, 1, 1}, {true, 4, 2}, {false, 8, 7}, {true, 32, 5}, {true, 2, 1}};
+  for (const Sizes& s : {Sizes{1, 64, 6}, Sizes{33, 64, 8}, Sizes{257, 256, 8}, Sizes{100, 96, 3}, Sizes{5, 4096, 8}})
+    for (const Choosing& choosing : kEvery)
+      for (const Layout layout : kLayouts) {
+        const std::string what = fmt::format("{} tokens, {} of {}, {} of {} groups, {} biases, layout {}", s.tokens,
+                                             s.choices, s.experts, choosing.top_groups, choosing.groups,
+                                             choosing.has_biases ? "with" : "without", static_cast<int>(layout));
+        const Matrix logits = matrix(DType::kF32, s.tokens, s.experts, layout).gaussian(1);
+        const Matrix experts = matrix(DType::kI32, s.tokens, s.choices, layout).scrambled(2);
+        const Matrix weights = matrix(DType::kF32, s.tokens, s.choices, layout).scrambled(3);
+        const Matrix slopes = matrix(DType::kF32, s.tokens, s.choices, layout).scrambled(4);
+        const Matrix biases = matrix(DType::kF32, 1, s.experts).gaussian(5);
+        const Both counts = make({s.experts}, std::vector<float>(static_cast<std::size_t>(s.experts), 3.0f));
+        both_.launch(&KernelTable::route, [&](std::size_t side) {
+          return RouteArgs{.logits = logits[side],
+                           .experts = experts[side],
+                           .weights = weights[side],
+                           .sigmoid = true,
+                           .scale = 2.5f,
+                           .slopes = slopes[side],
+                           .biases = choosing.has_biases ? biases[side] : MatrixView{},
+                           .groups = choosing.groups,
+                           .top_groups = choosing.top_groups,
+                           .counts = counts[side].view()};
+        });
+        EXPECT_EQ(experts.difference(), "") << what;
+        EXPECT_EQ(weights.difference(), "") << what;
+        EXPECT_EQ(slopes.difference(), "") << what;
+        EXPECT_TRUE(same_bytes(counts[0], counts[1])) << what;
+        const Matrix grad_weights = matrix(DType::kF32, s.tokens, s.choices, layout).gaussian(6);
+        const Matrix grad_logits = matrix(DType::kBF16, s.tokens, s.experts, layout).scrambled(7);
+        both_.launch(&KernelTable::route_backward, [&](std::size_t side) {
+          return RouteBackwardArgs{.experts = experts[side],
+                                   .weights = weights[side],
+                                   .slopes = slopes[side],
+                                   .scale = 2.5f,
+                                   .grad_weights = grad_weights[side],
+                                   .grad_logits = grad_logits[side]};
+        });
+        EXPECT_EQ(grad_logits.difference(), "") << what;
+      }
+}
+
+TEST_F(ExpertsOnGpu, SoftmaxWeightsWithAScaleHaveTheSameBits) {
+  const Both logits = make({65, 40}, reference::gaussian_values(65 * 40, 8));
+  std::array<Routing, BothDevices::kSides> routing;
+  for (std::size_t side = 0; side < routing.size(); ++side)
+    routing[side] = route(both_[side], logits[side], {.choices = 4, .scale = 0.7f}, support::anyone(both_[side]));
+  EXPECT_TRUE(same_bytes(routing[0].weights, routing[1].weights));
+}
+
+// Fewer experts than the block has threads, and more; counts above and below the mean, and equal to it.
+TEST_F(ExpertsOnGpu, BiasesMoveAlike) {
+  for (const std::int64_t experts : {1, 2, 60, 256, 4096}) {
+    std::vector<float> numbers;
+    for (std::int64_t e = 0; e < experts; ++e)
+      numbers.push_back(static_cast<float>(reference::scramble(static_cast<std::uint64_t>(e / 2)) >> 54));
+    const Both counts = make({experts}, numbers), biases = make({experts}, reference::gaussian_values(experts, 9));
+    for (std::size_t side = 0; side < counts.size(); ++side)
+      balance_experts(both_[side], {.biases = biases[side], .counts = counts[side]}, 0.001f);
+    EXPECT_TRUE(same_bytes(biases[0], biases[1])) << experts;
+    EXPECT_TRUE(same_bytes(counts[0], counts[1])) << experts;
+  }
+}
+
 // Logits of five different values, so that most choices are ties; and rows with NaN, infinities and both zeros.
 TEST_F(ExpertsOnGpu, TiesAndNaNAreOrderedAlike) {
   const float special[] = {0.0f, -0.0f, kNaN, -kNaN, kInfinity, -kInfinity, 1.0f, -1.0f, 1e-40f, -1e-40f};
   for (const Sizes& s : kSizes)
-    for (const bool ties : {true, false}) {
+    for (const auto& [ties, groups] : {std::pair{true, 1}, {false, 1}, {true, 4}, {false, 4}}) {
+      const bool has_groups = groups > 1 && s.experts % groups == 0 && s.experts / groups > 1;
+      if (groups > 1 && (!has_groups || s.experts * 3 / 4 < s.choices)) continue;
+      const RouterRule rule{.choices = s.choices,
+                            .sigmoid = has_groups,
+                            .groups = has_groups ? groups : 1,
+                            .top_groups = has_groups ? 3 : 1};
       std::vector<float> logits;
       for (std::int64_t i = 0; i < s.tokens * s.experts; ++i) {
         const std::uint64_t draw = reference::scramble(static_cast<std::uint64_t>(i)) >> 20;
@@ -121,9 +200,9 @@ TEST_F(ExpertsOnGpu, TiesAndNaNAreOrderedAlike) {
       const Both on_both = make({s.tokens, s.experts}, logits);
       std::array<Routing, BothDevices::kSides> routing;
       for (std::size_t side = 0; side < routing.size(); ++side)
-        routing[side] = route(both_[side], on_both[side], {.choices = s.choices}, support::anyone(both_[side]));
-      const std::string what =
-          fmt::format("{} tokens, {} of {}, {}", s.tokens, s.choices, s.experts, ties ? "ties" : "special values");
+        routing[side] = route(both_[side], on_both[side], rule, support::anyone(both_[side]));
+      const std::string what = fmt::format("{} tokens, {} of {}, {} groups, {}", s.tokens, s.choices, s.experts,
+                                           rule.groups, ties ? "ties" : "special values");
       EXPECT_TRUE(same_bytes(routing[0].experts, routing[1].experts)) << what;
       // NaNs made by a processor and by a GPU differ in their bits.
       const std::vector<float> host = both_[0].read(routing[0].weights), gpu = both_[1].read(routing[1].weights);

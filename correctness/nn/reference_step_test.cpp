@@ -97,6 +97,16 @@ constexpr Form kForms[] = {
        model.swiglu_limit = 0.5;
        model.op_fuser = "mlp";
      }},
+    {"mixture_with_groups_and_biases", kLayer, "llama",
+     [](ModelConfig& model) {
+       model.experts = 8;
+       model.top_k = 3;
+       model.expert_ffn = model.ffn;
+       model.router = RouterScore::kSigmoid;
+       model.expert_groups = 4;
+       model.top_groups = 2;
+       model.router_bias_rate = 0.1;
+     }},
     {"gpt_fused_mlp", kLayer, "gpt", [](ModelConfig& model) { model.op_fuser = "mlp"; }},
     {"llama_dropout_two_layers", kLayer, "llama",
      [](ModelConfig& model) {

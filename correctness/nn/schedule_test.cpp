@@ -112,6 +112,11 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.model.bias = Bias::kAll;
     cell.model.swiglu_limit = 7.0;
     all.push_back(cell);
+    cell.model.experts = 8;
+    cell.model.expert_groups = 4;
+    cell.model.top_groups = 2;
+    cell.model.router_bias_rate = 0.01;
+    all.push_back(cell);
   }
   for (const char* kept : {"selective", "selective_alternate"})
     for (const char* op_fuser : {"none", "mlp"}) {

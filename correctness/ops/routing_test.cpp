@@ -141,11 +141,9 @@ TEST_F(RoutingTest, GradientsOfSumsAreThoseOfALinearMap) {
 
 double sigmoid_of(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-/// The rules that the device has.
 std::vector<RouterRule> rules(std::int64_t choices) {
   std::vector<RouterRule> all{{.choices = choices}};
-  if (support::test_device() == "cpu")
-    for (const bool sigmoid : {false, true}) all.push_back({.choices = choices, .sigmoid = sigmoid, .scale = 2.5f});
+  for (const bool sigmoid : {false, true}) all.push_back({.choices = choices, .sigmoid = sigmoid, .scale = 2.5f});
   return all;
 }
 
@@ -169,7 +167,6 @@ TEST_F(RoutingTest, GradientsOfLogitsAreSlopesOfTheWeights) {
 }
 
 TEST_F(RoutingTest, WeightsOfSigmoidsAreInProportionToThemAndAddUpToTheScale) {
-  if (support::test_device() != "cpu") GTEST_SKIP() << "the router's kernel on cuda has no sigmoids";
   const std::vector<float> logits{-30.0f, 1.0f, 3.0f, -2.0f};
   const Routing routing =
       route(*device_, floats({1, 4}, logits), {.choices = 3, .sigmoid = true, .scale = 2.5f}, anyone());
@@ -182,9 +179,62 @@ TEST_F(RoutingTest, WeightsOfSigmoidsAreInProportionToThemAndAddUpToTheScale) {
   }
 }
 
+TEST_F(RoutingTest, BiasesDecideTheChoiceAndNotTheWeights) {
+  const std::vector<float> logits{0.5f, -1.0f, 2.0f, 1.25f};
+  const RouterRule rule{.choices = 2, .sigmoid = true, .scale = 2.5f};
+  const Tensor biases = floats({4}, {0.0f, 0.75f, 0.0f, -0.5f}), counts = floats({4}, {1.0f, 0.0f, 0.0f, 5.0f});
+  const Routing routing = route(*device_, floats({1, 4}, logits), rule, anyone(), {.biases = biases, .counts = counts});
+  EXPECT_EQ(numbers_of(routing.experts), (Numbers{1, 2}));
+  const double first = sigmoid_of(-1.0), second = sigmoid_of(2.0);
+  const Values weights = read(*device_, routing.weights);
+  EXPECT_NEAR(weights[0], 2.5 * first / (first + second), 1e-6);
+  EXPECT_NEAR(weights[1], 2.5 * second / (first + second), 1e-6);
+  EXPECT_EQ(read(*device_, counts), (Values{1.0, 1.0, 1.0, 5.0}));
+}
+
+// The largest score is in a group whose two largest have a smaller sum.
+TEST_F(RoutingTest, ExpertsAreChosenFromTheGroupsWithTheLargestSumsOfTwoScores) {
+  const auto chosen_of = [&](const std::vector<float>& scores, std::int64_t top_groups) {
+    std::vector<float> logits;
+    for (const float score : scores) logits.push_back(std::log(score / (1.0f - score)));
+    const RouterRule rule{.choices = 2, .sigmoid = true, .groups = 3, .top_groups = top_groups};
+    return numbers_of(route(*device_, floats({1, 9}, logits), rule, anyone()).experts);
+  };
+  const std::vector<float> scores{0.95f, 0.1f, 0.1f, 0.5f, 0.8f, 0.3f, 0.6f, 0.1f, 0.5f};
+  EXPECT_EQ(chosen_of(scores, 1), (Numbers{4, 3}));
+  EXPECT_EQ(chosen_of(scores, 2), (Numbers{4, 6}));
+  EXPECT_EQ(chosen_of(scores, 3), (Numbers{0, 4}));
+  EXPECT_EQ(chosen_of({0.5f, 0.5f, 0.25f, 0.5f, 0.25f, 0.5f, 0.25f, 0.5f, 0.5f}, 1), (Numbers{0, 1}));
+  EXPECT_EQ(chosen_of({0.5f, 0.5f, 0.25f, 0.5f, std::numeric_limits<float>::quiet_NaN(), 0.5f, 0.75f, 0.75f, 0.5f}, 1),
+            (Numbers{4, 3}));
+}
+
+TEST_F(RoutingTest, BiasesMoveTowardsEqualCounts) {
+  const RouterBalance balance{.biases = floats({5}, {0.0f, 0.5f, -0.5f, 0.25f, 0.0f}),
+                              .counts = floats({5}, {4.0f, 0.0f, 9.0f, 3.0f, 4.0f})};
+  balance_experts(*device_, balance, 0.125f);
+  EXPECT_EQ(read(*device_, balance.biases), (Values{0.0, 0.625, -0.625, 0.375, 0.0}));
+  EXPECT_EQ(read(*device_, balance.counts), (Values{0.0, 0.0, 0.0, 0.0, 0.0}));
+  // A mean that is no integer.
+  const RouterBalance uneven{.biases = floats({3}, {0.0f, 0.0f, 0.0f}), .counts = floats({3}, {2.0f, 1.0f, 1.0f})};
+  balance_experts(*device_, uneven, 0.25f);
+  EXPECT_EQ(read(*device_, uneven.biases), (Values{-0.25, 0.25, 0.25}));
+}
+
 TEST_F(RoutingTest, WrongArgumentsAreRefused) {
   const Tensor logits = floats({1, 2}, {0.0f, 1.0f});
   EXPECT_NE(support::error_of([&] { route(*device_, logits, {.choices = 3}, anyone()); }).find("there are 2 experts"),
+            std::string::npos);
+  const auto refusal = [&](const RouterRule& rule, const RouterBalance& balance) {
+    return support::error_of([&] { route(*device_, random({1, 8}, 7), rule, anyone(), balance); });
+  };
+  EXPECT_NE(refusal({.choices = 2}, {.biases = floats({8}, std::vector<float>(8))}).find("added to sigmoids"),
+            std::string::npos);
+  EXPECT_NE(refusal({.choices = 2, .sigmoid = true}, {.biases = floats({2}, {0.0f, 0.0f})}).find("one for each expert"),
+            std::string::npos);
+  EXPECT_NE(refusal({.choices = 2, .sigmoid = true, .groups = 3, .top_groups = 1}, {}).find("3 groups of 8 experts"),
+            std::string::npos);
+  EXPECT_NE(refusal({.choices = 3, .sigmoid = true, .groups = 4, .top_groups = 1}, {}).find("among 1 of 4 groups"),
             std::string::npos);
   const std::vector<RowGroup> apart{{.begin = 0, .rows = 2}, {.begin = 3, .rows = 1}};
   const Tensor x = random({4, 2}, 5), w = random({6, 2}, 6);

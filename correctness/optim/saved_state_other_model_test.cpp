@@ -113,6 +113,44 @@ INSTANTIATE_TEST_SUITE_P(
                   {"layers[0].weight: master", "keeps no such master"}}),
     [](const auto& test) { return std::string(test.param.name); });
 
+std::vector<std::vector<float>> router_biases(Training& training) {
+  std::vector<std::vector<float>> values;
+  for (const RouterBiases* biases : training.model.registry().router_biases)
+    values.push_back(training.device->read(biases->values()));
+  return values;
+}
+
+TEST(BiasesOfRouters, AreSavedAndLoaded_AndNotLost) {
+  const auto training_with = [](float rate) {
+    LayerConfig config = small_layer("bf16");
+    config.form = layer_form("llama");
+    config.top_k = 2;
+    config.sigmoid_router = true;
+    config.router_bias_rate = rate;
+    return Training(make_recipe("bf16"), kOptions, {.layer = "layernorm_mlp", .layers = 2, .config = config});
+  };
+  const TemporaryDirectory folder, other;
+  Training saved = training_with(0.25f), same = training_with(0.25f), without = training_with(0.0f);
+  saved.run(3);
+  save_training_state(saved.runtime, path_of(folder), saved.state());
+  same.step = load_training_state(same.runtime, path_of(folder), same.state());
+  EXPECT_EQ(same.step, 3);
+  EXPECT_EQ(router_biases(same), router_biases(saved));
+  ASSERT_EQ(router_biases(saved).size(), 2u);
+  for (const std::vector<float>& biases : router_biases(saved))
+    EXPECT_NE(biases, std::vector<float>(biases.size(), 0.0f));
+  EXPECT_EQ(same.run(2), saved.run(2));
+  const auto refusal = [](Training& into, const TemporaryDirectory& from) {
+    return support::error_of([&] { load_training_state(into.runtime, path_of(from), into.state()); });
+  };
+  EXPECT_NE(refusal(without, folder).find("layers[0].router: biases': the model has no such scales or biases"),
+            std::string::npos)
+      << refusal(without, folder);
+  without.run(1);
+  save_training_state(without.runtime, path_of(other), without.state());
+  EXPECT_NE(refusal(same, other).find("layers[0].router: biases"), std::string::npos) << refusal(same, other);
+}
+
 // Ranks whose cut keeps a weight in eight bits save a master. Ranks that keep it in 16 bits have to keep it too.
 TEST(MastersOfWeightsInAnotherForm, AreNotLost) {
   const TemporaryDirectory folder;

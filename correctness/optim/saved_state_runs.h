@@ -45,6 +45,7 @@ struct Training {
             .optimizer = &adam,
             .forward_scales = model.registry().forward_scales,
             .backward_scales = model.registry().backward_scales,
+            .router_biases = model.registry().router_biases,
             .step = step};
   }
   std::vector<float> run(int steps) {
@@ -58,6 +59,7 @@ struct Training {
       run_backward(runtime, loss);
       model.update_backward_scales(runtime);
       adam.step(runtime);
+      model.update_router_biases(runtime);
       model.zero_grad();
       losses.push_back(device->read(loss.value).front());
     }
@@ -96,6 +98,7 @@ struct Rank {
             .optimizer = with_optimizer ? &adam : nullptr,
             .forward_scales = {},
             .backward_scales = {},
+            .router_biases = {},
             .step = 7};
   }
   void run(int from, int to) {

@@ -13,7 +13,12 @@ namespace fp8lab {
 /// experts that were chosen, or, which is the same, the softmax over all of them divided by its sum over the chosen
 /// ones. The largest logit is subtracted first; the sum runs in the order of k. With `sigmoid` the sigmoids of logits
 /// take the place of their exponentials; the order of logits is the order of their sigmoids. Weights are multiplied by
-/// `scale` last. cuda computes weights only without `sigmoid` and with a scale of 1.
+/// `scale` last.
+///
+/// With biases or groups the choice follows scores instead of logits: score(t, e) = sigmoid(logits(t, e)) + biases[e],
+/// rounded once. Groups are runs of experts / groups experts. The score of a group is the sum of its two largest
+/// scores, and only experts of the `top_groups` groups with the largest scores can be chosen. Ties and NaN are ordered
+/// as above, groups by their numbers. Weights do not read biases.
 struct RouteArgs {
   MatrixView logits;   ///< f32 [tokens, experts]
   MatrixView experts;  ///< i32 [tokens, k]
@@ -23,6 +28,21 @@ struct RouteArgs {
   /// f32 [tokens, k], with `sigmoid`: the derivative of the logarithm of each sigmoid by its logit, which is the
   /// sigmoid of the negative logit. Absent (data null) otherwise.
   MatrixView slopes{};
+  MatrixView biases{};      ///< f32 [1, experts], contiguous, only with `sigmoid`; or absent
+  std::int64_t groups = 1;  ///< divides the experts, at most kMostExpertGroups; above 1 only with `sigmoid`
+  std::int64_t top_groups = 1;
+  /// f32 [1, experts], contiguous: gets the number of choices of each expert added. Exact up to 2^24. Or absent.
+  MatrixView counts{};
+};
+/// A lane of a warp has the score of one group.
+inline constexpr std::int64_t kMostExpertGroups = 32;
+
+/// The rule by which biases balance the choice of experts (DeepSeek-V3): biases[e] rises by `rate` if counts[e] is
+/// below the mean of all counts, and falls by `rate` if it is above. Counts are then 0.
+struct BalanceExpertsArgs {
+  MatrixView counts;  ///< f32 [1, experts], integers; contiguous, as biases are
+  MatrixView biases;  ///< f32 [1, experts]
+  float rate = 0.0f;
 };
 
 /// grad_logits(t, experts(t, k)) = slopes(t, k) weights(t, k) (grad_weights(t, k) - sum over j of weights(t, j)

@@ -562,6 +562,7 @@ struct ListOpArgs {
   KERNEL(embedding_backward, EmbeddingBackwardArgs)        \
   KERNEL(route, RouteArgs)                                 \
   KERNEL(route_backward, RouteBackwardArgs)                \
+  KERNEL(balance_experts, BalanceExpertsArgs)              \
   KERNEL(group_rows, GroupRowsArgs)                        \
   KERNEL(permute, PermuteArgs)                             \
   KERNEL(unpermute, UnpermuteArgs)                         \

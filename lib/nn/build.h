@@ -10,13 +10,15 @@
 namespace fp8lab {
 
 class RoleScales;
+class RouterBiases;
 
-/// The parts of a model in the order of construction: the lists that optimizers and scale updates use. Modules own the
-/// listed objects, which are never moved.
+/// The parts of a model in the order of construction: the lists that optimizers and updates between steps use. Modules
+/// own the listed objects, which are never moved.
 struct Registry {
   std::vector<Parameter*> parameters;
   std::vector<RoleScales*> forward_scales;
   std::vector<RoleScales*> backward_scales;
+  std::vector<RouterBiases*> router_biases;
 };
 
 /// The arguments that every module needs to be built.

@@ -56,8 +56,11 @@ struct LayerConfig {
   std::int64_t shared_experts = 0;  ///< experts of all tokens in a mixture, which the router does not choose
   bool sigmoid_router = false;      ///< RouteArgs::sigmoid
   float router_scale = 1.0f;        ///< what the weights of a token add up to
-  bool fp8_dispatch = false;        ///< what travels to other ranks' experts is cast before, if the recipe casts
-  bool uneven_split = false;        ///< groups of different sizes, one of them empty, if there are several experts
+  std::int64_t expert_groups = 1;   ///< groups of experts, of which a token's experts are in `top_groups`
+  std::int64_t top_groups = 1;
+  float router_bias_rate = 0.0f;  ///< by how much a bias of the choice changes in a step; 0: there are no biases
+  bool fp8_dispatch = false;      ///< what travels to other ranks' experts is cast before, if the recipe casts
+  bool uneven_split = false;      ///< groups of different sizes, one of them empty, if there are several experts
 
   /// With latents the columns of a head of Q and K that are not rotated.
   std::int64_t head_dim() const { return columns_of_head > 0 ? columns_of_head : hidden / heads; }

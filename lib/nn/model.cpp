@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "nn/cores/role_scales.h"
+#include "nn/cores/router_biases.h"
 #include "nn/layer_table.h"
 #include "nn/layers/language_head.h"
 #include "nn/layers/token_embedding.h"
@@ -123,6 +124,10 @@ void Model::update_forward_scales(Runtime& runtime, ProcessGroup* amax_group) {
 
 void Model::update_backward_scales(Runtime& runtime, ProcessGroup* amax_group) {
   update_scales(runtime, registry_.backward_scales, amax_group);
+}
+
+void Model::update_router_biases(Runtime& runtime, ProcessGroup* ranks) {
+  update_biases(runtime, registry_.router_biases, ranks);
 }
 
 void Model::zero_grad() {

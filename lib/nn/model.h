@@ -69,7 +69,7 @@ class Model {
   /// vocabulary].
   Variable forward(Runtime& runtime, const Variable& x) { return root_->forward(runtime, x); }
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
-  /// Parameters and scales, for checkpoints.
+  /// Parameters, scales and biases of routers, for checkpoints.
   const Registry& registry() const { return registry_; }
 
   /// Returns a module in place of `module`. `parameters` are that module's own.
@@ -86,6 +86,9 @@ class Model {
   /// data get different scales.
   void update_forward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
   void update_backward_scales(Runtime& runtime, ProcessGroup* amax_group = nullptr);
+
+  /// Moves the biases of routers by the tokens of each expert in the step, of all ranks if given; a collective then.
+  void update_router_biases(Runtime& runtime, ProcessGroup* ranks = nullptr);
 
   /// Drops all gradients, gradients of shards included.
   void zero_grad();

@@ -6,6 +6,7 @@
 
 #include "nn/build.h"
 #include "nn/cores/role_scales.h"
+#include "nn/cores/router_biases.h"
 #include "optim/adam.h"
 
 namespace fp8lab {
@@ -16,6 +17,7 @@ struct TrainingState {
   Adam* optimizer = nullptr;  ///< over the same parameters; null: no optimizer state is saved or loaded
   std::span<RoleScales* const> forward_scales;
   std::span<RoleScales* const> backward_scales;
+  std::span<RouterBiases* const> router_biases{};
   std::int64_t step = 0;
 };
 
@@ -26,9 +28,10 @@ struct TrainingState {
 //
 // Contents. Each entry has the parameter's global name, the rows of the unsharded parameter that it covers, type, bytes
 // and a checksum. Amax histories and their scales have the name of their module and pass, and the types that the scales
-// are for. Everything is saved byte by byte: values, masters, moments, amax histories, and for parameters in eight bits
-// the data and scales of both orientations (FP32 scales as FP32). If the same number of ranks loads it, with the
-// same rows each, training continues with the bits of training that never stopped.
+// are for; biases of routers have the name of their router. Everything is saved byte by byte: values, masters, moments,
+// amax histories, biases of routers, and for parameters in eight bits the data and scales of both orientations (FP32
+// scales as FP32). If the same number of ranks loads it, with the same rows each, training continues with the bits of
+// training that never stopped.
 //
 // Other ranks. If another number of ranks loads it, or ranks have other rows (empty shards included):
 //   - values, masters and moments are cut again along dim 0;
@@ -36,7 +39,8 @@ struct TrainingState {
 //     for blocks that no cut splits; a block that a cut splits becomes two blocks with scales of their own. Without a
 //     master this is an Error;
 //   - moments in f16 or e4m3 get the scale of their new shard, hence one more rounding;
-//   - amax histories must agree between the saved ranks; of the live amaxes the largest is used, as in the next update.
+//   - amax histories must agree between the saved ranks; of the live amaxes the largest is used, as in the next update;
+//   - biases of routers must agree between the saved ranks.
 //
 // Nominal type. Sharding keeps a weight in its nominal type if a cut would split blocks. So a weight may be in eight
 // bits in the files and not in the model; it is then the saved master, rounded. A weight that is in eight bits only in

@@ -32,7 +32,8 @@ struct SavedEntry {
   std::int64_t bytes = 0;
   std::int64_t offset = 0;  ///< in the file
   std::uint64_t sum = 0;
-  /// For recipe state: the types that its scales are for, role by role ("e4m3,e4m3"). Empty for state of parameters.
+  /// For recipe state: the types that its scales are for, role by role ("e4m3,e4m3"); "choice" for the biases of a
+  /// router. Empty for state of parameters.
   std::string roles{};
 };
 

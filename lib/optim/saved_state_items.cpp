@@ -76,6 +76,14 @@ void add_recipe_state(Collector& collector, const Ledger& ledger, const Training
     }
 }
 
+/// Adds the biases of routers. Between steps no tokens are counted.
+void add_router_biases(Collector& collector, const TrainingState& state) {
+  for (const RouterBiases* biases : state.router_biases) {
+    collector.of(biases->name(), SavedItem::kNoParameter);
+    collector.add_recipe("biases", biases->values(), "choice");
+  }
+}
+
 /// What a rank reports of its failure to the others.
 struct FailureReport {
   bool out_of_memory = false;
@@ -118,6 +126,7 @@ std::vector<SavedItem> saved_items(const Runtime& runtime, const TrainingState& 
   }
   make_optim_hooks(runtime.behaviors)->after_listing(state, items);
   add_recipe_state(collector, runtime.device.ledger(), state);
+  add_router_biases(collector, state);
   return items;
 }
 

@@ -25,7 +25,7 @@ struct SavedItem {
     kScale,       ///< scale of a moment
     kRowwise,     ///< eight bits: row-wise data and scales, which belong to their shard
     kTransposed,  ///< the same of the column-wise orientation, which not every architecture has
-    kRecipe,      ///< an amax history, or its scales
+    kRecipe,      ///< an amax history, or its scales; or the biases of a router
     /// Reverted keep_type_in_moves: an FP8 weight as values of its nominal type. No tensor of the model has
     /// these values, so `tensor` is absent.
     kDequantized,

@@ -100,7 +100,8 @@ class Loader {
         const std::string_view name = entry.name;
         if (!entry.roles.empty()) {
           if (!recipe.contains(name))
-            file.refuse(name, "the model has no such scales; load it into the model and recipe that were saved");
+            file.refuse(name,
+                        "the model has no such scales or biases; load it into the model and recipe that were saved");
         } else if (!parameters.contains(name.substr(0, name.rfind(": ")))) {
           file.refuse(name, "the model has no such parameter; load it into the model that was saved");
         }

@@ -192,36 +192,6 @@ TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
     }
 }
 
-// Two logits that differ by less than two steps of BF16 in their largest term are nearly tied, and by more they are
-// not.
-TEST(ReferenceModel, ChoicesOfTheRuntimeAreTakenIfLogitsAreNearlyTied) {
-  CellConfig cell;
-  cell.model = {.layer = "layernorm_mlp", .form = "llama", .hidden = 2, .ffn = 3, .seq = 1, .experts = 3, .top_k = 1};
-  NamedMatrices parameters = parameters_of(cell);
-  parameters.at("layers[0].norm.gamma").values = {1.0, 1.0};
-  Matrix x(1, 2);
-  x.values = {1.0, 1.0};  // normed to itself
-  const auto output = [&](double ahead, const std::vector<std::int32_t>& seen) {
-    parameters.at("layers[0].router.weight").values = {0.5, 0.5, 0.5 + ahead, 0.5, 0.25, 0.25};
-    reference_step::Model model(cell, "bf16", true);
-    const reference_step::SeenChoices choices{{"layers[0].router.weight", seen}};
-    if (!seen.empty()) model.set_seen_choices(&choices);
-    return model.run(x, Matrix(), parameters).output.values;
-  };
-  constexpr double kLittle = 0x1p-8, kMuch = 0x1p-5;
-  const auto second = output(kMuch, {});
-  const auto first = output(-kMuch, {});
-  EXPECT_NE(first, second);
-  EXPECT_EQ(output(kLittle, {}), second);
-  EXPECT_EQ(output(kLittle, {1}), second);
-  EXPECT_EQ(output(kLittle, {0}), first);
-  EXPECT_EQ(output(-kLittle, {1}), second);
-  EXPECT_EQ(output(kMuch, {0}), second) << "a choice of a smaller logit is a fault";
-  EXPECT_EQ(output(kLittle, {2}), second);
-  EXPECT_EQ(output(kLittle, {7}), second);
-  EXPECT_EQ(output(kLittle, {0, 1}), second) << "not one choice for each token";
-}
-
 TEST(ReferenceModel, MasksOfDropoutFollowTheStepAndTheRows) {
   CellConfig cell;
   cell.model = {.layer = "transformer_layer",

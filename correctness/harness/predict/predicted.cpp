@@ -158,7 +158,9 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   const bool attends = model.layer == "multihead_attention" || model.layer == "transformer_layer";
   model.attention_sinks = attends && draw.chance();
   draw_latents(draw, unit, model);
-  model.top_k = model.shared_experts = model.dense_layers = 0;
+  model.top_k = model.shared_experts = model.dense_layers = model.expert_groups = 0;
+  model.router_bias_rate = 0.0;
+  model.top_groups = 2;
   const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";
   if (has_mlp && model.form == "llama" && draw.chance()) {
     model.experts = draw.of<std::int64_t>({1, 2, 5, 16});
@@ -167,6 +169,8 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
     model.shared_experts = draw.chance() ? 0 : draw.upto(2);
     model.dense_layers = draw.chance() ? 0 : draw.upto(model.layers) - 1;
     model.router = draw.of({"softmax", "sigmoid"});
+    model.router_bias_rate = model.router == RouterScore::kSigmoid && draw.chance() ? 0.01 : 0.0;
+    model.expert_groups = model.router == RouterScore::kSigmoid && model.experts == 16 && draw.chance() ? 4 : 0;
   }
   model.swiglu_limit = has_mlp && model.form == "llama" && draw.chance() ? 7.0 : 0.0;
   if (model.layer != "grouped_linear") return;

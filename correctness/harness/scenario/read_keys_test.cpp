@@ -55,6 +55,8 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"model.top_k", {"2"}},
       {"model.expert_ffn", {"256"}},
       {"model.dense_layers", {"1"}},
+      {"model.expert_groups", {"2"}},
+      {"model.top_groups", {"1", "3"}},
       {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
       {"training.final_learning_rate", {"0.04"}},
@@ -183,6 +185,15 @@ const std::vector<Context>& contexts() {
          cell.model.window_every = 2;
          cell.model.attention_sinks = true;
          cell.model.swiglu_limit = 0.01;
+       }},
+      {"balanced experts",
+       [](CellConfig& cell) {
+         cell.model.layers = cell.model.top_k = cell.model.top_groups = 2;
+         cell.model.form = "llama";
+         cell.model.router = RouterScore::kSigmoid;
+         cell.model.experts = 8;
+         cell.model.expert_groups = 4;
+         cell.model.router_bias_rate = 0.5;
        }},
       {"latents",
        [](CellConfig& cell) {

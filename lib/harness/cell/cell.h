@@ -141,6 +141,9 @@ struct ModelConfig {
   std::int64_t dense_layers = 0;                     ///< layers at the start that have one MLP instead of a mixture
   Word<RouterScore> router = RouterScore::kSoftmax;  ///< what the weights of chosen experts are in proportion to
   double router_scale = 1.0;                         ///< the sum of a token's weights
+  std::int64_t expert_groups = 0;                    ///< groups of experts; 0: a token may have any experts
+  std::int64_t top_groups = 0;                       ///< groups among whose experts a token's are chosen
+  double router_bias_rate = 0.0;                     ///< a step of the biases of the choice; 0: there are no biases
   Word<GroupSplit> split = GroupSplit::kEven;        ///< uneven: groups of different sizes, one of them empty
   std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's
@@ -287,6 +290,12 @@ inline ModelConfig model_of_layer(ModelConfig model, std::int64_t layer) {
   if (layer % model.window_every != 0) model.window = 0;
   return model;
 }
+
+/// True if a router's choice of experts has biases.
+inline bool has_router_biases(const ModelConfig& model) { return routes_tokens(model) && model.router_bias_rate > 0.0; }
+
+/// True if a token's experts are limited to some groups.
+inline bool has_expert_groups(const ModelConfig& model) { return routes_tokens(model) && model.expert_groups > 0; }
 
 /// True if queries, keys and values are made from latents (MLA).
 inline bool has_latents(const ModelConfig& model) { return model.kv_rank > 0; }

@@ -295,6 +295,18 @@ std::vector<Key> make_keys() {
              kModel<&M::router>),
       number("model.router_scale", {0.001, 1000}, "what the weights of a token's chosen experts add up to",
              kModel<&M::router_scale>),
+      integer_key("model.expert_groups", {2, 32},
+                  "groups of experts, of equal size, for a router with sigmoids: a token's experts are chosen from the "
+                  "`top_groups` groups in which the two largest scores have the largest sums (DeepSeek-V3 `n_group`); "
+                  "default: from all experts",
+                  kModel<&M::expert_groups>),
+      integer_key("model.top_groups", {1, 31}, "groups from which a token's experts are chosen (`topk_group`)",
+                  kModel<&M::top_groups>),
+      number("model.router_bias_rate", {0, 1},
+             "above 0: each expert of a router with sigmoids has a bias, which is added to its score for the choice "
+             "only. After each step it rises by this number if the expert had fewer tokens of all ranks than the mean, "
+             "and falls if it had more (DeepSeek-V3: 0.001). Biases are in FP32, and no optimizer changes them",
+             kModel<&M::router_bias_rate>),
       choice("model.split",
              "grouped_linear: groups of tokens have equal sizes; or different sizes, and one group is empty",
              kModel<&M::split>),

@@ -78,6 +78,7 @@ bool keeps_masters(const CellConfig& cell) {
 }
 bool has_latents_of(const CellConfig& cell) { return has_latents(cell.model); }
 bool routes(const CellConfig& cell) { return routes_tokens(cell.model); }
+bool has_sigmoids(const CellConfig& cell) { return routes(cell) && cell.model.router == RouterScore::kSigmoid; }
 bool reads_text(const CellConfig& cell) { return cell.training.data == Data::kText; }
 
 /// A key that has an effect only if another key has a certain value.
@@ -101,6 +102,8 @@ constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks` 
 constexpr std::string_view kAttentionInEight = "write `fp8_attention: true`";
 constexpr std::string_view kOneMlp = "one MLP has all tokens";
 constexpr std::string_view kExpertsRemedy = "write `top_k`";
+constexpr std::string_view kNoScores = "only routers with sigmoids choose by scores other than logits";
+constexpr std::string_view kScoresRemedy = "write `router: sigmoid`";
 constexpr std::string_view kNoLatents = "one product makes Q, K and V";
 constexpr std::string_view kLatentsRemedy = "write `kv_rank`";
 constexpr std::string_view kVocabularyRemedy = "write `vocabulary`";
@@ -142,6 +145,11 @@ constexpr std::array kConditions{
     Condition{"model.router", "model.top_k", [](const CellConfig& cell) { return cell.model.top_k > 1; },
               "the weight of a token's only expert is `router_scale` whatever the score is",
               "write `top_k: 2` or more"},
+    Condition{"model.expert_groups", "model.router", has_sigmoids, kNoScores, kScoresRemedy},
+    Condition{"model.top_groups", "model.expert_groups",
+              [](const CellConfig& cell) { return has_expert_groups(cell.model); }, "every expert can be chosen",
+              "write `expert_groups`"},
+    Condition{"model.router_bias_rate", "model.router", has_sigmoids, kNoScores, kScoresRemedy},
     Condition{"model.ffn", "model.expert_ffn",
               [](const CellConfig& cell) {
                 return !routes(cell) || cell.model.expert_ffn == 0 || cell.model.dense_layers > 0;

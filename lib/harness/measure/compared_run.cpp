@@ -162,7 +162,8 @@ void measure_same_weights(const CellConfig& cell, Arm arm, TrainingRun& run, Tra
   }
   const CellConfig plain = untrained_in_bf16(cell);
   TrainingRun bf16(plain, Behaviors{}, make_recipe("bf16"), {.world = world});
-  TrainingRun::Passes expected = bf16.pass_once_more(&weights);
+  const TrainingRun::Weights own{.values = weights, .router_biases = run.router_biases()};
+  TrainingRun::Passes expected = bf16.pass_once_more(&own);
   put_noise(result, "parity.same_weights_output_sqnr_db", "output with the same weights", {"output"},
             noise_on_all_ranks(world, {expected.output}, {seen.output}));
   // The gradient of a vector is a sum over tokens that may cancel, so that no floor holds for its noise.

@@ -212,6 +212,7 @@ Node expert_mlp(const CellNumbers& cell) {
   node.keeps_input = true;
   node.forward_to_experts = node.backward_to_experts = experts.travel.exchanges();
   if (experts.travel.travels) node.forward_counts = {.calls = 1, .bytes = experts.travel.counts};
+  if (cell.shape.router_biases) node.recipe_state = node.router_biases = cell.shape.experts * kF32;
   node.parameters = experts.norm.parameters;
   node.parameters.push_back(experts.router);
   if (cell.shape.form.bias) node.parameters.push_back(experts.router_bias);

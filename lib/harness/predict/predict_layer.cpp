@@ -47,6 +47,10 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
   return schedule;
 }
 
+Schedule made_before(const ParameterNumbers& parameter) {
+  return allocate(parameter.biases_before, Owner::kParameters) + allocate(parameter.state_before, Owner::kScales);
+}
+
 }  // namespace
 
 LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
@@ -60,15 +64,18 @@ LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
 LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     : cell_(cell), layers_(layers), stream_(cell.plain(cell.shape.hidden)) {
   const Layer& layer = layers.first;
-  Bytes state = 0;
+  Bytes state = 0, biases = 0;
   for (const Branch& branch : layer.branches) {
     for (std::size_t k = 0; k < branch.size(); ++k) {
       const Node& node = branch[k];
       state += node.recipe_state;
+      biases += node.router_biases;
+      router_counts += node.router_biases;
       recipe_state += node.resized;
       for (const ParameterNumbers& parameter : node.parameters) {
         parameters.push_back(parameter);
         parameters.back().state_before += std::exchange(state, 0);
+        parameters.back().biases_before += std::exchange(biases, 0);
       }
       forward_amaxes += node.forward_amaxes;
       backward_amaxes += node.backward_amaxes;
@@ -93,7 +100,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     stops = stops || parameter.stops;
     fp8_weights += parameter.to_be_fp8;
     refused_weights += parameter.to_be_fp8 && !parameter.eight_bits;
-    kept += parameter.kept;
+    kept += parameter.kept + parameter.biases_before;
     gradients += parameter.shard;
     add_gradient(parameter, reduced_gradients);
     recipe_state += parameter.state_before;
@@ -113,15 +120,14 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
 Schedule LayerAccount::made() const {
   Schedule schedule;
   for (const ParameterNumbers& parameter : parameters)
-    schedule += allocate(parameter.state_before, Owner::kScales) + owned_by(Owner::kParameters, parameter.initialized);
+    schedule += made_before(parameter) + owned_by(Owner::kParameters, parameter.initialized);
   return schedule;
 }
 
 Schedule LayerAccount::declared() const {
   Schedule schedule;
   for (const ParameterNumbers& parameter : parameters)
-    schedule +=
-        allocate(parameter.state_before, Owner::kScales) + owned_by(Owner::kParameters, parameter.made_unsharded);
+    schedule += made_before(parameter) + owned_by(Owner::kParameters, parameter.made_unsharded);
   return schedule;
 }
 

@@ -66,6 +66,7 @@ class LayerAccount {
   Bytes cached = 0;        ///< copies of weights that modules keep from the first forward on
   Bytes kept_results = 0;  ///< results of products and attention, from the first forward to the second
   Bytes recipe_state = 0, stash = 0, retained = 0, unemptied = 0;
+  Bytes router_counts = 0;  ///< tokens of each expert, which ranks add up once per step
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;

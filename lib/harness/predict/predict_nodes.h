@@ -33,6 +33,7 @@ struct Node {
 
   std::vector<ParameterNumbers> parameters;  ///< in the order of construction
   Bytes recipe_state = 0;           ///< scales and histories of operands that are not parameters, made before those
+  Bytes router_biases = 0;          ///< made before the parameters and kept as they are; counts are as large
   Bytes resized = 0;                ///< by which histories grow in the first forward
   std::int64_t forward_amaxes = 0;  ///< amaxes that histories record in forward, one per tensor
   std::int64_t backward_amaxes = 0;

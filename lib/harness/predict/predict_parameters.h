@@ -38,6 +38,7 @@ struct ParameterNumbers {
   bool transposes_early = false;  ///< the gather of forward makes `transpose`, and backward finds it
   Gather forward, backward;       ///< backward is empty unless unsharded parameters are freed after forward
   Bytes state_before = 0;         ///< scales and histories that the module makes before this parameter
+  Bytes biases_before = 0;        ///< biases of a router's choice that the module makes before this parameter
 
   Bytes average = 0;   ///< the exponential average of the parameter, if the cell keeps one
   bool stops = false;  ///< training stops with an error because of this parameter: there are no figures

@@ -197,6 +197,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       experts(config.model.experts),
       top_k(config.model.top_k),
       shared_experts(config.model.shared_experts),
+      router_biases(config.model.router_bias_rate > 0.0),
       sigmoid_router(config.model.router == RouterScore::kSigmoid),
       grouped(config.model.layer == "grouped_linear"),
       qkv_bias(form.bias || config.model.bias == Bias::kQkv),

@@ -78,6 +78,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   for (const std::int64_t amaxes :
        {layers.sum(&LayerAccount::forward_amaxes), layers.sum(&LayerAccount::backward_amaxes)})
     if (amaxes > 0) reductions.add(micro_batches, kF32 * amaxes);
+  if (const Bytes counts = layers.sum(&LayerAccount::router_counts); counts > 0) reductions.add(1, counts);
   if (sharded) reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
   if (sharded && optimizer.reduces_norm) reductions.add(1, kF32);
 

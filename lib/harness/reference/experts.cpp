@@ -5,102 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "harness/reference/choices.h"
 #include "harness/reference/model.h"
 
 namespace fp8lab::reference_step {
 namespace {
-
-/// The choices of all tokens, one after the other: the expert and the weight.
-struct Choices {
-  std::int64_t of_token = 0;
-  std::vector<std::int64_t> experts;
-  std::vector<double> weights;
-  std::vector<double> slopes;  ///< derivatives of the logarithms of what weights are in proportion to, by logits
-
-  std::int64_t count() const { return static_cast<std::int64_t>(experts.size()); }
-  std::int64_t token(std::int64_t choice) const { return choice / of_token; }
-};
-
-/// What a router reads: the norm's output as it is stored, its weight, and the logits of both.
-struct RouterInputs {
-  const Matrix& n;
-  const Matrix& weight;
-  Matrix logits;
-  double step;  ///< a step of the type of `n`, relative to a number of it
-
-  /// The most by which two correct steps differ in the logit of `a` minus the logit of `b`: two steps of the largest
-  /// term.
-  double most_apart(std::int64_t token, std::int64_t a, std::int64_t b) const {
-    double largest = 0.0;
-    for (std::int64_t j = 0; j < n.cols; ++j)
-      largest =
-          std::max(largest, std::abs(n.row(token)[j]) * (std::abs(weight.row(a)[j]) + std::abs(weight.row(b)[j])));
-    return 2.0 * step * largest;
-  }
-};
-
-/// The experts with the largest logits, of equals those with the lower numbers, largest first.
-std::vector<std::int64_t> largest_of(const RouterInputs& router, std::int64_t token, std::int64_t count) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(router.logits.cols));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [row = router.logits.row(token)](std::int64_t a, std::int64_t b) { return row[a] > row[b]; });
-  order.resize(static_cast<std::size_t>(count));
-  return order;
-}
-
-/// `own`, or the experts in `seen` if each of them that is not in `own` is nearly tied with each of `own` that it
-/// replaces.
-std::vector<std::int64_t> nearly(const RouterInputs& router, std::int64_t token, const std::vector<std::int64_t>& own,
-                                 const std::vector<std::int64_t>& seen) {
-  const auto has = [](const std::vector<std::int64_t>& list, std::int64_t expert) {
-    return std::find(list.begin(), list.end(), expert) != list.end();
-  };
-  const double* const logits = router.logits.row(token);
-  std::vector<std::int64_t> kept;
-  for (const std::int64_t expert : own)
-    if (has(seen, expert)) kept.push_back(expert);
-  for (const std::int64_t other : seen) {
-    if (has(kept, other)) {
-      if (std::count(seen.begin(), seen.end(), other) != 1) return own;
-      continue;
-    }
-    if (other < 0 || other >= router.logits.cols) return own;
-    for (const std::int64_t expert : own)
-      if (!has(seen, expert) && !(logits[expert] - logits[other] <= router.most_apart(token, expert, other)))
-        return own;
-    kept.push_back(other);
-  }
-  return kept;
-}
-
-/// Sets the experts of all tokens. `seen`: the runtime's, or null.
-void choose(const RouterInputs& router, const std::vector<std::int32_t>* seen, Choices& out) {
-  for (std::int64_t t = 0; t < router.logits.rows; ++t) {
-    std::vector<std::int64_t> experts = largest_of(router, t, out.of_token);
-    if (seen != nullptr && std::ssize(*seen) == router.logits.rows * out.of_token) {
-      const auto first = seen->begin() + t * out.of_token;
-      experts = nearly(router, t, experts, std::vector<std::int64_t>(first, first + out.of_token));
-    }
-    out.experts.insert(out.experts.end(), experts.begin(), experts.end());
-  }
-}
-
-/// Sets the weights of each token's chosen experts: shares of `total` in proportion to sigmoids of logits, or to their
-/// exponentials.
-void weigh(const Matrix& logits, bool sigmoids, double total, Choices& out) {
-  for (std::int64_t first = 0; first < out.count(); first += out.of_token) {
-    const double* const row = logits.row(out.token(first));
-    const auto logit = [&](std::int64_t choice) { return row[out.experts[static_cast<std::size_t>(choice)]]; };
-    std::vector<double> scores;
-    for (std::int64_t k = first; k < first + out.of_token; ++k) {
-      scores.push_back(sigmoids ? 1.0 / (1.0 + std::exp(-logit(k))) : std::exp(logit(k) - logit(first)));
-      out.slopes.push_back(sigmoids ? 1.0 / (1.0 + std::exp(logit(k))) : 1.0);
-    }
-    const double sum = std::accumulate(scores.begin(), scores.end(), 0.0);
-    for (const double score : scores) out.weights.push_back(total * score / sum);
-  }
-}
 
 /// The rows of one rank's experts, sorted by expert. The choices of all ranks that have the experts between them come
 /// to them, rank after rank.
@@ -288,7 +197,20 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
     Matrix logits = product(tokens, transposed(router));
     return has_bias ? with_bias(std::move(logits), router_bias->second.row(0)) : logits;
   };
-  choose({stored, router, logits_of(stored), casts_.stored_step()}, has_seen ? &seen->second : nullptr, choices);
+  const auto biases =
+      router_biases_ == nullptr ? ExpertValues::const_iterator{} : router_biases_->find(name + ".router");
+  const bool is_balanced = router_biases_ != nullptr && biases != router_biases_->end();
+  choose({.n = stored,
+          .weight = router,
+          .scores = logits_of(stored),
+          .step = casts_.stored_step(),
+          .biases = is_balanced ? biases->second : std::vector<double>(),
+          .groups = cell_.model.expert_groups,
+          .top_groups = cell_.model.top_groups},
+         has_seen ? &seen->second : nullptr, choices);
+  std::vector<double>& tokens = tokens_of_experts_[name + ".router"];
+  tokens.assign(static_cast<std::size_t>(experts), 0.0);
+  for (const std::int64_t expert : choices.experts) ++tokens[static_cast<std::size_t>(expert)];
   const double total = cell_.model.router_scale;
   weigh(logits_of(n), cell_.model.router == RouterScore::kSigmoid, total, choices);
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
@@ -303,7 +225,7 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
   };
   const OperandValue first = experts_linear(
       name + ".fc1",
-      arrived(".fc1 input", Role::kInput, n, [&](const Matrix& tokens) { return of_choices(choices, tokens, false); }),
+      arrived(".fc1 input", Role::kInput, n, [&](const Matrix& sent) { return of_choices(choices, sent, false); }),
       grouping.begins);
   Value active = activation(first.value);
   const OperandValue second =

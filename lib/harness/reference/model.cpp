@@ -280,6 +280,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   parameters_ = &parameters;
   gradients_.clear();
   largest_terms_.clear();
+  tokens_of_experts_.clear();
   largest_logit_ = 0.0;
   const Layer layer = kLayers.at(cell_.model.layer);
   const bool language = is_language_model(cell_);
@@ -316,6 +317,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   step.gradients = std::move(gradients_);
   step.largest_terms = std::move(largest_terms_);
   step.largest_logit = largest_logit_;
+  step.tokens_of_experts = std::move(tokens_of_experts_);
   return step;
 }
 

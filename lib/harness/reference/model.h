@@ -30,6 +30,9 @@ struct SeenLayer {
 /// The experts that the runtime's routers chose, by the name of the router's weight: token after token.
 using SeenChoices = std::map<std::string, std::vector<std::int32_t>>;
 
+/// A value for each expert, by the name of the router: "layers[0].mlp.router".
+using ExpertValues = std::map<std::string, std::vector<double>>;
+
 /// Choose the masks of dropout, together with the seed and the name of the place.
 struct Draws {
   std::int64_t step = 0;
@@ -42,6 +45,7 @@ struct Step {
   NamedMatrices gradients;
   std::map<std::string, double> largest_terms;  ///< in gradients that are sums over tokens: of vectors
   double largest_logit = 0.0;                   ///< in attention; its terms are added up as magnitudes
+  ExpertValues tokens_of_experts;               ///< how many chose each expert
   Matrix embedded;                              ///< only for a language model
   std::vector<Matrix> layer_outputs;
   std::vector<Matrix> layer_gradients;  ///< gradients of each layer's output, as what follows it computes them
@@ -81,6 +85,8 @@ class Model {
   /// FP32 additions, so the same element of a norm's output may be a step or two of the stored type apart. Other tokens
   /// go to the experts with the largest logits of this step. `seen` must outlive the step; null: no choice is taken.
   void set_seen_choices(const SeenChoices* seen) { seen_choices_ = seen; }
+  /// Biases that the choice of experts adds to its scores; null, or no entry: none. `biases` must outlive the step.
+  void set_router_biases(const ExpertValues* biases) { router_biases_ = biases; }
   /// The matrices that the last step cast to eight bits, by name: "layers[0].fc1 input".
   const std::map<std::string, Matrix>& sources() const { return casts_.sources(); }
 
@@ -165,6 +171,8 @@ class Model {
   Casts casts_;
   const NamedMatrices* parameters_ = nullptr;
   const SeenChoices* seen_choices_ = nullptr;
+  const ExpertValues* router_biases_ = nullptr;
+  ExpertValues tokens_of_experts_;
   std::int64_t layer_ = 0;  ///< whose forward runs
   Draws draws_;
   SequenceParts parts_;

@@ -129,6 +129,29 @@ Broken broken_activation_rule(const CellConfig& cell) {
                     "kernels of SwiGLU on cuda have no limits; write `device: cpu` or `device: meta`"};
 }
 
+/// What groups of experts need.
+Broken broken_groups_rule(const ModelConfig& model) {
+  if (!has_expert_groups(model)) return std::nullopt;
+  if (model.top_groups == 0) return BrokenRule{"model.top_groups", "missing; a router with `expert_groups` needs it"};
+  if (model.experts % model.expert_groups != 0 || model.experts < 2 * model.expert_groups)
+    return BrokenRule{"model.expert_groups",
+                      fmt::format("{}, but there are {} experts, and groups have the same number, two or more; write "
+                                  "another number, or leave it out",
+                                  model.expert_groups, model.experts)};
+  if (model.top_groups >= model.expert_groups)
+    return BrokenRule{"model.top_groups",
+                      fmt::format("{}, but there are {} groups, so that none is left out; write {} or less, or leave "
+                                  "`expert_groups` out",
+                                  model.top_groups, model.expert_groups, model.expert_groups - 1)};
+  const std::int64_t size = model.experts / model.expert_groups;
+  if (model.top_groups * size < model.top_k)
+    return BrokenRule{"model.top_groups",
+                      fmt::format("{} groups of {} experts have less than the {} of a token; write {} or more, or less "
+                                  "`top_k`",
+                                  model.top_groups, size, model.top_k, (model.top_k + size - 1) / size)};
+  return std::nullopt;
+}
+
 /// What a mixture of experts does not support.
 Broken broken_experts_rule(const CellConfig& cell) {
   const ModelConfig& model = cell.model;
@@ -149,11 +172,7 @@ Broken broken_experts_rule(const CellConfig& cell) {
                       fmt::format("{}, but the model has {} layers, so none of them would have a mixture; write {} or "
                                   "less",
                                   model.dense_layers, model.layers, model.layers - 1)};
-  if (cell.device == "cuda" && (model.router == RouterScore::kSigmoid || model.router_scale != 1.0))
-    return BrokenRule{model.router == RouterScore::kSigmoid ? "model.router" : "model.router_scale",
-                      "the router's kernel on cuda has only softmax weights that add up to 1; write `device: cpu` or "
-                      "`device: meta`"};
-  return std::nullopt;
+  return broken_groups_rule(model);
 }
 
 Broken broken_language_rule(const CellConfig& cell) {

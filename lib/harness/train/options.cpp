@@ -72,6 +72,9 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .shared_experts = model.shared_experts,
           .sigmoid_router = model.router == RouterScore::kSigmoid,
           .router_scale = static_cast<float>(model.router_scale),
+          .expert_groups = model.expert_groups == 0 ? 1 : model.expert_groups,
+          .top_groups = model.expert_groups == 0 ? 1 : model.top_groups,
+          .router_bias_rate = static_cast<float>(model.router_bias_rate),
           .uneven_split = model.split == GroupSplit::kUneven};
 }
 

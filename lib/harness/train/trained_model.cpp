@@ -77,6 +77,7 @@ void TrainedModel::reduce_gradients() {
 void TrainedModel::update() {
   if (optimizer_step_) optimizer_step_(runtime_);
   if (average_) average_->update(runtime_);
+  model_->update_router_biases(runtime_, mesh_ ? &mesh_->world() : nullptr);
 }
 
 // Under HSDP all replicas have the same state. Each saves and loads its own copy, as a replica that resumes on other
@@ -92,6 +93,7 @@ TrainingState TrainedModel::state() const {
           .optimizer = adam_.get(),
           .forward_scales = registry.forward_scales,
           .backward_scales = registry.backward_scales,
+          .router_biases = registry.router_biases,
           .step = runtime_.step};
 }
 
@@ -189,6 +191,18 @@ std::vector<std::vector<float>> TrainedModel::averages() const {
     values.push_back(value ? runtime_.device.read(value) : std::vector<float>{});
   }
   return values;
+}
+
+std::map<std::string, std::vector<float>> TrainedModel::router_biases() const {
+  std::map<std::string, std::vector<float>> values;
+  for (const RouterBiases* biases : model_->registry().router_biases)
+    values[biases->name()] = runtime_.device.read(biases->values());
+  return values;
+}
+
+void TrainedModel::write_router_biases(const std::map<std::string, std::vector<float>>& values) {
+  for (const RouterBiases* biases : model_->registry().router_biases)
+    runtime_.device.write(biases->values(), values.at(biases->name()));
 }
 
 void TrainedModel::add_amaxes(const std::vector<RoleScales*>& scales,

@@ -30,7 +30,7 @@ class TrainedModel {
   Model& model() { return *model_; }
   /// Collective, after the last backward of a step: averages the gradients of a replicated model over its ranks.
   void reduce_gradients();
-  /// The optimizer's step, and the step of the average of the weights.
+  /// The optimizer's step, the step of the average of the weights, and of the biases of routers. Collective.
   void update();
 
   /// Collective. Writes this rank's part of the training state into files of `folder`, if the device computes.
@@ -61,6 +61,10 @@ class TrainedModel {
   std::vector<std::vector<float>> gradients() const;
   /// The averages of the weights, of this rank's rows; empty lists for weights in eight bits, nothing without averages.
   std::vector<std::vector<float>> averages() const;
+  /// The biases by which routers choose, by the name of the router.
+  std::map<std::string, std::vector<float>> router_biases() const;
+  /// Writes biases of router_biases() of a model with the same routers.
+  void write_router_biases(const std::map<std::string, std::vector<float>>& values);
   /// Adds the amaxes that a pass recorded and no update has moved into the histories yet.
   void add_amaxes(const std::vector<RoleScales*>& scales, std::map<std::string, std::vector<float>>& amaxes) const;
   /// The amaxes of earlier passes and the scales of delayed scaling, by owner: "layers[0].fc1 forward". Equal on all

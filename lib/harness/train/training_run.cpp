@@ -257,11 +257,14 @@ std::optional<std::int64_t> TrainingRun::reserved_growth_bytes() const {
   return reserved_after_last_ - reserved_after_second_;
 }
 
-TrainingRun::Passes TrainingRun::pass_once_more(const std::vector<std::vector<float>>* weights) {
+TrainingRun::Passes TrainingRun::pass_once_more(const Weights* weights) {
   Passes out;
   runtime_.step = cell_.training.steps;
   output_ = loss_ = {};
-  if (weights != nullptr) trained_.write_weights(*weights);
+  if (weights != nullptr) {
+    trained_.write_weights(weights->values);
+    trained_.write_router_biases(weights->router_biases);
+  }
   for (std::int64_t index = 0; index < cell_.training.micro_batches; ++index) {
     batch_ = {};
     batch_ = batches_.training(index);
@@ -311,6 +314,7 @@ void TrainingRun::step() {
     step_values_.gradients = std::move(gradients);
     step_values_.updated = weights();
     step_values_.averages = trained_.averages();
+    step_values_.router_biases = trained_.router_biases();
     saw_step_(step_values_);
   }
   trained_.model().zero_grad();

@@ -24,6 +24,7 @@ struct StepValues {
   std::vector<std::vector<float>> gradients;  ///< all micro-batches; of a sharded parameter this rank's rows
   std::vector<std::vector<float>> updated;    ///< the weights after the step, unsharded
   std::vector<std::vector<float>> averages;   ///< after the step, as TrainedModel::averages()
+  std::map<std::string, std::vector<float>> router_biases;  ///< after the step, by router
   // Of the present micro-batch.
   std::vector<float> x;
   std::vector<float> target;  ///< empty if the loss is the sum
@@ -134,8 +135,15 @@ class TrainingRun {
     std::vector<float> output;
     std::vector<std::vector<float>> gradients;
   };
-  /// After train(): makes these passes with the present weights, or with `weights`, unsharded values. Collective.
-  Passes pass_once_more(const std::vector<std::vector<float>>* weights = nullptr);
+  /// The weights and the biases of routers with which a model computes.
+  struct Weights {
+    std::vector<std::vector<float>> values;  ///< unsharded
+    std::map<std::string, std::vector<float>> router_biases;
+  };
+  /// After train(): makes these passes with the present weights, or with `weights`. Collective.
+  Passes pass_once_more(const Weights* weights = nullptr);
+  /// As TrainedModel::router_biases().
+  std::map<std::string, std::vector<float>> router_biases() const { return trained_.router_biases(); }
 
   /// False if a validation changed an amax history or a scale; known if values are kept.
   bool validations_keep_scales() const { return validations_keep_scales_; }

@@ -95,9 +95,16 @@ class ExpertMlpNode final : public ModuleNode {
 ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& config)
     : name_(name),
       experts_(config.experts),
-      rule_{.choices = config.top_k, .sigmoid = config.sigmoid_router, .scale = config.router_scale},
+      rule_{.choices = config.top_k,
+            .sigmoid = config.sigmoid_router,
+            .scale = config.router_scale,
+            .groups = config.expert_groups,
+            .top_groups = config.top_groups},
       row_multiple_(row_multiple(build.recipe)),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
+      biases_(config.router_bias_rate > 0.0f
+                  ? std::make_unique<RouterBiases>(build, name + ".router", config.experts, config.router_bias_rate)
+                  : nullptr),
       activation_(name, config.activation()),
       norm_(build, name + ".norm", config.form.norm, config.hidden, config.form.bias),
       router_(make_parameter(build, name + ".router.weight", {config.experts, config.hidden}, Init::kNormal)),
@@ -181,7 +188,8 @@ Variable ExpertMlp::forward(Runtime& runtime, const Variable& x) {
                                 .bias = router_bias_ ? &router_bias_->value : nullptr,
                                 .out_dtype = DType::kF32,
                                 .holder = workspace});
-  const Routing routing = route(device, logits, rule_, workspace);
+  const Routing routing =
+      route(device, logits, rule_, workspace, biases_ ? biases_->balance(runtime) : RouterBalance{});
   logits = {};
   if (device.cast_watch() != nullptr) device.cast_watch()->saw_choices(device, router_->name, routing.experts);
   const Rows rows = group(runtime, routing, workspace);

@@ -6,6 +6,7 @@
 #include "nn/cores/activation_core.h"
 #include "nn/cores/experts_core.h"
 #include "nn/cores/norm_core.h"
+#include "nn/cores/router_biases.h"
 #include "nn/layer_config.h"
 #include "nn/layers/shared_experts.h"
 #include "nn/module.h"
@@ -82,6 +83,7 @@ class ExpertMlp final : public Module {
   RouterRule rule_;
   std::int64_t row_multiple_;
   bool fp8_dispatch_;
+  std::unique_ptr<RouterBiases> biases_;  ///< null if the model has none
   ActivationCore activation_;
   NormCore norm_;
   std::unique_ptr<Parameter> router_;

@@ -19,6 +19,22 @@ void check_choices(std::string_view op, const NamedTensor& choices, DType dtype,
     fail(fmt::format("{}: {}; there is a row for each of {} tokens", op, describe(choices), tokens));
 }
 
+void check_of_experts(std::string_view op, const NamedTensor& row, std::int64_t experts) {
+  check_dtype(op, row, DType::kF32);
+  check_numel(op, row, experts, "one for each expert");
+}
+
+void check_groups(const RouterRule& rule, std::int64_t experts) {
+  if (rule.groups == 1) return;
+  if (!rule.sigmoid) fail("route: groups are chosen by sigmoids, and this router has none");
+  if (rule.groups < 1 || rule.groups > kMostExpertGroups || experts % rule.groups != 0 || experts / rule.groups < 2)
+    fail(fmt::format("route: {} groups of {} experts; there are at most {} groups, of two experts or more", rule.groups,
+                     experts, kMostExpertGroups));
+  if (rule.top_groups < 1 || rule.top_groups > rule.groups || rule.top_groups * (experts / rule.groups) < rule.choices)
+    fail(fmt::format("route: {} choices among {} of {} groups of {} experts", rule.choices, rule.top_groups,
+                     rule.groups, experts));
+}
+
 void launch_permute(Device& device, const Tensor& x, const GroupedRows& grouped, const Tensor& weights,
                     const Tensor& out) {
   check_choices("permute", {"rows", grouped.rows}, DType::kI32, x.rows());
@@ -31,11 +47,16 @@ void launch_permute(Device& device, const Tensor& x, const GroupedRows& grouped,
 
 }  // namespace
 
-Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder) {
+Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder,
+              const RouterBalance& balance) {
   check_dtype("route", {"logits", logits}, DType::kF32);
   if (rule.choices < 1 || rule.choices > logits.cols())
     fail(fmt::format("route: {} choices; there are {} experts", rule.choices, logits.cols()));
   if (!(rule.scale > 0.0f)) fail(fmt::format("route: scale is {}; it must be above 0", rule.scale));
+  check_groups(rule, logits.cols());
+  if (balance.biases) check_of_experts("route", {"biases", balance.biases}, logits.cols());
+  if (balance.counts) check_of_experts("route", {"counts", balance.counts}, logits.cols());
+  if (balance.biases && !rule.sigmoid) fail("route: biases are added to sigmoids, and this router has none");
   const Shape shape{logits.rows(), rule.choices};
   Routing routing{.experts = device.allocate({shape, DType::kI32}, holder),
                   .weights = device.allocate({shape, DType::kF32}, holder)};
@@ -45,8 +66,19 @@ Routing route(Device& device, const Tensor& logits, const RouterRule& rule, Hold
                                                .weights = routing.weights.view(),
                                                .sigmoid = rule.sigmoid,
                                                .scale = rule.scale,
-                                               .slopes = view_or_none(routing.slopes)});
+                                               .slopes = view_or_none(routing.slopes),
+                                               .biases = view_or_none(balance.biases),
+                                               .groups = rule.groups,
+                                               .top_groups = rule.top_groups,
+                                               .counts = view_or_none(balance.counts)});
   return routing;
+}
+
+void balance_experts(Device& device, const RouterBalance& balance, float rate) {
+  check_of_experts("balance_experts", {"counts", balance.counts}, balance.biases.numel());
+  check_of_experts("balance_experts", {"biases", balance.biases}, balance.biases.numel());
+  device.launch(&KernelTable::balance_experts,
+                BalanceExpertsArgs{.counts = balance.counts.view(), .biases = balance.biases.view(), .rate = rate});
 }
 
 Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,

@@ -10,11 +10,19 @@
 // with the kernels (backend/expert_kernels.h).
 namespace fp8lab {
 
-/// How logits become the weights of the chosen experts.
+/// How logits become a choice of experts and their weights.
 struct RouterRule {
   std::int64_t choices = 1;
-  bool sigmoid = false;  ///< in proportion to sigmoids of logits, not to exponentials
-  float scale = 1.0f;    ///< what the weights of a token add up to
+  bool sigmoid = false;         ///< in proportion to sigmoids of logits, not to exponentials
+  float scale = 1.0f;           ///< what the weights of a token add up to
+  std::int64_t groups = 1;      ///< runs of experts of equal length
+  std::int64_t top_groups = 1;  ///< groups whose experts can be chosen
+};
+
+/// What balances the choice of experts; both f32 [experts].
+struct RouterBalance {
+  Tensor biases;    ///< added to the sigmoids of logits for the choice only; absent: no balance
+  Tensor counts{};  ///< choices of each expert are added to it; absent: nothing is counted
 };
 
 /// The experts that each token chose, and their weights.
@@ -24,10 +32,14 @@ struct Routing {
   Tensor slopes{};  ///< f32 [tokens, choices], for backward; absent unless the rule has sigmoids
 };
 /// `logits`: f32 [tokens, experts].
-Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder);
+Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder,
+              const RouterBalance& balance = {});
 /// The gradient of the logits in `dtype`; `grad_weights`: f32 [tokens, choices].
 Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
                       const TensorSpec& spec, HolderId holder);
+
+/// Moves the biases by `rate` towards equal counts, and sets the counts to 0 (BalanceExpertsArgs).
+void balance_experts(Device& device, const RouterBalance& balance, float rate);
 
 /// Rows of the matrix of all choices that are enough for every routing: each expert's rows are padded to a multiple of
 /// `multiple`. Memory depends on no count this way, so that nothing waits for counts to allocate, and sizes are known

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -41,22 +42,49 @@ void move_row(const MatrixView& in, std::int64_t from, const MatrixView& out, st
   }
 }
 
+/// Takes the largest of `values` from `begin` to `end` that is not taken yet, of equal ones the first.
+std::int64_t take_largest(const float* values, std::int64_t begin, std::int64_t end, std::uint8_t* taken) {
+  std::int64_t best = -1;
+  for (std::int64_t i = begin; i < end; ++i)
+    if (taken[i] == 0 && (best < 0 || comes_before(values[i], values[best]))) best = i;
+  taken[best] = 1;
+  return best;
+}
+
+/// Marks the experts as taken that are in other groups than the best ones.
+void close_groups(const RouteArgs& args, const float* scores, std::uint8_t* taken) {
+  const std::int64_t experts = args.logits.cols, size = experts / args.groups;
+  std::array<float, kMostExpertGroups> of_groups{};
+  for (std::int64_t g = 0; g < args.groups; ++g) {
+    const std::int64_t first = take_largest(scores, g * size, (g + 1) * size, taken);
+    const std::int64_t second = take_largest(scores, g * size, (g + 1) * size, taken);
+    of_groups[static_cast<std::size_t>(g)] = scores[first] + scores[second];
+  }
+  std::fill_n(taken, experts, std::uint8_t{1});
+  std::array<std::uint8_t, kMostExpertGroups> open{};
+  for (std::int64_t i = 0; i < args.top_groups; ++i)
+    std::fill_n(taken + take_largest(of_groups.data(), 0, args.groups, open.data()) * size, size, std::uint8_t{0});
+}
+
 }  // namespace
 
 void route(const RouteArgs& args, ExecContext&) {
   const std::int64_t experts = args.logits.cols, choices = args.experts.cols;
   const RowReader logits_of(args.logits, kLogits);
+  const bool by_scores = args.biases.data != nullptr || args.groups > 1;
+  float* const scores = scratch(kRow, experts);
   std::vector<std::uint8_t> taken(static_cast<std::size_t>(experts));
   for (std::int64_t t = 0; t < args.logits.rows; ++t) {
     const float* const logits = logits_of(t);
+    for (std::int64_t e = 0; by_scores && e < experts; ++e)
+      scores[e] = args.biases.data == nullptr ? sigmoid(logits[e]) : sigmoid(logits[e]) + float_at(args.biases, 0, e);
     std::fill(taken.begin(), taken.end(), std::uint8_t{0});
+    if (args.groups > 1) close_groups(args, scores, taken.data());
     float sum = 0.0f, largest = 0.0f;
     for (std::int64_t k = 0; k < choices; ++k) {
-      std::int64_t best = -1;
-      for (std::int64_t e = 0; e < experts; ++e)
-        if (taken[static_cast<std::size_t>(e)] == 0 && (best < 0 || comes_before(logits[e], logits[best]))) best = e;
-      taken[static_cast<std::size_t>(best)] = 1;
+      const std::int64_t best = take_largest(by_scores ? scores : logits, 0, experts, taken.data());
       number_at(args.experts, t, k) = static_cast<std::int32_t>(best);
+      if (args.counts.data != nullptr) float_at(args.counts, 0, best) += 1.0f;
       if (k == 0) largest = logits[best];
       float& weight = float_at(args.weights, t, k);
       weight = args.sigmoid ? sigmoid(logits[best]) : exponential(logits[best] - largest);
@@ -82,6 +110,18 @@ void route_backward(const RouteBackwardArgs& args, ExecContext&) {
           slope * float_at(args.weights, t, k) * (float_at(args.grad_weights, t, k) - mean);
     }
     store(row, experts, args.grad_logits, t, 0);
+  }
+}
+
+void balance_experts(const BalanceExpertsArgs& args, ExecContext&) {
+  const std::int64_t experts = args.counts.cols;
+  const auto count = [&](std::int64_t e) { return static_cast<std::int64_t>(float_at(args.counts, 0, e)); };
+  std::int64_t all = 0;
+  for (std::int64_t e = 0; e < experts; ++e) all += count(e);
+  for (std::int64_t e = 0; e < experts; ++e) {
+    const std::int64_t above_mean = count(e) * experts - all;
+    if (above_mean != 0) float_at(args.biases, 0, e) += above_mean < 0 ? args.rate : -args.rate;
+    float_at(args.counts, 0, e) = 0.0f;
   }
 }
 

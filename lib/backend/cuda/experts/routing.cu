@@ -2,7 +2,6 @@
 #include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
-#include "core/check.h"
 #include "core/elementary.h"
 
 // The router. A warp has one token: the logits of a token are few, and all tokens' logits are a small part of what the
@@ -42,10 +41,53 @@ struct Router {
   Numbers chosen;
   Floats weights;
   std::int64_t choices;
+  bool sigmoid;
+  float scale;
+  Floats slopes;
+  const float* biases;  ///< null: none
+  std::int64_t groups;  ///< 1: every expert can be chosen
+  std::int64_t group_size;
+  std::int64_t top_groups;
+  float* counts;  ///< null: nothing is counted
+
+  __device__ float logit(std::int64_t token, std::int64_t expert) const {
+    return load1(logits.data, logits.dtype, token * logits.row_stride + expert * logits.col_stride);
+  }
+  /// What the choice follows.
+  __device__ float score(std::int64_t token, std::int64_t expert) const {
+    const float of_expert = logit(token, expert);
+    if (biases != nullptr) return fp8lab::sigmoid(of_expert) + biases[expert];
+    return groups > 1 ? fp8lab::sigmoid(of_expert) : of_expert;
+  }
 };
 
-__device__ float logit_of(const Elements& logits, std::int64_t token, std::int64_t expert) {
-  return load1(logits.data, logits.dtype, token * logits.row_stride + expert * logits.col_stride);
+/// The largest key below `before` among the keys of experts [begin, end) whose group is open: a bit of `open` for each.
+__device__ std::uint64_t largest_key(const Router& args, std::int64_t token, std::int64_t begin, std::int64_t end,
+                                     unsigned open, std::uint64_t before, int lane) {
+  std::uint64_t best = 0;
+  for (std::int64_t e = begin + lane; e < end; e += 32) {
+    if (args.groups > 1 && (open >> (e / args.group_size) & 1u) == 0) continue;
+    const std::uint64_t key = key_of(args.score(token, e), static_cast<std::uint32_t>(e));
+    if (key < before && key > best) best = key;
+  }
+  return largest_of_warp(best);
+}
+
+/// A bit for each group whose experts can be chosen. Each lane keeps the key of one group.
+__device__ unsigned open_groups(const Router& args, std::int64_t token, int lane) {
+  if (args.groups == 1) return 1u;
+  std::uint64_t own = 0;
+  for (std::int64_t g = 0; g < args.groups; ++g) {
+    const std::int64_t begin = g * args.group_size, end = begin + args.group_size;
+    const std::uint64_t first = largest_key(args, token, begin, end, kAllLanes, ~std::uint64_t{0}, lane);
+    const std::uint64_t second = largest_key(args, token, begin, end, kAllLanes, first, lane);
+    if (lane == g)
+      own = key_of(args.score(token, expert_of(first)) + args.score(token, expert_of(second)),
+                   static_cast<std::uint32_t>(g));
+  }
+  std::uint64_t last = ~std::uint64_t{0};
+  for (std::int64_t i = 0; i < args.top_groups; ++i) last = largest_of_warp(own < last ? own : 0);
+  return __ballot_sync(kAllLanes, own >= last);
 }
 
 // Each choice is the largest key below the one before, so that nothing records which experts are taken.
@@ -53,30 +95,32 @@ __global__ void __launch_bounds__(32 * kWarps) route_kernel(const Router args) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (token >= args.tokens) return;
-  std::uint64_t before = ~std::uint64_t{0};
+  const unsigned open = open_groups(args, token, lane);
+  std::uint64_t best = ~std::uint64_t{0};
   float sum = 0.0f, largest = 0.0f;
   for (std::int64_t k = 0; k < args.choices; ++k) {
-    std::uint64_t best = 0;
-    for (std::int64_t e = lane; e < args.experts; e += 32) {
-      const std::uint64_t key = key_of(logit_of(args.logits, token, e), static_cast<std::uint32_t>(e));
-      if (key < before && key > best) best = key;
-    }
-    before = best = largest_of_warp(best);
-    const float logit = logit_of(args.logits, token, expert_of(best));
+    best = largest_key(args, token, 0, args.experts, open, best, lane);
+    const float logit = args.logit(token, expert_of(best));
     if (k == 0) largest = logit;
-    const float weight = exponential(logit - largest);
+    const float weight = args.sigmoid ? fp8lab::sigmoid(logit) : exponential(logit - largest);
     sum += weight;
     if (lane != 0) continue;
     args.chosen.at(token, k) = static_cast<std::int32_t>(expert_of(best));
     args.weights.at(token, k) = weight;
+    if (args.sigmoid) args.slopes.at(token, k) = fp8lab::sigmoid(-logit);
+    // Sums of integers below 2^24 are the same in every order.
+    if (args.counts != nullptr) atomicAdd(args.counts + expert_of(best), 1.0f);
   }
   __syncwarp();
-  for (std::int64_t k = lane; k < args.choices; k += 32) args.weights.at(token, k) /= sum;
+  for (std::int64_t k = lane; k < args.choices; k += 32)
+    args.weights.at(token, k) = args.weights.at(token, k) / sum * args.scale;
 }
 
 struct RouterGradient {
   Numbers chosen;
   Floats weights;
+  Floats slopes;  ///< data is null: all are 1
+  float scale;
   Floats grad_weights;
   std::int64_t tokens;
   std::int64_t choices;
@@ -94,10 +138,30 @@ __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const Route
   };
   float mean = 0.0f;
   for (std::int64_t k = 0; k < args.choices; ++k) mean += args.weights.at(token, k) * args.grad_weights.at(token, k);
+  mean /= args.scale;
   for (std::int64_t e = lane; e < args.experts; e += 32) store(e, 0.0f);
   __syncwarp();
-  for (std::int64_t k = lane; k < args.choices; k += 32)
-    store(args.chosen.at(token, k), args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean));
+  for (std::int64_t k = lane; k < args.choices; k += 32) {
+    const float slope = args.slopes.data == nullptr ? 1.0f : args.slopes.at(token, k);
+    store(args.chosen.at(token, k), slope * args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean));
+  }
+}
+
+constexpr int kBalancing = 256;  ///< threads of the one block that balances the experts of a router
+
+__global__ void __launch_bounds__(kBalancing)
+    balance_experts_kernel(float* counts, float* biases, int experts, float rate) {
+  __shared__ unsigned long long all;
+  if (threadIdx.x == 0) all = 0;
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kBalancing)
+    atomicAdd(&all, static_cast<unsigned long long>(counts[e]));
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < experts; e += kBalancing) {
+    const auto above_mean = static_cast<std::int64_t>(counts[e]) * experts - static_cast<std::int64_t>(all);
+    if (above_mean != 0) biases[e] += above_mean < 0 ? rate : -rate;
+    counts[e] = 0.0f;
+  }
 }
 
 unsigned blocks_of(std::int64_t tokens) { return static_cast<unsigned>((tokens + kWarps - 1) / kWarps); }
@@ -105,14 +169,21 @@ unsigned blocks_of(std::int64_t tokens) { return static_cast<unsigned>((tokens +
 }  // namespace
 
 void route(const RouteArgs& args, ExecContext& context) {
-  if (args.sigmoid || args.scale != 1.0f) fail("route: on cuda weights are a softmax whose sum is 1");
   if (args.logits.rows == 0) return;
   const Router router{.logits = elements(args.logits),
                       .tokens = args.logits.rows,
                       .experts = args.logits.cols,
                       .chosen = numbers(args.experts),
                       .weights = floats(args.weights),
-                      .choices = args.experts.cols};
+                      .choices = args.experts.cols,
+                      .sigmoid = args.sigmoid,
+                      .scale = args.scale,
+                      .slopes = floats(args.slopes),
+                      .biases = args.biases.as<const float>(),
+                      .groups = args.groups,
+                      .group_size = args.logits.cols / args.groups,
+                      .top_groups = args.top_groups,
+                      .counts = args.counts.as<float>()};
   route_kernel<<<blocks_of(router.tokens), 32 * kWarps, 0, cuda_context(context).stream()>>>(router);
   cuda_check_launch("route_kernel");
 }
@@ -121,6 +192,8 @@ void route_backward(const RouteBackwardArgs& args, ExecContext& context) {
   if (args.experts.rows == 0) return;
   const RouterGradient gradient{.chosen = numbers(args.experts),
                                 .weights = floats(args.weights),
+                                .slopes = floats(args.slopes),
+                                .scale = args.scale,
                                 .grad_weights = floats(args.grad_weights),
                                 .tokens = args.experts.rows,
                                 .choices = args.experts.cols,
@@ -128,6 +201,12 @@ void route_backward(const RouteBackwardArgs& args, ExecContext& context) {
                                 .grad_logits = elements(args.grad_logits)};
   route_backward_kernel<<<blocks_of(gradient.tokens), 32 * kWarps, 0, cuda_context(context).stream()>>>(gradient);
   cuda_check_launch("route_backward_kernel");
+}
+
+void balance_experts(const BalanceExpertsArgs& args, ExecContext& context) {
+  balance_experts_kernel<<<1, kBalancing, 0, cuda_context(context).stream()>>>(
+      args.counts.as<float>(), args.biases.as<float>(), static_cast<int>(args.counts.cols), args.rate);
+  cuda_check_launch("balance_experts_kernel");
 }
 
 }  // namespace fp8lab::cuda

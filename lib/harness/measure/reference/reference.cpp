@@ -16,6 +16,7 @@
 #include "harness/measure/arms.h"
 #include "harness/measure/gathered_gradients.h"
 #include "harness/measure/over_ranks.h"
+#include "harness/measure/reference/expert_balance.h"
 #include "harness/measure/reference/mean_over_ranks.h"
 #include "harness/measure/reference/step_bounds.h"
 #include "harness/measure/reference/step_casts.h"
@@ -61,6 +62,7 @@ class Comparison {
         rounded_(cell, recipe.name, false),
         update_(cell.training),
         storage_(cell, recipe.name, false),
+        balance_(cell),
         bounds_(cell, recipe.quantized) {
     for (reference_step::Model* model : {&exact_, &rounded_}) {
       if (cell.context_parallel > 1) model->set_parts(neighbours(world, cell.context_parallel));
@@ -106,6 +108,7 @@ class Comparison {
     const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
     for (reference_step::Model* model_of : {&exact_, &rounded_}) {
       model_of->set_seen_choices(&casts.choices());
+      model_of->set_router_biases(&balance_.biases());
       model_of->set_draws({.step = step_, .first_row = number * tokens});
       model_of->set_casts_weights(!cell_.training.cache_weights || micro_batch_ == 0);
     }
@@ -127,6 +130,7 @@ class Comparison {
     if (language) judge("output", "y", exact.output, rounded.output, output, plain);
     expect_loss(fmt::format("loss{}", where()), rounded_.loss_of(output, target), seen.loss);
     add_up(names, exact, rounded);
+    balance_.saw_micro_batch(rounded);
     ++micro_batch_;
   }
 
@@ -156,6 +160,12 @@ class Comparison {
     in_step_ = true;
     if (is_first()) judge_step(seen, named(names, shapes, gathered), names, shapes);
     in_step_ = false;
+    for (const std::string& wrong : balance_.wrong_biases(seen, world_)) {
+      ++tensors_;
+      if (!wrong.empty())
+        faults_.push_back(
+            {std::numeric_limits<double>::infinity(), fmt::format("{}{}, step {}", wrong, of_rank(), step_)});
+    }
     sums_.clear();
     micro_batch_ = 0;
     ++step_;
@@ -409,6 +419,7 @@ class Comparison {
   reference_step::Model rounded_;
   reference_step::Update update_;
   reference_step::Casts storage_;
+  ExpertBalance balance_;
   StepBounds bounds_;
   std::map<std::string, Sum> sums_;
   bool in_step_ = false;  ///< what is judged covers all ranks and micro-batches

@@ -28,6 +28,12 @@ void write_all(TrainedModel& model, Device& device, const Lists& values, Tensor 
     if (parameters[i]->*member) device.write(parameters[i]->*member, values[i]);
 }
 
+/// Puts the weights and biases of a step of the twin in place of the model's.
+void write_step(TrainedModel& model, Device& device, const RecordedStep& twin) {
+  write_all(model, device, twin.weights, &Parameter::value);
+  model.write_router_biases(twin.router_biases);
+}
+
 /// Trains the twin: records it, and puts the cell's gradients in place of its own.
 class TwinRecorder : public StepRecorder {
  public:
@@ -36,6 +42,7 @@ class TwinRecorder : public StepRecorder {
   void begin_step(TrainedModel& model, Device& device, std::int64_t step) override {
     StepRecorder::begin_step(model, device, step);
     present().weights = model.weights();
+    present().router_biases = model.router_biases();
   }
   void end_passes(TrainedModel& model, Device& device) override {
     StepRecorder::end_passes(model, device);
@@ -53,7 +60,7 @@ class ExactRecorder : public StepRecorder {
 
   void begin_step(TrainedModel& model, Device& device, std::int64_t step) override {
     StepRecorder::begin_step(model, device, step);
-    write_all(model, device, twin_[static_cast<std::size_t>(step)].weights, &Parameter::value);
+    write_step(model, device, twin_[static_cast<std::size_t>(step)]);
   }
 
  private:
@@ -68,7 +75,7 @@ class PartRecorder : public StepWatch {
   void begin_step(TrainedModel& model, Device& device, std::int64_t step) override {
     model_ = &model;
     sums_.emplace_back();
-    write_all(model, device, twin_[static_cast<std::size_t>(step)].weights, &Parameter::value);
+    write_step(model, device, twin_[static_cast<std::size_t>(step)]);
     is_first_ = true;
   }
   void saw_input(Device&, const Tensor&, std::int64_t) override {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -43,7 +44,9 @@ struct RecordedStep {
   std::vector<std::uint64_t> inputs;  ///< a hash of each sequence of each micro-batch
   Lists outputs;                      ///< outputs of each micro-batch
   Lists gradients;                    ///< before the optimizer; of a sharded parameter this rank's rows
-  Lists weights;                      ///< before the step, unsharded; if asked for
+  // If asked for, before the step:
+  Lists weights;                                            ///< unsharded
+  std::map<std::string, std::vector<float>> router_biases;  ///< by router
 };
 
 /// Records the first steps of a run.
