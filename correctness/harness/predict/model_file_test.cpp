@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/check.h"
+#include "harness/cell/keys.h"
 #include "harness/cli/plan/plan_tables.h"
 #include "harness/predict/predict.h"
 #include "harness/temporary_directory.h"
@@ -48,16 +49,26 @@ constexpr const char* kGptOss = R"({"model_type": "gpt_oss", "attention_bias": t
   "num_key_value_heads": 8, "num_local_experts": 32, "rope_scaling": {"factor": 32.0, "rope_type": "yarn"},
   "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
   "tie_word_embeddings": false, "vocab_size": 201088})";
+constexpr const char* kDeepSeek = R"({"model_type": "deepseek_v3", "attention_bias": false, "first_k_dense_replace": 3,
+  "hidden_act": "silu", "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+  "max_position_embeddings": 163840, "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8,
+  "n_routed_experts": 256, "n_shared_experts": 1, "norm_topk_prob": true, "num_attention_heads": 128,
+  "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "num_nextn_predict_layers": 1,
+  "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "rope_scaling": {"factor": 40},
+  "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false, "topk_group": 4,
+  "topk_method": "noaux_tc", "v_head_dim": 128, "vocab_size": 129280})";
 constexpr const char* kGpt2 = R"({"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "n_ctx": 1024,
   "n_positions": 1024, "vocab_size": 50257, "activation_function": "gelu_new"})";
 
-CellConfig read(const std::string& text) {
+FileModel read_file(const std::string& text) {
   const sample::TemporaryDirectory folder;
   const auto file = folder / "Some-Model" / "config.json";
   std::filesystem::create_directory(file.parent_path());
   std::ofstream(file) << text;
   return read_model_file(file.string());
 }
+
+CellConfig read(const std::string& text) { return read_file(text).cell; }
 
 std::string file_error(const std::string& text) {
   return support::error_of([&] { read(text); });
@@ -67,8 +78,9 @@ std::string changed(std::string text, const std::string& was, const std::string&
   return text.replace(text.find(was), was.size(), is);
 }
 
-std::int64_t parameters(const CellConfig& model) {
-  return static_cast<std::int64_t>(estimate(model, Arm::kAfter).figures.at("memory.weight_bytes")) / 2;
+std::int64_t parameters(CellConfig model) {
+  model.training.param_dtype = ParamDType::kF32;
+  return static_cast<std::int64_t>(estimate(model, Arm::kAfter).figures.at("memory.weight_bytes")) / 4;
 }
 
 TEST(ModelFile, OfAKnownModel_IsTheKnownModel) {
@@ -89,6 +101,7 @@ TEST(ModelFile, HasThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters(read(kNemo)), 12247782400);
   EXPECT_EQ(parameters(read(kMixtral)), 46702792704);
   EXPECT_EQ(parameters(read(kQwen3Moe)), 30532122624);
+  EXPECT_EQ(parameters(read(kDeepSeek)), 671026419200);
   // Without layer_types every second layer has the window.
   const auto gpt_oss = [](const char* layers, const char* experts) {
     std::string text = changed(kGptOss, "\"num_hidden_layers\": 4", std::string("\"num_hidden_layers\": ") + layers);
@@ -130,6 +143,25 @@ TEST(ModelFile, OfGptOss_HasItsLayers) {
         << other;
 }
 
+TEST(ModelFile, OfDeepSeek_HasTheKeysOfTheKnownModelAndNamesWhatIsLeftOut) {
+  CellConfig model = read(kDeepSeek), known = find_model("deepseek-v3").cell();
+  model.model.seq = known.model.seq;  // 4096 tokens in its training
+  for (const Key& key : keys())
+    if (key.section() == "model") {
+      EXPECT_EQ(to_text(key.get(model)), to_text(key.get(known))) << key.path;
+    }
+  EXPECT_EQ(model.model.expert_groups, 8);
+  EXPECT_EQ(model.model.top_groups, 4);
+  EXPECT_EQ(read_file(kDeepSeek).left_out, "modules that predict further tokens (`num_nextn_predict_layers`)");
+  EXPECT_EQ(read_file(changed(kDeepSeek, "\"num_nextn_predict_layers\": 1", "\"aux_loss_alpha\": 0.001")).left_out,
+            "the loss of unequal loads (`aux_loss_alpha`)");
+  EXPECT_EQ(read_file(kQwen3Moe).left_out, "");
+  // As Moonlight: one group.
+  const CellConfig one =
+      read(changed(changed(kDeepSeek, "\"n_group\": 8", "\"n_group\": 1"), "\"topk_group\": 4", "\"topk_group\": 1"));
+  EXPECT_EQ(one.model.expert_groups, 0);
+}
+
 TEST(ModelFile, HasAWindowThatIsShorterThanASequence) {
   EXPECT_EQ(read(kMistral).model.window, 0) << "as long as a sequence";
   EXPECT_EQ(read(changed(kMistral, "4096, \"sliding", "32768, \"sliding")).model.window, 4096);
@@ -165,11 +197,20 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       changed(kLlama, "\"llama\"", "\"gemma2\""),
       "`model_type` is gemma2, which has GeGLU, norms behind attention and MLP, caps of logits, and sliding windows; "
       "this program's layers lack that");
-  refused(changed(kLlama, "\"llama\"", "\"bert\""),
-          "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe or gpt_oss, whose "
-          "layers "
-          "this program has, but is the text \"bert\"");
-  refused(changed(kLlama, "\"llama\"", "\"deepseek_v3\""), "a router that chooses experts by groups");
+  refused(
+      changed(kLlama, "\"llama\"", "\"bert\""),
+      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, gpt_oss or "
+      "deepseek_v3, whose layers this program has, but is the text \"bert\"");
+  refused(changed(kLlama, "\"llama\"", "\"deepseek_v2\""), "groups of experts that are chosen by a softmax");
+  refused(changed(kDeepSeek, "\"sigmoid\"", "\"softmax\""), "`scoring_func` must be sigmoid");
+  refused(changed(kDeepSeek, "\"noaux_tc\"", "\"greedy\""), "`topk_method` must be noaux_tc");
+  refused(changed(kDeepSeek, "\"moe_layer_freq\": 1", "\"moe_layer_freq\": 2"), "`moe_layer_freq` is not 1");
+  refused(changed(kDeepSeek, "\"q_lora_rank\": 1536", "\"q_lora_rank\": null"), "deepseek_v3 without q_lora_rank");
+  refused(changed(kDeepSeek, "\"num_key_value_heads\": 128", "\"num_key_value_heads\": 8"),
+          "`num_key_value_heads` differs from num_attention_heads");
+  refused(changed(kDeepSeek, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
+  refused(changed(kDeepSeek, "\"topk_group\": 4", "\"topk_group\": 9"), "`topk_group`");
+  refused(changed(kDeepSeek, "\"v_head_dim\": 128, ", ""), "v_head_dim");
   refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true, ", ""), "without norm_topk_prob: true");
@@ -181,7 +222,7 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
   refused(changed(kGptOss, "\"attention_bias\": true", "\"attention_bias\": false"), "`attention_bias` is false");
   refused(changed(kGptOss, "\"swiglu_limit\": 7.0", "\"swiglu_limit\": 0"), "`swiglu_limit` must be a number above 0");
   refused(changed(kLlama, "{\"model", "{\"kv_lora_rank\": 512, \"model"),
-          "`kv_lora_rank` is not null, and this program reads no low-rank keys and values (MLA) from a file");
+          "`kv_lora_rank` is not null, and this program reads low-rank keys and values (MLA) only of deepseek_v3");
   const std::string window = changed(kQwen, "\"sliding_window\": 131072, \"use_sliding_window\": false",
                                      "\"sliding_window\": 4096, \"use_sliding_window\": true");
   refused(changed(window, "\"sliding_window\"", "\"max_window_layers\": 14, \"sliding_window\""),

@@ -1,11 +1,14 @@
 #include "harness/cli/plan/model_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/check.h"
@@ -22,6 +25,7 @@ constexpr std::size_t kLargestFile = 1 << 20;
 constexpr std::string_view kWatchedSchema = "fp8lab.model/1";
 constexpr std::int64_t kLongestSequence = 8192;  ///< tokens; the models allow more, and few train with more
 constexpr std::int64_t kMostSize = std::int64_t{1} << 24;
+constexpr std::int64_t kMostGroups = 32;  ///< the largest value of key `expert_groups`
 
 /// What a value of `model_type` means: the names of its sizes, and what its layers are.
 struct ModelType {
@@ -36,6 +40,7 @@ struct ModelType {
   bool uses_window;               ///< by default, if the file has a `sliding_window`
   std::string_view experts = "";  ///< the key of their number in a mixture; "": one MLP for all tokens
   bool is_gpt_oss = false;        ///< has sinks, biases of all products, and clamped SwiGLU
+  bool has_latents = false;       ///< latents make Q, K and V
 };
 
 constexpr ModelType of_llama(std::string_view name, bool has_qkv_bias = false, bool has_qk_norm = false,
@@ -80,6 +85,13 @@ constexpr ModelType of_gpt_oss() {
   return type;
 }
 
+constexpr ModelType of_deepseek() {
+  ModelType type = of_experts(of_llama("deepseek_v3"), "n_routed_experts", "moe_intermediate_size");
+  type.kv_heads = "";  // every head has keys and values of its own
+  type.has_latents = true;
+  return type;
+}
+
 constexpr std::array kTypes{
     ModelType{"gpt2", "gpt", "n_layer", "n_embd", "n_head", "", "n_inner", "n_positions", "activation_function",
               "gelu_new", 4, true, false, false, 0, false},
@@ -91,6 +103,7 @@ constexpr std::array kTypes{
     of_experts(of_llama("mixtral", false, false, 0, true), "num_local_experts", "intermediate_size"),
     of_experts(of_llama("qwen3_moe", false, true), "num_experts", "moe_intermediate_size"),
     of_gpt_oss(),
+    of_deepseek(),
 };
 
 /// Keys for the number of experts; a model of another type that has more than one has layers that this program lacks.
@@ -101,10 +114,13 @@ struct Foreign {
   std::string_view key, what;
 };
 constexpr std::array kForeign{
-    Foreign{"kv_lora_rank", "low-rank keys and values (MLA)"},
-    Foreign{"q_lora_rank", "low-rank queries (MLA)"},
-    Foreign{"attn_logit_softcapping", "caps of attention's logits"},
-    Foreign{"final_logit_softcapping", "caps of the head's logits"},
+    Foreign{"attn_logit_softcapping", "has no caps of attention's logits"},
+    Foreign{"final_logit_softcapping", "has no caps of the head's logits"},
+};
+/// The same if the type has no latents.
+constexpr std::array kForeignLatents{
+    Foreign{"kv_lora_rank", "reads low-rank keys and values (MLA) only of deepseek_v3"},
+    Foreign{"q_lora_rank", "reads low-rank queries (MLA) only of deepseek_v3"},
 };
 
 std::int64_t config_size(const JsonReader& config, std::string_view key) {
@@ -137,9 +153,13 @@ void check_parts(const JsonReader& config, const ModelType& type) {
   for (const std::string_view key : kExperts)
     if (const auto experts = config.find(key); experts && key != type.experts && experts->integer(0, kMostSize) > 1)
       experts->refuse_for(fmt::format("is above 1, but layers of {} have one MLP", type.name));
-  for (const Foreign& foreign : kForeign)
-    if (const auto found = config.find(foreign.key))
-      found->refuse_for(fmt::format("is not null, and this program reads no {} from a file", foreign.what));
+  const auto refuse = [&](std::span<const Foreign> keys) {
+    for (const Foreign& foreign : keys)
+      if (const auto found = config.find(foreign.key))
+        found->refuse_for(fmt::format("is not null, and this program {}", foreign.what));
+  };
+  refuse(kForeign);
+  if (!type.has_latents) refuse(kForeignLatents);
 }
 
 /// N if every Nth layer has the window, beginning with the first. Refuses other files.
@@ -186,8 +206,9 @@ std::int64_t window_of(const JsonReader& config, const ModelType& type, std::int
 
 /// Refuses mixtures of experts that differ from this program's.
 void check_experts(const JsonReader& config, const ModelType& type) {
-  if (type.name != "qwen3_moe") return;
-  if (const auto norm = config.find("norm_topk_prob"); !norm || !norm->flag())
+  if (type.experts.empty() || type.is_gpt_oss || type.name == "mixtral") return;
+  const auto norm = config.find("norm_topk_prob");
+  if (norm ? !norm->flag() : !type.has_latents)  // true by default in deepseek_v3
     (norm ? *norm : config.at("model_type"))
         .refuse_for(fmt::format("{}, and this program's routers divide the weights of a token by their sum",
                                 norm ? "is false" : "is qwen3_moe without norm_topk_prob: true"));
@@ -214,7 +235,53 @@ void check_layers(const JsonReader& config, const ModelType& type) {
     bias->refuse_for("is true, and this program has no biases of only the MLP");
 }
 
-CellConfig model_of(const JsonReader& config, const std::string& name) {
+/// Refuses a value of `key` other than `only`, which is the default.
+void check_text(const JsonReader& config, std::string_view key, std::string_view only) {
+  if (const auto found = config.find(key); found && !found->is_text(only))
+    found->refuse(fmt::format("{}, as this program's routers of deepseek_v3 have it", only));
+}
+
+/// Reads what only models of type deepseek_v3 have, with the defaults of transformers.
+void read_deepseek(const JsonReader& config, KnownModel& sizes) {
+  check_text(config, "scoring_func", "sigmoid");
+  check_text(config, "topk_method", "noaux_tc");
+  if (const auto every = config.find("moe_layer_freq"); every && every->integer(0, kMostSize) != 1)
+    every->refuse_for(
+        "is not 1: some layers between mixtures have one MLP, and this program has those only at the start");
+  if (const auto heads = config.find("num_key_value_heads"); heads && heads->integer(1, kMostSize) != sizes.heads)
+    heads->refuse_for("differs from num_attention_heads, but with latents every head has keys and values of its own");
+  if (!config.find("q_lora_rank"))
+    config.at("model_type")
+        .refuse_for(
+            "is deepseek_v3 without q_lora_rank, and this program makes queries of latents if keys and values are");
+  sizes.head_dim = config_size(config, "qk_nope_head_dim");
+  sizes.rope_dim = config_size(config, "qk_rope_head_dim");
+  sizes.value_dim = config_size(config, "v_head_dim");
+  sizes.q_rank = config_size(config, "q_lora_rank");
+  sizes.kv_rank = config_size(config, "kv_lora_rank");
+  sizes.shared_experts = config.at("n_shared_experts").integer(0, kMostSize);
+  sizes.dense_layers = config.at("first_k_dense_replace").integer(0, kMostSize);
+  sizes.dense_ffn = config_size(config, "intermediate_size");
+  sizes.sigmoid_scale = config.at("routed_scaling_factor").number();
+  sizes.has_router_biases = true;
+  const std::int64_t groups = config.at("n_group").integer(1, kMostGroups),
+                     chosen = config.at("topk_group").integer(1, groups);
+  if (chosen == groups) return;  // no group is left out
+  sizes.expert_groups = groups;
+  sizes.top_groups = chosen;
+}
+
+/// Parts of a model that its plan leaves out, in words; "": none.
+std::string left_out_of(const JsonReader& config) {
+  std::vector<std::string> parts;
+  if (const auto modules = config.find("num_nextn_predict_layers"); modules && modules->integer(0, kMostSize) > 0)
+    parts.emplace_back("modules that predict further tokens (`num_nextn_predict_layers`)");
+  if (const auto loss = config.find("aux_loss_alpha"); loss && loss->number() != 0.0)
+    parts.emplace_back("the loss of unequal loads (`aux_loss_alpha`)");
+  return fmt::format("{}", fmt::join(parts, ", and "));
+}
+
+FileModel model_of(const JsonReader& config, const std::string& name) {
   const ModelType& type = model_type_of(config);
   check_parts(config, type);
   check_experts(config, type);
@@ -247,10 +314,11 @@ CellConfig model_of(const JsonReader& config, const std::string& name) {
                                         : config_size_or(config, type.ffn, sizes.hidden * type.ffn_over_hidden);
   if (sizes.head_dim == 0 && sizes.hidden % sizes.heads != 0)
     config.at(type.heads).refuse_for(fmt::format("does not divide {}, and the file has no head_dim", type.hidden));
+  if (type.has_latents) read_deepseek(config, sizes);
   CellConfig cell = sizes.cell();
   cell.model.window = window_of(config, type, seq);
   if (cell.model.window > 0) cell.model.window_every = window_every_of(config, type, sizes.layers);
-  return cell;
+  return {.cell = std::move(cell), .left_out = left_out_of(config)};
 }
 
 /// "Llama-3-8B" of "models/Llama-3-8B/config.json": the file's own name if it is not config.json.
@@ -265,7 +333,7 @@ bool is_model_file(const std::string& model) {
   return model.ends_with(".json") || model.find('/') != std::string::npos;
 }
 
-CellConfig read_model_file(const std::string& path) {
+FileModel read_model_file(const std::string& path) {
   const std::string text = read_regular_file(path, kLargestFile);
   try {
     const JsonDocument document(text);

@@ -128,6 +128,12 @@ std::string heading_of(const std::string& name, const CellConfig& base, const Ca
   return out;
 }
 
+FileModel model_called(const std::string& model) {
+  if (is_model_file(model)) return read_model_file(model);
+  const KnownModel& known = find_model(model);
+  return {.cell = known.cell(), .left_out = std::string(known.left_out)};
+}
+
 }  // namespace
 
 Capacity capacity_of(const PlanRequest& request) {
@@ -149,7 +155,8 @@ Capacity capacity_of(const PlanRequest& request) {
 ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const Vocabulary& vocabulary) {
   ModelPlan out{.cells = {}, .ranks = {}, .heading = {}};
   out.ranks = request.ranks.empty() ? std::vector{8, 64, 512, 4096} : request.ranks;
-  CellConfig base = is_model_file(request.model) ? read_model_file(request.model) : find_model(request.model).cell();
+  const FileModel model = model_called(request.model);
+  CellConfig base = model.cell;
   base.arch = capacity.arch;
   std::optional<bool> quantized_weights;  // set if --set chooses rows by it
   std::vector<const Key*> set;
@@ -164,7 +171,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
                       setting, request.gpu, capacity.arch));
   }
   std::map<const Key*, std::optional<Unread>> read, why;
-  std::map<std::string, std::string> left_out;  // recipes without rows, and why
+  std::map<std::string, std::string> without_rows;  // recipes without rows, and why
   for (const std::string& recipe : recipes_of(request, capacity, base.arch, vocabulary)) {
     for (const bool quantized : {false, true}) {
       if (quantized && !vocabulary.quantizes(recipe)) continue;
@@ -187,7 +194,7 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty()) {
           if (!request.recipes.empty() || !is_broken_by_recipe(cell.config, vocabulary))
             fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));
-          left_out[recipe] = fmt::format("{}: {}", rules.front().key, rules.front().rule);
+          without_rows[recipe] = fmt::format("{}: {}", rules.front().key, rules.front().rule);
           continue;
         }
         out.cells.push_back(std::move(cell));
@@ -199,7 +206,8 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
       fail(fmt::format("plan: --set {}: no row reads it: {}; leave it out, or {}", request.settings[i],
                        why[set[i]]->reason, why[set[i]]->remedy));
   out.heading = heading_of(base.scenario, base, capacity, out.cells);
-  for (const auto& [recipe, why_not] : left_out) out.heading += fmt::format("No rows of {}: {}\n", recipe, why_not);
+  if (!model.left_out.empty()) out.heading += fmt::format("Left out of the model: {}\n", model.left_out);
+  for (const auto& [recipe, why_not] : without_rows) out.heading += fmt::format("No rows of {}: {}\n", recipe, why_not);
   return out;
 }
 

@@ -97,8 +97,6 @@ constexpr std::array kModels{
     KnownModel{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8192, "llama", false, 0, false, false, 8, 2},
     gpt_oss("gpt-oss-20b", 24, 32),
     gpt_oss("gpt-oss-120b", 36, 128),
-    // Without the module that predicts further tokens (MTP), and without the biases and groups by which the router
-    // chooses: these buffers have 256 numbers in each of 58 layers.
     KnownModel{.name = "deepseek-v3",
                .layers = 61,
                .hidden = 7168,
@@ -114,11 +112,19 @@ constexpr std::array kModels{
                .dense_layers = 3,
                .dense_ffn = 18432,
                .sigmoid_scale = 2.5,
+               .expert_groups = 8,
+               .top_groups = 4,
+               .has_router_biases = true,
                .q_rank = 1536,
                .kv_rank = 512,
                .rope_dim = 64,
-               .value_dim = 128},
+               .value_dim = 128,
+               .left_out = "the module that predicts further tokens"},
 };
+
+/// By how much biases changed in a step of DeepSeek-V3's training, for most of its tokens. No figure of a plan depends
+/// on it.
+constexpr double kDeepSeekRate = 0.001;
 
 /// Families of models by the beginnings of their names and `model_type`s, of which this program lacks layers.
 struct Lacking {
@@ -132,7 +138,10 @@ constexpr std::array kLacking{
     Lacking{"qwen2_moe", "shared experts, which all tokens have"},
     Lacking{"llama4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
     Lacking{"llama-4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
-    Lacking{"deepseek", "a router that chooses experts by groups, in DeepSeek-V3 with biases"},
+    Lacking{"deepseek-v2", "groups of experts that are chosen by a softmax"},
+    Lacking{"deepseek_v2", "groups of experts that are chosen by a softmax"},
+    Lacking{"deepseek-v3.2", "attention to chosen tokens"},
+    Lacking{"deepseek_v32", "attention to chosen tokens"},
 };
 
 template <class Rows>
@@ -174,6 +183,9 @@ CellConfig KnownModel::cell() const {
   if (sigmoid_scale > 0.0) {
     out.model.router = RouterScore::kSigmoid;
     out.model.router_scale = sigmoid_scale;
+    out.model.expert_groups = expert_groups;
+    out.model.top_groups = top_groups;
+    if (has_router_biases) out.model.router_bias_rate = kDeepSeekRate;
   }
   if (kv_rank > 0) {
     out.model.kv_heads = 0;

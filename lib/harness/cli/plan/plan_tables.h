@@ -35,11 +35,15 @@ struct KnownModel {
   std::int64_t shared_experts = 0;
   std::int64_t dense_layers = 0, dense_ffn = 0;  ///< layers at the start without a mixture, and the width of their MLP
   double sigmoid_scale = 0.0;                    ///< the sum of weights in proportion to sigmoids; 0: a softmax
+  std::int64_t expert_groups = 0, top_groups = 0;  ///< groups of experts; 0: every expert can be chosen
+  bool has_router_biases = false;                  ///< biases of the choice
   std::int64_t q_rank = 0, kv_rank = 0, rope_dim = 0, value_dim = 0;  ///< with latents; 0: one product for Q, K and V
   std::int64_t window = 0, window_every = 1;                          ///< keys of the cell; 0: no layer has a window
   bool has_all_biases = false;                                        ///< all products, and routers, have biases
   bool has_sinks = false;                                             ///< each head of attention has a learned logit
   double swiglu_limit = 0.0;  ///< the limit of clamped SwiGLU; 0: SwiGLU without limits
+
+  std::string_view left_out = "";  ///< parts of the model that this program lacks
 
   /// The model as a cell of one rank, one sequence a micro-batch, Adam with FP32 masters and moments.
   CellConfig cell() const;
