@@ -59,6 +59,7 @@ std::vector<Case> cases() {
     for (const char* form : {"gpt", "llama"}) out.push_back({recipe, form, "transformer_layer", false, true});
   for (const RecipeRow& row : recipes())
     out.push_back({std::string(row.name), "llama", "transformer_layer", false, false, true});
+  for (const char* layer : {"layernorm", "rmsnorm"}) out.push_back({"bf16", "gpt", layer});
   return out;
 }
 

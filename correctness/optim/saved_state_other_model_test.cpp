@@ -181,7 +181,7 @@ TEST(EveryLayer, HasScalesOfItsOwnName) {
     saved.run(2);
     save_training_state(saved.runtime, path_of(folder), saved.state());
     load_training_state(loaded.runtime, path_of(folder), loaded.state());
-    EXPECT_FALSE(recipe_state(saved).empty());
+    EXPECT_EQ(recipe_state(saved).empty(), layer_row(layer).products == 0) << "a norm casts nothing";
     EXPECT_EQ(recipe_state(loaded), recipe_state(saved));
   }
 }

@@ -9,6 +9,7 @@
 #include "nn/layers/layernorm_linear.h"
 #include "nn/layers/linear.h"
 #include "nn/layers/multihead_attention.h"
+#include "nn/layers/norm.h"
 #include "nn/layers/op_fuser.h"
 #include "nn/layers/transformer_layer.h"
 
@@ -20,6 +21,8 @@ using Matrices = std::vector<QuantizedMatrix>;
 Matrices square_product(const LayerConfig& config) {
   return {{"input", config.tokens(), config.hidden}, {"weight", config.hidden, config.hidden}};
 }
+
+Matrices no_products(const LayerConfig&) { return {}; }
 
 Matrices group_products(const LayerConfig& config) {
   Matrices all{{"weight of an expert", config.hidden, config.hidden}};
@@ -93,11 +96,17 @@ std::unique_ptr<Module> make_layernorm_linear(Build& build, const std::string& n
       build, name, config.form.norm, LinearShape{.in = config.hidden, .out = config.hidden, .bias = config.form.bias});
 }
 
+template <NormKind kKind>
+std::unique_ptr<Module> make_norm(Build& build, const std::string& name, const LayerConfig& config) {
+  return std::make_unique<Norm>(build, name, kKind, config.hidden, config.form.bias);
+}
+
 template <class Layer>
 std::unique_ptr<Module> make(Build& build, const std::string& name, const LayerConfig& config) {
   return std::make_unique<Layer>(build, name, config);
 }
 
+constexpr std::array<std::string_view, 1> kLayerNormKeys{"model.bias"};
 constexpr std::array<std::string_view, 2> kLinearKeys{"model.bias", "training.cache_weights"};
 constexpr std::array<std::string_view, 4> kGroupedKeys{"model.bias", "model.experts", "model.split",
                                                        "training.cache_weights"};
@@ -176,6 +185,9 @@ constexpr std::array<std::string_view, 30> kTransformerKeys{"model.form",
                                                             "training.fp8_mha"};
 
 constexpr std::array kLayers = {
+    LayerRow{"layernorm", "LayerNorm, with a beta if the form has biases", make_norm<NormKind::kLayerNorm>, no_products,
+             0, kLayerNormKeys},
+    LayerRow{"rmsnorm", "RMSNorm", make_norm<NormKind::kRmsNorm>, no_products, 0, {}},
     LayerRow{"linear", "one matrix product", make_linear, square_product, 1, kLinearKeys},
     LayerRow{"grouped_linear", "one matrix product for each expert, over its group of tokens", make<GroupedLinear>,
              group_products, 1, kGroupedKeys},

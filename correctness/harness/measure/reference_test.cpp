@@ -81,6 +81,8 @@ NamedMatrices parameters_of(const CellConfig& cell) {
   const std::string name = "layers[0]";
   if (layer == "linear" || layer == "layernorm_linear") linear(name, hidden, hidden);
   if (layer == "layernorm_linear") norm(name + ".norm");
+  if (layer == "layernorm" || layer == "rmsnorm") shapes[name + ".gamma"] = {1, hidden};
+  if (layer == "layernorm" && !llama) shapes[name + ".beta"] = {1, hidden};
   if (layer == "grouped_linear")
     for (std::int64_t i = 0; i < cell.model.experts; ++i)
       linear(name + ".experts[" + std::to_string(i) + "]", hidden, hidden);
@@ -119,8 +121,8 @@ NamedMatrices parameters_of(const CellConfig& cell) {
 // The loss of the exact step falls along each gradient by as much as the gradient predicts: a difference of losses on
 // either side of the parameters, in double, is off by the third derivative times the square of the distance.
 TEST(ReferenceModel, GradientsAreSlopesOfItsLoss) {
-  for (const char* kind : {"linear", "grouped_linear", "layernorm_linear", "layernorm_mlp", "multihead_attention",
-                           "transformer_layer", "language", "language_tied"})
+  for (const char* kind : {"layernorm", "rmsnorm", "linear", "grouped_linear", "layernorm_linear", "layernorm_mlp",
+                           "multihead_attention", "transformer_layer", "language", "language_tied"})
     for (const auto& [form, dropout, top_k, shared_experts, gpt_oss] :
          {std::tuple("gpt", 0.0, 0, 0, false), std::tuple("llama", 0.0, 0, 0, false),
           std::tuple("gpt", 0.3, 0, 0, false), std::tuple("llama", 0.0, 2, 0, false),

@@ -249,9 +249,10 @@ CellConfig base(std::string_view recipe, std::string_view layer) {
   if (layer == "grouped_linear")  // groups of four experts are as large as blocks
     cell.model.seq = 4 * cell.model.hidden / cell.model.batch;
   cell.training.learning_rate = 0.05;
+  if (is_norm(cell.model)) cell.training.recipe = "bf16";
   // Keys whose values no cell could have otherwise.
   if (cell.model.layer == "linear" || cell.model.layer == "grouped_linear" || cell.model.layer == "layernorm_linear" ||
-      cell.model.layer == "layernorm_mlp")
+      cell.model.layer == "layernorm_mlp" || is_norm(cell.model))
     cell.model.heads = 1;
   return cell;
 }

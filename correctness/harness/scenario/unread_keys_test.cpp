@@ -86,6 +86,23 @@ TEST(UnreadKeys, EightBitsToExperts_NeedACastOfWhichTheReceiverKnowsTheScale) {
   for (const char* recipe : {"delayed", "mxfp8"}) EXPECT_EQ(errors(recipe), "");
 }
 
+TEST(UnreadKeys, NormsReadNoRecipe) {
+  const std::string model = "model: {layer: rmsnorm, hidden: 64, seq: 32}\n";
+  const std::string errors =
+      errors_of(model + "training: {recipe: delayed, recipe_options: {margin: 1}, fused_quantize: false}\n" + kMeta);
+  EXPECT_TRUE(has(errors,
+                  "`training.recipe` has no effect: a norm has no product that reads eight bits; remove it, or write "
+                  "`layer: layernorm_linear`"))
+      << errors;
+  EXPECT_TRUE(has(errors, "`training.recipe_options.margin` has no effect")) << errors;
+  EXPECT_TRUE(has(errors, "`training.fused_quantize` has no effect")) << errors;
+  EXPECT_TRUE(has(errors_of("model: {layer: rmsnorm, form: llama, hidden: 64, seq: 32}\n" + kMeta),
+                  "`model.form` has no effect"));
+  EXPECT_TRUE(has(errors_of("model: {layer: rmsnorm, bias: true, hidden: 64, seq: 32}\n" + kMeta),
+                  "`model.bias` has no effect"));
+  EXPECT_EQ(errors_of("model: {layer: layernorm, bias: false, hidden: 64, seq: 32}\n" + kMeta), "");
+}
+
 TEST(UnreadKeys, AKeyThatNeedsAKeyWithoutEffect_HasNoneEither) {
   const std::string errors = errors_of(
       "model: {layer: linear, hidden: 64, seq: 32}\n"

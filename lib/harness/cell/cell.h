@@ -273,6 +273,9 @@ struct ValidationLoss {
 /// The most losses that results keep, and the most of validations.
 inline constexpr std::size_t kMostLosses = 1024;
 
+/// True if the layers are norms: they have no matrix products.
+inline bool is_norm(const ModelConfig& model) { return model.layer == "layernorm" || model.layer == "rmsnorm"; }
+
 /// True if the MLP of each layer is a mixture of experts.
 inline bool routes_tokens(const ModelConfig& model) { return model.top_k > 0; }
 

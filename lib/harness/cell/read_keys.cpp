@@ -199,6 +199,8 @@ constexpr std::array kConditions{
         [](const CellConfig& cell) { return cell.training.fp8_attention && cell.training.fp8_attention_backward; },
         "attention must read and return eight bits in both passes",
         "write `fp8_attention: true` and no `fp8_attention_backward: false`"},
+    Condition{"training.recipe", "model.layer", [](const CellConfig& cell) { return !is_norm(cell.model); },
+              "a norm has no product that reads eight bits", "write `layer: layernorm_linear`"},
     Condition{"training.fp8_dispatch", "expert_parallel",
               [](const CellConfig& cell) { return cell.expert_parallel > 1; },
               "each rank has all experts of its tokens", "write `expert_parallel: 2`"},

@@ -13,7 +13,8 @@ namespace {
 
 /// True if the closed forms of PyTorch cover the model's layers.
 bool has_torch_terms(const CellConfig& cell) {
-  return !routes_tokens(cell.model) && !has_latents(cell.model) && cell.training.loss_chunks == 1;
+  const ModelConfig& model = cell.model;
+  return !routes_tokens(model) && !has_latents(model) && !is_norm(model) && cell.training.loss_chunks == 1;
 }
 
 /// True if PyTorch's FSDP2 moves the bytes that the own runtime moves: BF16 parameters and gradients.

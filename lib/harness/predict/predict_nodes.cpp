@@ -51,6 +51,22 @@ Node norm_linear(const CellNumbers& cell, std::int64_t out, Exchanged exchanged 
   return node;
 }
 
+/// A norm as a layer: of its input it saves the statistics, and backward reads the input.
+Node norm_layer(CellNumbers cell, std::int64_t parameters, std::int64_t statistics) {
+  cell.shape.form.norm_parameters = parameters;
+  cell.shape.form.norm_statistics = statistics;
+  const Norm norm(cell);
+  Node node;
+  node.out = norm.y;
+  node.keeps_input = true;
+  node.saved = norm.statistics;
+  node.parameters = norm.parameters;
+  node.forward = norm.forward() + allocate(norm.y);
+  node.backward = norm.backward();
+  set_recorded(node, Shells::kEmpty, 0, node.saved, [&](Run) { return node.forward; });
+  return node;
+}
+
 /// The rows of each expert's group. Even: equal shares of the tokens. Uneven: multiples of gcd(tokens, 128); the first
 /// expert has one share for each expert, each later one has one less, but the second one has none.
 std::vector<std::int64_t> group_rows(const CellNumbers& cell) {
@@ -347,6 +363,8 @@ struct LayerNumbers {
   Layer (*make)(const CellNumbers&);
 };
 constexpr LayerNumbers kLayers[] = {
+    {"layernorm", [](const CellNumbers& cell) { return Layer{{{norm_layer(cell, cell.shape.form.bias ? 2 : 1, 2)}}}; }},
+    {"rmsnorm", [](const CellNumbers& cell) { return Layer{{{norm_layer(cell, 1, 1)}}}; }},
     {"linear", [](const CellNumbers& cell) { return Layer{{{linear(cell, cell.shape.hidden, cell.shape.hidden)}}}; }},
     {"grouped_linear", [](const CellNumbers& cell) { return Layer{{{grouped_linear(cell)}}}; }},
     {"layernorm_linear", [](const CellNumbers& cell) { return Layer{{{norm_linear(cell, cell.shape.hidden)}}}; }},

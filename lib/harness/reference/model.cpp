@@ -271,7 +271,9 @@ double Model::loss_of(const Matrix& output, const Matrix& target) const {
 
 Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
                 const std::vector<SeenLayer>& seen, double share) {
-  static const std::map<std::string, Layer> kLayers{{"linear", &Model::linear},
+  static const std::map<std::string, Layer> kLayers{{"layernorm", &Model::layernorm},
+                                                    {"rmsnorm", &Model::rmsnorm},
+                                                    {"linear", &Model::linear},
                                                     {"grouped_linear", &Model::grouped_linear},
                                                     {"layernorm_linear", &Model::layernorm_linear},
                                                     {"layernorm_mlp", &Model::layernorm_mlp},

@@ -109,6 +109,8 @@ class Model {
   Value norm(const std::string& name, const Matrix& x) { return norm(name, x, gpt()); }
   /// LayerNorm if `centred`, otherwise RMSNorm.
   Value norm(const std::string& name, const Matrix& x, bool centred);
+  Value layernorm(const std::string& name, const Matrix& x) { return norm(name, x, true); }
+  Value rmsnorm(const std::string& name, const Matrix& x) { return norm(name, x, false); }
   Value activation(const Matrix& x);
   /// `x` without the elements that the cell's dropout drops at `place`.
   Value dropout(const std::string& place, const Matrix& x) const;
