@@ -455,11 +455,11 @@ std::vector<Malformed> malformed() {
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, experts: 8, top_k: 2, "
              "expert_groups: 4, top_groups: 2}"),
        4,
-       {"`model.expert_groups`", "only routers with sigmoids", "write `router: sigmoid`"}},
+       {"`model.expert_groups`", "the router chooses by logits", "write `router: sigmoid`"}},
       {"biases_of_a_softmax",
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, top_k: 2, router_bias_rate: 0.1}"),
        4,
-       {"`model.router_bias_rate`", "only routers with sigmoids", "write `router: sigmoid`"}},
+       {"`model.router_bias_rate`", "the router chooses by logits", "write `router: sigmoid`"}},
       {"sigmoids_of_one_expert",
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, top_k: 1, router: sigmoid}"),
        4,

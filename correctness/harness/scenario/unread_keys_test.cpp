@@ -90,9 +90,10 @@ TEST(UnreadKeys, NormsReadNoRecipe) {
   const std::string model = "model: {layer: rmsnorm, hidden: 64, seq: 32}\n";
   const std::string errors =
       errors_of(model + "training: {recipe: delayed, recipe_options: {margin: 1}, fused_quantize: false}\n" + kMeta);
-  EXPECT_TRUE(has(errors,
-                  "`training.recipe` has no effect: a norm has no product that reads eight bits; remove it, or write "
-                  "`layer: layernorm_linear`"))
+  EXPECT_TRUE(
+      has(errors,
+          "`training.recipe` has no effect: the layer is a norm, and has no product that reads eight bits; remove it, "
+          "or write `layer: layernorm_linear`"))
       << errors;
   EXPECT_TRUE(has(errors, "`training.recipe_options.margin` has no effect")) << errors;
   EXPECT_TRUE(has(errors, "`training.fused_quantize` has no effect")) << errors;

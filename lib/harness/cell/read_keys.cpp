@@ -102,7 +102,7 @@ constexpr std::string_view kShard = "write `sharding: fsdp`, or several `ranks` 
 constexpr std::string_view kAttentionInEight = "write `fp8_attention: true`";
 constexpr std::string_view kOneMlp = "one MLP has all tokens";
 constexpr std::string_view kExpertsRemedy = "write `top_k`";
-constexpr std::string_view kNoScores = "only routers with sigmoids choose by scores other than logits";
+constexpr std::string_view kNoScores = "the router chooses by logits, not by sigmoids";
 constexpr std::string_view kScoresRemedy = "write `router: sigmoid`";
 constexpr std::string_view kNoLatents = "one product makes Q, K and V";
 constexpr std::string_view kLatentsRemedy = "write `kv_rank`";
@@ -145,10 +145,12 @@ constexpr std::array kConditions{
     Condition{"model.router", "model.top_k", [](const CellConfig& cell) { return cell.model.top_k > 1; },
               "the weight of a token's only expert is `router_scale` whatever the score is",
               "write `top_k: 2` or more"},
+    Condition{"model.expert_groups", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.expert_groups", "model.router", has_sigmoids, kNoScores, kScoresRemedy},
     Condition{"model.top_groups", "model.expert_groups",
               [](const CellConfig& cell) { return has_expert_groups(cell.model); }, "every expert can be chosen",
               "write `expert_groups`"},
+    Condition{"model.router_bias_rate", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.router_bias_rate", "model.router", has_sigmoids, kNoScores, kScoresRemedy},
     Condition{"model.ffn", "model.expert_ffn",
               [](const CellConfig& cell) {
@@ -199,8 +201,11 @@ constexpr std::array kConditions{
         [](const CellConfig& cell) { return cell.training.fp8_attention && cell.training.fp8_attention_backward; },
         "attention must read and return eight bits in both passes",
         "write `fp8_attention: true` and no `fp8_attention_backward: false`"},
+    Condition{"model.init_std", "model.layer",
+              [](const CellConfig& cell) { return !is_norm(cell.model) || is_language_model(cell); },
+              "the layer is a norm, which has no matrix", "write `layer: layernorm_linear`, or `vocabulary`"},
     Condition{"training.recipe", "model.layer", [](const CellConfig& cell) { return !is_norm(cell.model); },
-              "a norm has no product that reads eight bits", "write `layer: layernorm_linear`"},
+              "the layer is a norm, and has no product that reads eight bits", "write `layer: layernorm_linear`"},
     Condition{"training.fp8_dispatch", "expert_parallel",
               [](const CellConfig& cell) { return cell.expert_parallel > 1; },
               "each rank has all experts of its tokens", "write `expert_parallel: 2`"},
