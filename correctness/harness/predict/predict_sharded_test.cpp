@@ -202,8 +202,9 @@ TEST(PredictSharded, EqualsTheMeasurementWhereRanksHaveTheExpertsBetweenThem) {
             cell.model.op_fuser = "none";
             cell.model.experts = cell.expert_parallel * draw.of<std::int64_t>({1, 2, 5});
             cell.model.top_k = std::min<std::int64_t>(cell.model.experts, draw.upto(4));
-            const bool halves = cell.model.experts >= 8 && cell.model.experts % 2 == 0;
-            cell.model.expert_groups = cell.model.router == RouterScore::kSigmoid && halves && draw.chance() ? 2 : 0;
+            const bool has_groups = cell.model.experts >= 8 && cell.model.experts % 2 == 0;
+            cell.model.expert_groups =
+                cell.model.router == RouterScore::kSigmoid && has_groups && draw.chance() ? 2 : 0;
             cell.model.top_groups = 1;
             cell.training.fp8_dispatch = cell.training.recipe != "current" && draw.chance();
             if (!can_run(cell)) continue;
