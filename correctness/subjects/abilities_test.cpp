@@ -51,7 +51,8 @@ std::vector<std::string> values_of(const Key& key) {
     case KeyType::kSwitch: return {"true", "false"};
     case KeyType::kWord: return key.words(bundled_vocabulary());
     case KeyType::kInteger:
-      return key.is_size ? std::vector<std::string>{"0", "80GiB"} : std::vector<std::string>{"1", "2"};
+      return key.is_size ? std::vector<std::string>{"0", "80GiB"}
+                         : std::vector<std::string>{key.low > 1.0 ? "3" : "1", "2"};
     case KeyType::kNumber: return {key.low > 0.0 ? "1" : "0", "0.25", "0.9"};
     case KeyType::kMesh: return {"2", "2x1"};
     case KeyType::kText: return {"2.14.1", "raise"};
