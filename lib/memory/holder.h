@@ -9,10 +9,10 @@ namespace fp8lab {
 /// Kinds of holders that keep bytes alive. A block with several holders is attributed to the kind that comes first in
 /// this list, so a parameter that is also saved for backward counts as a parameter.
 enum class HolderKind : std::uint8_t {
-  kParameter,
-  kGradient,  ///< the gradient of a parameter
+  kParameter,  ///< a parameter, or the biases by which a router chooses
+  kGradient,   ///< the gradient of a parameter
   kOptimizerState,
-  kRecipeState,  ///< amax histories, scales, and copies of weights that modules cache
+  kRecipeState,  ///< amax histories, scales, tokens of each expert, and copies of weights that modules cache
   kInput,
   kOutput,     ///< the model's output and the loss
   kUnsharded,  ///< an unsharded parameter or its gradient, gathered for a pass; freed by the next reshard
