@@ -150,7 +150,7 @@ constexpr std::array<std::string_view, 20> kAttentionKeys{"model.form",
                                                           "training.fp8_attention",
                                                           "training.fp8_attention_backward",
                                                           "training.fp8_mha"};
-constexpr std::array<std::string_view, 30> kTransformerKeys{"model.form",
+constexpr std::array<std::string_view, 33> kTransformerKeys{"model.form",
                                                             "model.heads",
                                                             "model.kv_heads",
                                                             "model.head_dim",
