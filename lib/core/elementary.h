@@ -157,8 +157,8 @@ F8_HOST_DEVICE inline GeluSlope gelu_with_slope(float x) {
   // Beyond 12 the gate is exactly 0 or 1, and x^2 could overflow.
   const float t = detail::at_most(detail::at_least(x, -12.0f), 12.0f);
   const float gate = gelu_gate(t), bend = t * gate * (1.0f - gate);
-  const float slope_of_argument = detail::fused(
-      t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi);
+  const float slope_of_argument =
+      detail::fused(t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi);
   return {gate, detail::fused(bend, slope_of_argument, gate)};
 }
 F8_HOST_DEVICE inline float gelu_slope(float x) { return gelu_with_slope(x).slope; }

@@ -118,7 +118,7 @@ TEST(TorchMemoryOfRecordedRuns, OfSelectiveRecomputation_AreBetweenNoneAndFull_A
   const char* const name = "memory.end_of_forward_bytes";
   std::size_t compared = 0;
   for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {
-    if (!is_selective(run.cell.training.checkpoint)) continue;
+    if (!is_selective(run.cell.training.checkpoint) || run.cell.training.loss_chunks > 1) continue;  // has no bound
     CellConfig cell = run.cell;
     const auto of = [&](Recompute recompute) {
       cell.training.checkpoint = recompute;
@@ -148,11 +148,11 @@ void expect_near_on_gpu(double predicted, double measured, const char* name, con
 }
 
 // A block that leaves at most 1 MiB of its segment is counted with this rest, and the rest depends on the order of
-// all frees before. What is reserved depends on it more: four of 81 runs are 12 to 15 % from the prediction.
+// all frees before. What is reserved depends on it more: one of 86 runs is 13 % from the prediction.
 TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   TorchRuns runs = read_torch_runs(TorchMemory::gpu_runs_in(kWorkerDirectory));
   std::erase_if(runs.rows, is_replica);
-  ASSERT_GE(runs.rows.size(), 81U);
+  ASSERT_GE(runs.rows.size(), 86U);
   for (const TorchRun& run : runs.rows) {
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
     for (const auto& [name, measured] :
@@ -164,9 +164,9 @@ TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   }
   const Accuracy live = accuracy_of(runs, Operators::kCuda), reserved = accuracy_of_reserved(runs);
   EXPECT_EQ(live.within, runs.rows.size());
-  EXPECT_TRUE(live.worst <= 0.0035) << live.worst;
+  EXPECT_TRUE(live.worst <= 0.0025) << live.worst;
   EXPECT_EQ(reserved.runs, runs.rows.size());
-  EXPECT_GE(reserved.within, runs.rows.size() - 11);
+  EXPECT_GE(reserved.within, runs.rows.size() - 7);
   EXPECT_TRUE(reserved.worst <= 0.15) << reserved.worst;
 }
 

@@ -197,10 +197,9 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
       changed(kLlama, "\"llama\"", "\"gemma2\""),
       "`model_type` is gemma2, which has GeGLU, norms behind attention and MLP, caps of logits, and sliding windows; "
       "this program's layers lack that");
-  refused(
-      changed(kLlama, "\"llama\"", "\"bert\""),
-      "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, gpt_oss or "
-      "deepseek_v3, whose layers this program has, but is the text \"bert\"");
+  refused(changed(kLlama, "\"llama\"", "\"bert\""),
+          "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, gpt_oss or "
+          "deepseek_v3, whose layers this program has, but is the text \"bert\"");
   refused(changed(kLlama, "\"llama\"", "\"deepseek_v2\""), "groups of experts that are chosen by a softmax");
   refused(changed(kDeepSeek, "\"sigmoid\"", "\"softmax\""), "`scoring_func` must be sigmoid");
   refused(changed(kDeepSeek, "\"noaux_tc\"", "\"greedy\""), "`topk_method` must be noaux_tc");

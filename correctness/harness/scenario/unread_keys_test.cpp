@@ -63,6 +63,19 @@ TEST(UnreadKeys, ADefaultThatTheFileWrites_IsRefusedToo) {
                   "`model.split` has no effect"));
 }
 
+TEST(UnreadKeys, ALossInParts_IsOfLibraries_AndDividesTheTokens) {
+  const std::string model = "model: {layer: linear, hidden: 64, seq: 32, vocabulary: 96}\n";
+  const std::string errors = errors_of(model + "training: {loss: cross_entropy, loss_chunks: 2}\n" + kMeta);
+  EXPECT_TRUE(has(errors, "`training.loss_chunks` has no effect: this program's runtime computes all logits at once"))
+      << errors;
+  EXPECT_TRUE(has(errors, "write `subject: torch`, or plan it by `--as torch@2.15`")) << errors;
+  const std::string parts =
+      errors_of(model + "subject: torch\ntraining: {loss: cross_entropy, loss_chunks: 3}\n" + kMeta);
+  EXPECT_TRUE(
+      has(parts, "3 parts of equal size cannot have 32 tokens between them; write a divisor of `seq` x `batch`"))
+      << parts;
+}
+
 TEST(UnreadKeys, OptionsOfAnotherRecipe_AreRefused) {
   EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32}\n"
                             "training: {recipe: mxfp8, recipe_options: {margin: 1}}\n" +

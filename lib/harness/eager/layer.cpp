@@ -82,7 +82,11 @@ Block Layer::forward(Block input, bool keeps_input) {
   const bool keeps = !recomputed_;
   run_forward(keeps);
   Block last = multiply(fc2_);
+  // A variable of a function lives until the function returns.
   done(activated_, keeps);
+  done(silu_, keeps);
+  done(activation_input_, keeps);
+  done(normed2_, keeps);
   if (!n.attends) {
     if (!saves_stream() && keeps && !keeps_input_) heap_.free(input_);
     return last;
@@ -112,30 +116,27 @@ void Layer::run_forward(bool keeps) {
     silu_ = allocate(n.rows(n.ffn));
     done(gate_output_, keeps);
     up_output_ = multiply(up_);
-    done(normed2_, keeps);
     activated_ = allocate(n.rows(n.ffn));
     done(up_output_, keeps);
-    done(silu_, keeps);
     return;
   }
   activation_input_ = multiply(fc1_);
-  done(normed2_, keeps);
+  if (!n.in_titan()) done(normed2_, keeps);
   if (n.gated) silu_ = allocate(n.rows(n.ffn));
   activated_ = allocate(n.rows(n.ffn));
-  done(activation_input_, keeps);
-  done(silu_, keeps);
+  done(n.gated ? silu_ : activation_input_, keeps);
 }
 
-Block Layer::rotated(Bytes columns, Block& unrotated) {
+Block Layer::rotated(Bytes columns) {
   const Numbers& n = numbers_;
   const Bytes all = n.rows_f32(columns), half = all / 2;
+  if (n.in_titan() && n.element == kF32) return allocate(all);  // conversions are the tensor itself
   Block values = temporary(all);
   if (n.in_titan()) {
     Block products = temporary(all);
     const Block out = allocate(n.rows(columns));
-    heap_.free(values);
     heap_.free(products);
-    drop(unrotated);
+    heap_.free(values);
     return out;
   }
   Block first = temporary(half), second = temporary(half), real = temporary(half);
@@ -147,16 +148,16 @@ Block Layer::rotated(Bytes columns, Block& unrotated) {
   heap_.free(first);
   heap_.free(second);
   Block both = temporary(all);
-  heap_.free(real);
   heap_.free(imaginary);
+  heap_.free(real);
   if (n.element == kF32) {  // the conversion back is the tensor itself
     heap_.free(values);
     heap_.free(both);
     return allocate(n.rows(columns));
   }
   const Block out = allocate(n.rows(columns));
-  heap_.free(values);
   heap_.free(both);
+  heap_.free(values);
   return out;
 }
 
@@ -168,8 +169,8 @@ Block Layer::attention(bool keeps) {
     value_ = multiply(v_);
   } else {
     packed_ = multiply(qkv_);
+    done(normed1_, keeps);
   }
-  done(normed1_, keeps);
   if (n.qk_norm) norm_heads(keeps);
   if (n.gated) {
     if (!n.in_titan()) {
@@ -184,10 +185,10 @@ Block Layer::attention(bool keeps) {
       heap_.free(angles);
     }
     Block query = query_, key = key_;
-    query_ = rotated(n.query, query);
-    key_ = rotated(n.kv, key);
-    drop(query);
+    query_ = rotated(n.query);
+    key_ = rotated(n.kv);
     drop(key);
+    drop(query);
     done(cosines_, keeps);
     done(sines_, keeps);
   }
@@ -200,17 +201,18 @@ Block Layer::attention(bool keeps) {
   done(sums_, keeps);
   done(seed_, keeps);
   done(offset_, keeps);
+  const Block out = multiply(proj_);
   done(query_, keeps);
   done(key_, keeps);
   done(value_, keeps);
   done(packed_, keeps);
-  const Block out = multiply(proj_);
   done(attended_, keeps);
+  if (n.in_titan()) done(normed1_, keeps);
   return out;
 }
 
-void Layer::accumulate(Block& sum, Block& more) {
-  if (numbers_.operators != Operators::kCuda) {
+void Layer::accumulate(Block& sum, Block& more, bool of_products) {
+  if (numbers_.operators != Operators::kCuda || of_products) {
     Block both = temporary(numbers_.rows(numbers_.hidden));
     heap_.free(sum);
     sum = both;
@@ -269,7 +271,7 @@ Block Layer::attention_backward(Block& gradient) {
   }
   Block sum = multiply_backward(v_, normed1_, of_value, false);
   Block more = multiply_backward(k_, normed1_, of_key, false);
-  accumulate(sum, more);
+  accumulate(sum, more, true);
   more = multiply_backward(q_, normed1_, of_query);
   accumulate(sum, more);
   return sum;
@@ -305,7 +307,7 @@ Block Layer::backward(Block gradient) {
       heap_.free(of_silu);
       heap_.free(gate_output_);
       Block more = multiply_backward(gate_, normed2_, of_gate);
-      accumulate(of_normed, more);
+      accumulate(of_normed, more, true);
     } else {
       Block of_gate = temporary(n.rows(n.ffn));
       heap_.free(of_silu);

@@ -85,7 +85,7 @@ class Layer {
   Block normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of);
   Block attention(bool keeps);
   Block attention_backward(Block& gradient);
-  Block rotated(Bytes columns, Block& unrotated);
+  Block rotated(Bytes columns);
   void rotate_backward(Bytes columns, Block& gradient);
   Block multiply(const Product& product);
   /// The product without its bias, if torchao adds that by an operation of its own.
@@ -101,8 +101,9 @@ class Layer {
     for (const std::size_t parameter : of) heap_.free(parameters[parameter].added);
   }
   Block flash_backward_workspace();
-  /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches.
-  void accumulate(Block& sum, Block& more);
+  /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches, or if both are
+  /// `of_products`, whose results are views of matrices.
+  void accumulate(Block& sum, Block& more, bool of_products = false);
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
   /// What a product or attention returns. If `is_kept`, recomputation finds what the first forward made.

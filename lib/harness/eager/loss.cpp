@@ -68,6 +68,7 @@ Block Training::chunked_loss() {
     heap_.free(loss_);
     Block of_logits = cross_entropy_backward(tokens, cross_entropy(tokens));
     make_gradient(n_, heap_, head);
+    begin_products_of_backward();
     Block of_part = heap_.allocate(rows * n_.element, Owner::kTemporaries);
     heap_.free(of_logits);
     heap_.free(head.added);
@@ -91,6 +92,7 @@ Block Training::chunked_loss() {
 Block Training::head_backward(Block of_logits) {
   Parameter& head = n_.tied ? embedding_ : head_;
   make_gradient(n_, heap_, head);
+  begin_products_of_backward();
   Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
   heap_.free(normed_);
   heap_.free(of_logits);
@@ -98,13 +100,20 @@ Block Training::head_backward(Block of_logits) {
   return of_normed;
 }
 
+void Training::begin_products_of_backward() {
+  if (n_.operators != Operators::kCuda || has_backward_workspace_) return;
+  has_backward_workspace_ = true;
+  heap_.allocate(kCublasWorkspace, Owner::kLibraries);
+}
+
 Block Training::norm_backward(Block of_normed) {
-  for (Parameter& vector : norm_) add_gradient(vector);
   Block of_stream = 0;
   if (saved_.normalized != 0) {
+    for (Parameter& vector : norm_) add_gradient(vector);
     of_stream = composed_norm_backward(n_, heap_, saved_, of_normed, {n_.hidden});
   } else {
     of_stream = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+    for (Parameter& vector : norm_) add_gradient(vector);
     heap_.free(of_normed);
     heap_.free(saved_.mean);
     heap_.free(saved_.deviation);

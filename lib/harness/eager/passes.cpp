@@ -118,10 +118,7 @@ void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t st
   if (is_last_of_step && step + 1 == steps) memory_.at_end_of_forward = heap_.by_owner();
   heap_.enter(Phase::kBackward);
   Block one = heap_.allocate(kF32, Owner::kTemporaries);
-  if (n_.operators == Operators::kCuda && !has_backward_workspace_) {
-    has_backward_workspace_ = true;
-    heap_.allocate(kCublasWorkspace, Owner::kLibraries);
-  }
+  if (!has_embedding()) begin_products_of_backward();
   backward();
   heap_.free(one);
   mark("memory.end_of_backward_bytes");

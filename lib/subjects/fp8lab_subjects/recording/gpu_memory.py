@@ -141,11 +141,10 @@ def configurations_of_replicas():
 
 
 def configurations_of_chunked_losses():
+    """On one rank: FSDP2 of PyTorch 2.11 cannot compute a loss in parts, see memory.md."""
     for program, keys in [
         ("worker", WIDE), ("torchtitan", MISTRAL_6_LAYERS), ("torchtitan", LLAMA3_1B),
         ("torchtitan", {**QWEN3_600M, **TWO_PASSES}), ("torchtitan", {**GEMMA_2B_6_LAYERS, **FULL}),
-        ("torchtitan", {**MISTRAL_6_LAYERS, **TITAN, "ranks": 2}), ("torchtitan", {**DEEP, **TITAN, **TWO_PASSES, "ranks": 2}),
-        ("torchtitan", {**LLAMA3_1B, **TITAN, **ALTERNATE, "ranks": 2}),
     ]:  # fmt: skip
         yield program, {**keys, "training.loss_chunks": 8}
 
