@@ -371,6 +371,11 @@ TEST_F(Worker, WhatALibraryDrawsFollowsFromTheSeed) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, ALossInPartsIsTheLossInDouble) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("chunked_loss_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 // FSDP2 over one shard hands out the parameters themselves, in torchao's class.
 TEST_F(Worker, ParityOfTorchaoHoldsOverOneShard) {
   need("torchao");
