@@ -114,7 +114,7 @@ struct Choosing {
   std::int64_t groups, top_groups;
 };
 
-// Sigmoids with and without biases and groups. Groups have two experts or more, also more than a warp has lanes.
+// Sigmoids with and without biases and groups. Groups have two experts or more, also more than a warp has threads.
 TEST_F(ExpertsOnGpu, RoutesBySigmoidsAndTheirGradientsHaveTheSameBits) {
   constexpr Choosing kEvery[] = {{false, 1, 1}, {true, 1, 1}, {true, 4, 2}, {false, 8, 7}, {true, 32, 5}, {true, 2, 1}};
   for (const Sizes& s : {Sizes{1, 64, 6}, Sizes{33, 64, 8}, Sizes{257, 256, 8}, Sizes{100, 96, 3}, Sizes{5, 4096, 8}})

@@ -34,7 +34,7 @@ struct RouteArgs {
   /// f32 [1, experts], contiguous: gets the number of choices of each expert added. Exact up to 2^24. Or absent.
   MatrixView counts{};
 };
-/// A lane of a warp has the score of one group.
+/// A thread of a warp has the score of one group.
 inline constexpr std::int64_t kMostExpertGroups = 32;
 
 /// The rule by which biases balance the choice of experts (DeepSeek-V3): biases[e] rises by `rate` if counts[e] is

@@ -39,6 +39,7 @@ TEST(PlanOfAModelAsALibrary, WithKeysThatTheProfileLacks_ListsThemAll) {
   EXPECT_NE(text.find("the profile has transformer_layer in form llama, but lacks: "), std::string::npos) << text;
   EXPECT_NE(text.find("model.dropout=0.1 ("), std::string::npos) << text;
   EXPECT_NE(text.find("training.param_dtype=f32 ("), std::string::npos) << text;
+  EXPECT_EQ(text.find("training.param_dtype: "), std::string::npos) << "a key's reason names another key: " << text;
 }
 
 std::string planned_of_llama(std::string as, std::vector<std::string> recipes, std::vector<std::string> settings) {

@@ -73,7 +73,7 @@ __device__ std::uint64_t largest_key(const Router& args, std::int64_t token, std
   return largest_of_warp(best);
 }
 
-/// A bit for each group whose experts can be chosen. Each lane keeps the key of one group.
+/// A bit for each group whose experts can be chosen. Each thread of the warp keeps the key of one group.
 __device__ unsigned open_groups(const Router& args, std::int64_t token, int lane) {
   if (args.groups == 1) return 1u;
   std::uint64_t own = 0;

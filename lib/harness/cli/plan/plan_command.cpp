@@ -19,8 +19,14 @@
 namespace fp8lab {
 namespace {
 
-/// The profile's figures of an arm. Throws Error with every key of the cell that the profile lacks; the profile names
-/// one at a time.
+/// The first entry of "KEY: why; KEY: why".
+std::string first_reason(std::string reasons) {
+  for (std::size_t at = reasons.find("; "); at != std::string::npos; at = reasons.find("; ", at + 2))
+    if (find_key(reasons.substr(at + 2, reasons.find(':', at) - at - 2))) return reasons.substr(0, at);
+  return reasons;
+}
+
+/// The profile's figures of an arm. Throws Error with every key of the cell that the profile lacks, each once.
 Estimate estimate_as(const MemoryProfile& profile, const CellConfig& cell, Arm arm) {
   CellConfig reduced = cell;
   std::string lacking;
@@ -30,7 +36,7 @@ Estimate estimate_as(const MemoryProfile& profile, const CellConfig& cell, Arm a
       if (lacking.empty()) return out;
       break;
     } catch (const Error& error) {
-      const std::string reason = error.what();
+      const std::string reason = first_reason(error.what());
       const Key* const key = find_key(reason.substr(0, reason.find(':')));
       const Value plain = key ? key->get(CellConfig{}) : Value{};
       if (!key || key->get(reduced) == plain) fail(reason + (lacking.empty() ? "" : "; also lacking: " + lacking));
