@@ -133,28 +133,34 @@ def adams():
 
 
 def attention(eight_bits, case):
-    """Functions that compute O and its gradients in 16 bits, and the number of entries below the mask."""
-    batch, heads, kv_heads, seq, causal = case
-    dim = torch_attention.HEAD_DIM
-    starts = torch.arange(0, (batch + 1) * seq, seq, device="cuda", dtype=torch.int32)
-    q, k, v, grad = (random(batch, seq, count, dim) for count in (heads, kv_heads, kv_heads, heads))
+    """Functions that compute O and its gradients in 16 bits."""
+    seq = case.seq
+    starts = torch.arange(0, (case.batch + 1) * seq, seq, device="cuda", dtype=torch.int32)
+    q, k, v, grad = (random(case.batch, seq, count, dim) for count, dim in
+                     ((case.heads, case.key_dim), (case.kv_heads, case.key_dim), (case.kv_heads, case.value_dim),
+                      (case.heads, case.value_dim)))
 
     def quantizer(dtype, scale):
         return Float8Quantizer(torch.full((1,), scale, device="cuda"), torch.zeros(1, device="cuda"), dtype)
 
-    layout, mask = "bshd_bshd_bshd", "causal" if causal else "no_mask"
-    common = {"attn_scale": dim ** -0.5, "dropout": 0.0, "qkv_layout": layout, "o_format": "bshd", "attn_mask_type": mask}
+    layout, mask = "bshd_bshd_bshd", "causal" if case.causal else "no_mask"
+    common = {"attn_scale": case.key_dim ** -0.5, "dropout": 0.0, "qkv_layout": layout, "o_format": "bshd", "attn_mask_type": mask}
     backend = FusedAttnBackend["F16_arbitrary_seqlen"]
-    forward_casts, backward_casts = {}, {}
+    forward_arguments, backward_arguments = {}, {}
+    if case.window:
+        common["window_size"] = (case.window - 1, 0)
+    if case.sinks:
+        common["softmax_type"] = "learnable"
+        forward_arguments["softmax_offset"] = torch.randn(1, case.heads, 1, 1, device="cuda")
     if eight_bits:
         backend = FusedAttnBackend["FP8"]
         q, k, v, grad = quantizer(E4M3, 64.0)(q), quantizer(E4M3, 64.0)(k), quantizer(E4M3, 64.0)(v), quantizer(E5M2, 64.0)(grad)
         s = quantizer(E4M3, 448.0)
-        forward_casts = {"s_quantizer": s, "o_quantizer": quantizer(E4M3, 64.0)}
-        backward_casts = {"s_quantizer": s, "dp_quantizer": quantizer(E5M2, 65536.0), "dqkv_quantizer": quantizer(E5M2, 64.0)}
+        forward_arguments = {"s_quantizer": s, "o_quantizer": quantizer(E4M3, 64.0)}
+        backward_arguments = {"s_quantizer": s, "dp_quantizer": quantizer(E5M2, 65536.0), "dqkv_quantizer": quantizer(E5M2, 64.0)}
 
     def attend():
-        return fused_attn_fwd(True, seq, seq, starts, starts, q, k, v, torch.bfloat16, backend, **forward_casts, **common)
+        return fused_attn_fwd(True, seq, seq, starts, starts, q, k, v, torch.bfloat16, backend, **forward_arguments, **common)
 
     out, saved, *_ = attend()
 
@@ -164,30 +170,30 @@ def attention(eight_bits, case):
 
     def backward():
         results = fused_attn_bwd(seq, seq, starts, starts, q, k, v, out, grad, torch.bfloat16, list(saved), backend,
-                                 **backward_casts, **common, do_format="bshd", dqkv_layout=layout)[:3]
+                                 **backward_arguments, **common, do_format="bshd", dqkv_layout=layout)[:3]
         return [result.dequantize() for result in results] if eight_bits else results
 
-    return batch * heads * seq * seq * (0.5 if causal else 1.0), forward, backward
+    return forward, backward
 
 
-def attention_row(timer, name, rounds, products, entries, call):
+def attention_row(timer, name, rounds, flops, call):
     samples = [timer.microseconds(call)[0] for _ in range(3 + rounds)][3:]
     median = statistics.median(samples)
-    return peer.row(name, rounds, median, flops=2e6 * products * entries * torch_attention.HEAD_DIM / median)
+    return peer.row(name, rounds, median, flops=1e6 * flops / median)
 
 
 def attentions(timer, rounds):
-    for case_name, *case in torch_attention.CASES:
-        for kind in ("bf16", "fp8"):
-            name = f"attention/{case_name}/{kind}"
+    for case in torch_attention.CASES:
+        for kind in ("bf16", "fp8") if not case.sinks and case.key_dim == case.value_dim else ("bf16",):
+            name = f"attention/{case.name}/{kind}"
 
             def forward_row(full, kind=kind, case=case):
-                entries, forward, _ = attention(kind == "fp8", case)
-                return attention_row(timer, full, rounds, 2, entries, forward)
+                forward, _ = attention(kind == "fp8", case)
+                return attention_row(timer, full, rounds, case.flops(1, 1), forward)
 
             def backward_row(full, kind=kind, case=case):
-                entries, _, backward = attention(kind == "fp8", case)
-                return attention_row(timer, full, rounds, 5, entries, backward)
+                _, backward = attention(kind == "fp8", case)
+                return attention_row(timer, full, rounds, case.flops(3, 2), backward)
 
             yield f"{name}/forward", forward_row
             yield f"{name}/backward_any_order", backward_row

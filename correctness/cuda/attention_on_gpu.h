@@ -43,11 +43,11 @@ class AttentionOnGpuTest : public ::testing::Test {
   CudaContext& context_ = cuda::cuda_context(device_.context());
 
   AttentionOutputs make_outputs(const AttentionShape& shape, DType dtype) {
-    return {make_tensor(device_, tokens(shape), query_cols(shape), dtype),
+    return {make_tensor(device_, tokens(shape), output_cols(shape), dtype),
             make_tensor(device_, shape.batch * shape.heads, shape.seq, DType::kF32)};
   }
   bool forward(Forward kernel, const AttentionShape& shape, const Qkv& qkv, const AttentionOutputs& out,
-               const AttentionRole& s = {}, const AttentionRole& o_cast = {}) {
+               const AttentionRole& s = {}, const AttentionRole& o_cast = {}, const Tensor& sinks = {}) {
     return kernel({.shape = shape,
                    .q = qkv.q.view(),
                    .k = qkv.k.view(),
@@ -55,16 +55,19 @@ class AttentionOnGpuTest : public ::testing::Test {
                    .o = out.o.view(),
                    .lse = out.lse.view(),
                    .s = s,
+                   .sinks = sinks ? sinks.view() : MatrixView{},
                    .o_cast = o_cast},
                   context_);
   }
   struct Gradients {
-    std::vector<float> q, k, v;
+    std::vector<float> q, k, v, sinks;
   };
-  Gradients backward(Backward kernel, const AttentionShape& shape, const BackwardOperands& operands, DType dtype) {
-    const std::int64_t q = query_cols(shape), kv = key_cols(shape);
-    const Tensor packed = make_tensor(device_, tokens(shape), q + 2 * kv, dtype);
-    const AttentionGradients out{packed.columns(0, q), packed.columns(q, kv), packed.columns(q + kv, kv)};
+  Gradients backward(Backward kernel, const AttentionShape& shape, const BackwardOperands& operands, DType dtype,
+                     const Tensor& sinks = {}) {
+    const std::int64_t q = query_cols(shape), k = key_cols(shape), v = value_cols(shape);
+    const Tensor packed = make_tensor(device_, tokens(shape), q + k + v, dtype);
+    AttentionGradients out{packed.columns(0, q), packed.columns(q, k), packed.columns(q + k, v)};
+    if (sinks) out.sinks = make_tensor(device_, 1, shape.heads, sinks.dtype());
     EXPECT_TRUE(kernel({.shape = shape,
                         .q = operands.qkv.q.view(),
                         .k = operands.qkv.k.view(),
@@ -77,9 +80,12 @@ class AttentionOnGpuTest : public ::testing::Test {
                         .grad_v = out.v.view(),
                         .s = operands.s,
                         .grad_p = operands.grad_p,
+                        .sinks = sinks ? sinks.view() : MatrixView{},
+                        .grad_sinks = sinks ? out.sinks.view() : MatrixView{},
                         .grad_cast = operands.grad_cast},
                        context_));
-    return {device_.read(out.q), device_.read(out.k), device_.read(out.v)};
+    return {device_.read(out.q), device_.read(out.k), device_.read(out.v),
+            sinks ? device_.read(out.sinks) : std::vector<float>{}};
   }
   Operand gaussian_operand(const AttentionShape& shape, std::int64_t cols, DType dtype, std::uint64_t stream) {
     return make_operand(device_, cols, dtype, gaussian(tokens(shape) * cols, stream));

@@ -19,7 +19,9 @@ std::vector<AttentionShape> large_shapes() {
   return {make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128}),
           make_shape({.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 64, .causal = false}),
           make_shape({.seq = 1111, .batch = 2, .heads = 2, .kv_heads = 1, .head_dim = 128, .causal = false}),
-          make_shape({.seq = 4096, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64})};
+          make_shape({.seq = 4096, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64}),
+          make_shape({.seq = 1111, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128, .window = 300}),
+          make_shape({.seq = 2048, .batch = 1, .heads = 2, .kv_heads = 1, .head_dim = 64, .window = 128})};
 }
 
 class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamInterface<AttentionShape> {
@@ -79,8 +81,8 @@ class SixteenBitsTest : public AttentionOnGpuTest, public ::testing::WithParamIn
 TEST_P(SixteenBitsTest, MatrixUnitsForwardIsNearTheGeneralOne) { expect_forward(tensor_forward); }
 TEST_P(SixteenBitsTest, MatrixUnitsBackwardIsNearTheGeneralOne) { expect_backward(tensor_backward); }
 TEST_P(SixteenBitsTest, CudnnForwardIsNearTheGeneralOneOrRefuses) {
-  if (cuda::cudnn_unavailable_reason().empty()) return expect_forward(cuda::attention_cudnn_forward);
   const AttentionShape& shape = GetParam();
+  if (cuda::cudnn_unavailable_reason().empty()) return expect_forward(cuda::attention_cudnn_forward);
   const AttentionOutputs out = make_outputs(shape, DType::kBF16);
   EXPECT_FALSE(forward(cuda::attention_cudnn_forward, shape, make_qkv(device_, shape, DType::kBF16), out));
 }
@@ -200,14 +202,15 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardSupportsAnyLength) {
   int round = 0;
   for (const std::int64_t seq : {63, 64, 65, 127, 128, 129, 191, 192, 193, 320, 577})
     for (const std::int64_t dim : {64, 128})
-      for (const bool causal : {true, false}) {
+      for (const Mask& mask : {Mask{true, 0}, {false, 0}, {true, 2}, {true, 62}}) {
         const std::int64_t members = 1 + ++round % 3;
         const AttentionShape shape = make_shape({.seq = seq,
                                                  .batch = 1 + round % 2,
                                                  .heads = 2 * members,
                                                  .kv_heads = 2,
                                                  .head_dim = dim,
-                                                 .causal = causal});
+                                                 .causal = mask.causal,
+                                                 .window = mask.window});
         SCOPED_TRACE(describe(shape, kTypes[round % 3]));
         const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
         const AttentionOutputs out = make_outputs(shape, DType::kBF16);
@@ -224,6 +227,55 @@ TEST_F(AttentionOnGpuTest, MatrixUnitsBackwardSupportsAnyLength) {
         EXPECT_TRUE(reference::bitwise_equal(actual.k, again.k));
         EXPECT_TRUE(reference::bitwise_equal(actual.v, again.v));
       }
+}
+
+// Sinks below, among and far above the logits, in windows and without.
+TEST_F(AttentionOnGpuTest, SinksJoinTheSumInEveryKernel) {
+  for (const std::int64_t window : {0, 200})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const AttentionShape shape =
+          make_shape({.seq = 515, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 64, .window = window});
+      const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+      const Tensor sinks = make_operand(device_, 4, dtype, {-30.0f, 0.5f, 3.0f, 8.0f}).values;
+      const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+      ASSERT_TRUE(forward(general_forward, shape, qkv, expected, {}, {}, sinks));
+      const std::vector<float> lse = device_.read(expected.lse), ones(lse.size(), 1.0f);
+      for (const Forward way : {cuda::attention_cudnn_forward, tensor_forward}) {
+        if (way == cuda::attention_cudnn_forward && !cuda::cudnn_unavailable_reason().empty()) continue;
+        ASSERT_TRUE(forward(way, shape, qkv, actual, {}, {}, sinks));
+        EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
+        EXPECT_EQ(outside(device_.read(actual.lse), lse, ones, 0x1p-22, 2 * kLseError), 0u);
+      }
+      const BackwardOperands operands{
+          qkv, {actual.o, {}}, gaussian_operand(shape, query_cols(shape), DType::kBF16, 2), expected.lse, {}, {}};
+      const Gradients a = backward(general_backward, shape, operands, DType::kF32, sinks);
+      const Gradients b = backward(tensor_backward, shape, operands, DType::kBF16, sinks);
+      EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7);
+      EXPECT_LT(distance(b.k, a.k), 2 * 0x1p-8 / 1.7);
+      EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
+      // Sums of the same numbers in double: they differ by the rounding of each dot product to FP32.
+      EXPECT_LT(distance(b.sinks, a.sinks), dtype == DType::kF32 ? 0x1p-20 : 0x1p-8);
+    }
+}
+
+// The heads of DeepSeek-V3: keys of 192 columns and values of 128.
+TEST_F(AttentionOnGpuTest, CudnnValuesMayBeNarrowerThanKeys) {
+  if (!cuda::cudnn_unavailable_reason().empty()) GTEST_SKIP() << cuda::cudnn_unavailable_reason();
+  const AttentionShape shape =
+      make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 4, .head_dim = 192, .value_dim = 128});
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+  ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+  ASSERT_TRUE(forward(cuda::attention_cudnn_forward, shape, qkv, actual));
+  EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
+  const BackwardOperands operands{
+      qkv, {actual.o, {}}, gaussian_operand(shape, output_cols(shape), DType::kBF16, 2), expected.lse, {}, {}};
+  const Gradients a = backward(general_backward, shape, operands, DType::kF32);
+  context_.set_deterministic(false);
+  const Gradients b = backward(cuda::attention_cudnn_backward, shape, operands, DType::kBF16);
+  EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.k, a.k), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
 // With one position P is 1, so dV is dO and all other gradients are zero.

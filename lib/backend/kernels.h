@@ -223,7 +223,7 @@ struct Activation {
 /// GeGLU: the same with y = gelu(gate) * up.
 struct ActivationForwardArgs {
   ActivationKind kind = ActivationKind::kGelu;
-  /// Above 0, only with kSwiglu and not on cuda: clamped SwiGLU. With g = min(gate, limit) and u = up clamped to
+  /// Above 0, only with kSwiglu: clamped SwiGLU. With g = min(gate, limit) and u = up clamped to
   /// [-limit, limit], y = g * sigmoid(1.702 g) * (u + 1). In backward a clamped value has the derivative 0.
   float limit = 0.0f;
   MatrixView x;
@@ -304,7 +304,7 @@ struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_dim = 0;
-  std::int64_t value_dim = 0;  ///< columns of a head of V and O; 0: head_dim, as cuda needs it
+  std::int64_t value_dim = 0;  ///< columns of a head of V and O; 0: head_dim
   bool causal = true;
   std::int64_t window = 0;  ///< the most keys that a query sees under a causal mask, its own included; 0: no limit
   float softmax_scale = 1.0f;
@@ -312,7 +312,7 @@ struct AttentionShape {
   std::uint64_t seed = 0;
   std::uint64_t stream = 0;
 
-  std::int64_t columns_of_value() const { return value_dim > 0 ? value_dim : head_dim; }
+  F8_HOST_DEVICE std::int64_t columns_of_value() const { return value_dim > 0 ? value_dim : head_dim; }
   F8_HOST_DEVICE std::int64_t first_key(std::int64_t query) const {
     return window == 0 || query < window ? 0 : query + 1 - window;
   }
@@ -327,8 +327,8 @@ struct AttentionForwardArgs {
   MatrixView o;    ///< O before any cast
   MatrixView lse;  ///< f32 [batch * heads, seq]: natural log of the row's sum of exponentials, maximum included
   AttentionRole s;
-  /// [1, heads], or absent (data null); absent on cuda. The sink of each head is a logit that joins the sum of
-  /// exponentials of every query, and so `lse`. It has no entry in P: rows of P add up to less than 1.
+  /// [1, heads], or absent (data null). The sink of each head is a logit that joins the sum of exponentials of every
+  /// query, and so `lse`. It has no entry in P: rows of P add up to less than 1.
   MatrixView sinks = {};
   /// How O will be cast next, if the caller has the scale already. A kernel may then return the values of O's eight
   /// bits, whose cast gives those bits again. Only the kernel then has O's own amax: it raises `amax`, if given, to

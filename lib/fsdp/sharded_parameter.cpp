@@ -31,7 +31,7 @@ ShardedParameter::ShardedParameter(Runtime& runtime, Parameter& unsharded, Mesh&
       reduce_dtype_(reduce_dtype.value_or(unsharded.spec.dtype)),
       hooks_(make_sharding_hooks(runtime.behaviors)) {
   decide_format(runtime);
-  build_shard(runtime, mesh.shard_group());
+  build_shard(runtime);
   lay_out_gathers(runtime);
 }
 
@@ -49,7 +49,7 @@ void ShardedParameter::decide_format(Runtime& runtime) {
   unsharded_.quantizer.reset();
 }
 
-void ShardedParameter::build_shard(Runtime& runtime, ProcessGroup& amax_group) {
+void ShardedParameter::build_shard(Runtime& runtime) {
   Device& device = runtime.device;
   const std::int64_t first_row = unsharded_.part.part * split_.rows() + split_.begin(rank_);
   shard_.name = unsharded_.name;
@@ -65,7 +65,7 @@ void ShardedParameter::build_shard(Runtime& runtime, ProcessGroup& amax_group) {
   if (unsharded_.in_eight_bits()) {
     shard_.quantizer = std::move(unsharded_.quantizer);
     shard_.quantizer->holder = shard_.holder;
-    shard_.quantizer->amax_group = hooks_->amax_group(amax_group);
+    shard_.quantizer->amax_group = hooks_->amax_group(shards_);
   }
   place(runtime, shard_.holder);
   if (is_deferred(unsharded_)) {

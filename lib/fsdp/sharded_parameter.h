@@ -86,7 +86,7 @@ class ShardedParameter {
   /// Puts a parameter whose format refuses the shards in high precision.
   void decide_format(Runtime& runtime);
   /// Makes the shard: initial values if initialisation was deferred, otherwise rows of the unsharded parameter.
-  void build_shard(Runtime& runtime, ProcessGroup& amax_group);
+  void build_shard(Runtime& runtime);
   /// Decides which arrays are gathered, and pads the shard's.
   void lay_out_gathers(Runtime& runtime);
 

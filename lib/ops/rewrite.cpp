@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "core/check.h"
 #include "ops/elementwise.h"
 #include "ops/scaling.h"
@@ -56,22 +58,29 @@ CastTarget Rewriter::orientations_of(const Rewrite& rewrite) const {
   return target;
 }
 
+Rewriter::Reduction& Rewriter::reduction_of(const Rewrite& rewrite) {
+  ProcessGroup* const group = rewrite.quantizer->amax_group;
+  const auto found = std::ranges::find(reductions_, group, &Reduction::group);
+  return found != reductions_.end() ? *found : reductions_.emplace_back(Reduction{group, 0, 0});
+}
+
 float* Rewriter::amax_slot(std::size_t index) const { return amaxes_.data<float>() + slots_[index]; }
 
 void Rewriter::begin(Device& device, std::span<const Rewrite> rewrites) {
   rewrites_ = rewrites;
-  group_ = nullptr;
   slots_.clear();
+  reductions_.clear();
   casts_.clear();
-  std::int64_t count = 0;
   for (const Rewrite& rewrite : rewrites) {
     check_rewrite(rewrite);
-    slots_.push_back(measured(rewrite) ? count++ : -1);
-    ProcessGroup* const group = rewrite.quantizer->amax_group;
-    if (!measured(rewrite) || group == nullptr) continue;
-    check(group_ == nullptr || group_ == group, "quantize_in_place: two groups; one is reduced over");
-    group_ = group;
+    if (measured(rewrite)) ++reduction_of(rewrite).count;
   }
+  std::int64_t count = 0;
+  for (Reduction& reduction : reductions_) {
+    reduction.end = count;
+    count += reduction.count;
+  }
+  for (const Rewrite& rewrite : rewrites) slots_.push_back(measured(rewrite) ? reduction_of(rewrite).end++ : -1);
   if (count == 0) return;
   amaxes_ = device.allocate({Shape{1, count}, DType::kF32}, device.holder(HolderKind::kWorkspace, "quantize", "amax"));
   fill(device, amaxes_, 0.0f);
@@ -98,7 +107,8 @@ void Rewriter::finish(Device& device) {
     if (measured(rewrites_[i]) && !rewrites_[i].fused_cast)
       casts_.push_back({.in = rewrites_[i].value.view(), .target = target(i), .measured = nullptr});
   launch(device);
-  if (amaxes_) max_over(group_, amaxes_);
+  for (const Reduction& reduction : reductions_)
+    max_over(reduction.group, amaxes_.columns(reduction.end - reduction.count, reduction.count));
 
   casts_.clear();
   for (std::size_t i = 0; i < rewrites_.size(); ++i) {

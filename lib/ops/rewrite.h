@@ -22,8 +22,9 @@ struct Rewrite {
   const float* scale = nullptr;
 };
 
-/// Rewrites all tensors together. Tensors that are measured over ranks share one reduction, so `rewrites` must be the
-/// same on every rank. Values for blocks are rounded to their nominal types one tensor at a time, in a temporary.
+/// Rewrites all tensors together. Tensors that are measured over the same ranks share one reduction, so `rewrites` must
+/// be the same on every rank. Values for blocks are rounded to their nominal types one tensor at a time, in a
+/// temporary.
 void quantize_in_place(Device& device, std::span<const Rewrite> rewrites);
 
 /// quantize_in_place in two steps around the kernel that computes the values. If a scale is known beforehand, that
@@ -39,15 +40,22 @@ class Rewriter {
   void finish(Device& device);
 
  private:
+  /// Amaxes that the same ranks share: neighbours in amaxes_.
+  struct Reduction {
+    ProcessGroup* group;
+    std::int64_t count, end;
+  };
+
+  Reduction& reduction_of(const Rewrite& rewrite);
   CastTarget orientations_of(const Rewrite& rewrite) const;
   float* amax_slot(std::size_t index) const;
   void launch(Device& device) const;
 
   std::span<const Rewrite> rewrites_;
   std::vector<std::int64_t> slots_;  ///< index of each rewrite's amax in amaxes_; negative: it has none
+  std::vector<Reduction> reductions_;
   std::vector<ListCast> casts_;
   Tensor amaxes_;
-  ProcessGroup* group_ = nullptr;
 };
 
 }  // namespace fp8lab

@@ -7,6 +7,7 @@
 #include "core/counter_rng.h"
 #include "core/float16.h"
 #include "core/float8.h"
+#include "core/float8_format.h"
 
 // The algorithm that a GPU uses for attention, read from the table only, on any machine; and when an algorithm may
 // return O rounded to eight bits.
@@ -66,12 +67,49 @@ TEST(AttentionChoice, CudnnIsNotUsedWhereItsResultsWouldDiffer) {
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
 }
 
-TEST(AttentionChoice, WindowsUseTheGeneralKernels) {
+TEST(AttentionChoice, WindowsUseCudnnInSixteenBits_AndOwnKernelsInEight) {
   for (AttentionCall call : {common_call(), float8_call()}) {
     call.deterministic = false;
     call.shape.window = 1024;
+    const auto expected = is_float8(call.operands) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kCudnn;
+    EXPECT_EQ(choose_forward(call), expected);
+    EXPECT_EQ(choose_backward(call), expected);
+    call.shape.window = std::int64_t{1} << 40;  // limits nothing, and the kernels count keys in 32 bits
     EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
     EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
+  }
+}
+
+TEST(AttentionChoice, GradientsOfSinksUseOwnKernels_OnMatrixUnitsIfNothingIsQuantized) {
+  AttentionCall call = common_call();
+  call.deterministic = false;
+  call.sinks = true;
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kCudnn);
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kTensor);
+  AttentionCall cast = float8_call();
+  cast.sinks = true;
+  EXPECT_EQ(choose_forward(cast), AttentionAlgorithm::kGeneral);
+  for (DType AttentionCall::* member : {&AttentionCall::operands, &AttentionCall::o, &AttentionCall::grad_o}) {
+    AttentionCall quantized = call;
+    quantized.*member = DType::kE4M3;
+    EXPECT_EQ(choose_backward(quantized), AttentionAlgorithm::kGeneral);
+  }
+}
+
+TEST(AttentionChoice, ValuesNarrowerThanKeysUseCudnnInSixteenBits_OrTheGeneralKernels) {
+  AttentionCall call = common_call();
+  call.shape.head_dim = 192;
+  call.shape.value_dim = 128;
+  EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kCudnn);
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
+  call.deterministic = false;
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnn);
+  for (AttentionCall other : {common_call(), float8_call()}) {
+    other.shape.value_dim = 64;
+    other.deterministic = false;
+    other.cudnn = other.operands == DType::kE4M3;
+    EXPECT_EQ(choose_forward(other), AttentionAlgorithm::kGeneral);
+    EXPECT_EQ(choose_backward(other), AttentionAlgorithm::kGeneral);
   }
 }
 

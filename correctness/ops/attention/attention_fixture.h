@@ -35,6 +35,7 @@ struct ShapeOptions {
   bool causal = true;
   std::int64_t window = 0;
   float dropout = 0.0f;
+  std::int64_t value_dim = 0;
 };
 inline AttentionShape make_shape(const ShapeOptions& options) {
   return {.seq = options.seq,
@@ -42,6 +43,7 @@ inline AttentionShape make_shape(const ShapeOptions& options) {
           .heads = options.heads,
           .kv_heads = options.kv_heads,
           .head_dim = options.head_dim,
+          .value_dim = options.value_dim,
           .causal = options.causal,
           .window = options.window,
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(options.head_dim))),
@@ -52,6 +54,8 @@ inline AttentionShape make_shape(const ShapeOptions& options) {
 inline std::int64_t tokens(const AttentionShape& shape) { return shape.seq * shape.batch; }
 inline std::int64_t query_cols(const AttentionShape& shape) { return shape.heads * shape.head_dim; }
 inline std::int64_t key_cols(const AttentionShape& shape) { return shape.kv_heads * shape.head_dim; }
+inline std::int64_t value_cols(const AttentionShape& shape) { return shape.kv_heads * shape.columns_of_value(); }
+inline std::int64_t output_cols(const AttentionShape& shape) { return shape.heads * shape.columns_of_value(); }
 
 inline std::string describe(const AttentionShape& shape, DType dtype = DType::kF32) {
   return std::string(name(dtype)) + "_s" + std::to_string(shape.seq) + "_b" + std::to_string(shape.batch) + "_h" +
@@ -119,10 +123,9 @@ struct Qkv {
 
 /// Columns of one packed tensor, as a projection stores them.
 inline Qkv make_qkv(Device& device, const AttentionShape& shape, DType dtype, float deviation = 1.0f) {
-  const std::int64_t q = query_cols(shape), kv = key_cols(shape);
-  const Tensor packed =
-      make_operand(device, q + 2 * kv, dtype, gaussian(tokens(shape) * (q + 2 * kv), 1, deviation)).values;
-  return {{packed.columns(0, q), {}}, {packed.columns(q, kv), {}}, {packed.columns(q + kv, kv), {}}};
+  const std::int64_t q = query_cols(shape), k = key_cols(shape), v = value_cols(shape), cols = q + k + v;
+  const Tensor packed = make_operand(device, cols, dtype, gaussian(tokens(shape) * cols, 1, deviation)).values;
+  return {{packed.columns(0, q), {}}, {packed.columns(q, k), {}}, {packed.columns(q + k, v), {}}};
 }
 
 inline reference::AttentionInputsReference reference_inputs(Device& device, const Qkv& qkv,

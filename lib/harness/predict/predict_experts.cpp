@@ -31,6 +31,7 @@ CellNumbers of_choices(const CellNumbers& cell) {
   out.shape.tokens = rows_of_choices(cell);
   out.shape.matrices = own_experts(cell);
   out.sharding.shards = cell.sharding.shards / cell.shape.expert_ranks;
+  out.sharding.of_part = cell.shape.expert_ranks > 1;
   return out;
 }
 

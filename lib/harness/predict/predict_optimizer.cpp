@@ -52,6 +52,7 @@ class OptimizerSchedule {
         average_ += count * parameter.average;
         if (!parameter.eight_bits) continue;
         eight_bit_weights_ += count;
+        (parameter.of_part ? eight_bits_of_part_ : eight_bits_of_all_) = true;
         eight_bit_values_ += count * parameter.shard;
       }
     });
@@ -90,6 +91,7 @@ class OptimizerSchedule {
             .first_step = made + step,
             .later_step = step,
             .amax_reductions = casts && cell_.decisions.measure_scale_in_adam ? reductions(1) : 0,
+            .amax_groups = groups(),
             .amaxes = measured(),
             .reduces_norm = clips};
   }
@@ -108,6 +110,7 @@ class OptimizerSchedule {
             .first_step = made + step,
             .later_step = step,
             .amax_reductions = reductions_of_lists(decoupled ? 2 : 1),
+            .amax_groups = groups(),
             .amaxes = measured()};
   }
 
@@ -116,7 +119,11 @@ class OptimizerSchedule {
     Schedule step = at_once(eight_bit_values_ + written_back());
     const Bytes copies = kF32 * elems_;
     if (training_.weight_decay != 0.0) step = allocate(copies) + at_once(eight_bit_values_) + step + release(copies);
-    return {.first_step = step, .later_step = step, .amax_reductions = reductions_of_lists(1), .amaxes = measured()};
+    return {.first_step = step,
+            .later_step = step,
+            .amax_reductions = reductions_of_lists(1),
+            .amax_groups = groups(),
+            .amaxes = measured()};
   }
 
   /// Adds the update of the average: one list operation on averages and weights, all of them decoded. Averages have
@@ -127,6 +134,7 @@ class OptimizerSchedule {
     numbers.first_step += update;
     numbers.later_step += update;
     numbers.amax_reductions += reductions_of_lists(1);
+    numbers.amax_groups = groups();
     numbers.amaxes = measured();
   }
 
@@ -147,6 +155,7 @@ class OptimizerSchedule {
 
   /// The number of weights whose amax is measured before they are cast.
   std::int64_t measured() const { return cell_.casts.recipe.measures_first ? eight_bit_weights_ : 0; }
+  std::int64_t groups() const { return eight_bits_of_part_ && eight_bits_of_all_ ? 2 : 1; }
   std::int64_t reductions(std::int64_t casts) const {
     return cell_.decisions.share_amax_over_shards && measured() > 0 ? casts : 0;
   }
@@ -161,6 +170,7 @@ class OptimizerSchedule {
   const LayersAccount& layers_;
   const EndsAccount& ends_;
   std::int64_t elems_ = 0, eight_bit_weights_ = 0;
+  bool eight_bits_of_part_ = false, eight_bits_of_all_ = false;
   Bytes eight_bit_values_ = 0, average_ = 0;
 };
 

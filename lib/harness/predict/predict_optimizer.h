@@ -10,8 +10,9 @@ struct OptimizerNumbers {
   Bytes average = 0;  ///< the exponential average of the weights, alive from the beginning
   Bytes state = 0;    ///< moments and master weights, alive from the first step on
   Schedule first_step, later_step;
-  std::int64_t amax_reductions = 0;  ///< all-reduces of amaxes per step
-  std::int64_t amaxes = 0;           ///< f32 amaxes in each of them
+  std::int64_t amax_reductions = 0;  ///< how often per step amaxes are reduced over ranks
+  std::int64_t amax_groups = 1;      ///< all-reduces of each time: with expert parallelism up to two
+  std::int64_t amaxes = 0;           ///< f32 amaxes of all weights, reduced so often
   bool reduces_norm = false;         ///< all-reduces the gradient norm, one f32, once per step
 };
 

@@ -172,6 +172,7 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
   result.shard = result.shard_elems * cell.shape.element;
   result.to_be_fp8 = eight_bits;
   result.eight_bits = eight_bits && !refused;
+  result.of_part = sharding.of_part;
   if (result.eight_bits)
     initialize_eight_bits(cell, rows, cols, result);
   else

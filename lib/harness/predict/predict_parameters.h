@@ -30,6 +30,7 @@ struct ParameterNumbers {
   bool is_vector = false;
   bool to_be_fp8 = false;         ///< the cell keeps FP8 weights, and this is one, unless sharding refuses it
   bool eight_bits = false;        ///< the shard is stored in eight bits
+  bool of_part = false;           ///< ShardingNumbers::of_part
   Bytes host_made = 0;            ///< kept in host memory when the parameter is made, before or without sharding
   Bytes host_kept = 0;            ///< kept of the shard
   bool computes_as_kept = false;  ///< products read the stored or gathered data itself; else they cast a copy

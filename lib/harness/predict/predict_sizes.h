@@ -165,6 +165,7 @@ struct ShardingNumbers {
   bool reshards = false;  ///< unsharded parameters are freed after forward
   bool ahead = false;     ///< a layer's parameters are gathered while the layer before it computes
   bool deferred = false;  ///< parameters are initialised after sharding
+  bool of_part = false;   ///< `shards` are the ranks that have the same experts, not all that shard
 };
 
 /// The gradients of a group of parameters, in the type of the parameters.

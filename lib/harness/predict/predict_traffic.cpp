@@ -79,7 +79,10 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
        {layers.sum(&LayerAccount::forward_amaxes), layers.sum(&LayerAccount::backward_amaxes)})
     if (amaxes > 0) reductions.add(micro_batches, kF32 * amaxes);
   if (const Bytes counts = layers.sum(&LayerAccount::router_counts); counts > 0) reductions.add(1, counts);
-  if (sharded) reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
+  if (sharded) {
+    reductions.add(optimizer.amax_reductions, kF32 * optimizer.amaxes);
+    reductions.calls += optimizer.amax_reductions * (optimizer.amax_groups - 1);
+  }
   if (sharded && optimizer.reduces_norm) reductions.add(1, kF32);
 
   const auto exchanges = [&](Exchanges LayerAccount::* forward, Exchanges LayerAccount::* backward) {

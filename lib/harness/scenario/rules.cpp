@@ -83,10 +83,6 @@ Broken broken_latents_rule(const CellConfig& cell) {
                       fmt::format("{} keeps the result of one product before attention; write `full`, or remove "
                                   "`kv_rank`",
                                   cell.training.checkpoint.text())};
-  if (cell.device == "cuda")
-    return BrokenRule{
-        "model.kv_rank",
-        "kernels of attention on cuda have values as wide as keys; write `device: cpu` or `device: meta`"};
   return std::nullopt;
 }
 
@@ -98,9 +94,6 @@ Broken broken_sinks_rule(const CellConfig& cell) {
   if (cell.context_parallel > 1)
     return BrokenRule{"context_parallel",
                       "ranks that split sequences merge attention without sinks; remove it, or `attention_sinks`"};
-  if (cell.device == "cuda")
-    return BrokenRule{"model.attention_sinks",
-                      "kernels of attention on cuda have no sinks; write `device: cpu` or `device: meta`"};
   return std::nullopt;
 }
 
@@ -121,12 +114,6 @@ Broken broken_attention_rule(const CellConfig& cell, const Vocabulary& vocabular
     return BrokenRule{"model.head_dim", fmt::format("{} is odd, but rotary embedding needs pairs of columns; write {}",
                                                     m.head_dim, m.head_dim + 1)};
   return std::nullopt;
-}
-
-Broken broken_activation_rule(const CellConfig& cell) {
-  if (cell.model.swiglu_limit == 0.0 || cell.device != "cuda") return std::nullopt;
-  return BrokenRule{"model.swiglu_limit",
-                    "kernels of SwiGLU on cuda have no limits; write `device: cpu` or `device: meta`"};
 }
 
 /// What groups of experts need.
@@ -163,10 +150,6 @@ Broken broken_experts_rule(const CellConfig& cell) {
     return BrokenRule{"model.form", fmt::format("{}, but experts have SwiGLU; write `form: llama`, or remove "
                                                 "`top_k`",
                                                 model.form)};
-  if (cell.device == "cuda" && model.bias && *model.bias == Bias::kAll)
-    return BrokenRule{
-        "model.bias",
-        "true, but experts have no biases on cuda; write `device: cpu` or `device: meta`, or `bias: qkv`"};
   if (model.dense_layers >= model.layers)
     return BrokenRule{"model.dense_layers",
                       fmt::format("{}, but the model has {} layers, so none of them would have a mixture; write {} or "
@@ -318,10 +301,6 @@ Broken broken_expert_parallel_rule(const CellConfig& cell) {
   if (cell.context_parallel > 1)
     return BrokenRule{"expert_parallel",
                       "ranks that split sequences compute with all experts; remove it, or `context_parallel`"};
-  if (cell.training.quantized_weights)
-    return BrokenRule{"training.quantized_weights",
-                      "weights of experts that ranks have between them are in 16 or 32 bits; remove it, or "
-                      "`expert_parallel`"};
   return std::nullopt;
 }
 
@@ -439,7 +418,6 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
     add(BrokenRule{"control", "a control cell's before arm reverts no fix; remove `control` or `fix`"});
   add_model_rules(cell.model, cell.training.micro_batches, out);
   add(broken_attention_rule(cell, vocabulary));
-  add(broken_activation_rule(cell));
   add(broken_experts_rule(cell));
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));

@@ -7,7 +7,6 @@
 #include "backend/cuda/attention/attention_choice.h"
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/kernels.h"
-#include "core/check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -20,14 +19,6 @@ bool aligned(std::initializer_list<const MatrixView*> views) {
       return false;
   }
   return true;
-}
-
-void check_value_columns(const AttentionShape& shape) {
-  if (shape.columns_of_value() != shape.head_dim) fail("attention: on cuda values are as wide as keys");
-}
-
-void check_no_sinks(const MatrixView& sinks) {
-  if (sinks.data != nullptr) fail("attention: on cuda the softmax has no sinks");
 }
 
 /// Properties of the GPU that the choice of an algorithm depends on.
@@ -49,6 +40,7 @@ AttentionCall describe(const AttentionForwardArgs& args, CudaContext& context) {
           .operands = args.q.values.dtype,
           .out = args.o.dtype,
           .casts = args.s.scale != nullptr,
+          .sinks = args.sinks.data != nullptr,
           .result_cast_known = args.o_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o}),
           .deterministic = context.deterministic(),
@@ -64,6 +56,7 @@ AttentionCall describe(const AttentionBackwardArgs& args, CudaContext& context) 
           .grad_o = args.grad_o.values.dtype,
           .out = args.grad_q.dtype,
           .casts = args.s.scale != nullptr && args.grad_p.scale != nullptr,
+          .sinks = args.sinks.data != nullptr,
           .result_cast_known = args.grad_cast.scale != nullptr,
           .aligned = aligned({&args.q.values, &args.k.values, &args.v.values, &args.o.values, &args.grad_o.values,
                               &args.grad_q, &args.grad_k, &args.grad_v}),
@@ -110,8 +103,6 @@ bool run(AttentionAlgorithm algorithm, const AttentionBackwardArgs& args, CudaCo
 }  // namespace
 
 void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
-  check_value_columns(args.shape);
-  check_no_sinks(args.sinks);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_forward(call);
@@ -124,8 +115,6 @@ void attention_forward(const AttentionForwardArgs& args, ExecContext& context) {
 }
 
 void attention_backward(const AttentionBackwardArgs& args, ExecContext& context) {
-  check_value_columns(args.shape);
-  check_no_sinks(args.sinks);
   CudaContext& gpu = cuda_context(context);
   AttentionCall call = describe(args, gpu);
   AttentionAlgorithm algorithm = choose_backward(call);

@@ -24,6 +24,7 @@ struct AttentionCall {
   DType grad_o = DType::kBF16;
   DType out = DType::kBF16;        ///< type of the result: o, or the gradients
   bool casts = false;              ///< P is cast to FP8, and in backward dS
+  bool sinks = false;              ///< a sink joins the sum of each row
   bool result_cast_known = false;  ///< the scale with which O, or the gradients, will be cast next is given
   bool aligned = false;            ///< rows and pointers of all operands and results start at multiples of 16 bytes
   bool deterministic = true;       ///< the same bits on every run

@@ -21,18 +21,17 @@ bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& cont
       key_of(Direction::kForward, shape, q.dtype, {q.row_stride, k.row_stride, v.row_stride, args.o.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
-    auto [o, stats] = graph.sdpa(matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
-                                 matrix(graph, kV, shape, shape.kv_heads, v),
-                                 frontend::graph::SDPA_attributes()
-                                     .set_generate_stats(true)
-                                     .set_causal_mask(shape.causal)
-                                     .set_attn_scale(shape.softmax_scale));
-    place(o, kO, shape, shape.heads, args.o.dtype, args.o.row_stride);
+    auto [o, stats] =
+        graph.sdpa(matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
+                   matrix(graph, kV, shape, heads_of_v(shape), v),
+                   with_rule(frontend::graph::SDPA_attributes().set_generate_stats(true), shape));
+    place(o, kO, shape, heads_of_o(shape), args.o.dtype, args.o.row_stride);
     place_stats(stats, shape);
   });
   if (plan.graph == nullptr) return false;
   Pointers pointers{{kQ, q.data}, {kK, k.data}, {kV, v.data}, {kO, args.o.data}, {kStats, args.lse.data}};
   run(plan, cudnn, pointers, context.scratch(plan.workspace));
+  attention_join_sinks(args, context);
   return true;
 }
 
@@ -51,17 +50,15 @@ bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& co
                           args.grad_q.row_stride, args.grad_k.row_stride, args.grad_v.row_stride});
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
-    auto [grad_q, grad_k, grad_v] =
-        graph.sdpa_backward(matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
-                            matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
-                            matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape),
-                            frontend::graph::SDPA_backward_attributes()
-                                .set_causal_mask(shape.causal)
-                                .set_attn_scale(shape.softmax_scale)
-                                .set_deterministic_algorithm(context.deterministic()));
-    place(grad_q, kGradQ, shape, shape.heads, args.grad_q.dtype, args.grad_q.row_stride);
-    place(grad_k, kGradK, shape, shape.kv_heads, args.grad_k.dtype, args.grad_k.row_stride);
-    place(grad_v, kGradV, shape, shape.kv_heads, args.grad_v.dtype, args.grad_v.row_stride);
+    auto [grad_q, grad_k, grad_v] = graph.sdpa_backward(
+        matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
+        matrix(graph, kV, shape, heads_of_v(shape), v), matrix(graph, kO, shape, heads_of_o(shape), o),
+        matrix(graph, kGradO, shape, heads_of_o(shape), grad_o), stats_of(graph, shape),
+        with_rule(frontend::graph::SDPA_backward_attributes().set_deterministic_algorithm(context.deterministic()),
+                  shape));
+    place(grad_q, kGradQ, shape, heads_of_q(shape), args.grad_q.dtype, args.grad_q.row_stride);
+    place(grad_k, kGradK, shape, heads_of_k(shape), args.grad_k.dtype, args.grad_k.row_stride);
+    place(grad_v, kGradV, shape, heads_of_v(shape), args.grad_v.dtype, args.grad_v.row_stride);
   });
   if (plan.graph == nullptr) return false;
   Pointers pointers{{kQ, q.data},

@@ -42,7 +42,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.dtype != DType::kE4M3 ||
+  if (!eligible(shape, args.lse) || shape.window != 0 || args.s.scale == nullptr || args.s.dtype != DType::kE4M3 ||
       args.o_cast.scale == nullptr || args.o_cast.dtype != DType::kE4M3)
     return false;
 
@@ -52,14 +52,14 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(DataType_t::FP8_E4M3);
     auto [o, stats, amax_s, amax_o] = graph.sdpa_fp8(
-        matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
-        matrix(graph, kV, shape, shape.kv_heads, v), scalar(graph, kInverseQ), scalar(graph, kInverseK),
+        matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
+        matrix(graph, kV, shape, heads_of_v(shape), v), scalar(graph, kInverseQ), scalar(graph, kInverseK),
         scalar(graph, kInverseV), scalar(graph, kInverseS), scalar(graph, kScaleS), scalar(graph, kScaleO),
         frontend::graph::SDPA_fp8_attributes()
             .set_generate_stats(true)
             .set_causal_mask(shape.causal)
             .set_attn_scale(shape.softmax_scale));
-    place(o, kO, shape, shape.heads, DType::kE4M3, o_stride);
+    place(o, kO, shape, heads_of_o(shape), DType::kE4M3, o_stride);
     place_stats(stats, shape);
     place_scalar(amax_s, kAmaxS);
     place_scalar(amax_o, kAmaxO);
@@ -109,9 +109,9 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
   const auto casts_to = [](const AttentionRole& role, DType dtype) {
     return role.scale != nullptr && role.dtype == dtype;
   };
-  if (!aligned(grad_o) || grad_o.dtype != DType::kE5M2 || !eligible(shape, args.lse) || shape.head_dim != 128 ||
-      !(shape.softmax_scale > 0.0f) || !casts_to(args.s, DType::kE4M3) || !casts_to(args.grad_p, DType::kE5M2) ||
-      !casts_to(args.grad_cast, DType::kE5M2))
+  if (!aligned(grad_o) || grad_o.dtype != DType::kE5M2 || !eligible(shape, args.lse) || shape.window != 0 ||
+      shape.head_dim != 128 || !(shape.softmax_scale > 0.0f) || !casts_to(args.s, DType::kE4M3) ||
+      !casts_to(args.grad_p, DType::kE5M2) || !casts_to(args.grad_cast, DType::kE5M2))
     return false;
 
   auto& cudnn = context.kept<Cudnn>();
@@ -120,18 +120,18 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
   const Plan& plan = cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(DataType_t::FP8_E4M3);
     auto [grad_q, grad_k, grad_v, amax_q, amax_k, amax_v, amax_p] = graph.sdpa_fp8_backward(
-        matrix(graph, kQ, shape, shape.heads, q), matrix(graph, kK, shape, shape.kv_heads, k),
-        matrix(graph, kV, shape, shape.kv_heads, v), matrix(graph, kO, shape, shape.heads, o),
-        matrix(graph, kGradO, shape, shape.heads, grad_o), stats_of(graph, shape), scalar(graph, kInverseQ),
+        matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
+        matrix(graph, kV, shape, heads_of_v(shape), v), matrix(graph, kO, shape, heads_of_o(shape), o),
+        matrix(graph, kGradO, shape, heads_of_o(shape), grad_o), stats_of(graph, shape), scalar(graph, kInverseQ),
         scalar(graph, kInverseK), scalar(graph, kInverseV), scalar(graph, kInverseO), scalar(graph, kInverseGradO),
         scalar(graph, kInverseS), scalar(graph, kInverseGradP), scalar(graph, kScaleS), scalar(graph, kScaleGradQ),
         scalar(graph, kScaleGradK), scalar(graph, kScaleGradV), scalar(graph, kScaleGradP),
         frontend::graph::SDPA_fp8_backward_attributes()
             .set_causal_mask(shape.causal)
             .set_attn_scale(shape.softmax_scale));
-    place(grad_q, kGradQ, shape, shape.heads, DType::kE5M2, args.grad_q.cols);
-    place(grad_k, kGradK, shape, shape.kv_heads, DType::kE5M2, args.grad_k.cols);
-    place(grad_v, kGradV, shape, shape.kv_heads, DType::kE5M2, args.grad_v.cols);
+    place(grad_q, kGradQ, shape, heads_of_q(shape), DType::kE5M2, args.grad_q.cols);
+    place(grad_k, kGradK, shape, heads_of_k(shape), DType::kE5M2, args.grad_k.cols);
+    place(grad_v, kGradV, shape, heads_of_v(shape), DType::kE5M2, args.grad_v.cols);
     place_scalar(amax_q, kAmaxGradQ);
     place_scalar(amax_k, kAmaxGradK);
     place_scalar(amax_v, kAmaxGradV);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/device/attention_tiles.cuh"
 #include "backend/cuda/context.h"
@@ -11,7 +13,7 @@ namespace {
 
 using namespace general_attention;
 
-constexpr int kQueryOutCols = 128;  // columns of head_dim per block; further blocks compute the others
+constexpr int kQueryOutCols = 128;  // columns of a head per block; further blocks compute the others
 constexpr int kKeyOutCols = 64;
 
 __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionBackwardArgs args, float* row_dots) {
@@ -23,9 +25,10 @@ __global__ void __launch_bounds__(kThreads) attention_row_dots_kernel(AttentionB
   const std::int64_t token = query * shape.batch + sequence;
   // In double: dS = P * (dP - dot) is a difference, so an FP32 error of the dot would be large relative to dS.
   double dot = 0;
-  for (std::int64_t d = 0; d < shape.head_dim; ++d)
-    dot += static_cast<double>(load_element(args.o.values, token, head * shape.head_dim + d)) *
-           static_cast<double>(load_element(args.grad_o.values, token, head * shape.head_dim + d));
+  const std::int64_t cols = shape.columns_of_value();
+  for (std::int64_t col = head * cols; col < (head + 1) * cols; ++col)
+    dot += static_cast<double>(load_element(args.o.values, token, col)) *
+           static_cast<double>(load_element(args.grad_o.values, token, col));
   row_dots[row] =
       static_cast<float>(dot * static_cast<double>(joint_factor(scale_inv_of(args.grad_o), scale_inv_of(args.o))));
 }
@@ -35,6 +38,8 @@ struct Pass {
   const AttentionBackwardArgs& args;
   HeadColumns q_head;
   HeadColumns k_head;
+  HeadColumns o_head;
+  HeadColumns v_head;
   float logit_factor;
   float grad_p_factor;  ///< dP = this * (product of stored dO and V)
   AttentionDropout dropout;
@@ -45,11 +50,15 @@ struct Pass {
       : args(a),
         q_head{a.shape.batch, sequence, head, a.shape.head_dim, a.shape.seq},
         k_head{a.shape.batch, sequence, head / (a.shape.heads / a.shape.kv_heads), a.shape.head_dim, a.shape.seq},
+        o_head(q_head),
+        v_head(k_head),
         logit_factor(joint_factor(scale_inv_of(a.q), scale_inv_of(a.k), a.shape.softmax_scale)),
         grad_p_factor(joint_factor(scale_inv_of(a.grad_o), scale_inv_of(a.v))),
         dropout(a.shape, sequence, head),
         lse(reinterpret_cast<const float*>(a.lse.data) + (sequence * a.shape.heads + head) * a.lse.row_stride),
-        row_dots(all_row_dots + (sequence * a.shape.heads + head) * a.shape.seq) {}
+        row_dots(all_row_dots + (sequence * a.shape.heads + head) * a.shape.seq) {
+    o_head.head_dim = v_head.head_dim = a.shape.columns_of_value();
+  }
 };
 
 /// `p` becomes P as the product for dV reads it (after dropout and cast), `grad_s` becomes dS as the products for dQ
@@ -60,7 +69,7 @@ __device__ void differentiate_softmax(const Pass& pass, std::int64_t first_query
   compute_logits(pass.args.q, pass.q_head, first_query, pass.args.k, pass.k_head, first_key, pass.args.shape,
                  pass.logit_factor, operands, p);
   float products[2][4];
-  multiply_rows(pass.args.grad_o.values, pass.q_head, first_query, pass.args.v.values, pass.k_head, first_key, operands,
+  multiply_rows(pass.args.grad_o.values, pass.o_head, first_query, pass.args.v.values, pass.v_head, first_key, operands,
                 products);
   const int across = static_cast<int>(threadIdx.x % 16), down = static_cast<int>(threadIdx.x / 16);
   for (int i = 0; i < 2; ++i) {
@@ -190,14 +199,16 @@ __global__ void __launch_bounds__(kThreads)
       shape.window == 0 ? shape.seq : min(shape.seq, first_key + static_cast<std::int64_t>(kKeys) + shape.window - 1);
 
   KeyGradient group_k, group_v;
-  HeadColumns k_head{shape.batch, sequence, kv_head, shape.head_dim, shape.seq};
+  const HeadColumns k_head{shape.batch, sequence, kv_head, shape.head_dim, shape.seq};
+  HeadColumns v_head = k_head;
+  v_head.head_dim = shape.columns_of_value();
   for (std::int64_t member = 0; member < members; ++member) {
     const Pass pass(args, sequence, kv_head * members + member, row_dots);
     KeyGradient grad_k, grad_v;
     for (std::int64_t query = first_query; query < end_query; query += kQueries) {
       differentiate_softmax(pass, query, first_key, s_cast, grad_p_cast, shared.operands, shared.p, shared.grad_s);
       load_tile<kQueries, kKeyOutCols>(args.q.values, pass.q_head, query, first_col, shared.q);
-      load_tile<kQueries, kKeyOutCols>(args.grad_o.values, pass.q_head, query, first_col, shared.grad_o);
+      load_tile<kQueries, kKeyOutCols>(args.grad_o.values, pass.o_head, query, first_col, shared.grad_o);
       __syncthreads();
       const int rows = static_cast<int>(min(static_cast<std::int64_t>(kQueries), shape.seq - query));
       grad_v.add_product(shared.p, shared.grad_o, rows);
@@ -209,7 +220,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   group_k.store(args.grad_k, k_head, first_key, first_col,
                 joint_factor(grad_p_cast.scale_inv(), scale_inv_of(args.q), shape.softmax_scale));
-  group_v.store(args.grad_v, k_head, first_key, first_col, joint_factor(s_cast.scale_inv(), scale_inv_of(args.grad_o)));
+  group_v.store(args.grad_v, v_head, first_key, first_col, joint_factor(s_cast.scale_inv(), scale_inv_of(args.grad_o)));
   s_cast.store_amax(args.s);
   grad_p_cast.store_amax(args.grad_p);
 }
@@ -237,10 +248,11 @@ void attention_general_backward(const AttentionBackwardArgs& args, CudaContext& 
 
   const unsigned key_tiles = blocks_of(shape.seq, kKeys);
   const dim3 key_grid(static_cast<unsigned>(key_tiles * shape.kv_heads * shape.batch),
-                      blocks_of(shape.head_dim, kKeyOutCols));
+                      blocks_of(std::max(shape.head_dim, shape.columns_of_value()), kKeyOutCols));
   attention_general_grad_kv_kernel<<<key_grid, kThreads, 0, context.stream()>>>(args, row_dots,
                                                                                 static_cast<int>(key_tiles));
   cuda_check_launch("attention_general_grad_kv_kernel");
+  attention_sink_gradients(args, {.data = row_dots, .tile = shape.seq, .tile_step = shape.seq}, context);
 }
 
 }  // namespace fp8lab::cuda

@@ -12,7 +12,7 @@ namespace {
 
 using namespace general_attention;
 
-constexpr int kOutCols = 128;  // columns of head_dim per block; further blocks compute the others
+constexpr int kOutCols = 128;  // columns of a value per block; further blocks compute the others
 constexpr int kLanes = 8;
 
 struct Shared {
@@ -43,6 +43,8 @@ __global__ void __launch_bounds__(kThreads)
   const HeadColumns q_head{shape.batch, sequence, head, shape.head_dim, shape.seq};
   HeadColumns k_head = q_head;
   k_head.head = head / (shape.heads / shape.kv_heads);
+  HeadColumns v_head = k_head;
+  v_head.head_dim = shape.columns_of_value();
   const std::int64_t rows = min(static_cast<std::int64_t>(kQueries), shape.seq - first_query);
   const std::int64_t limit = shape.end_key(first_query + rows - 1);
   const std::int64_t begin = shape.first_key(first_query) / kKeys * kKeys;
@@ -80,7 +82,8 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (thread % kLanes == 0) {
     const int row = thread / kLanes;
-    const float lse = static_cast<float>(static_cast<double>(shared.lse[row]) + log(sum));
+    float lse = static_cast<float>(static_cast<double>(shared.lse[row]) + log(sum));
+    if (args.sinks.data != nullptr) lse = merge_log_sums(lse, load_element(args.sinks, 0, head)).log_sum;
     shared.lse[row] = lse;
     if (row < rows && first_col == 0)
       reinterpret_cast<float*>(
@@ -103,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
     const int keys = static_cast<int>(min(static_cast<std::int64_t>(kKeys), limit - key));
     for (int cols = 0; cols < kOutCols / kDepth; ++cols) {
       __syncthreads();
-      load_tile<kKeys, kDepth>(args.v.values, k_head, key, first_col + cols * kDepth, shared.v);
+      load_tile<kKeys, kDepth>(args.v.values, v_head, key, first_col + cols * kDepth, shared.v);
       __syncthreads();
       float sums[2][2] = {};
       for (int j = 0; j < keys; ++j)
@@ -122,8 +125,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 2; ++i)
     for (int c = 0; c < kOutCols / 16; ++c) {
       const std::int64_t query = first_query + 2 * down + i, col = first_col + across + 16 * c;
-      if (query < shape.seq && col < shape.head_dim)
-        store_element(args.o, query * shape.batch + sequence, head * shape.head_dim + col, o[i][c] * o_factor);
+      if (query < shape.seq && col < v_head.head_dim)
+        store_element(args.o, query * shape.batch + sequence, head * v_head.head_dim + col, o[i][c] * o_factor);
     }
   s_cast.store_amax(args.s);
 }
@@ -134,7 +137,7 @@ void attention_general_forward(const AttentionForwardArgs& args, CudaContext& co
   const AttentionShape& shape = args.shape;
   const std::int64_t query_tiles = (shape.seq + kQueries - 1) / kQueries;
   const dim3 grid(static_cast<unsigned>(query_tiles * shape.heads * shape.batch),
-                  static_cast<unsigned>((shape.head_dim + kOutCols - 1) / kOutCols));
+                  static_cast<unsigned>((shape.columns_of_value() + kOutCols - 1) / kOutCols));
   if (grid.x == 0) return;
   attention_general_forward_kernel<<<grid, kThreads, 0, context.stream()>>>(args, static_cast<int>(query_tiles));
   cuda_check_launch("attention_general_forward_kernel");

@@ -44,7 +44,8 @@ void attention_tensor_forward(const AttentionForwardArgs& args, CudaContext& con
   if (args.o.rows == 0) return;
   Scratch scratch(
       context.scratch(static_cast<std::size_t>(widened_bytes(args.q) + widened_bytes(args.k) + widened_bytes(args.v))));
-  TensorForward call{.shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s};
+  TensorForward call{
+      .shape = args.shape, .q = {}, .k = {}, .v = {}, .o = args.o, .lse = args.lse, .s = args.s, .sinks = args.sinks};
   call.q = widen(args.q, scratch, context);
   call.k = widen(args.k, scratch, context);
   call.v = widen(args.v, scratch, context);
@@ -82,6 +83,12 @@ void attention_tensor_backward(const AttentionBackwardArgs& args, CudaContext& c
   call.v = widen(args.v, scratch, context);
   call.grad_o = widen(args.grad_o, scratch, context);
   launch_tensor_backward(call, context);
+  attention_sink_gradients(args,
+                           {.data = call.rows + kBackwardQueries,
+                            .tile = kBackwardQueries,
+                            .tile_step = 2 * kBackwardQueries,
+                            .negative = true},
+                           context);
 }
 
 }  // namespace fp8lab::cuda

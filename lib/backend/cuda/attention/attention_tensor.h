@@ -21,6 +21,7 @@ struct TensorForward {
   MatrixView o;
   MatrixView lse;
   AttentionRole s;
+  MatrixView sinks;  ///< absent if P is cast
 };
 
 inline constexpr std::int64_t kBackwardQueries = 64;

@@ -63,7 +63,7 @@ class Multiplier {
     Elements p, grad;
     Fragments fresh;  // dS of the current tile
     int m = job.first_query_tile, member = 0;
-    const int last = t_ + job.members * (job.query_tiles - m) - 1;
+    const int last = t_ + job.members * (job.end_query_tile - m) - 1;
 
     // From the logits of a tile, whose product is still in flight, to its dS. At the end no product is in flight. Order
     // matters twice. Registers: a product in flight owns its result registers, so wgmma::wait() and settle() come
@@ -98,7 +98,7 @@ class Multiplier {
       asm volatile("bar.sync 1, %0;\n" ::"n"(kGroups * wgmma::kGroupThreads) : "memory");
       wgmma::wait<0>();
       arrive(barriers_.grad_o_free[stage]);
-      if (++m == job.query_tiles) {
+      if (++m == job.end_query_tile) {
         m = job.first_query_tile;
         ++member;
       }

@@ -44,12 +44,21 @@ template <int Sums>
 __device__ void mask_logits(float (&logits)[Sums], const Place& place, int first_key, const AttentionShape& shape) {
   const int seq = static_cast<int>(shape.seq);
   const bool diagonal = shape.causal && first_key + kKeys - 1 > place.first_row;
-  if (!diagonal && first_key + kKeys <= seq) return;
+  // A key of the tile has left the window of the warp group's last query.
+  const bool edge = shape.window != 0 && first_key <= place.first_row + 63 - static_cast<int>(shape.window);
+  if (!diagonal && !edge && first_key + kKeys <= seq) return;
 #pragma unroll
   for (int i = 0; i < Sums; ++i) {
     const int key = first_key + 8 * (i / 4) + place.pair_col + i % 2;
     const int query = place.row + (i % 4 / 2) * 8;
     if (key >= seq || (shape.causal && key > query)) logits[i] = kMinusInfinity;
+  }
+  if (!edge) return;
+#pragma unroll
+  for (int i = 0; i < Sums; ++i) {
+    const int key = first_key + 8 * (i / 4) + place.pair_col + i % 2;
+    const int query = place.row + (i % 4 / 2) * 8;
+    if (key <= query - static_cast<int>(shape.window)) logits[i] = kMinusInfinity;
   }
 }
 
@@ -127,6 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   const int first_query = tile * kQueries;
   const int limit = shape.causal ? min(first_query + kQueries, seq) : seq;
   const int key_tiles = (limit + kKeys - 1) / kKeys;
+  const int first_tile = static_cast<int>(shape.first_key(first_query)) / kKeys;
   const HeadRows k_rows(call.k, shape, sequence, kv_head), v_rows(call.v, shape, sequence, kv_head);
   const Place place(first_query);
   const std::uint32_t q_group = q_tile + threadIdx.x / wgmma::kGroupThreads * 64 * wgmma::kRowBytes;
@@ -158,12 +168,12 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   };
 
   copy_rows_async<kQueries, Dim, 8>(HeadRows(call.q, shape, sequence, head), first_query, seq, q_tile);
-  copy_keys(0);
+  copy_keys(first_tile);
   RunningSum running;
   float lse[2];  // base 2
   if constexpr (Casts) {
     wgmma::commit_copies();
-    for (int t = 0; t < key_tiles; ++t) {
+    for (int t = first_tile; t < key_tiles; ++t) {
       arrive();
       copy_keys(t + 1);
       wgmma::commit_copies();
@@ -183,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
       if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
     }
     __syncthreads();
-    copy_keys(0);
+    copy_keys(first_tile);
   }
 
   const AttentionDropout dropout(shape, sequence, head);
@@ -212,17 +222,17 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
 
   // While the matrix units add P V of tile t, the CUDA cores exponentiate tile t + 1, and the copies of the keys of t +
   // 2 and the values of t + 1 are in flight.
-  copy_values(0);
+  copy_values(first_tile);
   wgmma::commit_copies();
   arrive();
-  copy_keys(1);
+  copy_keys(first_tile + 1);
   wgmma::commit_copies();
   wgmma::fence();
-  multiply_keys(0);
+  multiply_keys(first_tile);
   wgmma::wait<0>();
-  exponentiate(0);
+  exponentiate(first_tile);
   pack_p();
-  for (int t = 0; t + 1 < key_tiles; ++t) {
+  for (int t = first_tile; t + 1 < key_tiles; ++t) {
     arrive();
     copy_keys(t + 2);
     copy_values(t + 1);
@@ -252,10 +262,16 @@ __global__ void __launch_bounds__(kThreads, 1) attention_tensor_forward_kernel(T
   if constexpr (!Casts) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float natural = running.lse(half, factor), total = quad_sum(running.sum[half]);
+      float natural = running.lse(half, factor);
+      const float total = quad_sum(running.sum[half]);
+      float inverse = total == 0.0f ? 0.0f : 1.0f / total;
+      if (call.sinks.data != nullptr) {
+        const MergedLogSums merged = merge_log_sums(natural, load_element(call.sinks, 0, head));
+        natural = merged.log_sum;
+        inverse *= merged.share_of_a;
+      }
       const int query = place.row + 8 * half;
       if (threadIdx.x % 4 == 0 && query < seq) lse_row[query] = natural;
-      const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
 #pragma unroll
       for (int block = 0; block < Dim / 8; ++block)
 #pragma unroll

@@ -60,7 +60,7 @@ enum Name : std::int64_t {
 enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
 /// Everything that a plan depends on.
-using Key = std::array<std::int64_t, 16>;
+using Key = std::array<std::int64_t, 17>;
 
 struct Plan {
   Key key;
@@ -137,29 +137,39 @@ inline bool aligned(const MatrixView& view) {
 }
 
 inline bool eligible(const AttentionShape& shape, const MatrixView& lse) {
-  return shape.dropout == 0.0f && shape.seq > 0 && shape.batch > 0 && shape.head_dim % 16 == 0 &&
+  return shape.dropout == 0.0f && shape.window < std::max<std::int64_t>(shape.seq, 1) && shape.seq > 0 &&
+         shape.batch > 0 && shape.head_dim % 16 == 0 && shape.columns_of_value() % 16 == 0 &&
          lse.row_stride == shape.seq;
 }
 
-/// A tensor [batch, heads, seq, head_dim] with the strides that it has in a matrix of tokens.
-inline Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype,
+/// The heads of a tensor, and the columns of each.
+struct Heads {
+  std::int64_t count, dim;
+};
+inline Heads heads_of_q(const AttentionShape& shape) { return {shape.heads, shape.head_dim}; }
+inline Heads heads_of_k(const AttentionShape& shape) { return {shape.kv_heads, shape.head_dim}; }
+inline Heads heads_of_v(const AttentionShape& shape) { return {shape.kv_heads, shape.columns_of_value()}; }
+inline Heads heads_of_o(const AttentionShape& shape) { return {shape.heads, shape.columns_of_value()}; }
+
+/// A tensor [batch, heads, seq, columns of a head] with the strides that it has in a matrix of tokens.
+inline Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, Heads heads, DType dtype,
                      std::int64_t row_stride) {
   return graph.tensor(Tensor_attributes()
                           .set_uid(name)
                           .set_data_type(data_type(dtype))
-                          .set_dim({shape.batch, heads, shape.seq, shape.head_dim})
-                          .set_stride({row_stride, shape.head_dim, shape.batch * row_stride, 1}));
+                          .set_dim({shape.batch, heads.count, shape.seq, heads.dim})
+                          .set_stride({row_stride, heads.dim, shape.batch * row_stride, 1}));
 }
-inline Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, std::int64_t heads, const MatrixView& view) {
+inline Tensor matrix(Graph& graph, Name name, const AttentionShape& shape, Heads heads, const MatrixView& view) {
   return matrix(graph, name, shape, heads, view.dtype, view.row_stride);
 }
-inline void place(const Tensor& tensor, Name name, const AttentionShape& shape, std::int64_t heads, DType dtype,
+inline void place(const Tensor& tensor, Name name, const AttentionShape& shape, Heads heads, DType dtype,
                   std::int64_t row_stride) {
   tensor->set_uid(name)
       .set_output(true)
       .set_data_type(data_type(dtype))
-      .set_dim({shape.batch, heads, shape.seq, shape.head_dim})
-      .set_stride({row_stride, shape.head_dim, shape.batch * row_stride, 1});
+      .set_dim({shape.batch, heads.count, shape.seq, heads.dim})
+      .set_stride({row_stride, heads.dim, shape.batch * row_stride, 1});
 }
 inline void place_stats(const Tensor& stats, const AttentionShape& shape) {
   stats->set_uid(kStats)
@@ -199,10 +209,19 @@ inline Key key_of(Direction direction, const AttentionShape& shape, DType dtype,
           shape.heads,
           shape.kv_heads,
           shape.head_dim,
-          shape.causal,
+          shape.columns_of_value(),
+          shape.causal ? 1 + shape.window : 0,
           static_cast<std::int64_t>(float_bits(shape.softmax_scale))};
-  std::copy(strides.begin(), strides.end(), key.begin() + 9);
+  std::copy(strides.begin(), strides.end(), key.begin() + 10);
   return key;
+}
+
+/// Attributes in 16 bits, of forward or backward, with the mask and the scale.
+template <class Attributes>
+Attributes with_rule(Attributes attributes, const AttentionShape& shape) {
+  attributes.set_causal_mask(shape.causal).set_attn_scale(shape.softmax_scale);
+  if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));  // as AttentionShape
+  return attributes;
 }
 
 using Pointers = std::unordered_map<std::int64_t, void*>;

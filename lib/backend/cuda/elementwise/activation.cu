@@ -3,7 +3,6 @@
 #include "backend/cuda/elementwise/device/activation_ops.cuh"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/quantize/device/measured_rows.cuh"
-#include "core/check.h"
 
 namespace fp8lab::cuda {
 namespace {
@@ -33,39 +32,38 @@ void activate(const std::array<MatrixView, Inputs>& inputs, const MatrixView& ou
 }
 
 template <class Function>
-void gate_forward(const ActivationForwardArgs& args, ExecContext& context) {
+void gate_forward(const ActivationForwardArgs& args, const Function& function, ExecContext& context) {
   const std::int64_t cols = args.y.cols;
-  activate<2, 1>({args.x.columns(0, cols), args.x.columns(cols, cols)}, args.y, args.amax, Gated<Function>{}, context);
+  activate<2, 1>({args.x.columns(0, cols), args.x.columns(cols, cols)}, args.y, args.amax, Gated<Function>{function},
+                 context);
 }
 template <class Function>
-void gate_backward(const ActivationBackwardArgs& args, ExecContext& context) {
+void gate_backward(const ActivationBackwardArgs& args, const Function& function, ExecContext& context) {
   const std::int64_t cols = args.grad_y.cols;
   activate<3, 2>({args.x.columns(0, cols), args.x.columns(cols, cols), args.grad_y}, args.grad_x, args.amax,
-                 GatedBackward<Function>{}, context);
-}
-
-void check_no_limit(float limit) {
-  if (limit > 0.0f) fail("activation: on cuda SwiGLU has no limits");
+                 GatedBackward<Function>{function}, context);
 }
 
 }  // namespace
 
 void activation_forward(const ActivationForwardArgs& args, ExecContext& context) {
-  check_no_limit(args.limit);
   switch (args.kind) {
     case ActivationKind::kGelu: return activate<1, 1>({args.x}, args.y, args.amax, Gelu{}, context);
-    case ActivationKind::kSwiglu: return gate_forward<Swiglu>(args, context);
-    case ActivationKind::kGeglu: return gate_forward<Geglu>(args, context);
+    case ActivationKind::kSwiglu:
+      return args.limit > 0.0f ? gate_forward(args, ClampedSwiglu{args.limit}, context)
+                               : gate_forward(args, Swiglu{}, context);
+    case ActivationKind::kGeglu: return gate_forward(args, Geglu{}, context);
   }
 }
 
 void activation_backward(const ActivationBackwardArgs& args, ExecContext& context) {
-  check_no_limit(args.limit);
   switch (args.kind) {
     case ActivationKind::kGelu:
       return activate<2, 1>({args.x, args.grad_y}, args.grad_x, args.amax, GeluGradient{}, context);
-    case ActivationKind::kSwiglu: return gate_backward<Swiglu>(args, context);
-    case ActivationKind::kGeglu: return gate_backward<Geglu>(args, context);
+    case ActivationKind::kSwiglu:
+      return args.limit > 0.0f ? gate_backward(args, ClampedSwiglu{args.limit}, context)
+                               : gate_backward(args, Swiglu{}, context);
+    case ActivationKind::kGeglu: return gate_backward(args, Geglu{}, context);
   }
 }
 

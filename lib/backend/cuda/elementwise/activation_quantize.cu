@@ -26,20 +26,21 @@ bool quantize_rows(const std::array<MatrixView, Inputs>& inputs, const Op& op, c
 }
 
 template <class Function>
-bool quantize_gated(const MatrixView& x, const QuantizeArgs& args, CudaContext& context) {
+bool quantize_gated(const MatrixView& x, const Function& function, const QuantizeArgs& args, CudaContext& context) {
   const std::int64_t cols = args.in.cols;
-  return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Gated<Function>{}, args, context);
+  return quantize_rows<2>({x.columns(0, cols), x.columns(cols, cols)}, Gated<Function>{function}, args, context);
 }
 
 }  // namespace
 
 bool activation_quantize_rows(const ActivationQuantizeArgs& args, CudaContext& context) {
-  if (args.activation.limit > 0.0f) return false;  // activation_forward() refuses it
   const MatrixView& x = args.activation.x;
   switch (args.activation.kind) {
     case ActivationKind::kGelu: return quantize_rows<1>({x}, Gelu{}, args.cast, context);
-    case ActivationKind::kSwiglu: return quantize_gated<Swiglu>(x, args.cast, context);
-    case ActivationKind::kGeglu: return quantize_gated<Geglu>(x, args.cast, context);
+    case ActivationKind::kSwiglu:
+      return args.activation.limit > 0.0f ? quantize_gated(x, ClampedSwiglu{args.activation.limit}, args.cast, context)
+                                          : quantize_gated(x, Swiglu{}, args.cast, context);
+    case ActivationKind::kGeglu: return quantize_gated(x, Geglu{}, args.cast, context);
   }
   return false;
 }

@@ -78,6 +78,15 @@ struct Softmax {
         if (row >= seq || (call.shape.causal && row > query)) p[i] = 0.0f;
       }
     }
+    // The warp group's first key has left the window of the tile's last query.
+    const int window = static_cast<int>(call.shape.window);
+    if (window != 0 && group_key + window <= first_query + kQueries - 1) {
+#pragma unroll
+      for (int i = 0; i < kElements; ++i) {
+        const int row = key + (i % 4 / 2) * 8, query = first_query + column + 8 * (i / 4) + i % 2;
+        if (row + window <= query) p[i] = 0.0f;
+      }
+    }
     if constexpr (Drops) {
       const AttentionDropout dropout(call.shape, job.sequence, job.kv_head * job.members + member);
       kept = 0;

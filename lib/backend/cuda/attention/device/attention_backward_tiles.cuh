@@ -121,7 +121,7 @@ struct RingSlot {
 
 /// A job: a tile of keys and all queries that see it.
 struct Job {
-  int tile, kv_head, sequence, members, first_query_tile, query_tiles;
+  int tile, kv_head, sequence, members, first_query_tile, end_query_tile, query_tiles;
 
   /// Numbers are assigned so that a job waits only for jobs of lower numbers.
   __device__ Job(const BackwardLaunch& launch, int number) {
@@ -133,6 +133,10 @@ struct Job {
     members = static_cast<int>(shape.heads) / kv_heads;
     query_tiles = launch.query_tiles;
     first_query_tile = shape.causal ? tile * (kKeys / kQueries) : 0;
+    end_query_tile = query_tiles;
+    if (shape.window != 0)
+      end_query_tile = static_cast<int>(min(static_cast<std::int64_t>(query_tiles),
+                                            (first_key() + kKeys - 1 + shape.window + kQueries - 1) / kQueries));
   }
   __device__ int first_key() const { return tile * kKeys; }
   /// Index of a head of a sequence in `rows`, `grad_q_sums` and `arrivals`.
@@ -171,7 +175,7 @@ __device__ inline void load_tiles(const BackwardLaunch& launch, const Places<Dim
       const int head = job.kv_head * job.members + member;
       const float* const rows =
           launch.call.rows + job.line(launch.call.shape, member) * job.query_tiles * (2 * kQueries);
-      for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
+      for (int m = job.first_query_tile; m < job.end_query_tile; ++m) {
         const std::uint32_t q_here = Barriers::at(barriers.q_here[q_slot.stage]);
         bulk::wait(Barriers::at(barriers.q_free[q_slot.stage]), q_slot.parity ^ 1);
         bulk::arrive_with(q_here, Places<Dim>::kQueryBytes + kRowsBytes);
@@ -219,7 +223,7 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
       float* sums = launch.call.grad_q_sums + first * (kHalfBytes / sizeof(float));
       unsigned* arrived = launch.call.arrivals + first;
       unsigned seen = 0;  // the current tile's count as it was some time ago
-      for (int m = job.first_query_tile; m < job.query_tiles; ++m) {
+      for (int m = job.first_query_tile; m < job.end_query_tile; ++m) {
         const auto before = static_cast<unsigned>((causal ? m / (kKeys / kQueries) : launch.key_tiles - 1) - job.tile);
         bulk::wait(here, parity);
         parity ^= 1;
@@ -231,7 +235,7 @@ __device__ inline void add_grad_q(const BackwardLaunch& launch, int half, const 
           bulk::add(sums, places.sums(half), kHalfBytes);
         }
         bulk::commit();
-        if (m + 1 < job.query_tiles) seen = bulk::see_count(arrived + kGroups);
+        if (m + 1 < job.end_query_tile) seen = bulk::see_count(arrived + kGroups);
         bulk::wait_until_read();
         bulk::arrive(free);
         bulk::wait_until_written();
