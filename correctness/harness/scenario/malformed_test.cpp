@@ -364,12 +364,7 @@ std::vector<Malformed> malformed() {
              "ranks: 4\ncontext_parallel: 2\nexpert_parallel: 2\n"),
        8,
        {"`expert_parallel`", "`context_parallel`"}},
-      {"eight_bits_of_experts_between_ranks",
-       plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, experts: 4, top_k: 2}",
-             "ranks: 2\nexpert_parallel: 2\ntraining:\n  recipe: delayed\n  optimizer: adam\n"
-             "  master_weights: f32\n  quantized_weights: true\n"),
-       12,
-       {"`training.quantized_weights`", "`expert_parallel`"}},
+      {"`training.quantized_weights`", "`expert_parallel`"}},
       {"latents_of_keys_only",
        plain("{layer: transformer_layer, form: llama, hidden: 64, heads: 2, seq: 32, kv_rank: 32, rope_dim: 16}"),
        4,
