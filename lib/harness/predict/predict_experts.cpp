@@ -110,8 +110,8 @@ Bytes grouping_of(const CellNumbers& cell, const Travel& travel) {
 struct SharedExperts {
   explicit SharedExperts(const CellNumbers& cell)
       : n(cell.plain(cell.shape.hidden)),
-        fc1(cell, cell.shape.hidden, cell.shape.form.activation_inputs * width(cell)),
-        fc2(cell, width(cell), cell.shape.hidden) {}
+        fc1(cell.of_mlp_product(2), cell.shape.hidden, cell.shape.form.activation_inputs * width(cell)),
+        fc2(cell.of_mlp_product(3), width(cell), cell.shape.hidden) {}
 
   static std::int64_t width(const CellNumbers& cell) { return cell.shape.shared_experts * cell.shape.ffn; }
   Bytes saved() const {
@@ -119,7 +119,8 @@ struct SharedExperts {
   }
   /// The output is added to the output of chosen experts.
   Schedule forward(Run run) const {
-    return fc1.begin(run) + fc1.forward(run) + fc2.begin(run) + fc2.forward_making(run) + release(n);
+    return fc1.begin(run) + fc1.forward(run) + fc2.begin(run) + fc2.forward_making(run) +
+           release(run == Run::kSaving ? n : n - fc2.kept_y());
   }
   /// Leaves a gradient of `n`.
   Schedule backward() const {
@@ -145,8 +146,8 @@ struct Experts {
         slopes(cell.shape.sigmoid_router ? weights : 0),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
         grouping(chosen + grouping_of(cell, travel)),
-        fc1(of_choices(cell), cell.shape.hidden, cell.shape.activated),
-        fc2(of_choices(cell), cell.shape.ffn, cell.shape.hidden),
+        fc1(of_choices(cell.of_mlp_product(0)), cell.shape.hidden, cell.shape.activated),
+        fc2(of_choices(cell.of_mlp_product(1)), cell.shape.ffn, cell.shape.hidden),
         outputs(travel.of_choices(fc2.plain_y)),
         received(travel.there(of_choices(cell).cast_rowwise(cell.shape.hidden).both) +
                  of_choices(cell).cast_columnwise(cell.shape.hidden).schedule()) {
@@ -161,6 +162,13 @@ struct Experts {
   Bytes saved_copies() const {
     return fc1.saved_copy + fc2.saved_copy + (shared ? shared->fc1.saved_copy + shared->fc2.saved_copy : 0);
   }
+  /// What a recomputed layer keeps of its first forward, and the part of it that saved() counts too.
+  Bytes kept() const {
+    return fc1.kept_y() + fc2.kept_y() + (shared ? shared->fc1.kept_y() + shared->fc2.kept_y() : 0);
+  }
+  Bytes kept_of_saved() const {
+    return fc1.kept_y() + (travel.travels ? 0 : fc2.kept_y()) + (shared ? shared->fc1.kept_y() : 0);
+  }
   /// The operand of the first product, from tokens.
   Schedule operand() const {
     if (travel.eight_bits) return travel.sent_tokens() + received;
@@ -171,7 +179,7 @@ struct Experts {
     const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights + slopes) +
                             release(logits) + allocate(grouping);
     return fc1.begin(run) + routed + operand() + fc1.multiply(run) + fc2.begin(run) + fc2.forward_making(run) +
-           travel.back(fc2.plain_y) + allocate(n) + (shared ? shared->forward(run) : Schedule{});
+           travel.back(run == Run::kSaving ? fc2.plain_y : fc2.plain_y - fc2.kept_y()) + allocate(n) + (shared ? shared->forward(run) : Schedule{});
   }
   Schedule backward(bool consuming) const {
     const Schedule there = travel.eight_bits ? travel.sent_gradients() + received : travel.there(fc2.plain_y);
@@ -210,6 +218,7 @@ Node expert_mlp(const CellNumbers& cell) {
   const Experts experts(cell);
   Node node;
   node.out = experts.n;
+  node.kept = experts.kept();
   node.keeps_input = true;
   node.forward_to_experts = node.backward_to_experts = experts.travel.exchanges();
   if (experts.travel.travels) node.forward_counts = {.calls = 1, .bytes = experts.travel.counts};
@@ -225,7 +234,7 @@ Node expert_mlp(const CellNumbers& cell) {
   node.forward = experts.forward(Run::kSaving);
   node.backward = experts.backward(true);
   node.backward_beside_residual = experts.backward(false);
-  set_recorded(node, cell.decisions.module_shells, experts.saved_copies(), node.saved,
+  set_recorded(node, cell.decisions.module_shells, experts.saved_copies(), node.saved - experts.kept_of_saved(),
                [&](Run run) { return experts.forward(run); });
   return node;
 }

@@ -145,8 +145,8 @@ Node grouped_linear(const CellNumbers& cell) {
 struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
-        fc1(cell.of_product(2), cell.shape.hidden, cell.shape.activated, keeps_copies),
-        fc2(cell.of_product(3), cell.shape.ffn, cell.shape.hidden, keeps_copies),
+        fc1(cell.of_mlp_product(0), cell.shape.hidden, cell.shape.activated, keeps_copies),
+        fc2(cell.of_mlp_product(1), cell.shape.ffn, cell.shape.hidden, keeps_copies),
         early(cell.in_torch ? fc2.saved_x() : 0),
         silu(keeps_copies ? 0 : saved_by_silu(cell)) {}
 
@@ -354,7 +354,7 @@ std::vector<Node> attention(const CellNumbers& cell) {
   if (cell.shape.form.rotary && !has_latents) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
   nodes.push_back(
-      linear(cell.of_product(1), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
+      linear(cell.of_product(cell.products_before_attention()), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 

@@ -259,6 +259,8 @@ CellNumbers CellNumbers::of_product(int index) const {
   return product;
 }
 
+CellNumbers CellNumbers::of_mlp_product(int index) const { return of_product(products_before_attention() + 1 + index); }
+
 CellNumbers CellNumbers::in_later_steps() const {
   CellNumbers later = *this;
   later.phase.resizes = false;

@@ -286,6 +286,9 @@ struct CellNumbers {
   bool keeps_attention() const { return !phase.evaluates && is_selective(shape.recompute); }
   /// The numbers of product `index` of the layer.
   CellNumbers of_product(int index) const;
+  /// The numbers of product `index` of the MLP, which follows the product after attention.
+  CellNumbers of_mlp_product(int index) const;
+  int products_before_attention() const { return shape.kv_rank > 0 ? 4 : 1; }
   Cast cast_activation(std::int64_t cols) const { return cast(casts.recipe.activation_scales, shape.tokens, cols); }
   Cast cast_weight(std::int64_t out, std::int64_t in) const { return cast(casts.recipe.weight_scales, out, in); }
   /// The bytes of an FP8 weight; only for a recipe that casts.

@@ -78,11 +78,6 @@ Broken broken_latents_rule(const CellConfig& cell) {
     return refused("context_parallel", "ranks that split sequences exchange keys and values of one width");
   if (cell.training.fp8_attention)
     return refused("training.fp8_attention", "FP8 attention casts keys and values of one width");
-  if (is_selective(cell.training.checkpoint))
-    return BrokenRule{"training.checkpoint",
-                      fmt::format("{} keeps the result of one product before attention; write `full`, or remove "
-                                  "`kv_rank`",
-                                  cell.training.checkpoint.text())};
   return std::nullopt;
 }
 
@@ -215,11 +210,6 @@ Broken broken_selective_rule(const CellConfig& cell) {
                       fmt::format("{} is for transformer_layer: what the last product of {} returns leaves the layer, "
                                   "and the next layer keeps it; write `full`",
                                   t.checkpoint.text(), cell.model.layer)};
-  if (cell.model.top_k > 0)
-    return BrokenRule{"training.checkpoint",
-                      fmt::format("{} keeps the results of products that read all tokens, and none "
-                                  "of experts; write `full`, or remove `top_k`",
-                                  t.checkpoint.text())};
   if (t.fp8_attention)
     return BrokenRule{
         "training.fp8_attention",
