@@ -77,17 +77,24 @@ TEST(ExpertParallel, ExpertsGetTheGradientsOfOneRankWithAllTokens) {
     const char* recipe;
     std::int64_t experts, top_k, tokens;
     int ranks;
+    bool eight_bit_weights = false;
   };
   for (const Case& c : {Case{"bf16", 4, 2, 32, 2}, Case{"bf16", 4, 1, 32, 4}, Case{"bf16", 32, 3, 8, 4},
-                        Case{"bf16", 4, 3, 16, 4}, Case{"mxfp8", 8, 2, 32, 4}, Case{"block", 4, 2, 128, 2}}) {
+                        Case{"bf16", 4, 3, 16, 4}, Case{"mxfp8", 8, 2, 32, 4}, Case{"block", 4, 2, 128, 2},
+                        Case{"mxfp8", 8, 2, 32, 4, true}, Case{"block", 4, 2, 128, 2, true}}) {
     const std::string text =
         std::string(c.recipe) + ", " + std::to_string(c.experts) + " experts on " + std::to_string(c.ranks) + " ranks";
-    ModelRun alone(mixture(c.recipe, c.experts, c.top_k, c.tokens * c.ranks));
+    const auto config = [&](std::int64_t tokens) {
+      RunConfig run = mixture(c.recipe, c.experts, c.top_k, tokens);
+      run.eight_bit_weights = c.eight_bit_weights;
+      return run;
+    };
+    ModelRun alone(config(c.tokens * c.ranks));
     const float expected_loss = alone.step();
     const Gradients expected = gradients_of(alone);
     float loss = 0.0f;
-    const Gradients seen = of_ranks(mixture(c.recipe, c.experts, c.top_k, c.tokens),
-                                    {.replicas = 1, .shards = c.ranks, .expert_parallel = c.ranks}, loss);
+    const Gradients seen =
+        of_ranks(config(c.tokens), {.replicas = 1, .shards = c.ranks, .expert_parallel = c.ranks}, loss);
     EXPECT_NEAR(loss, expected_loss, std::abs(expected_loss) * 0x1p-20) << text;
     for (const auto& [name, values] : expected) {
       const std::vector<float>& own = seen.at(name);
