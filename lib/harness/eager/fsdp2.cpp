@@ -16,6 +16,7 @@ Group::Group(const Numbers& numbers, Heap& heap, Communication& shared, std::vec
     : numbers_(numbers), heap_(heap), shared_(shared), parameters_(std::move(parameters)), reshards_(reshards) {}
 
 Bytes Group::shard_of(const Parameter& parameter) const {
+  if (parameter.divides_experts) return parameter.elements() / numbers_.shards;
   return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
 }
 
@@ -66,12 +67,15 @@ void Group::copy_out(bool in_forward) {
   is_unsharded_ = true;
   if (in_forward) heap_.free(shared_.gathered);
   const bool casts = numbers_.shards == 1 && numbers_.stored != numbers_.element;
+  std::vector<Block> parts;  // of parameters that are divided in another dimension than the first
   for (Parameter* parameter : parameters_) {
     const Bytes bytes = numbers_.shards * gathered_bytes(*parameter);
     Block cast = casts ? heap_.allocate(bytes, Owner::kGathers) : 0;
     parameter->value = heap_.allocate(bytes, Owner::kUnsharded);
+    if (parameter->divides_experts) parts.push_back(heap_.allocate(bytes, Owner::kGathers));
     heap_.free(cast);
   }
+  for (Block& part : parts) heap_.free(part);
   if (in_forward)
     shared_.gathered = std::exchange(gathering_, 0);
   else
@@ -127,21 +131,26 @@ void Group::end_parts(Parameter& parameter, bool reduces) {
 
 void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>& sum) {
   heap_.free(shared_.reduced);
-  Bytes elements = 0, narrow = 0;
-  for (const Parameter* parameter : parameters) {
-    elements += shard_of(*parameter);
-    if (!parameter->is_gradient_wide) narrow += shard_of(*parameter);
+  Block divided = 0;
+  for (Parameter* parameter : parameters) {
+    if (!parameter->divides_experts) continue;
+    heap_.free(divided);
+    divided = std::exchange(parameter->gradient,
+                            heap_.allocate(parameter->elements() * numbers_.element, Owner::kReductions));
   }
-  shared_.reduced = heap_.allocate(numbers_.shards * elements * numbers_.reduced, Owner::kReductions);
-  // A host copies gradients to the type of the reduction before it packs them; CUDA's kernel does both at once.
-  const bool converts = numbers_.on_host() && numbers_.reduced != numbers_.element;
-  Block converted = converts ? heap_.allocate(numbers_.shards * narrow * numbers_.reduced, Owner::kReductions) : 0;
-  heap_.free(converted);
+  heap_.free(divided);
+  Bytes elements = 0;
+  for (const Parameter* parameter : parameters) elements += shard_of(*parameter);
+  const Bytes packed = numbers_.shards * elements * numbers_.reduced;
+  shared_.reduced = heap_.allocate(packed, Owner::kReductions);
   for (Parameter* parameter : parameters) {
     heap_.free(parameter->gradient);
     parameter->is_gradient_wide = false;
   }
   Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients, Stream::kReductions);
+  // gloo reduces a copy of its input.
+  Block copy = numbers_.on_host() && numbers_.shards > 1 ? heap_.allocate(packed, Owner::kReductions) : 0;
+  heap_.free(copy);
   const auto drop = [&](Block block) {
     if (numbers_.replicas > 1)
       shared_.all_reduced.push_back(block);

@@ -27,6 +27,10 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     proj_ = product(n.query, n.hidden);
   }
   norm2_ = norm();
+  if (n.routes && index >= n.dense_layers) {
+    mixture_.emplace(n, heap, parameters);
+    return;
+  }
   if (n.in_titan() && n.gated) {
     gate_ = product(n.hidden, n.ffn);
     up_ = product(n.hidden, n.ffn);
@@ -81,7 +85,7 @@ Block Layer::forward(Block input, bool keeps_input) {
   keeps_input_ = keeps_input;
   const bool keeps = !recomputed_;
   run_forward(keeps);
-  Block last = multiply(fc2_);
+  Block last = mixture_ ? mixture_->finish(keeps) : multiply(fc2_);
   // A variable of a function lives until the function returns.
   done(activated_, keeps);
   done(silu_, keeps);
@@ -94,6 +98,8 @@ Block Layer::forward(Block input, bool keeps_input) {
   const Block output = allocate(n.rows(n.hidden));
   drop(last);
   done(middle_, keeps && saves_stream());
+  // Whoever calls the layer holds its input until it returns.
+  if (!saves_stream() && keeps && !keeps_input_) heap_.free(input_);
   return output;
 }
 
@@ -108,9 +114,12 @@ void Layer::run_forward(bool keeps) {
     Block attended = attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
     drop(attended);
-    if (!saves_stream() && !recomputed_ && !keeps_input_) heap_.free(input_);
   }
   normed2_ = normalize(saved2_, keeps);
+  if (mixture_) {
+    mixture_->run(keeps);
+    return;
+  }
   if (n.gated && n.in_titan()) {
     gate_output_ = multiply(gate_);
     silu_ = allocate(n.rows(n.ffn));
@@ -282,6 +291,7 @@ Block Layer::backward(Block gradient) {
   if (recomputed_) {
     recomputes_ = true;
     run_forward(true);  // stops at the last tensor that backward needs
+    if (mixture_) mixture_->stop();
     if (n.float8) {     // which an autograd function saves after it has computed
       Block last = product_of(fc2_);
       heap_.free(last);
@@ -292,9 +302,40 @@ Block Layer::backward(Block gradient) {
   Block kept = n.attends ? gradient : 0;
   Block of_product = n.attends ? 0 : gradient;
   // CUDA's products copy a number that is expanded to a matrix.
-  Block expanded = gradient == 0 && n.operators == Operators::kCuda ? temporary(n.rows(n.hidden)) : 0;
-  Block of_activated = multiply_backward(fc2_, activated_, of_product);
-  heap_.free(expanded);
+  const bool copies = gradient == 0 && n.operators == Operators::kCuda;
+  Block of_normed = 0;
+  if (mixture_) {
+    of_normed = mixture_->backward(normed2_, of_product, {.copies_gradient = copies, .is_recomputed = recomputed_});
+  } else {
+    Block expanded = copies ? temporary(n.rows(n.hidden)) : 0;
+    Block of_activated = multiply_backward(fc2_, activated_, of_product);
+    heap_.free(expanded);
+    of_normed = activation_backward(of_activated);
+  }
+  Block more = normalize_backward(saved2_, n.attends ? middle_ : input_, of_normed, norm2_);
+  if (!n.attends) {
+    if (!keeps_input_) heap_.free(input_);
+    return more;
+  }
+  if (kept == 0)
+    kept = temporary(n.rows(n.hidden));  // the sum of one number expanded and a tensor
+  else
+    accumulate(kept, more);
+  heap_.free(more);
+  Block of_stream = kept;
+  // The product's gradient is the residual's tensor, which outlives it.
+  Block none = 0;
+  Block of_normed1 = attention_backward(none);
+  more = normalize_backward(saved1_, input_, of_normed1, norm1_);
+  // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
+  for (Block& left : kept_) heap_.free(left);
+  if (!keeps_input_) heap_.free(input_);
+  accumulate(of_stream, more);
+  return of_stream;
+}
+
+Block Layer::activation_backward(Block& of_activated) {
+  const Numbers& n = numbers_;
   Block of_fc1 = 0, of_normed = 0;
   if (n.gated) {
     Block of_silu = temporary(n.rows(n.ffn)), of_up = temporary(n.rows(n.ffn));
@@ -323,26 +364,7 @@ Block Layer::backward(Block gradient) {
     heap_.free(activation_input_);
     of_normed = multiply_backward(fc1_, normed2_, of_fc1);
   }
-  Block more = normalize_backward(saved2_, n.attends ? middle_ : input_, of_normed, norm2_);
-  if (!n.attends) {
-    if (!keeps_input_) heap_.free(input_);
-    return more;
-  }
-  if (kept == 0)
-    kept = temporary(n.rows(n.hidden));  // the sum of one number expanded and a tensor
-  else
-    accumulate(kept, more);
-  heap_.free(more);
-  Block of_stream = kept;
-  // The product's gradient is the residual's tensor, which outlives it.
-  Block none = 0;
-  Block of_normed1 = attention_backward(none);
-  more = normalize_backward(saved1_, input_, of_normed1, norm1_);
-  // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
-  for (Block& left : kept_) heap_.free(left);
-  if (!keeps_input_) heap_.free(input_);
-  accumulate(of_stream, more);
-  return of_stream;
+  return of_normed;
 }
 
 }  // namespace fp8lab::eager

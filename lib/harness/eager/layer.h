@@ -1,25 +1,14 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
-#include "harness/eager/numbers.h"
+#include "harness/eager/mixture.h"
 
 // A transformer layer, or only its MLP, in eager PyTorch, tensor by tensor: what forward allocates and saves, and when
 // backward frees it. Operations have the order of autograd: the node that was made last runs first, and frees what it
 // saved, and the gradient that it was given, when it has ended.
 namespace fp8lab::eager {
-
-struct Parameter {
-  Bytes rows = 0, columns = 0;
-  Block value = 0;     ///< what layers compute with; without FSDP2 the parameter itself
-  Block gradient = 0;  ///< all rows, from its product until it is reduced, or until the step ends
-
-  Block added = 0;                ///< what an operation adds to a gradient that is there, until the operation ends
-  bool is_float8 = false;         ///< FSDP2 gathers it in eight bits
-  bool is_gradient_wide = false;  ///< its gradient has the type of the reduction already
-
-  Bytes elements() const { return rows * columns; }
-};
 
 /// torchao casts a tensor to eight bits by operations of their own: an FP32 copy, scaled, clamped.
 Block cast_to_float8(Heap& heap, Bytes elements, bool is_f32, Stream stream = Stream::kCompute);
@@ -45,9 +34,6 @@ struct SavedNorm {
 /// Backward of a host's RMSNorm, which is composed of FP32 operations: from the gradient of its output, which it frees
 /// with what the norm saved, to the gradient of its input.
 Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient, Normed of);
-
-/// Makes the gradient, or `added`, which whoever calls frees when the operation has ended.
-void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter);
 
 class Layer {
  public:
@@ -83,6 +69,8 @@ class Layer {
   /// What CUDA's RMSNorm copies because it is not contiguous: Q and K among the columns of one product.
   Block contiguous(Normed of);
   Block normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of);
+  /// From the gradient of the activation's output, which it frees, to the gradient of the MLP's input.
+  Block activation_backward(Block& of_activated);
   Block attention(bool keeps);
   Block attention_backward(Block& gradient);
   Block rotated(Bytes columns);
@@ -132,6 +120,7 @@ class Layer {
   Block normed1_ = 0, packed_ = 0, value_ = 0, cosines_ = 0, sines_ = 0, query_ = 0, key_ = 0, attended_ = 0;
   Block raw_query_ = 0, raw_key_ = 0;  ///< before their norms, if products of their own made them
   Block sums_ = 0, seed_ = 0, offset_ = 0;
+  std::optional<Mixture> mixture_;  ///< in the place of the MLP
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;
 };
 

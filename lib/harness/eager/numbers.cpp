@@ -36,6 +36,12 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   query = heads * head_dim;
   kv = (model.kv_heads > 0 ? model.kv_heads : heads) * head_dim;
   ffn = model.ffn > 0 ? model.ffn : 4 * hidden;
+  routes = routes_tokens(model);
+  experts = model.experts;
+  top_k = model.top_k;
+  expert_ffn = mlp_width(model);
+  shared_ffn = model.shared_experts * expert_ffn;
+  dense_layers = model.dense_layers;
   vocabulary = model.vocabulary;
   element = training.param_dtype == ParamDType::kF32 ? 4 : 2;
   // torchtitan's MixedPrecisionPolicy: the FP32 parameters are the master weights, layers gather them in BF16.

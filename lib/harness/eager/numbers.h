@@ -41,10 +41,14 @@ struct Numbers {
   Operators operators;
   bool attends;  ///< false for layernorm_mlp
   bool gated, scales_embeddings, bias, qkv_bias, qk_norm, tied, learned_positions, reshards, sharded;
+  bool routes;          ///< the MLP of layers is a mixture of experts
   bool replicated;      ///< DistributedDataParallel
   bool float8;          ///< torchao's Float8Linear computes the products of layers
   bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
+  Bytes experts, top_k, expert_ffn;
+  Bytes shared_ffn;    ///< width of the experts that all tokens have
+  Bytes dense_layers;  ///< layers at the start that have an MLP
   Bytes element;  ///< bytes of activations, and of parameters in the layers
   Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
   Bytes reduced;  ///< bytes of gradients while ranks add them up

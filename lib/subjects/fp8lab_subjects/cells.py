@@ -98,6 +98,26 @@ class Cell:
         return self["model.ffn"] or 4 * self["model.hidden"]
 
     @property
+    def routes(self):
+        """True if the MLP is a mixture of experts."""
+        return self.get("model.top_k", 0) > 0
+
+    @property
+    def expert_ffn(self):
+        """Inner width of an expert in a mixture."""
+        return self.get("model.expert_ffn", 0) or self.ffn
+
+    @property
+    def shared_ffn(self):
+        """Inner width of the experts that every token has, which are one MLP; 0: there are none."""
+        return self.get("model.shared_experts", 0) * self.expert_ffn
+
+    def of_layer(self, index):
+        """The cell as the layer `index` has it: the first `dense_layers` have one MLP for all tokens."""
+        is_dense = self.routes and index < self.get("model.dense_layers", 0)
+        return self.changed(model__top_k=0) if is_dense else self
+
+    @property
     def gpt(self):
         """The other forms have RMSNorm, a gated activation, rotary embedding and no biases."""
         return self["model.form"] == "gpt"

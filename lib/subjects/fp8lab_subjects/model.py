@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import philox, recomputation
+from . import experts, philox, recomputation
 
 EPSILON = 1e-5
 
@@ -80,6 +80,38 @@ class LayerNormMlp(nn.Module):
         return self.fc2(y)
 
 
+class ExpertMlp(nn.Module):
+    """A mixture of experts. As the runtime's, one product makes gate and up of an expert."""
+
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.cell, hidden, width = cell, cell["model.hidden"], cell.expert_ffn
+        self.norm = make_norm(cell, device, dtype)
+        self.router = Linear(cell, hidden, cell["model.experts"], device, dtype)
+        self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype)
+        self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype)
+        self.shared_fc1 = self.shared_fc2 = None
+        if cell.shared_ffn:
+            self.shared_fc1 = Linear(cell, hidden, 2 * cell.shared_ffn, device, dtype)
+            self.shared_fc2 = Linear(cell, cell.shared_ffn, hidden, device, dtype)
+
+    def run_experts(self, rows, ends):
+        gate, up = self.fc1(rows, ends).chunk(2, dim=-1)
+        return self.fc2(activated(self.cell, gate) * up, ends)
+
+    def run_shared(self, x):
+        gate, up = self.shared_fc1(x).chunk(2, dim=-1)
+        return self.shared_fc2(activated(self.cell, gate) * up)
+
+    def forward(self, x):
+        shared = None if self.shared_fc1 is None else self.run_shared
+        return experts.mix(self.cell, self.norm(x), self.router, self.run_experts, shared)
+
+
+def make_mlp(cell, device, dtype):
+    return (ExpertMlp if cell.routes else LayerNormMlp)(cell, device, dtype)
+
+
 def rotary_tables(cell, device):
     """Cosines and sines of the angles by which dimensions d and d + head_dim / 2 are rotated, [seq, 1, 1, head_dim / 2]."""
     half = cell.head_dim // 2
@@ -122,7 +154,7 @@ class TransformerLayer(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
         self.attention = MultiheadAttention(cell, device, dtype)
-        self.mlp = LayerNormMlp(cell, device, dtype)
+        self.mlp = make_mlp(cell, device, dtype)
 
     def forward(self, x):
         x = x + self.attention(x)
@@ -132,7 +164,7 @@ class TransformerLayer(nn.Module):
 LAYERS = {
     "linear": lambda cell, *where: Linear(cell, cell["model.hidden"], cell["model.hidden"], *where),
     "layernorm_linear": lambda cell, *where: LayerNormLinear(cell, cell["model.hidden"], *where),
-    "layernorm_mlp": LayerNormMlp,
+    "layernorm_mlp": make_mlp,
     "multihead_attention": MultiheadAttention,
     "transformer_layer": TransformerLayer,
 }
@@ -160,7 +192,8 @@ class Model(nn.Module):
             self.norm = make_norm(cell, device, dtype)
             if cell["model.head"] == "own":
                 self.head = Table(cell, cell.vocabulary, device, dtype)
-        self.layers = nn.ModuleList(make_layer(cell, device, dtype) for _ in range(cell["model.layers"]))
+        layers = range(cell["model.layers"])
+        self.layers = nn.ModuleList(make_layer(cell.of_layer(index), device, dtype) for index in layers)
 
     def embed(self, tokens):
         rows = scaled_embeddings(self.cell, F.embedding(tokens, self.embedding.weight))
@@ -198,7 +231,7 @@ def own_name(name):
 def deviation(cell, name):
     """The standard deviation of a weight's initial values, as the runtime computes it in FP32."""
     value = torch.tensor(cell["model.init_std"], dtype=torch.float32)
-    if cell["model.scaled_residuals"] and name.endswith((".proj.weight", ".fc2.weight")):
+    if cell["model.scaled_residuals"] and name.endswith((".proj.weight", ".fc2.weight", ".shared_fc2.weight")):
         value = value / torch.tensor(math.sqrt(2.0 * cell["model.layers"]), dtype=torch.float32)
     return value.item()
 

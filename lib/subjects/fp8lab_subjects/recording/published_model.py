@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .. import model, recomputation
+from .. import experts, model, recomputation
 
 
 def rotary_table(cell, device):
@@ -47,16 +47,35 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, cell, device, dtype):
+    def __init__(self, cell, device, dtype, width):
         super().__init__()
         self.cell = cell
-        self.gate = model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype)
-        self.up = None if cell.gpt else model.Linear(cell, cell["model.hidden"], cell.ffn, device, dtype)
-        self.down = model.Linear(cell, cell.ffn, cell["model.hidden"], device, dtype)
+        self.gate = model.Linear(cell, cell["model.hidden"], width, device, dtype)
+        self.up = None if cell.gpt else model.Linear(cell, cell["model.hidden"], width, device, dtype)
+        self.down = model.Linear(cell, width, cell["model.hidden"], device, dtype)
 
     def forward(self, x):
         y = model.activated(self.cell, self.gate(x))
         return self.down(y if self.up is None else y * self.up(x))
+
+
+class Mixture(nn.Module):
+    """Experts with products of their own for gate and up."""
+
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.cell, hidden, width = cell, cell["model.hidden"], cell.expert_ffn
+        self.router = model.Linear(cell, hidden, cell["model.experts"], device, dtype)
+        self.gate, self.up = (experts.ExpertWeights(cell, width, hidden, device, dtype) for _ in range(2))
+        self.down = experts.ExpertWeights(cell, hidden, width, device, dtype)
+        self.shared = Mlp(cell, device, dtype, cell.shared_ffn) if cell.shared_ffn else None
+
+    def run_experts(self, rows, ends):
+        y = model.activated(self.cell, self.gate(rows, ends))
+        return self.down(y * self.up(rows, ends), ends)
+
+    def forward(self, x):
+        return experts.mix(self.cell, x.flatten(0, 1), self.router, self.run_experts, self.shared).view_as(x)
 
 
 class Layer(nn.Module):
@@ -65,7 +84,7 @@ class Layer(nn.Module):
         self.attention_norm = model.make_norm(cell, device, dtype)
         self.attention = Attention(cell, device, dtype)
         self.mlp_norm = model.make_norm(cell, device, dtype)
-        self.mlp = Mlp(cell, device, dtype)
+        self.mlp = Mixture(cell, device, dtype) if cell.routes else Mlp(cell, device, dtype, cell.ffn)
 
     def forward(self, x, table):
         x = x + self.attention(self.attention_norm(x), table)
@@ -81,7 +100,7 @@ class Model(nn.Module):
         self.positions = None
         if cell.learned_positions:
             self.positions = nn.Embedding(self.seq, cell["model.hidden"], device=device, dtype=dtype)
-        self.layers = nn.ModuleList(Layer(cell, device, dtype) for _ in range(cell["model.layers"]))
+        self.layers = nn.ModuleList(Layer(cell.of_layer(i), device, dtype) for i in range(cell["model.layers"]))
         self.norm = model.make_norm(cell, device, dtype)
         self.head = nn.Linear(cell["model.hidden"], cell.vocabulary, bias=False, device=device, dtype=dtype)
         if cell["model.head"] == "tied":
@@ -110,6 +129,7 @@ def has_own_groups(cell):
 def shard(cell, built, mesh):
     """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import Shard
 
     from ..sharding import REDUCE_DTYPES
 
@@ -117,8 +137,11 @@ def shard(cell, built, mesh):
     policy = MixedPrecisionPolicy(param_dtype=computes, reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype")))
     options = {"mesh": mesh, "mp_policy": policy}
     reshards = bool(cell["reshard_after_forward"])
+    # As torchtitan's FSDP of experts: with more shards than experts, each shard has a part of every expert.
+    divides_experts = cell.routes and mesh.size(-1) > cell["model.experts"]
     for layer in built.layers:
-        fully_shard(layer, **options, reshard_after_forward=reshards)
+        placement = (lambda one: Shard(1) if one.dim() == 3 else None) if divides_experts else None
+        fully_shard(layer, **options, reshard_after_forward=reshards, shard_placement_fn=placement)
     if has_own_groups(cell):
         fully_shard(built.embedding, **options, reshard_after_forward=reshards)
         fully_shard([built.norm, built.head], **options, reshard_after_forward=False)

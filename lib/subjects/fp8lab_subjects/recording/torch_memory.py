@@ -50,7 +50,9 @@ DEFAULTS = {
     "device": "cpu", "subject": "torch", "ranks": 1, "mesh": None, "sharding": None, "reduce_dtype": None,
     "reshard_after_forward": True, "model.layer": "transformer_layer", "model.head": "own", "model.positions": None,
     "model.head_dim": 0, "model.qk_norm": False, "model.bias": None, "model.init_std": 0.02,
-    "model.scaled_residuals": False, "training.micro_batches": 1,
+    "model.scaled_residuals": False, "model.experts": 4, "model.top_k": 0, "model.expert_ffn": 0,
+    "model.shared_experts": 0, "model.dense_layers": 0, "model.router": "softmax", "model.router_scale": 1.0,
+    "training.micro_batches": 1,
     "training.learning_rate": 1e-3, "training.learning_rate_schedule": "constant", "training.warmup_steps": 0,
     "training.final_learning_rate": 0.0, "training.decay_steps": 0, "training.beta1": 0.9, "training.beta2": 0.999,
     "training.weight_decay": 0.0, "training.decoupled_decay": True, "training.decay_only_matrices": False,
@@ -109,6 +111,7 @@ def configurations():
     yield from configurations_of_selection()
     yield from configurations_of_replicas()
     yield from configurations_of_chunked_losses()
+    yield from configurations_of_experts()
 
 
 def configurations_of_layers():
@@ -179,6 +182,49 @@ def configurations_of_chunked_losses():
         yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **eight, **keys}
     for keys in [{}, {"training.quantized_weights": True}]:
         yield "cuda_shapes", "torchtitan", {"training.recipe": "current", **eight, "model.seq": 112, **keys}
+
+
+def configurations_of_experts():
+    """Mixtures of experts. In `many` the rows of experts are most of the memory, in `few` their weights."""
+    many = {"model.experts": 5, "model.top_k": 2, "model.expert_ffn": 72, "model.seq": 331, "model.vocabulary": 40}
+    few = {"model.experts": 7, "model.top_k": 3, "model.expert_ffn": 136}
+    shared = {"model.shared_experts": 2, "model.router": "sigmoid", "model.router_scale": 2.5}
+    full, second = {"training.checkpoint": "full"}, {"training.checkpoint": "full", "training.checkpoint_every": 2}
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32", "training.optimizer": "foreach_adam"}
+    dense = {"model.dense_layers": 2, "model.layers": 5}
+    for program in ("worker", "torchtitan"):
+        for keys in [
+            many, few, {**many, **shared}, {**few, **shared, "model.batch": 3}, {**many, **full}, {**many, **full, **shared},
+            {**many, "model.top_k": 1}, {**few, "model.top_k": 4, "model.router": "sigmoid"}, {**many, **in_f32},
+            {**few, **in_f32, **shared, "model.seq": 200}, {**many, **dense, **shared}, {**few, **dense, **second},
+            {**few, "training.micro_batches": 2}, {**many, **ODD, "model.seq": 203, "model.qk_norm": True},
+            {**few, **ODD, "model.expert_ffn": 0}, {**many, "ranks": 2}, {**few, **TITAN, "ranks": 2},
+            {**few, "ranks": 2, "reshard_after_forward": False, "training.micro_batches": 2},
+            {**many, **TITAN, **full, **shared, "ranks": 3}, {**few, **TITAN, **dense, "ranks": 4, "mesh": "2x2"},
+            {**few, **TITAN, **second, "ranks": 3, "training.loss_chunks": 4}, {**few, "ranks": 2, "sharding": "ddp"},
+            {**many, **shared, "model.experts": 3, "ranks": 4, "model.head": "tied"},
+            {**few, **TITAN, "model.experts": 2, "model.top_k": 1, "ranks": 4},
+            {**many, **TITAN, "model.experts": 2, "ranks": 4, "mesh": "1x4"},
+        ]:  # fmt: skip
+            yield "host", program, keys
+            yield "cuda_shapes", program, keys
+    layers = {"model.vocabulary": 0, "training.loss": "mse"}
+    mlp = {**layers, "model.layer": "layernorm_mlp"}
+    for keys in [
+        {**many, **layers}, {**few, **layers, "training.loss": "sum"}, {**many, **layers, **full, "ranks": 2},
+        {**many, **mlp}, {**many, **mlp, **shared, **full}, {**many, **mlp, **shared, "ranks": 2},
+    ]:  # fmt: skip
+        yield "host", "worker", keys
+        yield "cuda_shapes", "worker", keys
+    mixtral = {**LLAMA3_8B, "model.experts": 8, "model.top_k": 2, "model.vocabulary": 32000, **TITAN}
+    qwen3 = {
+        **LLAMA3_8B, **TITAN, "model.layers": 48, "model.hidden": 2048, "model.kv_heads": 4, "model.head_dim": 128,
+        "model.qk_norm": True, "model.vocabulary": 151936, "model.experts": 128, "model.top_k": 8, "model.expert_ffn": 768,
+    }  # fmt: skip
+    for keys in [
+        {**mixtral, "ranks": 8}, {**mixtral, "ranks": 64, **full}, {**qwen3, "ranks": 64}, {**qwen3, "ranks": 64, **full},
+    ]:  # fmt: skip
+        yield "cuda_shapes", "torchtitan", keys
 
 
 def configurations_of_replicas():

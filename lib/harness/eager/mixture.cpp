@@ -1,0 +1,266 @@
+#include "harness/eager/mixture.h"
+
+namespace fp8lab::eager {
+namespace {
+
+constexpr Bytes kIndex = 8;
+
+}  // namespace
+
+Mixture::Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters)
+    : numbers_(numbers), heap_(heap), parameters_(parameters) {
+  const Numbers& n = numbers;
+  router_ = weight(n.experts, n.hidden, false);
+  experts_ = gated(choices(), n.expert_ffn, true);
+  if (n.shared_ffn > 0) shared_ = gated(n.tokens, n.shared_ffn, false);
+}
+
+std::size_t Mixture::weight(Bytes rows, Bytes columns, bool is_of_experts) {
+  // With more shards than experts, torchtitan divides the rows of every expert.
+  const bool divides = is_of_experts && numbers_.in_titan() && numbers_.shards > numbers_.experts;
+  parameters_.push_back({.rows = rows, .columns = columns, .divides_experts = divides});
+  return parameters_.size() - 1;
+}
+
+Mixture::Gated Mixture::gated(Bytes rows, Bytes width, bool are_experts) {
+  const Numbers& n = numbers_;
+  Gated out{.first = {}, .last = 0, .rows = rows, .width = width};
+  const auto add = [&](Bytes outputs, Bytes inputs) {
+    return are_experts ? weight(n.experts, outputs * inputs, true) : weight(outputs, inputs, false);
+  };
+  for (int i = 0; i < (n.in_titan() ? 2 : 1); ++i) out.first.push_back(add(n.in_titan() ? width : 2 * width, n.hidden));
+  out.last = add(n.hidden, width);
+  return out;
+}
+
+void Mixture::route(bool keeps) {
+  const Numbers& n = numbers_;
+  Block logits = temporary(n.tokens * n.experts * n.element);
+  if (n.element != kF32) {
+    Block converted = temporary(scores());
+    heap_.free(logits);
+    logits = converted;
+  }
+  scores_ = allocate(scores());
+  best_ = allocate(choices() * kF32);
+  chosen_ = allocate(choices() * kIndex);
+  Block sums = temporary(n.tokens * kF32);
+  sums_ = allocate(n.tokens * kF32);
+  heap_.free(sums);
+  Block shares = temporary(choices() * kF32);
+  Block weights = temporary(choices() * kF32);
+  heap_.free(shares);
+  done(sums_, keeps);
+  done(best_, keeps);
+  done(scores_, keeps);
+  heap_.free(logits);
+  Block numbers = temporary(choices() * kF32);
+  counts_ = allocate(n.experts * kF32);
+  heap_.free(numbers);
+  Block sorted = temporary(choices() * kIndex);
+  order_ = allocate(choices() * kIndex);
+  heap_.free(sorted);
+  weights_ = allocate(choices() * kF32);
+  heap_.free(weights);
+  tokens_ = allocate(choices() * kIndex);
+}
+
+void Mixture::run_experts(Gated& of, bool keeps) {
+  const Bytes all = of.rows * of.width * numbers_.element;
+  if (numbers_.in_titan()) {
+    of.gate = allocate(all);
+    of.silu = allocate(all);
+    done(of.gate, keeps);
+    of.up = allocate(all);
+    of.activated = allocate(all);
+    done(of.up, keeps);
+    return;
+  }
+  of.both = allocate(2 * all);
+  of.silu = allocate(all);
+  of.activated = allocate(all);
+  done(of.silu, keeps);
+}
+
+Block Mixture::output_of(Gated& of, bool keeps) {
+  const Block out = allocate(of.rows * numbers_.hidden * numbers_.element);
+  for (Block* block : {&of.both, &of.silu, &of.activated}) done(*block, keeps);
+  return out;
+}
+
+void Mixture::run(bool keeps) {
+  const Numbers& n = numbers_;
+  const Bytes all = choices() * n.hidden;
+  route(keeps);
+  rows_ = allocate(all * n.element);
+  ends_ = allocate(n.experts * 4);
+  run_experts(experts_, keeps);
+  Block outputs = output_of(experts_, keeps);
+  done(ends_, keeps);
+  if (n.shared_ffn > 0) {
+    run_experts(shared_, keeps);
+    out_ = output_of(shared_, keeps);
+  } else {
+    out_ = allocate(n.rows(n.hidden));
+  }
+  if (n.element == kF32) {
+    outputs_ = outputs;
+    weighted_ = allocate(all * kF32);
+    done(outputs_, keeps);
+    return;
+  }
+  outputs_ = allocate(all * kF32);
+  Block products = temporary(all * kF32);
+  done(outputs_, keeps);
+  weighted_ = allocate(all * n.element);
+  heap_.free(products);
+  heap_.free(outputs);
+}
+
+void Mixture::stop() {
+  heap_.free(out_);
+  heap_.free(weighted_);
+  heap_.free(counts_);
+}
+
+Block Mixture::finish(bool keeps) {
+  const Block output = allocate(numbers_.rows(numbers_.hidden));
+  stop();
+  for (Block* block : {&rows_, &tokens_, &weights_, &order_, &chosen_}) done(*block, keeps);
+  return output;
+}
+
+Block Mixture::product_backward(std::size_t weight, Bytes bytes_of_input) {
+  make_gradient(numbers_, heap_, parameters_[weight]);
+  return temporary(bytes_of_input);
+}
+
+void Mixture::accumulate(Block& sum, Block& more, Bytes bytes) {
+  if (numbers_.operators != Operators::kCuda) {
+    Block both = temporary(bytes);
+    heap_.free(sum);
+    sum = both;
+  }
+  heap_.free(more);
+}
+
+Block Mixture::backward_of(Gated& of, Block* input, Block& gradient, bool copies_gradient) {
+  const Bytes all = of.rows * of.width * numbers_.element, inputs = of.rows * numbers_.hidden * numbers_.element;
+  Block copy = copies_gradient ? temporary(inputs) : 0;
+  Block of_activated = product_backward(of.last, all);
+  heap_.free(copy);
+  heap_.free(of.activated);
+  heap_.free(gradient);
+  heap_.free(parameters_[of.last].added);
+  Block of_silu = temporary(all), of_up = temporary(all);
+  heap_.free(of_activated);
+  heap_.free(of.silu);
+  heap_.free(of.up);
+  if (numbers_.in_titan()) {
+    Block sum = product_backward(of.first[1], inputs);
+    heap_.free(of_up);
+    heap_.free(parameters_[of.first[1]].added);
+    Block of_gate = temporary(all);
+    heap_.free(of_silu);
+    heap_.free(of.gate);
+    Block more = product_backward(of.first[0], inputs);
+    if (input != nullptr) heap_.free(*input);
+    heap_.free(of_gate);
+    heap_.free(parameters_[of.first[0]].added);
+    accumulate(sum, more, inputs);
+    return sum;
+  }
+  Block of_gate = temporary(all);
+  heap_.free(of_silu);
+  heap_.free(of.both);
+  Block of_both = temporary(2 * all);
+  heap_.free(of_gate);
+  heap_.free(of_up);
+  const Block of_input = product_backward(of.first[0], inputs);
+  if (input != nullptr) heap_.free(*input);
+  heap_.free(of_both);
+  heap_.free(parameters_[of.first[0]].added);
+  return of_input;
+}
+
+Block Mixture::scattered(Bytes bytes) {
+  Block out = temporary(bytes);
+  if (numbers_.operators == Operators::kCuda) return out;
+  const Block second = temporary(bytes);
+  heap_.free(out);
+  return second;
+}
+
+Block Mixture::route_backward(Block& of_weights) {
+  const Numbers& n = numbers_;
+  const Bytes all = choices() * kF32;
+  Block of_flat = scattered(all);
+  heap_.free(of_weights);
+  heap_.free(order_);
+  Block of_shares = temporary(all);
+  heap_.free(of_flat);
+  // Of the division: by the weights, and by their sum.
+  Block of_best = temporary(all), of_sums = temporary(all);
+  heap_.free(of_sums);
+  heap_.free(of_shares);
+  heap_.free(best_);
+  heap_.free(sums_);
+  accumulate(of_best, of_sums, all);
+  Block of_scores = scattered(scores());
+  heap_.free(of_best);
+  heap_.free(chosen_);
+  Block of_logits = temporary(scores());
+  heap_.free(of_scores);
+  heap_.free(scores_);
+  if (n.element == kF32) return of_logits;
+  const Block out = temporary(n.tokens * n.experts * n.element);
+  heap_.free(of_logits);
+  return out;
+}
+
+Block Mixture::backward(Block& normed, Block& gradient, How how) {
+  const Numbers& n = numbers_;
+  const Bytes all = choices() * n.hidden;
+  Block of_rows = temporary(all * n.element);
+  if (n.shared_ffn == 0) heap_.free(gradient);
+  if (n.element != kF32) {
+    Block converted = temporary(all * kF32);
+    heap_.free(of_rows);
+    of_rows = converted;
+  }
+  Block of_outputs = temporary(all * kF32), products = temporary(all * kF32);
+  const auto free_saved = [&] {
+    heap_.free(outputs_);
+    heap_.free(weights_);
+  };
+  if (how.is_recomputed) free_saved();
+  // Autograd sums the products up after the operation.
+  Block of_weights = temporary(choices() * kF32);
+  heap_.free(products);
+  heap_.free(of_rows);
+  free_saved();
+  if (n.element != kF32) {
+    Block converted = temporary(all * n.element);
+    heap_.free(of_outputs);
+    of_outputs = converted;
+  }
+  Block of_normed = n.shared_ffn > 0 ? backward_of(shared_, nullptr, gradient, how.copies_gradient) : 0;
+  Block of_gathered = backward_of(experts_, &rows_, of_outputs, false);
+  heap_.free(ends_);
+  Block more = scattered(n.rows(n.hidden));
+  heap_.free(of_gathered);
+  heap_.free(tokens_);
+  if (of_normed == 0)
+    of_normed = more;
+  else
+    accumulate(of_normed, more, n.rows(n.hidden));
+  Block of_logits = route_backward(of_weights);
+  more = product_backward(router_, n.rows(n.hidden));
+  heap_.free(normed);
+  heap_.free(of_logits);
+  heap_.free(parameters_[router_].added);
+  accumulate(of_normed, more, n.rows(n.hidden));
+  return of_normed;
+}
+
+}  // namespace fp8lab::eager

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <vector>
+
+#include "harness/eager/parameter.h"
+
+namespace fp8lab::eager {
+
+/// A mixture of experts in eager PyTorch, tensor by tensor (fp8lab_subjects/experts.py, and the modules that call it).
+/// Each token has `top_k` rows whatever its experts are, and grouped products write the rows of all experts to one
+/// tensor. So no size depends on how even the choice is.
+class Mixture {
+ public:
+  /// Appends its parameters to those of a layer. All three must outlive it.
+  Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters);
+
+  struct How {
+    bool copies_gradient;  ///< products copy the gradient of the output
+    bool is_recomputed;    ///< what forward saved lives no longer than the operation that reads it
+  };
+
+  /// From the norm's output, which the caller owns, up to the rows that are added to tokens. `keeps`: backward follows.
+  void run(bool keeps);
+  /// Adds the rows to tokens, and frees what backward does not need. Returns the output.
+  Block finish(bool keeps);
+  /// Ends a recomputation, which stops before rows are added.
+  void stop();
+  /// From the gradient of the output, 0 if it is one number expanded, to the gradient of the norm's output. Frees
+  /// `normed`, and `gradient`, which is 0 too if the residual stream has it.
+  Block backward(Block& normed, Block& gradient, How how);
+
+ private:
+  /// A gated MLP: one product makes gate and up, or each has its own.
+  struct Gated {
+    std::vector<std::size_t> first;  ///< parameters of gate and up
+    std::size_t last = 0;
+    Bytes rows = 0, width = 0;
+    Block both = 0, gate = 0, silu = 0, up = 0, activated = 0;
+  };
+
+  std::size_t weight(Bytes rows, Bytes columns, bool is_of_experts);
+  Gated gated(Bytes rows, Bytes width, bool are_experts);
+  void run_experts(Gated& of, bool keeps);
+  /// What the last product returns. It frees what backward does not need.
+  Block output_of(Gated& of, bool keeps);
+  void route(bool keeps);
+  /// Backward of `of`, from the gradient of its output to the gradient of its input. Frees `input` if it is not null.
+  Block backward_of(Gated& of, Block* input, Block& gradient, bool copies_gradient);
+  /// One product, whose gradient of the weight comes first.
+  Block product_backward(std::size_t weight, Bytes bytes_of_input);
+  /// Backward from the weights of rows to the gradient of the router's logits.
+  Block route_backward(Block& of_weights);
+  /// A tensor of zeros to which rows are added: in place, but in a second tensor if a TorchDispatchMode watches.
+  Block scattered(Bytes bytes);
+  void accumulate(Block& sum, Block& more, Bytes bytes);
+
+  Bytes choices() const { return numbers_.tokens * numbers_.top_k; }
+  Bytes scores() const { return numbers_.tokens * numbers_.experts * kF32; }
+  Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
+  Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
+  void done(Block& block, bool keeps) {
+    if (!keeps) heap_.free(block);
+  }
+
+  const Numbers& numbers_;
+  Heap& heap_;
+  std::vector<Parameter>& parameters_;
+  std::size_t router_ = 0;
+  Gated experts_, shared_;
+
+  Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
+  Block outputs_ = 0;  ///< of experts, in FP32
+  Block counts_ = 0, weighted_ = 0, out_ = 0;
+};
+
+}  // namespace fp8lab::eager

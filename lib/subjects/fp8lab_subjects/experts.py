@@ -1,0 +1,61 @@
+"""Mixtures of experts in eager PyTorch, in the arrangement of torchtitan (torchtitan/models/moe/moe.py).
+
+A router scores all experts of a token in FP32, and topk chooses some. A stable sort brings the choices into the order of
+experts, tokens are gathered in this order, and grouped products compute all experts at once. Outputs are weighted in
+FP32 (`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+ALIGNMENT = 16  # bytes that divide a row of each operand of _grouped_mm
+
+
+class ExpertWeights(nn.Module):
+    """The matrices [outputs, inputs] of all experts as one parameter."""
+
+    def __init__(self, cell, outputs, inputs, device, dtype):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(cell["model.experts"], outputs, inputs, device=device, dtype=dtype))
+
+    def forward(self, rows, ends):
+        return grouped_product(rows, self.weight, ends)
+
+
+def takes_groups(weight):
+    """True if torch._grouped_mm computes with this weight."""
+    has_rows = all(size * weight.element_size() % ALIGNMENT == 0 for size in weight.shape[1:])
+    return hasattr(torch, "_grouped_mm") and has_rows
+
+
+def grouped_product(rows, weight, ends):
+    """rows [choices, inputs], sorted by expert, times each expert's matrix. `ends` [experts]: where its rows end."""
+    if takes_groups(weight):
+        return torch._grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
+    counts = torch.diff(ends, prepend=ends.new_zeros(1)).tolist()
+    return torch.cat([F.linear(own, matrix) for own, matrix in zip(rows.split(counts), weight, strict=True)])
+
+
+def route(cell, logits):
+    """Weights of a token's experts, and their numbers, [tokens, top_k]. The softmax over all experts divided by its sum
+    over the chosen ones is the softmax over the chosen ones."""
+    logits = logits.float()
+    scores = torch.sigmoid(logits) if cell["model.router"] == "sigmoid" else F.softmax(logits, dim=1)
+    weights, chosen = torch.topk(scores, cell["model.top_k"], dim=1)
+    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * cell["model.router_scale"], chosen
+
+
+def mix(cell, x, router, experts, shared):
+    """The mixture's output for tokens x [tokens, hidden]. `experts` computes rows that are sorted by expert; `shared` is
+    what every token has in addition, or None."""
+    weights, chosen = route(cell, router(x))
+    counts = torch.histc(chosen.view(-1).float(), bins=cell["model.experts"], min=0, max=cell["model.experts"])
+    order = torch.argsort(chosen.view(-1), stable=True)
+    weights = weights.view(-1)[order]
+    tokens = (order // cell["model.top_k"]).reshape(-1, 1).expand(-1, x.shape[1])
+    rows = torch.gather(x, 0, tokens)
+    y = experts(rows, torch.cumsum(counts, 0, dtype=torch.int32))
+    out = torch.zeros_like(x) if shared is None else shared(x)
+    y = (y.float() * weights.reshape(-1, 1)).to(x.dtype)
+    return out.scatter_add(0, tokens, y)
