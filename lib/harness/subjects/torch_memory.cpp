@@ -50,10 +50,12 @@ std::string range_of(const Library& library) {
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures cover one rank, or ranks under `sharding: fsdp` or `ddp`"},
     KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
-    KeyReason{"expert_parallel", "figures cover models without experts"},
+    KeyReason{"expert_parallel", "figures cover ranks that have all experts of their tokens"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
-    KeyReason{"model.top_k", "figures cover models with one MLP for all tokens; leave `top_k` out"},
+    KeyReason{"model.expert_groups", "figures cover routers that choose from all experts"},
+    KeyReason{"model.top_groups", "figures cover routers that choose from all experts"},
+    KeyReason{"model.router_bias_rate", "figures cover routers without biases of the choice"},
     KeyReason{"model.kv_rank", "figures cover models with one product for Q, K and V; leave `kv_rank` out"},
     KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
     KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
@@ -76,7 +78,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 14> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 21> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -86,6 +88,13 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.qk_norm",
                                                              "model.head",
                                                              "model.positions",
+                                                             "model.experts",
+                                                             "model.top_k",
+                                                             "model.expert_ffn",
+                                                             "model.shared_experts",
+                                                             "model.dense_layers",
+                                                             "model.router",
+                                                             "model.router_scale",
                                                              "training.checkpoint_every",
                                                              "training.loss_chunks",
                                                              "training.tokens",
@@ -105,12 +114,37 @@ void add_uncovered_float8(const CellConfig& cell, const Library& library, std::v
     out.emplace_back("sharding: ddp; figures of Float8Linear cover one rank and FSDP2; write fsdp");
   if (training.quantized_weights && (!is_sharded(cell) || mesh_of(cell).shards == 1))
     out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
+  if (routes_tokens(cell.model))
+    out.emplace_back(
+        "model.top_k: Float8Linear computes products of all tokens, and PyTorch's grouped products of experts are in 16 "
+        "bits; no figures cover both; write `recipe: bf16`");
   if (is_selective(training.checkpoint))
     out.push_back(
         fmt::format("training.checkpoint: {} keeps what `mm` and `addmm` return, and Float8Linear's products are "
                     "`_scaled_mm` inside "
                     "an autograd function; write full, or `recipe: bf16`",
                     training.checkpoint.text()));
+}
+
+/// What grouped products and FSDP2 require of the weights of experts.
+void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<std::string>& out) {
+  if (!routes_tokens(cell.model)) return;
+  constexpr std::int64_t kAlignment = 16;
+  const std::int64_t bytes = cell.training.param_dtype == ParamDType::kF32 ? 4 : 2;
+  const std::int64_t shards = is_sharded(cell) ? mesh_of(cell).shards : 1;
+  const bool divides = program == Program::kTorchtitan && shards > cell.model.experts;
+  for (const auto& [key, width] :
+       {std::pair(cell.model.expert_ffn > 0 ? "model.expert_ffn" : "model.ffn", mlp_width(cell.model)),
+        std::pair("model.hidden", cell.model.hidden)}) {
+    if (width * bytes % kAlignment != 0)
+      out.push_back(fmt::format("{}: rows of {} values are no multiple of {} bytes, which torch._grouped_mm requires; "
+                                "figures cover grouped products; write a multiple of {}",
+                                key, width, kAlignment, kAlignment / bytes));
+    if (divides && width % shards != 0)
+      out.push_back(fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} "
+                                "shards do not divide {} rows; write a multiple of {}, or a mesh of fewer shards",
+                                key, shards, width, shards));
+  }
 }
 
 std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const Library& library) {
@@ -128,6 +162,7 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
     out.emplace_back(
         "training.loss_chunks: DistributedDataParallel reduces a gradient when backward makes it, and of the head each "
         "part of the loss makes one; write `sharding: fsdp`");
+  add_uncovered_experts(cell, program, out);
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
@@ -207,10 +242,27 @@ TorchRuns part_of(TorchRuns runs, bool of_replicas) {
   return runs;
 }
 
+/// The runs of mixtures of experts, or the others.
+TorchRuns runs_of(TorchRuns runs, bool of_mixtures) {
+  std::erase_if(runs.rows, [&](const TorchRun& run) { return routes_tokens(run.cell.model) != of_mixtures; });
+  return runs;
+}
+
 /// "within 1 % in 26 of 26 on a CPU, worst 0.02 %"
 std::string text_of(const Accuracy& accuracy, const char* where) {
   return fmt::format("within 1 % in {} of {} {}, worst {:.2f} %", accuracy.within, accuracy.runs, where,
                      100.0 * accuracy.worst);
+}
+
+/// How far predictions are from runs without a GPU; "" without runs.
+std::string compared_without_gpus(const TorchRuns& runs) {
+  std::string out;
+  for (const auto& [operators, where] :
+       {std::pair(Operators::kHost, "on a CPU"),
+        std::pair(Operators::kCudaOnShapes, "with CUDA's operators on shapes (FakeTensorMode)")})
+    if (const Accuracy accuracy = accuracy_of(runs, operators); accuracy.runs > 0)
+      out += (out.empty() ? "" : ",\n") + text_of(accuracy, where);
+  return out;
 }
 
 constexpr const char* kFloat8Title =
@@ -310,12 +362,10 @@ std::string TorchMemory::title(Program program) const {
             "(MixedPrecisionPolicy)"
           : "the layers of lib/subjects, which `subject: torch` trains (one product for Q, K and V)";
   const bool is_float8 = !library_of(name_)->float8_recipe.empty();
-  std::string compared;
-  for (const auto& [operators, where] :
-       {std::pair(Operators::kHost, "on a CPU"),
-        std::pair(Operators::kCudaOnShapes, "with CUDA's operators on shapes (FakeTensorMode)")})
-    if (const Accuracy accuracy = accuracy_of(runs_, operators); accuracy.runs > 0)
-      compared += (compared.empty() ? "" : ",\n") + text_of(accuracy, where);
+  const std::string compared = compared_without_gpus(runs_of(runs_, false));
+  std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
+  if (!of_mixtures.empty())
+    of_mixtures = fmt::format("Mixtures of experts: {}; no run on a GPU.\n", of_mixtures);
   std::string on_gpus;
   if (const TorchRuns others = part_of(gpu_runs_, false); !others.rows.empty())
     on_gpus =
@@ -332,7 +382,7 @@ std::string TorchMemory::title(Program program) const {
       "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "
       "with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,
-      runs_.measured, on_gpus);
+      runs_.measured, on_gpus + of_mixtures);
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
