@@ -199,6 +199,20 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   EXPECT_EQ(refusal(engine, {{"layer", "grouped_linear"}, {"experts", "8"}}), "");
 }
 
+TEST(Abilities, MixturesOfExpertsAreThoseThatTheWorkerBuilds) {
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const auto of_torch = [](Keys keys) {
+    for (const auto& key : Keys{{"layer", "transformer_layer"}, {"form", "llama"}, {"top_k", "2"}}) keys.push_back(key);
+    return refusal(cell_of("torch"), keys);
+  };
+  EXPECT_EQ(of_torch({}), "");
+  EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"shared_experts", "2"}, {"dense_layers", "1"}, {"bias", "qkv"}}), "");
+  EXPECT_EQ(of_torch({{"bias", "true"}}), "model.top_k");
+  EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"expert_groups", "2"}, {"top_groups", "1"}}), "model.expert_groups");
+  EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"router_bias_rate", "0.001"}}), "model.router_bias_rate");
+  EXPECT_EQ(of_torch({{"ranks", "2"}, {"expert_parallel", "2"}}), "expert_parallel");
+}
+
 TEST(Abilities, ATrainingIsResumedOnlyForItsValues) {
   CellConfig engine = cell_of("transformer_engine"), torch = cell_of("torch");
   engine.measure = torch.measure = {"parity", "twin"};

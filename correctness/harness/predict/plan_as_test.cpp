@@ -42,19 +42,55 @@ TEST(PlanOfAModelAsALibrary, WithKeysThatTheProfileLacks_ListsThemAll) {
   EXPECT_EQ(text.find("training.param_dtype: "), std::string::npos) << "a key's reason names another key: " << text;
 }
 
-std::string planned_of_llama(std::string as, std::vector<std::string> recipes, std::vector<std::string> settings) {
+std::string planned_of(std::string model, std::string as, std::vector<std::string> recipes, int ranks,
+                       std::vector<std::string> settings) {
   Program program = own_program();
   program.worker_directory = std::string(paths::kScenarios) + "/../lib/subjects";
   PlanRequest request;
-  request.model = "llama3-8b";
+  request.model = std::move(model);
   request.gpu = "h100";
-  request.ranks = {8};
+  request.ranks = {ranks};
   request.recipes = std::move(recipes);
   request.as = std::move(as);
   request.settings = std::move(settings);
   ::testing::internal::CaptureStdout();
   plan_command(request, program);
   return ::testing::internal::GetCapturedStdout();
+}
+
+std::string planned_of_llama(std::string as, std::vector<std::string> recipes, std::vector<std::string> settings) {
+  return planned_of("llama3-8b", std::move(as), std::move(recipes), 8, std::move(settings));
+}
+
+TEST(PlanOfAMixtureAsPyTorch, HasATable_AndStatesThatNoRunOnAGpuWasRecorded) {
+  std::string text = planned_of("mixtral-8x7b", "torch@2.15", {}, 64, {});
+  for (const char* words :
+       {"Mixtures of experts: within 1 % in 56 of 56 on a CPU, worst 0.00 %,\n"
+        "within 1 % in 60 of 60 with CUDA's operators on shapes (FakeTensorMode), worst 0.00 %; no run on a GPU.\n",
+        "  torch@2.15 does not fit 77.6 GiB: its live bytes are 22.7 GiB too much\n",
+        "    peak of live bytes 100.3 GiB in backward: 78.5 GiB activations saved for backward, "})
+    EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
+  text = planned_of("qwen3-30b-a3b", "torch@2.15", {}, 64, {"checkpoint=full"});
+  EXPECT_NE(text.find("  torch@2.15 fits 77.6 GiB with 44.7 GiB to spare"), std::string::npos) << text;
+}
+
+TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
+  const auto expect = [](const std::string& text, const char* reason) {
+    EXPECT_NE(text.find(reason), std::string::npos) << reason << " in " << text;
+  };
+  expect(planned_of("mixtral-8x7b", "torchao@0.18", {"current"}, 64, {}),
+         "torchao@0.18 does not cover: model.top_k: Float8Linear computes products of all tokens");
+  expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 64, {"expert_parallel=8"}),
+         "expert_parallel: figures cover ranks that have all experts of their tokens");
+  expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 48, {}),
+         "model.ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards do not divide "
+         "14336 rows; write a multiple of 48, or a mesh of fewer shards");
+  expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 8, {"expert_ffn=1001"}),
+         "model.expert_ffn: rows of 1001 values are no multiple of 16 bytes, which torch._grouped_mm requires; figures "
+         "cover grouped products; write a multiple of 8");
+  const std::string deepseek = planned_of("deepseek-v3", "torch@2.15", {}, 64, {});
+  for (const char* key : {"model.kv_rank: ", "model.expert_groups: ", "model.router_bias_rate: "}) expect(deepseek, key);
+  EXPECT_EQ(deepseek.find("model.dense_layers: "), std::string::npos) << deepseek;
 }
 
 TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {

@@ -5,6 +5,8 @@ experts, tokens are gathered in this order, and grouped products compute all exp
 FP32 (`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded.
 """
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,10 +25,22 @@ class ExpertWeights(nn.Module):
         return grouped_product(rows, self.weight, ends)
 
 
+@functools.cache
+def _has_grouped_product(device, dtype):
+    """True if this release has grouped products for the device: for CPUs and for FP32 only newer ones have."""
+    x, weight = torch.zeros(8, 8, dtype=dtype, device=device), torch.zeros(1, 8, 8, dtype=dtype, device=device)
+    try:
+        with torch.no_grad():
+            torch._grouped_mm(x, weight, offs=torch.full((1,), 8, dtype=torch.int32, device=device))
+    except (AttributeError, RuntimeError):
+        return False
+    return True
+
+
 def takes_groups(weight):
-    """True if torch._grouped_mm computes with this weight."""
+    """True if torch._grouped_mm computes with this weight. If not, one product for each expert does."""
     has_rows = all(size * weight.element_size() % ALIGNMENT == 0 for size in weight.shape[1:])
-    return hasattr(torch, "_grouped_mm") and has_rows
+    return has_rows and _has_grouped_product(weight.device, weight.dtype)
 
 
 def grouped_product(rows, weight, ends):

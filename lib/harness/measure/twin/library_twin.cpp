@@ -21,6 +21,7 @@ std::string why_no_library_twin(const CellConfig& cell, const std::string& recip
   if (cell.device == "cpu" && !quantized_weights && !other_order) return {};  // whose bits are equal
   if (cell.model.dropout > 0.0 || cell.model.layer == "grouped_linear")
     return "masks of dropout and groups of experts follow from a token's place in its batch";
+  if (routes_tokens(cell.model)) return "sums in another order give a token of nearly equal scores another expert";
   if (recipe == "delayed" || (recipe != "bf16" && cell.training.fp8_attention))
     return "newly built layers have no passes before, from which scales of a history follow";
   const std::int64_t batches = data_parallel_ranks(cell) * cell.training.micro_batches;

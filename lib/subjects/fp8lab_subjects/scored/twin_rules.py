@@ -13,6 +13,8 @@ def why_not_joined(cell):
     """Why a cell has no twin on one rank, or ""."""
     if cell["model.dropout"] > 0 or cell["model.layer"] == "grouped_linear":
         return "masks of dropout and groups of experts follow from a token's place in its batch"
+    if cell.routes:
+        return "sums in another order give a token of nearly equal scores another expert"
     if cell.recipe == "delayed" or (cell.recipe != "bf16" and cell["training.fp8_attention"]):
         return "newly built layers have no passes before, from which scales of a history follow"
     if batches(cell) * cell.tokens * cell["model.hidden"] > MOST_VALUES:

@@ -1,0 +1,164 @@
+"""A mixture of experts has the output and the gradients of its definition, token by token in double: with grouped products
+and with one product for each expert, of both routers, with experts that no token has, and under FSDP2."""
+
+import torch
+import torch.nn.functional as F
+from fp8lab_subjects import cells, experts, model, ranks, sharding
+from fp8lab_subjects.recording import published_model, torch_memory
+
+TOKENS = 24
+KEYS = {
+    "model.layer": "layernorm_mlp", "model.form": "llama", "model.hidden": 16, "model.heads": 2, "model.kv_heads": 2,
+    "model.ffn": 0, "model.seq": TOKENS, "model.batch": 1, "model.layers": 1, "model.vocabulary": 0, "model.experts": 6,
+    "model.top_k": 2, "model.expert_ffn": 8, "training.param_dtype": "f32", "model.router_scale": 1.0, "training.seed": 3,
+    "model.init_std": 0.4, "model.router": "softmax",
+}  # fmt: skip
+# Sums in FP32 of at most 48 terms, and values below 10.
+BOUND = 48 * 10 * 2.0**-23
+
+
+def cell_of(**keys):
+    changed = {name.replace("__", "."): value for name, value in keys.items()}
+    return cells.Cell("after", {**torch_memory.DEFAULTS, **KEYS, **changed}, ["parity"], 0)
+
+
+def filled(cell, dtype):
+    built = model.ExpertMlp(cell, torch.device("cpu"), torch.float32)
+    for name, parameter in built.named_parameters():
+        model.fill_parameter(parameter.data, model.own_name(f"layers.0.{name}"), cell, 0)
+    return built.to(dtype)
+
+
+def input_of(cell, dtype):
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(cell.tokens, cell["model.hidden"], generator=generator).to(dtype).requires_grad_()
+
+
+def gated(x, first, last):
+    gate, up = (x @ first.T).chunk(2, dim=-1)
+    return (F.silu(gate) * up) @ last.T
+
+
+def defined(cell, built, x):
+    """The sum over each token's experts, as the runtime's page defines it."""
+    n = F.rms_norm(x, x.shape[1:], built.norm.weight, model.EPSILON)
+    rows = []
+    for token in n:
+        logits = built.router.weight @ token
+        chosen = logits.topk(cell["model.top_k"]).indices
+        scores = torch.sigmoid(logits) if cell["model.router"] == "sigmoid" else logits.exp()
+        weights = cell["model.router_scale"] * scores[chosen] / scores[chosen].sum()
+        row = sum(w * gated(token, built.fc1.weight[e], built.fc2.weight[e]) for w, e in zip(weights, chosen.tolist()))
+        if built.shared_fc1 is not None:
+            row = row + gated(token, built.shared_fc1.weight, built.shared_fc2.weight)
+        rows.append(row)
+    return torch.stack(rows)
+
+
+def expect_close(got, expected, what):
+    distance = (got.double() - expected).abs().max().item()
+    assert distance <= BOUND, f"{what} is off by {distance}, and {BOUND} is allowed"
+
+
+def check(cell, takes_groups):
+    built, exact = filled(cell, torch.float32), filled(cell, torch.float64)
+    assert experts.takes_groups(built.fc1.weight) == takes_groups
+    assert not experts.takes_groups(exact.fc1.weight)
+    x, x_exact = input_of(cell, torch.float32), input_of(cell, torch.float64)
+    output, expected = built(x), defined(cell, exact, x_exact)
+    expect_close(output.detach(), expected.detach(), "the output")
+    factor = torch.linspace(-1, 1, output.numel()).view_as(output)
+    (output * factor).sum().backward()
+    (expected * factor).sum().backward()
+    expect_close(x.grad, x_exact.grad, "the gradient of the input")
+    for (name, one), other in zip(built.named_parameters(), exact.parameters(), strict=True):
+        expect_close(one.grad, other.grad, f"the gradient of {name}")
+    again = filled(cell, torch.float64)  # the same operations in double
+    x_again = input_of(cell, torch.float64)
+    expect_close(again(x_again).detach(), expected.detach(), "the output in double")
+
+
+def published(cell):
+    """The mixture with products of their own for gate and up, and the weights of filled()."""
+    of, built = filled(cell, torch.float32), published_model.Mixture(cell, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        built.router.weight.copy_(of.router.weight)
+        for mine, both in ((built, of.fc1.weight), (built.shared, None if of.shared_fc1 is None else of.shared_fc1.weight)):
+            if mine is not None:
+                gate, up = both.chunk(2, dim=-2)
+                mine.gate.weight.copy_(gate)
+                mine.up.weight.copy_(up)
+        built.down.weight.copy_(of.fc2.weight)
+        if built.shared is not None:
+            built.shared.down.weight.copy_(of.shared_fc2.weight)
+    return of, built
+
+
+def check_published(cell):
+    of, built = published(cell)
+    x = input_of(cell, torch.float32)
+    shared = None if of.shared_fc1 is None else of.run_shared
+    expected = experts.mix(cell, x, of.router, of.run_experts, shared)
+    expect_close(built(x.view(1, *x.shape))[0].detach(), expected.detach().double(), "the output of torchtitan's layout")
+
+
+class Flat(torch.nn.Module):
+    """A mixture that reads tokens in sequences."""
+
+    def __init__(self, mixture):
+        super().__init__()
+        self.mixture = mixture
+
+    def forward(self, x):
+        return self.mixture(x[0])[None]
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+        self.embedding, self.norm, self.head = (torch.nn.Identity() for _ in range(3))
+
+    def forward(self, x):
+        return self.layers[0](x)
+
+
+def check_sharded(rank, folder):
+    """More shards than experts: FSDP2 divides the rows of each expert, or pads the number of experts."""
+    torch.set_num_threads(1)
+    method = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=4)
+    cell = cell_of(model__experts=3, ranks=4)
+    mesh = sharding.make_mesh(cell, "cpu")
+    x = input_of(cell, torch.float32).detach()[None]
+    for make, shard in (
+        (lambda: published(cell)[1], lambda built: published_model.shard(cell, built, mesh)),
+        (lambda: Flat(filled(cell, torch.float32)), lambda built: sharding.shard(cell, built, "cpu", mesh)),
+    ):
+        alone, built = make(), Layers(make())
+        alone(x).square().sum().backward()
+        shard(built)
+        built(x).square().sum().backward()
+        for (name, one), other in zip(alone.named_parameters(), built.layers[0].parameters(), strict=True):
+            expect_close(other.grad.full_tensor(), one.grad.double(), f"the gradient of {name} over four shards")
+    return {}
+
+
+def main():
+    # Ranks first: a process whose autograd threads run must not be forked.
+    if tuple(int(one) for one in torch.__version__.split(".")[:2]) >= (2, 8):
+        ranks.run(check_sharded, 4)
+    has_groups = experts._has_grouped_product(torch.device("cpu"), torch.float32)
+    check(cell_of(), has_groups)
+    check(cell_of(model__top_k=1), has_groups)
+    check(cell_of(model__top_k=4, model__router="sigmoid", model__router_scale=2.5, model__shared_experts=2), has_groups)
+    check(cell_of(model__experts=40, model__shared_experts=1), has_groups)  # most have no token
+    check(cell_of(model__expert_ffn=7, model__experts=40), False)
+    check_published(cell_of())
+    check_published(cell_of(model__router="sigmoid", model__shared_experts=2))
+    dense = cell_of(model__dense_layers=2)
+    assert [dense.of_layer(index).routes for index in range(3)] == [False, False, True]
+
+
+if __name__ == "__main__":
+    main()
