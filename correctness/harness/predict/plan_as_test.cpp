@@ -83,7 +83,7 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 64, {"expert_parallel=8"}),
          "expert_parallel: figures cover ranks that have all experts of their tokens");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 48, {}),
-         "model.ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards do not divide "
+         "model.expert_ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards do not divide "
          "14336 rows; write a multiple of 48, or a mesh of fewer shards");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 8, {"expert_ffn=1001"}),
          "model.expert_ffn: rows of 1001 values are no multiple of 16 bytes, which torch._grouped_mm requires; figures "
