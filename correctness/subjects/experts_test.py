@@ -3,7 +3,8 @@ and with one product for each expert, of both routers, with experts that no toke
 
 import torch
 import torch.nn.functional as F
-from fp8lab_subjects import cells, experts, model, ranks, sharding
+from fp8lab_subjects import cells, model, ranks, sharding
+from fp8lab_subjects.layers import experts
 from fp8lab_subjects.recording import published_model, torch_memory
 
 TOKENS = 24

@@ -303,8 +303,8 @@ TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
   }
 }
 
-// In FP32 every token has the experts that the runtime chooses, and only rounding differs. After some tens of steps a token
-// with nearly equal scores may have another expert.
+// In FP32 every token has the experts that the runtime chooses, and only rounding differs. After some tens of steps a
+// token with nearly equal scores may have another expert.
 TEST_F(Worker, MixturesOfPytorchHaveTheLossesOfTheOwnRuntime) {
   const std::string shared = "router: sigmoid, router_scale: 2.5, model.shared_experts: 2, model.dense_layers: 1, ";
   const Json cells = run(

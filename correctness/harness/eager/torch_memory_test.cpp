@@ -141,8 +141,8 @@ TEST(TorchMemoryOfRecordedRuns, OfSelectiveRecomputation_AreBetweenNoneAndFull_A
   EXPECT_GE(compared, 42U);
 }
 
-// A token has `top_k` rows: with one more, a layer saves its input of the experts, gate, up, SiLU's output and the product
-// in 16 bits, what the experts return in FP32, and the numbers that sort the rows.
+// A token has `top_k` rows: with one more, a layer saves its input of the experts, gate, up, SiLU's output and the
+// product in 16 bits, what the experts return in FP32, and the numbers that sort the rows.
 TEST(TorchMemoryOfMixtures, GrowsWithTheRowsOfTokens_NotWithTheNumberOfExperts) {
   std::size_t compared = 0;
   for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {

@@ -7,6 +7,10 @@ namespace fp8lab::eager {
 
 void Communication::finalize_backward(Heap& heap) {
   heap.free(reduced);
+  free_all_reduced(heap);
+}
+
+void Communication::free_all_reduced(Heap& heap) {
   for (Block& block : all_reduced) heap.free(block);
   all_reduced.clear();
 }
@@ -67,7 +71,7 @@ void Group::copy_out(bool in_forward) {
   is_unsharded_ = true;
   if (in_forward) heap_.free(shared_.gathered);
   const bool casts = numbers_.shards == 1 && numbers_.stored != numbers_.element;
-  std::vector<Block> parts;  // of parameters that are divided in another dimension than the first
+  std::vector<Block> parts;  // parameters that are divided in their second dimension are copied twice
   for (Parameter* parameter : parameters_) {
     const Bytes bytes = numbers_.shards * gathered_bytes(*parameter);
     Block cast = casts ? heap_.allocate(bytes, Owner::kGathers) : 0;

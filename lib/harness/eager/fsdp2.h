@@ -13,6 +13,7 @@ struct Communication {
   /// What replicas add up, in the type of the reduction, if no gradient holds it: it lives until backward has ended.
   std::vector<Block> all_reduced;
 
+  void free_all_reduced(Heap& heap);
   void finalize_backward(Heap& heap);
 };
 

@@ -292,7 +292,7 @@ Block Layer::backward(Block gradient) {
     recomputes_ = true;
     run_forward(true);  // stops at the last tensor that backward needs
     if (mixture_) mixture_->stop();
-    if (n.float8) {     // which an autograd function saves after it has computed
+    if (n.float8) {  // which an autograd function saves after it has computed
       Block last = product_of(fc2_);
       heap_.free(last);
     }

@@ -96,7 +96,10 @@ Block Training::head_backward(Block of_logits) {
   Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
   heap_.free(normed_);
   heap_.free(of_logits);
-  heap_.free(head.added);
+  if (n_.tied)
+    std::swap(of_tied_, head.added);
+  else
+    heap_.free(head.added);
   return of_normed;
 }
 

@@ -199,7 +199,7 @@ Block Mixture::route_backward(Block& of_weights) {
   heap_.free(order_);
   Block of_shares = temporary(all);
   heap_.free(of_flat);
-  // Of the division: by the weights, and by their sum.
+  // The division has two gradients: by the weights, and by their sum.
   Block of_best = temporary(all), of_sums = temporary(all);
   heap_.free(of_sums);
   heap_.free(of_shares);

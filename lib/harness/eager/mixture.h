@@ -11,7 +11,7 @@ namespace fp8lab::eager {
 /// tensor. So no size depends on how even the choice is.
 class Mixture {
  public:
-  /// Appends its parameters to those of a layer. All three must outlive it.
+  /// Appends its parameters to `parameters`, a layer's. All three must outlive it.
   Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters);
 
   struct How {
@@ -69,7 +69,7 @@ class Mixture {
   Gated experts_, shared_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
-  Block outputs_ = 0;  ///< of experts, in FP32
+  Block outputs_ = 0;  ///< what experts return, in FP32
   Block counts_ = 0, weighted_ = 0, out_ = 0;
 };
 

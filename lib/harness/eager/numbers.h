@@ -49,7 +49,7 @@ struct Numbers {
   Bytes experts, top_k, expert_ffn;
   Bytes shared_ffn;    ///< width of the experts that all tokens have
   Bytes dense_layers;  ///< layers at the start that have an MLP
-  Bytes element;  ///< bytes of activations, and of parameters in the layers
+  Bytes element;       ///< bytes of activations, and of parameters in the layers
   Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
   Bytes reduced;  ///< bytes of gradients while ranks add them up
   Bytes shards, replicas;

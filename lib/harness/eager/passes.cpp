@@ -69,6 +69,7 @@ void Training::embedding_backward(Block gradient) {
     gradient = of_rows;
   }
   add_gradient(embedding_);
+  heap_.free(of_tied_);
   // The worker repeats positions for every sequence. Of one sequence the stream's gradient itself becomes theirs.
   const bool is_theirs = !n_.in_titan() && n_.batch == 1;
   if (is_theirs) heap_.free(gradient);
@@ -82,6 +83,7 @@ void Training::backward() {
     last_->before_backward(before(n_.layers));
     gradient = norm_backward(n_.loss_chunks > 1 ? gradient : head_backward(gradient));
     if (reduces_ && !n_.tied && buckets_->is_first_gradient_reduced_alone()) buckets_->reduce();
+    shared_.free_all_reduced(heap_);  // a loss in parts has reduced the head's gradient, and this group reduces again
     if (first_ != nullptr) last_->after_backward();
   }
   for (Bytes i = n_.layers; i-- > 0;) {

@@ -74,6 +74,7 @@ class Training {
         weights_of_loss_ = 0, of_normed_ = 0;
   SavedNorm saved_;  ///< tensors of the last norm
   std::vector<Block> state_, masters_;
+  Block of_tied_ = 0;  ///< the head's gradient of a tied weight, which waits for the embedding's before both are added
   bool has_backward_workspace_ = false;  ///< autograd's thread has a cuBLAS handle, and a workspace, of its own
   Memory memory_;
 };

@@ -56,7 +56,7 @@ constexpr std::array kTorchReasons{
     KeyReason{"model.expert_groups", "figures cover routers that choose from all experts"},
     KeyReason{"model.top_groups", "figures cover routers that choose from all experts"},
     KeyReason{"model.router_bias_rate", "figures cover routers without biases of the choice"},
-    KeyReason{"model.kv_rank", "figures cover models with one product for Q, K and V; leave `kv_rank` out"},
+    KeyReason{"model.kv_rank", "figures cover attention whose keys and values have one width; leave `kv_rank` out"},
     KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
     KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
     KeyReason{"model.dropout", "figures cover training without dropout"},
@@ -116,7 +116,8 @@ void add_uncovered_float8(const CellConfig& cell, const Library& library, std::v
     out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
   if (routes_tokens(cell.model))
     out.emplace_back(
-        "model.top_k: Float8Linear computes products of all tokens, and PyTorch's grouped products of experts are in 16 "
+        "model.top_k: Float8Linear computes products of all tokens, and PyTorch's grouped products of experts are in "
+        "16 "
         "bits; no figures cover both; write `recipe: bf16`");
   if (is_selective(training.checkpoint))
     out.push_back(
@@ -137,13 +138,15 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
        {std::pair(cell.model.expert_ffn > 0 ? "model.expert_ffn" : "model.ffn", mlp_width(cell.model)),
         std::pair("model.hidden", cell.model.hidden)}) {
     if (width * bytes % kAlignment != 0)
-      out.push_back(fmt::format("{}: rows of {} values are no multiple of {} bytes, which torch._grouped_mm requires; "
-                                "figures cover grouped products; write a multiple of {}",
-                                key, width, kAlignment, kAlignment / bytes));
+      out.push_back(
+          fmt::format("{}: rows of {} values are no multiple of {} bytes, which torch._grouped_mm requires; "
+                      "figures cover grouped products; write a multiple of {}",
+                      key, width, kAlignment, kAlignment / bytes));
     if (divides && width % shards != 0)
-      out.push_back(fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} "
-                                "shards do not divide {} rows; write a multiple of {}, or a mesh of fewer shards",
-                                key, shards, width, shards));
+      out.push_back(
+          fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} "
+                      "shards do not divide {} rows; write a multiple of {}, or a mesh of fewer shards",
+                      key, shards, width, shards));
   }
 }
 
@@ -364,8 +367,7 @@ std::string TorchMemory::title(Program program) const {
   const bool is_float8 = !library_of(name_)->float8_recipe.empty();
   const std::string compared = compared_without_gpus(runs_of(runs_, false));
   std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
-  if (!of_mixtures.empty())
-    of_mixtures = fmt::format("Mixtures of experts: {}; no run on a GPU.\n", of_mixtures);
+  if (!of_mixtures.empty()) of_mixtures = fmt::format("Mixtures of experts: {}; no run on a GPU.\n", of_mixtures);
   std::string on_gpus;
   if (const TorchRuns others = part_of(gpu_runs_, false); !others.rows.empty())
     on_gpus =

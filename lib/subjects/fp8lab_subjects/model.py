@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from . import experts, philox, recomputation
+from . import philox, recomputation
+from .layers import experts
 
 EPSILON = 1e-5
 

@@ -3,7 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from . import chunked_loss, data, philox, resuming, sharding
+from . import data, philox, resuming, sharding
+from .layers import chunked_loss
 
 
 class BehindAnEmbedding(torch.autograd.Function):

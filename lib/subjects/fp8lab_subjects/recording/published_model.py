@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .. import experts, model, recomputation
+from .. import model, recomputation
+from ..layers import experts
 
 
 def rotary_table(cell, device):

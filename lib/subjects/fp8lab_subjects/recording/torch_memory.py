@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
-from .. import cells, chunked_loss, ledger, model, optimizers, ranks, sharding, training
+from .. import cells, ledger, model, optimizers, ranks, sharding, training
+from ..layers import chunked_loss
 from ..versions import version_of
 from . import published_model
 
@@ -204,10 +205,12 @@ def configurations_of_experts():
             {**few, **TITAN, **second, "ranks": 3, "training.loss_chunks": 4}, {**few, "ranks": 2, "sharding": "ddp"},
             {**many, **shared, "model.experts": 3, "ranks": 4, "model.head": "tied"},
             {**few, **TITAN, "model.experts": 2, "model.top_k": 1, "ranks": 4},
+            {**many, **full, "ranks": 4, "mesh": "2x2", "reduce_dtype": "f32", "training.loss_chunks": 4, "model.seq": 204},
             {**many, **TITAN, "model.experts": 2, "ranks": 4, "mesh": "1x4"},
         ]:  # fmt: skip
             yield "host", program, keys
             yield "cuda_shapes", program, keys
+        yield "host", program, {**few, **full, **shared, "model.head": "tied", "training.micro_batches": 3}
     layers = {"model.vocabulary": 0, "training.loss": "mse"}
     mlp = {**layers, "model.layer": "layernorm_mlp"}
     for keys in [

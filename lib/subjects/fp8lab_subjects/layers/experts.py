@@ -1,8 +1,8 @@
 """Mixtures of experts in eager PyTorch, in the arrangement of torchtitan (torchtitan/models/moe/moe.py).
 
-A router scores all experts of a token in FP32, and topk chooses some. A stable sort brings the choices into the order of
-experts, tokens are gathered in this order, and grouped products compute all experts at once. Outputs are weighted in
-FP32 (`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded.
+A router scores all experts of a token in FP32, and topk chooses some. The choices are sorted by expert, tokens are
+gathered in this order, and grouped products compute all experts at once. Outputs are weighted in FP32
+(`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded.
 """
 
 import functools
@@ -44,7 +44,8 @@ def takes_groups(weight):
 
 
 def grouped_product(rows, weight, ends):
-    """rows [choices, inputs], sorted by expert, times each expert's matrix. `ends` [experts]: where its rows end."""
+    """rows [choices, inputs], sorted by expert, times each expert's matrix. `ends` [experts]: the number of rows of
+    each expert and of those before it."""
     if takes_groups(weight):
         return torch._grouped_mm(rows, weight.transpose(-2, -1), offs=ends)
     counts = torch.diff(ends, prepend=ends.new_zeros(1)).tolist()

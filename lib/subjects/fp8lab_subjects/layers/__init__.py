@@ -1,0 +1,1 @@
+"""Parts of models that are not in model.py."""
