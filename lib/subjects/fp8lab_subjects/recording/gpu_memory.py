@@ -84,6 +84,7 @@ def configurations():
     yield from configurations_of_models()
     yield from configurations_of_replicas()
     yield from configurations_of_chunked_losses()
+    yield from configurations_of_mixtures()
 
 
 def configurations_of_models():
@@ -147,6 +148,32 @@ def configurations_of_chunked_losses():
         ("torchtitan", {**QWEN3_600M, **TWO_PASSES}), ("torchtitan", {**GEMMA_2B_6_LAYERS, **FULL}),
     ]:  # fmt: skip
         yield program, {**keys, "training.loss_chunks": 8}
+
+
+MIXTRAL_1_LAYER = {
+    "model.layers": 1, "model.hidden": 4096, "model.heads": 32, "model.kv_heads": 8, "model.experts": 8, "model.top_k": 2,
+    "model.expert_ffn": 14336, "model.seq": 4096, "model.vocabulary": 32000,
+}  # fmt: skip
+QWEN3_30B_2_LAYERS = {
+    "model.layers": 2, "model.hidden": 2048, "model.heads": 32, "model.kv_heads": 4, "model.head_dim": 128,
+    "model.qk_norm": True, "model.experts": 128, "model.top_k": 8, "model.expert_ffn": 768, "model.seq": 4096,
+    "model.vocabulary": 151936,
+}  # fmt: skip
+SMALL_MIXTURE = {"model.experts": 8, "model.top_k": 2, "model.expert_ffn": 1728}
+SHARED = {"model.router": "sigmoid", "model.shared_experts": 1, "model.dense_layers": 1, "model.ffn": 3456}
+
+
+def configurations_of_mixtures():
+    """On one rank; none of them was measured on a GPU before lib/harness/eager had mixtures of experts."""
+    for program, keys in [
+        ("worker", SMALL_MIXTURE), ("torchtitan", SMALL_MIXTURE), ("torchtitan", MIXTRAL_1_LAYER),
+        ("torchtitan", {**MIXTRAL_1_LAYER, **FULL, "model.layers": 2}), ("torchtitan", QWEN3_30B_2_LAYERS),
+        ("torchtitan", {**QWEN3_30B_2_LAYERS, **FULL, **TWO_PASSES}),
+        ("torchtitan", {**SMALL_MIXTURE, **SHARED}), ("worker", {**SMALL_MIXTURE, **SHARED, **MASTERS}),
+        ("worker", {**SMALL_MIXTURE, "model.top_k": 4, "model.experts": 32, "training.optimizer": "foreach_adam"}),
+        ("torchtitan", {**SMALL_MIXTURE, "model.top_k": 1, "training.clip_norm": 1.0, **FULL}),
+    ]:  # fmt: skip
+        yield program, keys
 
 
 def measure(program, keys, rank, folder):
