@@ -46,7 +46,7 @@ AttentionShape shape_of(const Case& c) {
           .softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.head_dim)))};
 }
 
-/// `of_keys` products have an operand or result with the columns of a key, `of_values` with those of a value.
+/// `of_keys` products have an operand or result with the columns of a key, `of_values` with the columns of a value.
 double flops_of(const Case& c, std::int64_t of_keys, std::int64_t of_values) {
   const auto seq = static_cast<double>(c.seq), window = static_cast<double>(c.window);
   const double entries = c.window > 0 ? window * (seq - window / 2) : seq * seq * (c.causal ? 0.5 : 1.0);

@@ -35,7 +35,7 @@ class Case(typing.NamedTuple):
     sinks: bool = False
 
     def flops(self, of_keys, of_values):
-        """Of products that have an operand or result with the columns of a key, or of a value, over unmasked entries."""
+        """The operations of `of_keys` products with the columns of a key and `of_values` with the columns of a value."""
         entries = self.window * (self.seq - self.window / 2) if self.window else self.seq**2 * (0.5 if self.causal else 1.0)
         return 2.0 * (of_keys * self.key_dim + of_values * self.value_dim) * self.batch * self.heads * entries
 

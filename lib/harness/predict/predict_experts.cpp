@@ -179,7 +179,8 @@ struct Experts {
     const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights + slopes) +
                             release(logits) + allocate(grouping);
     return fc1.begin(run) + routed + operand() + fc1.multiply(run) + fc2.begin(run) + fc2.forward_making(run) +
-           travel.back(run == Run::kSaving ? fc2.plain_y : fc2.plain_y - fc2.kept_y()) + allocate(n) + (shared ? shared->forward(run) : Schedule{});
+           travel.back(run == Run::kSaving ? fc2.plain_y : fc2.plain_y - fc2.kept_y()) + allocate(n) +
+           (shared ? shared->forward(run) : Schedule{});
   }
   Schedule backward(bool consuming) const {
     const Schedule there = travel.eight_bits ? travel.sent_gradients() + received : travel.there(fc2.plain_y);

@@ -353,8 +353,8 @@ std::vector<Node> attention(const CellNumbers& cell) {
   if (cell.shape.qk_norm) nodes.push_back(qk_norm(cell));
   if (cell.shape.form.rotary && !has_latents) nodes.push_back(rotary(cell));
   nodes.push_back(attention_itself(cell));
-  nodes.push_back(
-      linear(cell.of_product(cell.products_before_attention()), cell.shape.attended, cell.shape.hidden, {.x = exchanges, .grad_x = exchanges}));
+  nodes.push_back(linear(cell.of_product(cell.products_before_attention()), cell.shape.attended, cell.shape.hidden,
+                         {.x = exchanges, .grad_x = exchanges}));
   return nodes;
 }
 

@@ -21,7 +21,7 @@ struct LatentCall {
   const float* sine;
   std::int64_t rows, batch;
   int heads, plain, half,
-      value;  ///< of a head: columns of a key that are not rotated, pairs that are, columns of a value
+      value;  ///< per head: plain columns of a key, its rotated pairs, columns of a value
 
   __host__ __device__ int key() const { return plain + 2 * half; }
   __device__ std::int64_t q_column(int head) const { return std::int64_t{head} * key(); }
