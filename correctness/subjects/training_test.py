@@ -23,7 +23,7 @@ class DrawingSubject:
 
 class ALibrarysOwnValues(unittest.TestCase):
     def drawn(self, seed):
-        cell = type("Cell", (dict,), {"sharded": False, "replicated": False})({"training.seed": seed})
+        cell = type("Cell", (dict,), {"sharded": False, "replicated": False, "frozen_layers": 0})({"training.seed": seed})
         torch.seed()  # as a new process: another seed
         run = Run(cell, DrawingSubject(), 0, torch.device("cpu"), [])
         run.make()

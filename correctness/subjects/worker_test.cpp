@@ -400,6 +400,11 @@ TEST_F(Worker, WhatALibraryDrawsFollowsFromTheSeed) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, FrozenLayersKeepTheirBits_AndTheOthersGetTheirGradients) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("frozen_layers_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 TEST_F(Worker, ALossInPartsIsTheLossInDouble) {
   const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("chunked_loss_test.py");
   EXPECT_EQ(status_of(file.c_str()), 0);

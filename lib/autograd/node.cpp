@@ -35,7 +35,8 @@ void Node::add_slot(std::string_view what, const Tensor& tensor) {
     case Runtime::Mode::kPlain: slot.tensor = tensor.held_by(slot.holder); break;
     case Runtime::Mode::kRecording: slot.frame = runtime_.frame->record(*this, slots_.size() - 1); break;
     case Runtime::Mode::kRecomputing: runtime_.frame->replay(tensor); break;
-    case Runtime::Mode::kEvaluating: break;
+    case Runtime::Mode::kEvaluating:
+    case Runtime::Mode::kFrozen: break;
   }
 }
 
@@ -56,7 +57,7 @@ void Node::save_quantized(std::string_view what, const QuantizedTensor& tensor) 
 }
 
 void Node::save_split(std::string_view what, QuantizedTensor tensor) {
-  if (runtime_.mode == Runtime::Mode::kEvaluating) return;
+  if (!runtime_.differentiates()) return;
   Entry& entry = entries_.emplace_back();
   entry.quantized = true;
   entry.in_context = true;

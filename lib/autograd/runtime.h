@@ -34,8 +34,9 @@ struct Runtime {
 
   /// How forward runs inside a checkpointed region. The first time (recording) saved tensors are not kept and scales
   /// are stashed; the second time (recomputing) the tensors are computed again for the nodes of the first.
-  /// Evaluating: there will be no backward, so nothing is saved, and casts make only row-wise orientations.
-  enum class Mode { kPlain, kRecording, kRecomputing, kEvaluating };
+  /// Evaluating: there will be no backward, so nothing is saved, and casts make only row-wise orientations. Frozen: the
+  /// same for layers of a training pass that take no gradient.
+  enum class Mode { kPlain, kRecording, kRecomputing, kEvaluating, kFrozen };
   Mode mode = Mode::kPlain;
   CheckpointFrame* frame = nullptr;  ///< frame of the running region, null outside of regions
   /// Weights may have changed since the forward before: cached copies of them are cast again.
@@ -48,6 +49,8 @@ struct Runtime {
   ProcessGroup* expert_group = nullptr;
   RowPart expert_part{};
 
+  /// False if no backward will follow this forward.
+  bool differentiates() const { return mode != Mode::kEvaluating && mode != Mode::kFrozen; }
   /// Evaluating drops nothing.
   float dropout(float probability) const { return mode == Mode::kEvaluating ? 0.0f : probability; }
   HolderId in_flight(std::string_view owner) { return device.holder(HolderKind::kInFlight, owner); }
@@ -77,7 +80,7 @@ struct InitialValues {
   HostCopy kept;               ///< the values in the nominal type, if they are kept
 };
 
-/// A trainable tensor, in high precision or in eight bits. If training is sharded, modules compute with the
+/// A parameter, in high precision or in eight bits. If training is sharded, modules compute with the
 /// unsharded parameter, which exists only between a gather and the next reshard. `local` is then this rank's shard: a
 /// parameter of its own, which the optimizer updates.
 struct Parameter {
@@ -97,6 +100,7 @@ struct Parameter {
   std::int64_t first_row = 0;  ///< index of a shard's first row in the unsharded parameter of all parts
   /// Expert parallelism: `spec` and the unsharded parameter are this part of the rows of all experts.
   RowPart part{};
+  bool frozen = false;         ///< it takes no gradient, and no optimizer updates it
   Parameter* local = nullptr;  ///< the shard, owned by the sharding; null if the parameter is not sharded
 
   bool in_eight_bits() const { return quantizer != nullptr; }

@@ -25,6 +25,8 @@ ParameterGroup::ParameterGroup(Runtime& runtime, std::string name, std::span<Par
       recomputes_(options.recomputes) {
   for (Parameter* parameter : parameters)
     parameters_.push_back(std::make_unique<ShardedParameter>(runtime, *parameter, mesh, options.reduce_dtype));
+  for (const auto& parameter : parameters_)
+    if (!parameter->unsharded().frozen) trained_.push_back(parameter.get());
   communications_.push_back({.shards = &mesh.shard_group(), .gathers = {}, .scatters = {}});
   const bool has_experts = std::ranges::any_of(
       parameters_, [&](const auto& parameter) { return &parameter->shards() != &mesh.shard_group(); });
@@ -121,17 +123,17 @@ void ParameterGroup::reduce_gradients(Runtime& runtime) {
   for (Communication& communication : communications_) communication.scatters.clear();
   // As in FSDP2, gradients of the group are copied, padded and in the type of the reduction, before the first of them
   // is freed. FSDP2 copies all of them, also those that could be sent as they are.
-  for (const auto& parameter : parameters_) parameter->copy_gradient(runtime);
-  for (const auto& parameter : parameters_) parameter->free_copied_gradient();
-  for (const auto& parameter : parameters_) parameter->begin_reduce(runtime, communication_of(*parameter).scatters);
+  for (ShardedParameter* parameter : trained_) parameter->copy_gradient(runtime);
+  for (ShardedParameter* parameter : trained_) parameter->free_copied_gradient();
+  for (ShardedParameter* parameter : trained_) parameter->begin_reduce(runtime, communication_of(*parameter).scatters);
   for (const Communication& communication : communications_)
     communication.shards->reduce_scatter(communication.scatters, name_);
   if (ProcessGroup* replicas = mesh_.replica_group()) {
     reduce_parts_.clear();
-    for (const auto& parameter : parameters_) reduce_parts_.push_back(parameter->reduced());
+    for (const ShardedParameter* parameter : trained_) reduce_parts_.push_back(parameter->reduced());
     replicas->all_reduce(ReduceOp::kSum, reduce_parts_, name_);
   }
-  for (const auto& parameter : parameters_) parameter->end_reduce(runtime, mesh_.world().size());
+  for (ShardedParameter* parameter : trained_) parameter->end_reduce(runtime, mesh_.world().size());
 }
 
 }  // namespace fp8lab

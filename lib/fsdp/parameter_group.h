@@ -50,7 +50,7 @@ class ParameterGroup {
   void reshard();
   /// As FSDP2 reshards after a pass: frees what the gather allocated, and no copy that was made of it.
   void free_gathered();
-  /// Reduces the gradients to the shards, averaged over all ranks.
+  /// Reduces the gradients to the shards, averaged over all ranks. Frozen parameters have none.
   void reduce_gradients(Runtime& runtime);
 
  private:
@@ -77,6 +77,7 @@ class ParameterGroup {
   ParameterGroup* next_backward_ = nullptr;
   std::optional<Pass> ahead_;  ///< pass for which a gather ahead is running
   std::vector<std::unique_ptr<ShardedParameter>> parameters_;
+  std::vector<ShardedParameter*> trained_;     ///< elements of `parameters_` that are not frozen
   std::vector<Communication> communications_;  ///< the ranks that shard, then the ranks that shard experts
   std::vector<ReducePart> reduce_parts_;
 };

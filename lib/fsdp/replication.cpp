@@ -12,7 +12,7 @@ namespace {
 
 /// The root's parameters are registered first.
 std::vector<Parameter*> as_gradients_are_ready(const Model& model) {
-  const std::vector<Parameter*>& all = model.parameters();
+  const std::vector<Parameter*> all = model.trained_parameters();
   return {all.rbegin(), all.rend()};
 }
 

@@ -51,7 +51,7 @@ class ShardedModule final : public Module {
     }
     const auto after = std::make_shared<PostBackwardNode>(runtime, group_, x.producer);
     Variable y = module_->forward(runtime, {x.value, after});
-    if (runtime.mode == Runtime::Mode::kEvaluating)
+    if (!runtime.differentiates())
       group_.reshard();  // no backward will do it
     else if (group_.reshards_after_forward())
       group_.free_gathered();
@@ -88,7 +88,7 @@ Sharding::Sharding(Runtime& runtime, Model& model, Mesh& mesh, const ShardingOpt
       });
   for (std::size_t i = 0; options.gather_ahead && i < layers.size(); ++i)
     groups_[i]->gather_ahead(i + 1 < layers.size() ? groups_[i + 1].get() : nullptr,
-                             i > 0 ? groups_[i - 1].get() : nullptr);
+                             i > model.frozen_layers() ? groups_[i - 1].get() : nullptr);
 }
 
 Sharding::~Sharding() = default;

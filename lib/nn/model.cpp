@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "nn/cores/role_scales.h"
@@ -21,7 +22,7 @@ class CheckpointedLayer final : public Module {
   CheckpointedLayer(std::string name, std::unique_ptr<Module> layer, KeptProducts keeps)
       : name_(std::move(name)), layer_(std::move(layer)), keeps_(keeps) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
-    if (runtime.mode == Runtime::Mode::kEvaluating) return layer_->forward(runtime, x);
+    if (!runtime.differentiates()) return layer_->forward(runtime, x);
     return checkpoint(
         runtime, name_, [this, &runtime](const Variable& in) { return layer_->forward(runtime, in); }, x, keeps_);
   }
@@ -30,6 +31,21 @@ class CheckpointedLayer final : public Module {
   std::string name_;
   std::unique_ptr<Module> layer_;
   KeptProducts keeps_;
+};
+
+/// Layers that run in it take no gradient.
+class FrozenScope {
+ public:
+  explicit FrozenScope(Runtime& runtime) : runtime_(runtime), mode_(runtime.mode) {
+    if (mode_ == Runtime::Mode::kPlain) runtime_.mode = Runtime::Mode::kFrozen;
+  }
+  ~FrozenScope() { runtime_.mode = mode_; }
+  FrozenScope(const FrozenScope&) = delete;
+  FrozenScope& operator=(const FrozenScope&) = delete;
+
+ private:
+  Runtime& runtime_;
+  Runtime::Mode mode_;
 };
 
 }  // namespace
@@ -47,16 +63,35 @@ class Model::Root final : public Module {
  public:
   explicit Root(const Model& model) : model_(model) {}
   Variable forward(Runtime& runtime, const Variable& x) override {
-    Variable value = model_.embedding_ ? model_.embedding_->forward(runtime, x) : x;
-    for (const Layer& layer : model_.layers_) value = layer.module->forward(runtime, value);
+    Variable value = model_.frozen_layers_ > 0 ? frozen(runtime, x) : embedded(runtime, x);
+    for (std::size_t i = model_.frozen_layers_; i < model_.layers_.size(); ++i)
+      value = model_.layers_[i].module->forward(runtime, value);
     return model_.head_ ? model_.head_->forward(runtime, value) : value;
   }
 
  private:
+  Variable embedded(Runtime& runtime, const Variable& x) const {
+    return model_.embedding_ ? model_.embedding_->forward(runtime, x) : x;
+  }
+
+  /// The output of the frozen layers, which depends on nothing that needs a gradient. Backward ends at it, and goes on
+  /// with the node behind `x`: a sharded root's, if there is one.
+  Variable frozen(Runtime& runtime, const Variable& x) const {
+    const FrozenScope scope(runtime);
+    Variable value = embedded(runtime, x);
+    for (std::size_t i = 0; i < model_.frozen_layers_; ++i) {
+      value.producer = nullptr;
+      value = model_.layers_[i].module->forward(runtime, value);
+    }
+    value.producer = x.producer;
+    return value;
+  }
+
   const Model& model_;
 };
 
-Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options) : recipe_(recipe) {
+Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options)
+    : recipe_(recipe), frozen_layers_(static_cast<std::size_t>(options.frozen_layers)) {
   const float deviation = options.init_deviation;
   const float scale = options.scaled_residuals ? std::sqrt(2.0f * static_cast<float>(options.layers)) : 1.0f;
   const auto build_with = [&](const Recipe& used) {
@@ -91,7 +126,22 @@ Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options
     if (recomputes) layer = std::make_unique<CheckpointedLayer>(name, std::move(layer), options.kept_products);
     layers_.push_back({name, std::move(layer), first_parameter, recomputes});
   }
+  if (frozen_layers_ > 0) freeze();
   root_ = std::make_unique<Root>(*this);
+}
+
+void Model::freeze() {
+  if (embedding_) embedding_->freeze();
+  const std::vector<Parameter*>& all = registry_.parameters;
+  const std::size_t end = frozen_layers_ < layers_.size() ? layers_[frozen_layers_].first_parameter : all.size();
+  for (std::size_t i = layers_.front().first_parameter; i < end; ++i) all[i]->frozen = true;
+}
+
+std::vector<Parameter*> Model::trained_parameters() const {
+  std::vector<Parameter*> out;
+  std::ranges::copy_if(registry_.parameters, std::back_inserter(out),
+                       [](const Parameter* one) { return !one->frozen; });
+  return out;
 }
 
 Model::~Model() = default;

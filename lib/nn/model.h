@@ -42,6 +42,8 @@ struct ModelOptions {
   /// Layers at the start and at the end that the recipe leaves in `dtype`: nothing of them is quantized.
   std::int64_t first_layers_plain = 0;
   std::int64_t last_layers_plain = 0;
+  /// Layers at the start that take no gradient, and then neither does the embedding, nor a head that is tied to it.
+  std::int64_t frozen_layers = 0;
 
   /// Makes a language model with this many tokens: an embedding before the layers, a norm and a head after them.
   std::int64_t vocabulary = 0;
@@ -69,6 +71,9 @@ class Model {
   /// vocabulary].
   Variable forward(Runtime& runtime, const Variable& x) { return root_->forward(runtime, x); }
   const std::vector<Parameter*>& parameters() const { return registry_.parameters; }
+  /// The parameters that take a gradient, which an optimizer updates.
+  std::vector<Parameter*> trained_parameters() const;
+  std::size_t frozen_layers() const { return frozen_layers_; }
   /// Parameters, scales and biases of routers, for checkpoints.
   const Registry& registry() const { return registry_; }
 
@@ -95,6 +100,7 @@ class Model {
 
  private:
   class Root;
+  void freeze();
 
   Recipe recipe_;
   Recipe plain_ = make_recipe("bf16");         ///< recipe of the layers that stay in the model's `dtype`
@@ -108,6 +114,7 @@ class Model {
     bool recomputes = false;
   };
   std::vector<Layer> layers_;
+  std::size_t frozen_layers_ = 0;
   std::unique_ptr<Module> root_;
 };
 

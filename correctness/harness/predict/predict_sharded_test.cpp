@@ -22,6 +22,7 @@ using predict_test::agrees;
 using predict_test::can_run;
 using predict_test::Draw;
 using predict_test::draw_bf16_layers;
+using predict_test::draw_frozen_layers;
 using predict_test::draw_language;
 using predict_test::draw_sizes;
 using predict_test::measured;
@@ -82,6 +83,7 @@ void draw_rest(Draw& draw, CellConfig& cell) {
   draw_bf16_layers(draw, cell);
   draw_optimizer(draw, cell.training);
   draw_language(draw, cell);
+  draw_frozen_layers(draw, cell);
 }
 
 void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {

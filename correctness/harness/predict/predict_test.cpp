@@ -21,6 +21,7 @@ using predict_test::agrees;
 using predict_test::can_run;
 using predict_test::Draw;
 using predict_test::draw_bf16_layers;
+using predict_test::draw_frozen_layers;
 using predict_test::draw_language;
 using predict_test::draw_sizes;
 using predict_test::measured;
@@ -67,6 +68,7 @@ void for_each_cell(int draws, Visit visit) {
                       cell.training.checkpoint != Recompute::kNone ? std::min(cell.model.layers, draw.upto(3)) : 1;
                   draw_bf16_layers(draw, cell);
                   draw_language(draw, cell);
+                  draw_frozen_layers(draw, cell);
                   cell.training.fp8_attention_backward = !fp8_attention || draw.upto(3) > 1;
                   cell.training.fp8_mha = fp8_attention && cell.training.fp8_attention_backward && draw.chance();
                   if (can_run(cell) && !testing::Test::HasFailure()) visit(cell);

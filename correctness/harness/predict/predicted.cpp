@@ -198,4 +198,9 @@ void draw_bf16_layers(Draw& draw, CellConfig& cell) {
   training.last_layers_bf16 = draw.upto(4) > 1 ? 0 : draw.upto(cell.model.layers + 1 - training.first_layers_bf16) - 1;
 }
 
+void draw_frozen_layers(Draw& draw, CellConfig& cell) {
+  const std::int64_t most = cell.model.layers - (cell.model.vocabulary > 0 ? 0 : 1);
+  cell.training.frozen_layers = draw.upto(3) > 1 || most == 0 ? 0 : draw.upto(most);
+}
+
 }  // namespace fp8lab::predict_test

@@ -53,5 +53,7 @@ void draw_language(Draw& draw, CellConfig& cell);
 
 /// Draws how many of the first and last layers stay in BF16: none, some or all.
 void draw_bf16_layers(Draw& draw, CellConfig& cell);
+/// Draws, of every third cell, layers that take no gradient. After draw_language().
+void draw_frozen_layers(Draw& draw, CellConfig& cell);
 
 }  // namespace fp8lab::predict_test

@@ -76,6 +76,34 @@ TEST(UnreadKeys, ALossInParts_IsOfLibraries_AndDividesTheTokens) {
       << parts;
 }
 
+TEST(UnreadKeys, FrozenLayers_LeaveSomethingToTrain_AndHaveNoParity) {
+  const std::string layers = "model: {layer: linear, hidden: 64, seq: 32, layers: 2}\n", torch = "subject: torch\n";
+  const auto frozen = [](int count) { return "training: {frozen_layers: " + std::to_string(count) + "}\n" + kMeta; };
+  for (const std::string& subject : {std::string(), torch}) EXPECT_EQ(errors_of(layers + subject + frozen(1)), "");
+  const std::string cpu = "device: cpu\n";
+  const std::string parity = errors_of(layers + cpu + "training: {frozen_layers: 1}\nmeasure: [parity]\n");
+  EXPECT_TRUE(has(parity,
+                  "1, but parity scores the gradient of every parameter, and a frozen one has none; measure "
+                  "`reference`, or remove one of the two"))
+      << parity;
+  const std::string resumed = errors_of(layers + cpu +
+                                        "training: {frozen_layers: 1, steps: 3, resume_at: 1, optimizer: adam}\n"
+                                        "measure: [reference]\n");
+  EXPECT_TRUE(has(resumed, "the optimizer of a model with frozen layers is not saved")) << resumed;
+  const std::string more = errors_of(layers + torch + frozen(3));
+  EXPECT_TRUE(has(more, "`training.frozen_layers`: 3, but the model has 2 layers; write 1 or less")) << more;
+  const std::string all = errors_of(layers + torch + frozen(2));
+  EXPECT_TRUE(has(all,
+                  "all 2 layers of a model without a vocabulary are frozen, so nothing would be trained; write 1 or "
+                  "less, or `vocabulary`, whose norm and head are trained"))
+      << all;
+  const std::string negative = errors_of(layers + torch + frozen(-1));
+  EXPECT_TRUE(has(negative, "`training.frozen_layers`")) << negative;
+  const std::string language =
+      "model: {layer: linear, hidden: 64, seq: 32, layers: 2, vocabulary: 96}\ntraining: {loss: cross_entropy, ";
+  EXPECT_EQ(errors_of(language + "frozen_layers: 2}\n" + torch + kMeta), "");
+}
+
 TEST(UnreadKeys, OptionsOfAnotherRecipe_AreRefused) {
   EXPECT_TRUE(has(errors_of("model: {layer: linear, hidden: 64, seq: 32}\n"
                             "training: {recipe: mxfp8, recipe_options: {margin: 1}}\n" +

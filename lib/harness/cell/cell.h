@@ -196,6 +196,7 @@ struct TrainingConfig {
   /// memory; or the eight bits.
   Word<MastersFrom> masters_from = MastersFrom::kInitialValues;
   bool fused_quantize = true;              ///< norms and activations quantize their outputs; false: a cast follows
+  std::int64_t frozen_layers = 0;          ///< layers at the start that take no gradient, as the embedding then
   std::int64_t first_layers_bf16 = 0;      ///< layers at the start that the recipe leaves in the parameters' type
   std::int64_t last_layers_bf16 = 0;       ///< and at the end
   Word<Fp8Sums> fp8_sums = Fp8Sums::kF32;  ///< sums of the host's FP8 products in linear layers

@@ -397,6 +397,12 @@ std::vector<Key> make_keys() {
       choice("training.param_dtype", "type of the parameters", kTraining<&T::param_dtype>),
       word("training.recipe", rows_of<&V::recipes>, "quantization recipe", kTraining<&T::recipe>),
       integer_key(
+          "training.frozen_layers", {0, 4096},
+          "layers at the start whose parameters take no gradient, as people fine-tune: these layers save nothing for "
+          "backward, which ends behind them, and have no gradients and no optimizer state; the embedding of a "
+          "language model and its positions are then frozen too, and a tied head with them",
+          kTraining<&T::frozen_layers>),
+      integer_key(
           "training.first_layers_bf16", {0, 4096},
           "layers at the start that the recipe leaves in BF16: none of their tensors is cast or kept in eight bits",
           kTraining<&T::first_layers_bf16>),

@@ -1,6 +1,5 @@
 #include "harness/eager/fsdp2.h"
 
-#include <numeric>
 #include <utility>
 
 namespace fp8lab::eager {
@@ -24,15 +23,11 @@ Bytes Group::shard_of(const Parameter& parameter) const {
   return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
 }
 
-std::vector<Bytes> Group::shard_elements() const {
+std::vector<Bytes> Group::shard_elements(bool only_trained) const {
   std::vector<Bytes> out;
-  for (const Parameter* parameter : parameters_) out.push_back(shard_of(*parameter));
+  for (const Parameter* parameter : parameters_)
+    if (!only_trained || !parameter->is_frozen) out.push_back(shard_of(*parameter));
   return out;
-}
-
-Bytes Group::sharded_elements() const {
-  const std::vector<Bytes> shards = shard_elements();
-  return std::accumulate(shards.begin(), shards.end(), Bytes{0});
 }
 
 Bytes Group::gathered_bytes(const Parameter& parameter) const {
@@ -135,6 +130,7 @@ void Group::end_parts(Parameter& parameter, bool reduces) {
 
 void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>& sum) {
   heap_.free(shared_.reduced);
+  if (parameters.empty()) return;
   Block divided = 0;
   for (Parameter* parameter : parameters) {
     if (!parameter->divides_experts) continue;
@@ -174,8 +170,9 @@ void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>
     drop(output);
 }
 
-bool Group::has_gradients() const {
-  return !gradients_.empty() || (!parameters_.empty() && parameters_.front()->gradient != 0);
+void Group::finalize_backward() {
+  heap_.free(gathering_);
+  is_pending_ = false;
 }
 
 void Group::drop_gradients() {

@@ -39,10 +39,11 @@ class Group {
   void end_parts(Parameter& parameter, bool reduces);
   void reshard();
 
-  /// Elements that a rank holds of each parameter, with padding.
-  std::vector<Bytes> shard_elements() const;
-  Bytes sharded_elements() const;  ///< their sum
-  bool has_gradients() const;
+  /// The end of backward: frees what was gathered for a backward that did not come.
+  void finalize_backward();
+
+  /// Elements that a rank holds of each parameter, with padding; only of parameters that take a gradient, or of all.
+  std::vector<Bytes> shard_elements(bool only_trained) const;
   void drop_gradients();
 
  private:

@@ -8,7 +8,9 @@ namespace fp8lab::eager {
 Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     : numbers_(numbers),
       heap_(heap),
-      recomputed_(numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0),
+      frozen_(index < numbers.frozen),
+      input_takes_gradient_(numbers.frozen == 0 || index > numbers.frozen),
+      recomputed_(!frozen_ && numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0),
       keeps_results_(recomputed_ && numbers.keeps_results) {
   const Numbers& n = numbers;
   if (n.attends) {
@@ -38,6 +40,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     fc1_ = product(n.hidden, n.gated ? 2 * n.ffn : n.ffn);
   }
   fc2_ = product(n.ffn, n.hidden);
+  for (Parameter& parameter : parameters) parameter.is_frozen = frozen_;
 }
 
 Product Layer::product(Bytes inputs, Bytes outputs, bool has_bias) {
@@ -82,8 +85,8 @@ Block Layer::forward(Block input, bool keeps_input) {
   next_kept_ = 0;
   recomputes_ = false;
   input_ = input;
-  keeps_input_ = keeps_input;
-  const bool keeps = !recomputed_;
+  keeps_input_ = keeps_input || frozen_;
+  const bool keeps = !recomputed_ && !frozen_;
   run_forward(keeps);
   Block last = mixture_ ? mixture_->finish(keeps) : multiply(fc2_);
   // A variable of a function lives until the function returns.
@@ -92,14 +95,14 @@ Block Layer::forward(Block input, bool keeps_input) {
   done(activation_input_, keeps);
   done(normed2_, keeps);
   if (!n.attends) {
-    if (!saves_stream() && keeps && !keeps_input_) heap_.free(input_);
+    if (!saves_input() && keeps && !keeps_input_) heap_.free(input_);
     return last;
   }
   const Block output = allocate(n.rows(n.hidden));
   drop(last);
   done(middle_, keeps && saves_stream());
   // Whoever calls the layer holds its input until it returns.
-  if (!saves_stream() && keeps && !keeps_input_) heap_.free(input_);
+  if (!saves_input() && keeps && !keeps_input_) heap_.free(input_);
   return output;
 }
 
@@ -107,15 +110,19 @@ bool Layer::copies_norms_input() const { return numbers_.on_host() && numbers_.e
 
 bool Layer::saves_stream() const { return !(numbers_.gated && copies_norms_input()); }
 
+bool Layer::saves_input() const {
+  return input_takes_gradient_ ? saves_stream() : !(numbers_.gated && numbers_.on_host());
+}
+
 void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
   if (n.attends) {
-    normed1_ = normalize(saved1_, keeps);
+    normed1_ = normalize(saved1_, keeps, input_takes_gradient_);
     Block attended = attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
     drop(attended);
   }
-  normed2_ = normalize(saved2_, keeps);
+  normed2_ = normalize(saved2_, keeps, n.attends || input_takes_gradient_);
   if (mixture_) {
     mixture_->run(keeps);
     return;
@@ -323,14 +330,14 @@ Block Layer::backward(Block gradient) {
     accumulate(kept, more);
   heap_.free(more);
   Block of_stream = kept;
-  // The product's gradient is the residual's tensor, which outlives it.
+  // The product's gradient is the residual's tensor, which outlives it if the input takes a gradient.
   Block none = 0;
-  Block of_normed1 = attention_backward(none);
+  Block of_normed1 = attention_backward(input_takes_gradient_ ? none : of_stream);
   more = normalize_backward(saved1_, input_, of_normed1, norm1_);
   // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
   for (Block& left : kept_) heap_.free(left);
   if (!keeps_input_) heap_.free(input_);
-  accumulate(of_stream, more);
+  if (input_takes_gradient_) accumulate(of_stream, more);
   return of_stream;
 }
 

@@ -32,8 +32,9 @@ struct SavedNorm {
 };
 
 /// Backward of a host's RMSNorm, which is composed of FP32 operations: from the gradient of its output, which it frees
-/// with what the norm saved, to the gradient of its input.
-Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient, Normed of);
+/// with what the norm saved, to the gradient of its input. Returns 0 if the input takes no gradient.
+Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient, Normed of,
+                             bool input_takes_gradient = true);
 
 class Layer {
  public:
@@ -43,9 +44,11 @@ class Layer {
   std::vector<Parameter> parameters;  ///< in the order in which modules register them
 
   /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
-  /// output. Under recomputation only the input is kept, and what the layer keeps of products and attention.
+  /// output. Under recomputation only the input is kept, and what the layer keeps of products and attention. A frozen
+  /// layer keeps nothing, and leaves its input to whoever calls.
   Block forward(Block input, bool keeps_input);
-  /// Backward from the gradient of the output, 0 if it is one number expanded, to the gradient of the input.
+  /// Backward from the gradient of the output, 0 if it is one number expanded, to the gradient of the input, or to 0 if
+  /// everything before this layer is frozen.
   Block backward(Block gradient);
 
  private:
@@ -59,10 +62,15 @@ class Layer {
   bool saves_stream() const;
   /// True for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
   bool copies_norms_input() const;
-  Block normalize(SavedNorm& saved, bool keeps);
+  /// False if a norm that reads the layer's input saves no tensor that is the input.
+  bool saves_input() const;
+  /// True if the norm of the residual stream `input` returns a gradient of it.
+  bool takes_gradient(const Block& input) const { return &input != &input_ || input_takes_gradient_; }
+  Block normalize(SavedNorm& saved, bool keeps, bool input_takes_gradient);
   /// RMSNorm of `input`; `keeps`: backward follows.
-  Block rms_norm(SavedNorm& saved, Normed of, bool keeps);
-  Block rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient, const std::vector<std::size_t>& parameters);
+  Block rms_norm(SavedNorm& saved, Normed of, bool keeps, bool input_takes_gradient = true);
+  Block rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient, const std::vector<std::size_t>& parameters,
+                          bool input_takes_gradient = true);
   /// Norms of Q and K, before they are rotated.
   void norm_heads(bool keeps);
   void norm_heads_backward(Block& of_query, Block& of_key);
@@ -105,6 +113,8 @@ class Layer {
 
   const Numbers& numbers_;
   Heap& heap_;
+  bool frozen_;
+  bool input_takes_gradient_;  ///< false for the first layer that is trained behind frozen ones
   bool recomputed_;
   bool keeps_results_;
   Bytes products_ = 0;

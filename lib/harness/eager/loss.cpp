@@ -113,9 +113,9 @@ Block Training::norm_backward(Block of_normed) {
   Block of_stream = 0;
   if (saved_.normalized != 0) {
     for (Parameter& vector : norm_) add_gradient(vector);
-    of_stream = composed_norm_backward(n_, heap_, saved_, of_normed, {n_.hidden});
+    of_stream = composed_norm_backward(n_, heap_, saved_, of_normed, {n_.hidden}, !ends_at_norm());
   } else {
-    of_stream = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
+    if (!ends_at_norm()) of_stream = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
     for (Parameter& vector : norm_) add_gradient(vector);
     heap_.free(of_normed);
     heap_.free(saved_.mean);

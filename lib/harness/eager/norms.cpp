@@ -3,17 +3,23 @@
 // The norms of a layer: fused on a GPU, composed of FP32 operations on a host.
 namespace fp8lab::eager {
 
-Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Block& gradient, Normed of) {
+Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Block& gradient, Normed of,
+                             bool input_takes_gradient) {
   const Bytes all = n.rows_f32(of.columns);
   const bool copies = n.element != kF32;
   const auto temporary = [&](Bytes bytes) { return heap.allocate(bytes, Owner::kTemporaries); };
   Block f32 = copies ? temporary(all) : 0;
   if (copies) heap.free(gradient);
-  Block by_weight = temporary(all), scaled = temporary(all), row = temporary(of.columns / of.rows * kF32);
+  Block by_weight = input_takes_gradient ? temporary(all) : 0, scaled = temporary(all),
+        row = temporary(of.columns / of.rows * kF32);
   heap.free(by_weight);
   heap.free(row);
   heap.free(copies ? f32 : gradient);
   heap.free(saved.normalized);
+  if (!input_takes_gradient) {
+    heap.free(scaled);
+    return 0;
+  }
   Block of_deviation = temporary(all), direct = temporary(all);
   heap.free(of_deviation);
   heap.free(scaled);
@@ -30,9 +36,9 @@ Block composed_norm_backward(const Numbers& n, Heap& heap, SavedNorm& saved, Blo
   return out;
 }
 
-Block Layer::normalize(SavedNorm& saved, bool keeps) {
+Block Layer::normalize(SavedNorm& saved, bool keeps, bool input_takes_gradient) {
   const Numbers& n = numbers_;
-  if (n.gated) return rms_norm(saved, {n.hidden}, keeps);
+  if (n.gated) return rms_norm(saved, {n.hidden}, keeps, input_takes_gradient);
   const Block out = allocate(n.rows(n.hidden));
   // On a host LayerNorm's statistics have the type of its input.
   const Bytes statistic = n.tokens * (n.on_host() ? n.element : kF32);
@@ -43,7 +49,7 @@ Block Layer::normalize(SavedNorm& saved, bool keeps) {
   return out;
 }
 
-Block Layer::rms_norm(SavedNorm& saved, Normed of, bool keeps) {
+Block Layer::rms_norm(SavedNorm& saved, Normed of, bool keeps, bool input_takes_gradient) {
   const Numbers& n = numbers_;
   if (!n.on_host()) {
     const Block out = allocate(n.rows(of.columns));
@@ -59,7 +65,7 @@ Block Layer::rms_norm(SavedNorm& saved, Normed of, bool keeps) {
   heap_.free(squares);
   heap_.free(means);
   saved.normalized = allocate(n.rows_f32(of.columns));
-  done(saved.deviation, keeps);
+  done(saved.deviation, keeps && input_takes_gradient);
   Block scaled = allocate(n.rows_f32(of.columns));
   if (!copies) {
     done(saved.normalized, keeps);
@@ -67,22 +73,23 @@ Block Layer::rms_norm(SavedNorm& saved, Normed of, bool keeps) {
   }
   const Block out = allocate(n.rows(of.columns));
   heap_.free(scaled);
-  done(saved.input_f32, keeps);
+  done(saved.input_f32, keeps && input_takes_gradient);
   done(saved.normalized, keeps);
   return out;
 }
 
 Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of) {
-  const Block out = rms_norm_backward(saved, {numbers_.hidden}, gradient, of);
-  if (saves_stream() && (!keeps_input_ || &input != &input_)) heap_.free(input);
+  const Block out = rms_norm_backward(saved, {numbers_.hidden}, gradient, of, takes_gradient(input));
+  const bool is_saved = &input == &input_ ? saves_input() : saves_stream();
+  if (is_saved && (!keeps_input_ || &input != &input_)) heap_.free(input);
   return out;
 }
 
 Block Layer::rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient,
-                               const std::vector<std::size_t>& parameters_of) {
+                               const std::vector<std::size_t>& parameters_of, bool input_takes_gradient) {
   const Numbers& n = numbers_;
   if (saved.normalized == 0) {  // fused, of either norm
-    Block out = temporary(n.rows(of.columns));
+    Block out = input_takes_gradient ? temporary(n.rows(of.columns)) : 0;
     for (const std::size_t parameter : parameters_of) make_gradient(parameter);
     add_gradients(parameters_of);
     heap_.free(gradient);
@@ -92,7 +99,7 @@ Block Layer::rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient,
   }
   for (const std::size_t parameter : parameters_of) make_gradient(parameter);
   add_gradients(parameters_of);
-  return composed_norm_backward(n, heap_, saved, gradient, of);
+  return composed_norm_backward(n, heap_, saved, gradient, of, input_takes_gradient);
 }
 
 Block Layer::contiguous(Normed of) {

@@ -49,6 +49,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   stored = mixed ? 4 : element;
   reduced = cell.reduce_dtype ? (*cell.reduce_dtype == ReduceDType::kF32 ? 4 : 2) : stored;
   loss_chunks = training.loss_chunks;
+  frozen = training.frozen_layers;
   norm_vectors = !gated && bias ? 2 : 1;
 }
 

@@ -56,6 +56,7 @@ struct Numbers {
   Bytes checkpoint_every;  ///< one of so many layers is recomputed, the last of each group; 0: none
   bool keeps_results;      ///< recomputed layers keep what attention returns, and products
   bool alternates;         ///< but of the products of a layer only the first, the third ...
+  Bytes frozen;            ///< layers at the start that take no gradient, and then neither does the embedding
   Bytes loss_chunks;       ///< parts of the tokens whose logits are computed one after the other
   Bytes norm_vectors;      ///< vectors of a norm: a weight, and a bias if it has one
 };

@@ -12,12 +12,13 @@ struct Parameter {
   Block added = 0;                ///< what an operation adds to a gradient that is there, until the operation ends
   bool is_float8 = false;         ///< FSDP2 gathers it in eight bits
   bool divides_experts = false;   ///< FSDP2 divides its second dimension: each shard has a part of every expert
+  bool is_frozen = false;         ///< it takes no gradient
   bool is_gradient_wide = false;  ///< its gradient has the type of the reduction already
 
   Bytes elements() const { return rows * columns; }
 };
 
-/// Makes the gradient, or `added`, which whoever calls frees when the operation has ended.
+/// Makes the gradient, or `added`, which whoever calls frees when the operation has ended. A frozen parameter has none.
 void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter);
 
 }  // namespace fp8lab::eager

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 
 #include "harness/eager/training.h"
@@ -33,8 +34,10 @@ void Training::forward() {
     const auto at = static_cast<std::size_t>(i);
     groups_[at].before_forward();
     const bool is_input = i == 0 && !has_embedding();
-    stream = layers_[at].forward(is_input ? tokens_ : stream, is_input);
+    Block input = is_input ? tokens_ : stream;
+    stream = layers_[at].forward(input, is_input);
     groups_[at].after_forward();
+    if (i < n_.frozen && !is_input) heap_.free(input);
   }
   if (!has_embedding()) {
     heap_.free(shared_.gathered);
@@ -49,6 +52,11 @@ void Training::forward() {
   const Bytes statistic = n_.tokens * (n_.on_host() && !n_.gated ? n_.element : kF32);
   if (!n_.gated) saved_.mean = heap_.allocate(statistic, Owner::kSaved);
   saved_.deviation = heap_.allocate(statistic, Owner::kSaved);
+  if (ends_at_norm() && n_.on_host() && n_.gated) {  // only the norm's weight takes a gradient
+    heap_.free(saved_.input_f32);
+    heap_.free(saved_.deviation);
+    heap_.free(stream);
+  }
   if (composed) heap_.free(stream);
   stream_ = stream;
   if (n_.loss_chunks > 1) {
@@ -59,6 +67,7 @@ void Training::forward() {
   }
   Block logits = heap_.allocate(n_.rows(n_.vocabulary), Owner::kLogits);
   heap_.free(shared_.gathered);
+  if (n_.tied && n_.frozen > 0) heap_.free(normed_);  // saved for the gradient of the head's weight
   loss_forward(logits);
 }
 
@@ -82,18 +91,21 @@ void Training::backward() {
   if (has_embedding()) {
     last_->before_backward(before(n_.layers));
     gradient = norm_backward(n_.loss_chunks > 1 ? gradient : head_backward(gradient));
-    if (reduces_ && !n_.tied && buckets_->is_first_gradient_reduced_alone()) buckets_->reduce();
+    if (reduces_ && (!n_.tied || n_.frozen > 0) && buckets_->is_first_gradient_reduced_alone()) buckets_->reduce();
     shared_.free_all_reduced(heap_);  // a loss in parts has reduced the head's gradient, and this group reduces again
-    if (first_ != nullptr) last_->after_backward();
+    if (first_ != nullptr && !ends_at_norm()) last_->after_backward();
   }
-  for (Bytes i = n_.layers; i-- > 0;) {
+  for (Bytes i = n_.layers; i-- > n_.frozen;) {
     const auto at = static_cast<std::size_t>(i);
     groups_[at].before_backward(before(i));
     gradient = layers_[at].backward(gradient);
-    groups_[at].after_backward();
+    if (i > n_.frozen || n_.frozen == 0) groups_[at].after_backward();
     if (reduces_) buckets_->reduce();
   }
-  if (has_embedding()) {
+  if (n_.frozen > 0) {
+    heap_.free(gradient);
+    end_backward_at_frozen();
+  } else if (has_embedding()) {
     if (first_ != nullptr) first_->before_backward(nullptr);
     embedding_backward(gradient);
     (first_ != nullptr ? first_ : last_)->after_backward();
@@ -101,6 +113,16 @@ void Training::backward() {
     heap_.free(gradient);
   }
   shared_.finalize_backward(heap_);
+}
+
+// FSDP2 learns from the gradient of a group's input that its backward has ended. Groups without one end in its callback
+// at the end of backward, in the order of modules. The trained layer behind the last frozen one has gathered that one's
+// parameters, as before every backward of a group, and FSDP2 frees them here.
+void Training::end_backward_at_frozen() {
+  if (has_embedding()) (first_ != nullptr ? first_ : last_)->after_backward();
+  for (Bytes i = 0; i <= std::min(n_.frozen, n_.layers - 1); ++i) groups_[static_cast<std::size_t>(i)].after_backward();
+  if (first_ != nullptr && ends_at_norm()) last_->after_backward();
+  for (Group& group : groups_) group.finalize_backward();
 }
 
 void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps) {

@@ -16,6 +16,7 @@ Block cast_to_float8(Heap& heap, Bytes elements, bool is_f32, Stream stream) {
 }
 
 void make_gradient(const Numbers& numbers, Heap& heap, Parameter& parameter) {
+  if (parameter.is_frozen) return;
   (parameter.gradient == 0 ? parameter.gradient : parameter.added) =
       heap.allocate(parameter.elements() * numbers.element, Owner::kGradients);
 }

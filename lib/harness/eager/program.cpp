@@ -14,6 +14,7 @@ Training::Training(const CellConfig& cell, Program program, Operators operators)
     embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
     head_ = embedding_;
     positions_ = {.rows = n_.seq, .columns = n_.hidden};
+    embedding_.is_frozen = positions_.is_frozen = n_.frozen > 0;
     for (Bytes i = 0; i < n_.norm_vectors; ++i) norm_.push_back({.rows = n_.hidden, .columns = 1});
   }
   make_groups();
@@ -50,7 +51,7 @@ std::vector<Bytes> Training::gradients_in_backward() const {
   if (!n_.tied) parameters.push_back(&head_);
   std::vector<Bytes> out;  // 0 for what a model without a vocabulary lacks
   for (auto parameter = parameters.rbegin(); parameter != parameters.rend(); ++parameter)
-    out.push_back((*parameter)->elements() * n_.element);
+    if (!(*parameter)->is_frozen) out.push_back((*parameter)->elements() * n_.element);
   return out;
 }
 
@@ -61,11 +62,11 @@ void Training::add_gradient(Parameter& parameter) {
   heap_.free(parameter.added);
 }
 
-std::vector<Bytes> Training::elements() const {
+std::vector<Bytes> Training::elements(bool only_trained) const {
   std::vector<Bytes> out;
   for (const std::deque<Group>* groups : {&groups_, &ends_})
     for (const Group& group : *groups) {
-      const std::vector<Bytes> own = group.shard_elements();
+      const std::vector<Bytes> own = group.shard_elements(only_trained);
       out.insert(out.end(), own.begin(), own.end());
     }
   return out;
@@ -73,7 +74,7 @@ std::vector<Bytes> Training::elements() const {
 
 std::vector<Block> Training::list_of(Bytes bytes, Owner owner) {
   std::vector<Block> out;
-  for (const Bytes count : elements()) out.push_back(heap_.allocate(count * bytes, owner));
+  for (const Bytes count : elements(true)) out.push_back(heap_.allocate(count * bytes, owner));
   return out;
 }
 
@@ -84,7 +85,7 @@ void Training::free_list(std::vector<Block>& list) {
 
 void Training::make_optimizer_state() {
   const Bytes moment = !masters_.empty() || cell_.training.moments == Moments::kF32 ? kF32 : 2;
-  for (const Bytes count : elements()) {
+  for (const Bytes count : elements(true)) {
     state_.push_back(heap_.allocate(kF32, Owner::kOptimizer));  // the count of steps
     for (int i = 0; i < 2; ++i) state_.push_back(heap_.allocate(count * moment, Owner::kOptimizer));
   }
@@ -97,7 +98,7 @@ void Training::update() {
   std::vector<Block> copies;
   if (!masters_.empty()) copies = list_of(kF32, Owner::kTemporaries);
   if (training.clip_norm > 0) {  // scaled in place, by the norms of all gradients and their stack
-    Block norms = heap_.allocate(2 * static_cast<Bytes>(elements().size()) * kF32, Owner::kTemporaries);
+    Block norms = heap_.allocate(2 * static_cast<Bytes>(elements(true).size()) * kF32, Owner::kTemporaries);
     heap_.free(norms);
   }
   if (state_.empty() && training.optimizer != Optimizer::kSgd) make_optimizer_state();
@@ -117,7 +118,7 @@ Memory Training::run() {
   for (std::deque<Group>* groups : {&ends_, &groups_})
     for (Group& group : *groups) group.make();
   if (n_.in_titan() && n_.gated) heap_.allocate(n_.seq * n_.head_dim * kF32, Owner::kParameters);  // rotary table
-  const std::vector<Bytes> shards = elements();
+  const std::vector<Bytes> shards = elements(false);
   memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;
   const TrainingConfig& training = cell_.training;
   const bool optimizes = training.optimizer != Optimizer::kNone;

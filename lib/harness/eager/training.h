@@ -26,15 +26,19 @@ class Training {
   bool has_group_of_head() const { return n_.sharded && first_ != nullptr; }
   void make_groups();
   std::vector<Bytes> gradients_in_backward() const;
-  /// Elements that this rank holds of each parameter.
-  std::vector<Bytes> elements() const;
-  /// A tensor of `bytes` an element for each parameter.
+  /// True if no gradient passes the last norm: all layers are frozen.
+  bool ends_at_norm() const { return n_.frozen > 0 && n_.frozen == n_.layers; }
+  /// Elements that this rank holds of each parameter, or of each that takes a gradient.
+  std::vector<Bytes> elements(bool only_trained) const;
+  /// A tensor of `bytes` an element for each parameter that takes a gradient.
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
   void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);
   void forward();
   void backward();
+  /// Ends the backward that has reached a frozen layer.
+  void end_backward_at_frozen();
   void loss_forward(Block output);
   Block loss_backward();
   /// Cross-entropy of the logits of `tokens` tokens: what its backward needs, and its backward.

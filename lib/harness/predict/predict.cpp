@@ -45,6 +45,15 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   if (!moves_as_torch(config, cell)) return {};
   std::map<std::string, double> figures = estimate(config, arm).figures;
   std::erase_if(figures, [](const auto& figure) { return !figure.first.starts_with("traffic."); });
+  // The backward of the first trained layer prefetches the frozen layer before it, for a backward that does not come.
+  const TrainingConfig& training = config.training;
+  if (training.frozen_layers > 0 && config.reshard_after_forward) {
+    const auto passes = static_cast<double>(training.micro_batches);
+    const auto bytes = static_cast<double>(LayersAccount(config, arm).first().forward_gather.payload);
+    for (const char* name : {"traffic.all_gather_bytes", "traffic.all_gather_payload_bytes"})
+      figures[name] += passes * bytes;
+    figures["traffic.collectives"] += passes;
+  }
   // The own runtime's collectives run over one shard too; FSDP2 has none there.
   if (cell.sharding.shards == 1)
     for (auto& [name, bytes] : figures) bytes = 0.0;
@@ -77,7 +86,7 @@ Estimate estimate(const CellConfig& config, Arm arm) {
 }
 
 Estimate torch_at_least(const CellConfig& config, Arm arm) {
-  if (!has_torch_terms(config)) return {};
+  if (!has_torch_terms(config) || config.training.frozen_layers > 0) return {};
   return estimate_in(Runtime::kTorch, config, arm);
 }
 

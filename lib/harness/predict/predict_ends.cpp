@@ -16,6 +16,7 @@ EndsAccount::EndsAccount(const CellNumbers& cell)
       adds_(!cell.sharding.sharded),
       tied_(cell.shape.tied_head),
       dropout_(cell.shape.dropout),
+      frozen_(cell.frozen),
       stream_(cell.plain(cell.shape.hidden)) {
   if (!present_) {
     output = stream_;
@@ -32,17 +33,19 @@ EndsAccount::EndsAccount(const CellNumbers& cell)
   for (std::int64_t i = 0; i < cell.shape.form.norm_parameters; ++i)
     parameters.push_back(vector_parameter(cell, cell.shape.hidden));
   if (!tied_) parameters.push_back(table_parameter(cell, cell.shape.vocabulary, cell.shape.hidden));
+  for (std::size_t i = 0; frozen_ && i < (cell.shape.learned_positions ? 2U : 1U); ++i) parameters[i].frozen = true;
   for (const ParameterNumbers& parameter : parameters) {
     kept += parameter.kept;
+    gather += parameter.forward;
+    if (parameter.frozen) continue;
     gradients += parameter.shard;
     add_gradient(parameter, reduced_gradients);
-    gather += parameter.forward;
   }
   groups = 1;
   inputs = 2 * kToken * cell.shape.tokens;
   // The norm's result, and the logits with the logarithms of their sums.
   of_loss_ = cell.in_torch ? log_probabilities(cell) : by_token_;
-  held = statistics_ + stream_ + logits_ + of_loss_ + gather.unsharded_parameters;
+  held = statistics_ + (head_is_frozen() ? 0 : stream_) + logits_ + of_loss_ + gather.unsharded_parameters;
 }
 
 Schedule EndsAccount::made_by(Schedule ParameterNumbers::* stage) const {
@@ -77,13 +80,19 @@ Schedule EndsAccount::backward(MicroBatch at) const {
   };
   const Schedule loss =
       cell_.in_torch ? torch_cross_entropy_backward(cell_) + release(kF32) : release(kF32 + by_token_);
-  return loss + allocate(stream_) + made(table_) + release(logits_, Owner::kLogits) + allocate(stream_) +
-         made(norm_gradients_) + release(3 * stream_ + statistics_);
+  return loss + allocate(stream_) + made(head_is_frozen() ? 0 : table_) + release(logits_, Owner::kLogits) +
+         allocate(stream_) + made(norm_gradients_) + release((head_is_frozen() ? 2 : 3) * stream_ + statistics_);
 }
 
 /// Rows are added to a gradient that is there: a tied head's, or an earlier micro-batch's.
-Schedule EndsAccount::embedding_backward(MicroBatch at) const {
+Schedule EndsAccount::embedding_backward(MicroBatch at, bool has_gradient) const {
   if (!present_) return {};
+  if (frozen_) {
+    const Schedule dropped_gradient = release(has_gradient ? stream_ : 0);
+    if (!sharded_) return dropped_gradient;
+    return release(gather.unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
+           release(at.first_of_step ? 0 : gradients, Owner::kGradients) + dropped_gradient;
+  }
   const bool there = adds_ && !at.first_of_step;
   const Schedule masked = dropout_ ? allocate(stream_) + release(stream_) : Schedule{};
   const Schedule rows = allocate(there || tied_ ? 0 : table_, Owner::kGradients) +

@@ -22,12 +22,15 @@ class EndsAccount {
   Schedule enter(bool evaluates) const;
   /// From the last layer's output to the model's.
   Schedule leave() const;
+  /// What the head frees once the output is there: the norm's, if no gradient of the head's weight needs it.
+  Schedule dropped_before_loss() const { return release(head_is_frozen() ? stream_ : 0); }
   /// From the model's output to the loss.
   Schedule loss() const;
   /// From the gradient of the loss, which it frees, to the gradient of the last layer's output.
   Schedule backward(MicroBatch at) const;
-  /// From the gradient of the first layer's input to the end of backward.
-  Schedule embedding_backward(MicroBatch at) const;
+  /// From the gradient of the first layer's input to the end of backward. Of a frozen embedding: from the gradient that
+  /// the first trained part has left, if any.
+  Schedule embedding_backward(MicroBatch at, bool has_gradient) const;
   /// From the last layer's output to the end of a validation batch.
   Schedule validation() const;
 
@@ -42,10 +45,12 @@ class EndsAccount {
   std::int64_t groups = 0;  ///< groups of parameters
 
  private:
+  bool head_is_frozen() const { return frozen_ && tied_; }
   Schedule made_by(Schedule ParameterNumbers::* stage) const;
 
   const CellNumbers& cell_;
   bool present_, sharded_, adds_, tied_, dropout_;
+  bool frozen_;                                           ///< the embedding has no gradient
   Bytes stream_;                                          ///< one activation of the residual stream
   Bytes by_token_ = 0;                                    ///< an f32 for each token
   Bytes of_loss_ = 0;                                     ///< what lives from the loss to its backward

@@ -54,16 +54,18 @@ Schedule made_before(const ParameterNumbers& parameter) {
 }  // namespace
 
 LayersOfRun make_layers(const CellNumbers& cell, std::string_view name) {
-  return {.first_validation = make_layer(cell.in_validation(true), name),
+  const auto trained = [&](const CellNumbers& in) { return make_layer(in.frozen ? in.without_backward() : in, name); };
+  return {.built = make_layer(cell, name),
+          .first_validation = make_layer(cell.in_validation(true), name),
           .later_validation = make_layer(cell.in_validation(false), name),
-          .first = make_layer(cell, name),
-          .later_steps = make_layer(cell.in_later_steps(), name),
-          .later_micro_batches = make_layer(cell.in_later_micro_batches(), name)};
+          .first = trained(cell),
+          .later_steps = trained(cell.in_later_steps()),
+          .later_micro_batches = trained(cell.in_later_micro_batches())};
 }
 
 LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
     : cell_(cell), layers_(layers), stream_(cell.plain(cell.shape.hidden)) {
-  const Layer& layer = layers.first;
+  const Layer& layer = layers.built;
   Bytes state = 0, biases = 0;
   for (const Branch& branch : layer.branches) {
     for (std::size_t k = 0; k < branch.size(); ++k) {
@@ -74,6 +76,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
       recipe_state += node.resized;
       for (const ParameterNumbers& parameter : node.parameters) {
         parameters.push_back(parameter);
+        parameters.back().frozen = cell.frozen;
         parameters.back().state_before += std::exchange(state, 0);
         parameters.back().biases_before += std::exchange(biases, 0);
       }
@@ -94,7 +97,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
   }
   if (layer.residual) saved += stream_;  // between the branches
   forwards = cell.shape.checkpoint ? 2 : 1;
-  groups = cell.shape.expert_ranks > 1 ? 2 : 1;
+  groups = trained_groups = cell.shape.expert_ranks > 1 ? 2 : 1;
   keeps_input = cell.shape.checkpoint || layer.branches.front().front().keeps_input;
   for (const ParameterNumbers& parameter : parameters) {
     stops = stops || parameter.stops;
@@ -115,6 +118,21 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
   held = (cell.shape.checkpoint ? stash + unemptied + kept_results : saved) +
          (cell.decisions.validate_usage_by_pass ? early_transposes_ : transposes_);
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters;
+  if (cell.frozen) drop_backward();
+}
+
+void LayerAccount::drop_backward() {
+  gradients = kept_results = stash = retained = unemptied = saved = held = left_transposes = 0;
+  backward_gather = {};
+  reduced_gradients = {};
+  backward_ring = backward_to_experts = {};
+  forwards = 1;
+  trained_groups = 0;
+  stops = false;  // what backward needs is missing
+  cached = 0;     // copies have one orientation
+  for (const Branch& branch : layers_.first.branches)
+    for (const Node& node : branch) cached += node.cached;
+  keeps_input = transposes_stay = false;
 }
 
 Schedule LayerAccount::made() const {
@@ -152,6 +170,7 @@ Schedule LayerAccount::gathered(Gather LayerAccount::* of_pass, LayerPosition po
 
 Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
   const Layer& layer = layers_.of(at);
+  if (cell_.frozen) return without_backward(layer, at.first_of_run, false, position);
   const Schedule unsharded_released =
       release(cell_.sharding.reshards ? forward_gather.unsharded_parameters : 0, Owner::kGathered);
   const bool finds = transposes_stay && !at.first_of_run;
@@ -161,29 +180,37 @@ Schedule LayerAccount::forward(MicroBatch at, LayerPosition position) const {
          unsharded_released;
 }
 
-/// What is gathered is freed, with all copies of it.
 Schedule LayerAccount::validation(bool first, LayerPosition position) const {
-  const Layer& layer = first ? layers_.first_validation : layers_.later_validation;
-  const Schedule forward = first_forward(layer, first, true);
+  return without_backward(first ? layers_.first_validation : layers_.later_validation, first, true, position);
+}
+
+/// What is gathered is freed, with all copies of it.
+Schedule LayerAccount::without_backward(const Layer& layer, bool first_of_run, bool evaluates,
+                                        LayerPosition position) const {
+  const Schedule forward = first_forward(layer, first_of_run, evaluates);
   if (!cell_.sharding.sharded) return forward;
   return gathered(&LayerAccount::forward_gather, position, 0, false) + forward +
          release(forward_gather.unsharded_parameters + early_transposes_, Owner::kGathered);
 }
 
 Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
-  // The first layer of a language model has an embedding before it, and so is like any other.
+  // The first layer of a language model has an embedding before it, and so is like any other. So is the first layer
+  // behind frozen ones, except that only a sharded root reads the gradient of its input.
   const bool is_first = position.is_last() && cell_.shape.vocabulary == 0;
+  const bool behind_frozen = position.is_last() && cell_.behind_frozen;
+  const bool ends = is_first || (behind_frozen && !cell_.sharding.sharded);
+  const bool holds_input = is_first && !behind_frozen;
   const Layer& layer = layers_.of(at);
-  if (!cell_.sharding.sharded) return backward_of_nodes(layer, is_first, !is_first) + release(is_first ? stream_ : 0);
+  if (!cell_.sharding.sharded) return backward_of_nodes(layer, holds_input, !ends) + release(ends ? stream_ : 0);
   // The unsharded parameters are freed before the gradients are reduce-scattered into shards. Even the model's first
   // layer makes a gradient of its input, because its parameter group's PostBackwardNode precedes that input.
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
-  return gathered(&LayerAccount::backward_gather, position, 0, false) + backward_of_nodes(layer, is_first, true) +
+  return gathered(&LayerAccount::backward_gather, position, 0, false) + backward_of_nodes(layer, holds_input, true) +
          release(unsharded_parameters, Owner::kGathered) +
          release(position.is_first ? 0 : kept_by_reduction(cell_, reduced_gradients), Owner::kReductions) +
          cell_.reduction(reduced_gradients) + release(at.first_of_step ? 0 : gradients, Owner::kGradients) +
-         release(is_first ? stream_ : 0);
+         release(ends ? stream_ : 0);
 }
 
 /// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
@@ -209,14 +236,14 @@ Schedule LayerAccount::first_forward(const Layer& layer, bool first_of_run, bool
 }
 
 /// Ends with the gradient of the input alive. If that is not `wanted`, ends with the first branch's part of it alive.
-Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const {
+Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool holds_input, bool wanted) const {
   const auto through = [&](const Branch& branch, bool beside_residual) {
     return backward_of(branch, beside_residual, cell_.shape.checkpoint);
   };
   const bool dropout = cell_.shape.dropout;
   const Schedule recompute = cell_.shape.checkpoint ? full_forward(layer) + release(stream_) : Schedule{};
   const Schedule region_released =
-      release(cell_.shape.checkpoint ? stash : 0) + release(!is_first && keeps_input ? stream_ : 0);
+      release(cell_.shape.checkpoint ? stash : 0) + release(!holds_input && keeps_input ? stream_ : 0);
   if (!layer.residual) return recompute + through(layer.branches[0], false) + region_released;
 
   // With dropout each branch has a gradient of its own. Otherwise the branch shares the gradient that stays alive at
@@ -236,18 +263,22 @@ LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime)
   const auto is_plain = [&](std::int64_t layer) {
     return layer < training.first_layers_bf16 || layer >= config.model.layers - training.last_layers_bf16;
   };
+  const std::int64_t frozen = training.frozen_layers;
   const auto is_passed_over = [&](std::int64_t layer) { return (layer + 1) % every != 0; };
   for (std::int64_t layer = 0, begin = 0; layer < config.model.layers; begin = layer) {
     while (layer < config.model.layers && is_plain(layer) == is_plain(begin) &&
-           is_passed_over(layer) == is_passed_over(begin) &&
+           is_passed_over(layer) == is_passed_over(begin) && (layer < frozen) == (begin < frozen) &&
            (layer < config.model.dense_layers) == (begin < config.model.dense_layers))
       ++layer;
     CellConfig own = config;
     own.model = model_of_layer(config.model, begin);
     if (!routes_tokens(own.model)) own.expert_parallel = 1;
     if (is_plain(begin)) own.training.recipe = "bf16";
-    if (is_passed_over(begin)) own.training.checkpoint = Recompute::kNone;
+    if (is_passed_over(begin) || begin < frozen) own.training.checkpoint = Recompute::kNone;
+    own.training.frozen_layers = begin < frozen ? 1 : 0;
     runs_.emplace_back(layer - begin, own, arm, runtime);
+    runs_.back().cell.behind_frozen = frozen > 0 && begin == frozen;
+    frozen_runs_ += begin < frozen ? 1 : 0;
   }
 }
 

@@ -26,6 +26,7 @@ struct LayerPosition {
 
 /// One layer in the passes of a run.
 struct LayersOfRun {
+  Layer built;                ///< its parameters and scales
   Layer first_validation;     ///< in the first validation batch
   Layer later_validation;     ///< in every other validation batch
   Layer first;                ///< in the first micro-batch of the run
@@ -52,7 +53,7 @@ class LayerAccount {
 
   /// Forward in a validation batch: at the end the layer's output is alive.
   Schedule validation(bool first, LayerPosition position) const;
-  /// At the end the layer's output and what backward needs are alive.
+  /// At the end the layer's output and what backward needs are alive; of a frozen layer the output.
   Schedule forward(MicroBatch at, LayerPosition position) const;
   /// From the gradient of the output to the gradient of the input. The model's first layer, which is the last of this
   /// pass, keeps its input and frees the gradient of it.
@@ -70,8 +71,9 @@ class LayerAccount {
   Gather forward_gather, backward_gather;
   GradientBytes reduced_gradients;
   std::int64_t forward_amaxes = 0, backward_amaxes = 0;
-  std::int64_t forwards = 1;  ///< 2: backward recomputes the layer
-  std::int64_t groups = 1;    ///< groups of parameters; 2 if other ranks shard its experts than its other parameters
+  std::int64_t forwards = 1;        ///< 2: backward recomputes the layer
+  std::int64_t trained_groups = 1;  ///< `groups`, or 0 of a frozen layer
+  std::int64_t groups = 1;  ///< groups of parameters; 2 if other ranks shard its experts than its other parameters
   // Exchanges of one forward, and of backward without recomputation.
   Exchanges forward_ring, backward_ring;
   Exchanges forward_to_experts, backward_to_experts, forward_counts;
@@ -82,11 +84,15 @@ class LayerAccount {
   bool transposes_stay = false;  ///< forward neither frees those nor makes them again
 
  private:
+  Schedule without_backward(const Layer& layer, bool first_of_run, bool evaluates, LayerPosition position) const;
+  /// A frozen layer has no backward.
+  void drop_backward();
   Schedule gathered(Gather LayerAccount::* of_pass, LayerPosition position, Bytes dropped, bool finds) const;
   Schedule merged(bool evaluates, bool keeps_output) const;
   Schedule full_forward(const Layer& layer) const;
   Schedule first_forward(const Layer& layer, bool first_of_run, bool evaluates) const;
-  Schedule backward_of_nodes(const Layer& layer, bool is_first, bool wanted) const;
+  /// `holds_input`: the training loop does.
+  Schedule backward_of_nodes(const Layer& layer, bool holds_input, bool wanted) const;
 
   const CellNumbers& cell_;
   const LayersOfRun& layers_;
@@ -96,12 +102,13 @@ class LayerAccount {
 };
 
 /// The layers of a cell's model, in order, as runs of equal layers: one run if neither the recipe nor recomputation
-/// leaves any out, and if all or none have a mixture of experts.
+/// leaves any out, if no layer is frozen, and if all or none have a mixture of experts.
 class LayersAccount {
  public:
   LayersAccount(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
 
   std::int64_t count() const;
+  bool all_frozen() const { return frozen_runs_ == std::ssize(runs_); }
   const LayerAccount& first() const { return runs_.front().layer; }
   /// The sum over all layers of a figure of each.
   template <class Figure>
@@ -122,14 +129,15 @@ class LayersAccount {
     visit([&](std::int64_t count, const LayerAccount& layer) { schedule += repeat(count, schedule_of(layer)); });
     return schedule;
   }
-  /// The schedule of a pass, forward or backward through the layers: schedule_of(layer, position).
+  /// The schedule of a pass, forward or backward through the layers: schedule_of(layer, position). Backward ends before
+  /// the frozen layers.
   template <class ScheduleOf>
   Schedule forward(const ScheduleOf& schedule_of) const {
     return pass(runs_.begin(), runs_.end(), schedule_of);
   }
   template <class ScheduleOf>
   Schedule backward(const ScheduleOf& schedule_of) const {
-    return pass(runs_.rbegin(), runs_.rend(), schedule_of);
+    return pass(runs_.rbegin(), runs_.rend() - frozen_runs_, schedule_of);
   }
 
  private:
@@ -162,7 +170,8 @@ class LayersAccount {
     return schedule;
   }
 
-  std::deque<Run> runs_;  // a layer refers to its run's numbers, which must not move
+  std::ptrdiff_t frozen_runs_ = 0;  ///< at the start
+  std::deque<Run> runs_;            // a layer refers to its run's numbers, which must not move
 };
 
 }  // namespace fp8lab::closed_form

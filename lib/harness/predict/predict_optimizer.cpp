@@ -43,11 +43,13 @@ class OptimizerSchedule {
                     const EndsAccount& ends)
       : training_(config.training), cell_(cell), layers_(layers), ends_(ends) {
     for (const ParameterNumbers& parameter : ends.parameters) {
+      if (parameter.frozen) continue;
       elems_ += parameter.shard_elems;
       average_ += parameter.average;
     }
     layers.visit([&](std::int64_t count, const LayerAccount& layer) {
       for (const ParameterNumbers& parameter : layer.parameters) {
+        if (parameter.frozen) continue;
         elems_ += count * parameter.shard_elems;
         average_ += count * parameter.average;
         if (!parameter.eight_bits) continue;
@@ -75,7 +77,8 @@ class OptimizerSchedule {
     };
     const auto state_of_all = [&](const std::vector<ParameterNumbers>& parameters) {
       Schedule state;
-      for (const ParameterNumbers& parameter : parameters) state += state_of(parameter);
+      for (const ParameterNumbers& parameter : parameters)
+        if (!parameter.frozen) state += state_of(parameter);
       return state;
     };
     const bool clips = training_.clip_norm > 0.0;
@@ -146,7 +149,7 @@ class OptimizerSchedule {
     if (cell_.shape.element != kF32 && !cell_.casts.recipe.per_tensor)
       layers_.visit([&](std::int64_t, const LayerAccount& layer) {
         for (const ParameterNumbers& parameter : layer.parameters)
-          if (parameter.eight_bits) rounded = std::max(rounded, parameter.shard);
+          if (parameter.eight_bits && !parameter.frozen) rounded = std::max(rounded, parameter.shard);
       });
     // Each weight's amax or, if the scale of its last cast is computed, that scale; and the 1 that is divided.
     const std::int64_t scalars = measured() + (measured() > 0 && !cell_.decisions.measure_scale_in_adam ? 1 : 0);
@@ -183,6 +186,7 @@ bool stops_in_lists(const TrainingConfig& training, const CellNumbers& cell, con
   std::map<std::pair<bool, std::int64_t>, std::int64_t> tensors;  // by kind of parameter and number of lists
   std::int64_t largest = 0;
   const auto count = [&](std::int64_t times, const ParameterNumbers& parameter) {
+    if (parameter.frozen) return;
     const bool casts = parameter.eight_bits && cell.casts.recipe.histories;
     const bool has_master = training.master_weights != Master::kNone && cell.shape.element != kF32;
     const std::int64_t lists = casts ? 8 : has_master && !parameter.eight_bits ? 5 : 4;
@@ -211,7 +215,8 @@ bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const La
   if (stops_in_lists(t, cell, layers)) return false;
   bool eight_bits = false;
   layers.visit([&](std::int64_t, const LayerAccount& layer) {
-    for (const ParameterNumbers& parameter : layer.parameters) eight_bits = eight_bits || parameter.eight_bits;
+    for (const ParameterNumbers& parameter : layer.parameters)
+      eight_bits = eight_bits || (parameter.eight_bits && !parameter.frozen);
   });
   // A master weight cannot be copied into a state of another shape: the first step ends in an error. Remainders are not
   // copied.

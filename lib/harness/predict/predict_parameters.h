@@ -28,6 +28,7 @@ struct ParameterNumbers {
   Bytes shard = 0;      ///< the rows of this rank in the nominal type
   std::int64_t shard_elems = 0;
   bool is_vector = false;
+  bool frozen = false;            ///< it has no gradient and no state of an optimizer
   bool to_be_fp8 = false;         ///< the cell keeps FP8 weights, and this is one, unless sharding refuses it
   bool eight_bits = false;        ///< the shard is stored in eight bits
   bool of_part = false;           ///< ShardingNumbers::of_part

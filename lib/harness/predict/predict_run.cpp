@@ -61,11 +61,11 @@ RunAccount::Passes RunAccount::passes(MicroBatch at) const {
     return layer.backward(at, position);
   };
   const Schedule dropped = release(ends_.output + kF32 + layers_.sum(&LayerAccount::retained) - results());
-  return {.forward = ends_.enter(false) + layers_.forward(layer_forward) + ends_.leave() + release(old_output) +
-                     ends_.loss() + release(old_rest),
+  return {.forward = ends_.enter(false) + layers_.forward(layer_forward) + ends_.leave() + ends_.dropped_before_loss() +
+                     release(old_output) + ends_.loss() + release(old_rest),
           .backward = allocate(kF32) + ends_.backward(at) + layers_.backward(layer_backward) +
                       release(kept_by_reduction(cell_, layers_.first().reduced_gradients), Owner::kReductions) +
-                      ends_.embedding_backward(at) + dropped};
+                      ends_.embedding_backward(at, cell_.sharding.sharded || layers_.all_frozen()) + dropped};
 }
 
 Schedule RunAccount::validation(bool first) const {

@@ -234,20 +234,27 @@ CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
   phase.resizes = casts.built_history_rows != casts.history_rows && config.training.validation_batches == 0;
   if (config.training.cache_weights && casts.operands && !casts.weights && !sharding.sharded)
     phase.cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
+  frozen = config.training.frozen_layers > 0;
   if (in_torch && sharding.sharded) sharding.ahead = sharding.ahead || sharding.shards > 1;
   if (arm != Arm::kBefore) return;
   for (const FixNumbers& fix : kFixes)
     if (fix.name == config.fix) fix.revert(decisions);
 }
 
+CellNumbers CellNumbers::without_backward() const {
+  CellNumbers out = *this;
+  out.phase.evaluates = true;
+  if (phase.cached == Cached::kWidened) out.phase.cached = Cached::kAgain;
+  // There are no shells if nothing is saved.
+  Decisions& decided = out.decisions;
+  decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
+  return out;
+}
+
 CellNumbers CellNumbers::in_validation(bool first) const {
-  CellNumbers validation = *this;
-  validation.phase.evaluates = true;
+  CellNumbers validation = without_backward();
   validation.phase.resizes = first && casts.built_history_rows != casts.history_rows;
   if (phase.cached != Cached::kNever) validation.phase.cached = first ? Cached::kMade : Cached::kAgain;
-  // There are no shells if nothing is saved.
-  Decisions& decided = validation.decisions;
-  decided.module_shells = decided.grouped_shells = decided.fuser_shells = decided.attention_shells = Shells::kEmpty;
   return validation;
 }
 

@@ -259,7 +259,9 @@ struct Phase {
 struct CellNumbers {
   CellNumbers(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
 
-  bool in_torch;  ///< eager PyTorch trains the cell, see predict_torch.h
+  bool in_torch;               ///< eager PyTorch trains the cell, see predict_torch.h
+  bool frozen = false;         ///< these layers have no gradients; of the entire model: the embedding has none
+  bool behind_frozen = false;  ///< the first of these layers follows frozen ones
   ShapeNumbers shape;
   CastNumbers casts;
   ShardingNumbers sharding;
@@ -268,6 +270,8 @@ struct CellNumbers {
 
   /// These numbers in a validation batch.
   CellNumbers in_validation(bool first) const;
+  /// These numbers in a training pass without backward.
+  CellNumbers without_backward() const;
   /// These numbers in the first micro-batch of the steps after the first.
   CellNumbers in_later_steps() const;
   /// These numbers in the micro-batches of any step after its first.

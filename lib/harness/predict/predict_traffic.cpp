@@ -28,7 +28,8 @@ BucketNumbers bucket_numbers(const CellNumbers& cell, const LayersAccount& layer
   // first one's, then the root's.
   std::vector<Bytes> gradients;
   const auto add = [&](const std::vector<ParameterNumbers>& parameters) {
-    for (const ParameterNumbers& parameter : parameters) gradients.push_back(parameter.unsharded);
+    for (const ParameterNumbers& parameter : parameters)
+      if (!parameter.frozen) gradients.push_back(parameter.unsharded);
   };
   add(ends.parameters);
   layers.visit([&](std::int64_t count, const LayerAccount& layer) {
@@ -53,9 +54,10 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   const bool sharded = cell.sharding.sharded, replicated = cell.sharding.replicated;
   if (!sharded && !replicated) return {};
   const std::int64_t micro_batches = config.training.micro_batches;
-  // Forwards of all groups of parameters; backwards are the same number. Replicas gather nothing.
-  const std::int64_t passes = sharded ? layers.sum(&LayerAccount::groups) * micro_batches : 0;
-  const std::int64_t gathers = cell.sharding.reshards ? 2 : 1;
+  // Forwards of all groups of parameters, and backwards of those that are trained. Replicas gather nothing.
+  const std::int64_t forwards = sharded ? layers.sum(&LayerAccount::groups) * micro_batches : 0,
+                     backwards = sharded ? layers.sum(&LayerAccount::trained_groups) * micro_batches : 0;
+  const std::int64_t collectives_of_backward = cell.sharding.reshards ? 2 : 1;
   const std::int64_t root_passes = sharded ? ends.groups * micro_batches : 0;
   Bytes of_layers = 0, scales = 0, gradients = root_passes * ends.reduced_gradients.moved;
   layers.visit([&](std::int64_t count, const LayerAccount& layer) {
@@ -68,7 +70,7 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
   Reductions reductions;
   if (cell.sharding.replicas > 1) {
     layers.visit([&](std::int64_t count, const LayerAccount& layer) {
-      reductions.add(count * micro_batches, cell.in_reduction(layer.gradients));
+      reductions.add(layer.gradients > 0 ? count * micro_batches : 0, cell.in_reduction(layer.gradients));
     });
     reductions.add(root_passes, cell.in_reduction(ends.gradients));
   }
@@ -110,8 +112,8 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
           {"traffic.all_to_all_scale_bytes", to_experts.scales},
           // A group of parameters has one all-gather per gathering pass and one reduce-scatter per backward; the root
           // is one group.
-          {"traffic.collectives",
-           passes * (gathers + 1) + root_passes * 2 + reductions.calls + ring.calls + to_experts.calls + counts.calls}};
+          {"traffic.collectives", forwards + backwards * collectives_of_backward + root_passes * 2 + reductions.calls +
+                                      ring.calls + to_experts.calls + counts.calls}};
 }
 
 }  // namespace fp8lab::closed_form

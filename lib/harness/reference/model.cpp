@@ -269,6 +269,14 @@ double Model::loss_of(const Matrix& output, const Matrix& target) const {
   return step.loss;
 }
 
+bool is_frozen(const CellConfig& cell, std::string_view parameter) {
+  const std::int64_t frozen = cell.training.frozen_layers;
+  if (parameter.starts_with("embedding.") || parameter.starts_with("positions.")) return frozen > 0;
+  constexpr std::string_view kLayer = "layers[";
+  if (!parameter.starts_with(kLayer)) return false;
+  return std::stoll(std::string(parameter.substr(kLayer.size()))) < frozen;
+}
+
 Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
                 const std::vector<SeenLayer>& seen, double share) {
   static const std::map<std::string, Layer> kLayers{{"layernorm", &Model::layernorm},
@@ -288,18 +296,25 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   const bool language = is_language_model(cell_);
   std::vector<Value> values;
   Step step;
+  const std::int64_t frozen = cell_.training.frozen_layers;
+  Matrix read = x;  // by the first layer that is trained
   if (language) {
-    values.push_back(embedding(x));
-    step.embedded = values.back().value;
+    Value embedded = embedding(x);
+    step.embedded = read = embedded.value;
+    if (frozen == 0) values.push_back(std::move(embedded));
   }
   step.layer_gradients.resize(static_cast<std::size_t>(cell_.model.layers));
   for (std::int64_t i = 0; i < cell_.model.layers; ++i) {
     casts_.enter_layer(i);
     layer_ = i;
     const SeenLayer* const here = seen.empty() ? nullptr : &seen[static_cast<std::size_t>(i)];
-    const Matrix& before = values.empty() ? x : values.back().value;
+    const Matrix& before = values.empty() ? read : values.back().value;
     Value value = (this->*layer)("layers[" + std::to_string(i) + "]", here != nullptr ? here->input : before);
     step.layer_outputs.push_back(value.value);
+    if (i < frozen) {
+      read = std::move(value.value);
+      continue;
+    }
     values.push_back(
         {std::move(value.value), [this, i, here, &step, backward = std::move(value.backward)](const Matrix& grad) {
            casts_.enter_layer(i);
@@ -307,7 +322,8 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
            return backward(here != nullptr ? here->gradient : grad);
          }});
   }
-  if (language) values.push_back(norm("norm", seen.empty() ? values.back().value : seen.back().output));
+  if (language)
+    values.push_back(norm("norm", !seen.empty() ? seen.back().output : values.empty() ? read : values.back().value));
   if (language) values.push_back(head(values.back().value));
   casts_.end_forward();
 
@@ -316,6 +332,11 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   for (double& value : grad.values) value *= share;
   chained(std::move(values)).backward(casts_.stored(std::move(grad)));
   casts_.end_backward();
+  for (const auto& [name, parameter] : parameters) {
+    if (!is_frozen(cell_, name)) continue;
+    gradients_[name] = Matrix(parameter.rows, parameter.cols);
+    largest_terms_.erase(name);
+  }
   step.gradients = std::move(gradients_);
   step.largest_terms = std::move(largest_terms_);
   step.largest_logit = largest_logit_;

@@ -42,14 +42,18 @@ struct Draws {
 struct Step {
   double loss = 0.0;
   Matrix output;
-  NamedMatrices gradients;
+  NamedMatrices gradients;                      ///< zeros of frozen parameters
   std::map<std::string, double> largest_terms;  ///< in gradients that are sums over tokens: of vectors
   double largest_logit = 0.0;                   ///< in attention; its terms are added up as magnitudes
   ExpertValues tokens_of_experts;               ///< how many chose each expert
   Matrix embedded;                              ///< only for a language model
   std::vector<Matrix> layer_outputs;
-  std::vector<Matrix> layer_gradients;  ///< gradients of each layer's output, as what follows it computes them
+  std::vector<Matrix> layer_gradients;  ///< gradients of each layer's output, as what follows it computes them; empty
+                                        ///< of frozen layers
 };
+
+/// True if the parameter of this name takes no gradient.
+bool is_frozen(const CellConfig& cell, std::string_view parameter);
 
 /// A cell's model by its definition: forward, loss and every gradient in double, with the roundings of `recipe` or, if
 /// `exact`, with none. Shares no code with the runtime.

@@ -192,6 +192,28 @@ Broken broken_bf16_layers_rule(const CellConfig& cell) {
       fmt::format("{} first and {} last layers are more than the model's {}", first, last, cell.model.layers)};
 }
 
+Broken broken_frozen_rule(const CellConfig& cell) {
+  const std::int64_t frozen = cell.training.frozen_layers, layers = cell.model.layers;
+  if (frozen > layers)
+    return BrokenRule{"training.frozen_layers", fmt::format("{}, but the model has {} layers; write {} or less", frozen,
+                                                            layers, is_language_model(cell) ? layers : layers - 1)};
+  if (frozen == layers && !is_language_model(cell))
+    return BrokenRule{"training.frozen_layers",
+                      fmt::format("all {} layers of a model without a vocabulary are frozen, so nothing would be "
+                                  "trained; write {} or less, or `vocabulary`, whose norm and head are trained",
+                                  layers, layers - 1)};
+  if (frozen == 0 || is_library(cell)) return std::nullopt;
+  if (std::ranges::find(cell.measure, "parity") != cell.measure.end())
+    return BrokenRule{"training.frozen_layers",
+                      fmt::format("{}, but parity scores the gradient of every parameter, and a frozen one has none; "
+                                  "measure `reference`, or remove one of the two",
+                                  frozen)};
+  if (cell.training.resume_at > 0)
+    return BrokenRule{"training.resume_at",
+                      "the optimizer of a model with frozen layers is not saved; remove one of the two"};
+  return std::nullopt;
+}
+
 Broken broken_checkpoint_rule(const CellConfig& cell) {
   const TrainingConfig& t = cell.training;
   if (t.checkpoint_every == 1) return std::nullopt;
@@ -411,6 +433,7 @@ std::vector<BrokenRule> broken_rules(const CellConfig& cell, const Vocabulary& v
   add(broken_experts_rule(cell));
   add(broken_language_rule(cell));
   add(broken_bf16_layers_rule(cell));
+  if (!is_broken("model.layers")) add(broken_frozen_rule(cell));
   if (!is_broken("model.layers")) add(broken_checkpoint_rule(cell));
   add(broken_selective_rule(cell));
   add(broken_ranks_rule(cell, vocabulary));

@@ -78,7 +78,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 21> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 22> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -97,6 +97,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.router_scale",
                                                              "training.checkpoint_every",
                                                              "training.loss_chunks",
+                                                             "training.frozen_layers",
                                                              "training.tokens",
                                                              "training.corpus"};
   return std::ranges::find(kCovered, key.path) != kCovered.end();

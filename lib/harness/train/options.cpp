@@ -105,6 +105,7 @@ ModelOptions model_options(const CellConfig& cell) {
           .initial_in = initial_in(cell.training.masters_from),
           .first_layers_plain = cell.training.first_layers_bf16,
           .last_layers_plain = cell.training.last_layers_bf16,
+          .frozen_layers = cell.training.frozen_layers,
           .vocabulary = cell.model.vocabulary,
           .tied_head = cell.model.head == HeadWeight::kTied,
           .learned_positions = learns_positions(cell.model),

@@ -57,17 +57,17 @@ void TrainedModel::build() {
     };
   };
   if (training.optimizer == Optimizer::kAdam) {
-    adam_ = std::make_unique<Adam>(model_->parameters(), options);
+    adam_ = std::make_unique<Adam>(model_->trained_parameters(), options);
     optimizer_step_ = steps_of(*adam_);
   } else if (training.optimizer == Optimizer::kForeachAdam) {
-    foreach_adam_ = std::make_unique<ForeachAdam>(model_->parameters(), options);
+    foreach_adam_ = std::make_unique<ForeachAdam>(model_->trained_parameters(), options);
     optimizer_step_ = steps_of(*foreach_adam_);
   } else if (training.optimizer == Optimizer::kSgd) {
-    sgd_ = std::make_unique<Sgd>(model_->parameters(), sgd_options(training));
+    sgd_ = std::make_unique<Sgd>(model_->trained_parameters(), sgd_options(training));
     optimizer_step_ = steps_of(*sgd_);
   }
   if (training.weight_average)
-    average_ = std::make_unique<WeightAverage>(runtime_, model_->parameters(), kAverageDecay);
+    average_ = std::make_unique<WeightAverage>(runtime_, model_->trained_parameters(), kAverageDecay);
 }
 
 void TrainedModel::reduce_gradients() {
@@ -186,8 +186,9 @@ void TrainedModel::write_weights(const std::vector<std::vector<float>>& values) 
 
 std::vector<std::vector<float>> TrainedModel::averages() const {
   std::vector<std::vector<float>> values;
+  std::size_t next = 0;
   for (std::size_t i = 0; average_ && i < model_->parameters().size(); ++i) {
-    const Tensor& value = average_->value(i);
+    const Tensor& value = model_->parameters()[i]->frozen ? Tensor() : average_->value(next++);
     values.push_back(value ? runtime_.device.read(value) : std::vector<float>{});
   }
   return values;
@@ -232,8 +233,13 @@ std::map<std::string, std::vector<float>> TrainedModel::scales() const {
 
 std::vector<std::vector<float>> TrainedModel::gradients() const {
   std::vector<std::vector<float>> values;
-  for (const Parameter* parameter : model_->parameters())
-    values.push_back(runtime_.device.read((parameter->local ? parameter->local : parameter)->grad));
+  for (const Parameter* parameter : model_->parameters()) {
+    const Parameter& shard = local_shard(*parameter);
+    if (parameter->frozen)
+      values.emplace_back(static_cast<std::size_t>(shape_of(shard).numel()), 0.0F);
+    else
+      values.push_back(runtime_.device.read(shard.grad));
+  }
   return values;
 }
 

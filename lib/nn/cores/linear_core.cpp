@@ -48,7 +48,7 @@ Quantizer LinearCore::quantizer(Runtime& runtime, const RoleScales& scales, int 
   const char* const what = &scales == &backward_scales_ ? "gradient" : role == kInput ? "input" : "weight";
   Quantizer quantizer = scales.quantizer(role, {}, runtime.device.holder(HolderKind::kWorkspace, name_, what));
   quantizer.orientations.columnwise =
-      runtime.mode != Runtime::Mode::kEvaluating && !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
+      runtime.differentiates() && !reads_rowwise_transposed(runtime.device.arch(), quantizer.format);
   return quantizer;
 }
 
@@ -221,7 +221,7 @@ Operand LinearCore::received_gradient(Runtime& runtime, QuantizedTensor rows) co
 Operand LinearCore::received(Runtime& runtime, QuantizedTensor rows, const char* what) const {
   Device& device = runtime.device;
   const QuantFormat format = rows.format();
-  if (runtime.mode == Runtime::Mode::kEvaluating) return {.quantized = std::move(rows)};
+  if (!runtime.differentiates()) return {.quantized = std::move(rows)};
   if (format.columnwise_is_transpose()) {
     complete(runtime, rows);
   } else {

@@ -44,7 +44,7 @@ class RevertedLinear final : public LinearHooks {
   // validate_usage_by_pass: the weight is prepared for backward's product already here.
   void before_forward_reads(Runtime& runtime, Parameter& weight, const std::string& reader) override {
     const bool demands = !behaviors_.use_weight_quantizer || !behaviors_.validate_usage_by_pass;
-    if (demands && runtime.mode != Runtime::Mode::kEvaluating) need_columnwise(runtime.device, weight, reader);
+    if (demands && runtime.differentiates()) need_columnwise(runtime.device, weight, reader);
   }
 
   // clear_gathered_transposes: the transpose is left to the reshard, which frees only the outputs of the all-gather.

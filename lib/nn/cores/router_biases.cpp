@@ -19,7 +19,7 @@ RouterBiases::RouterBiases(Build& build, const std::string& router, std::int64_t
 }
 
 RouterBalance RouterBiases::balance(const Runtime& runtime) const {
-  const bool counts = runtime.mode != Runtime::Mode::kRecomputing && runtime.mode != Runtime::Mode::kEvaluating;
+  const bool counts = runtime.mode != Runtime::Mode::kRecomputing && runtime.differentiates();
   return {.biases = biases_, .counts = counts ? counts_ : Tensor()};
 }
 

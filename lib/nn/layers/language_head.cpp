@@ -15,15 +15,15 @@ class LanguageHeadNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    const Tensor& norm_out = saved.tensor(norm_entries(norm_));
     const Tensor grad_norm = gemm(device(), {.a = grad.operand(),
                                              .b = columnwise_of(weight_.value),
                                              .out_dtype = weight_.spec.dtype,
                                              .holder = runtime().in_flight(name())});
-    weight_.accumulate(device(), gemm(device(), {.a = columnwise_of(grad),
-                                                 .b = columnwise_of(norm_out),
-                                                 .out_dtype = weight_.spec.dtype,
-                                                 .holder = weight_.grad_holder}));
+    if (!weight_.frozen)
+      weight_.accumulate(device(), gemm(device(), {.a = columnwise_of(grad),
+                                                   .b = columnwise_of(saved.tensor(norm_entries(norm_))),
+                                                   .out_dtype = weight_.spec.dtype,
+                                                   .holder = weight_.grad_holder}));
     grad = {};
     return {norm_.backward(runtime(), grad_norm, norm_saved(saved, norm_, 0))};
   }
@@ -49,7 +49,7 @@ Variable LanguageHead::forward(Runtime& runtime, const Variable& x) {
                                         .holder = runtime.in_flight("head")});
   const auto node = std::make_shared<LanguageHeadNode>(runtime, x.producer, norm_, weight_);
   node->save_norm(norm_, x.value, normed);
-  node->save("norm_out", normed.y.plain);
+  if (!weight_.frozen) node->save("norm_out", normed.y.plain);
   return {std::move(logits), node};
 }
 

@@ -84,6 +84,11 @@ TokenEmbedding::TokenEmbedding(Build& build, std::int64_t vocabulary, bool learn
       scale_(config.form.scales_embeddings ? root_of(config.hidden, table_->spec.dtype) : 1.0f),
       dropout_(config.dropout) {}
 
+void TokenEmbedding::freeze() {
+  table_->frozen = true;
+  if (positions_) positions_->frozen = true;
+}
+
 Variable TokenEmbedding::forward(Runtime& runtime, const Variable& tokens) {
   const std::int64_t count = tokens.value.numel();
   const Tensor column = tokens.value.reshaped(Shape{count, 1});

@@ -18,6 +18,8 @@ class TokenEmbedding final : public Module {
   /// `tokens.value` comes from make_tokens(), with token = position * batch + sequence.
   Variable forward(Runtime& runtime, const Variable& tokens) override;
   Parameter& table() { return *table_; }
+  /// Takes the gradient from both matrices.
+  void freeze();
 
  private:
   std::unique_ptr<Parameter> table_;

@@ -151,6 +151,11 @@ class Cell:
         return self.get("training.loss_chunks", 1)
 
     @property
+    def frozen_layers(self):
+        """Layers at the start that take no gradient; the embedding then takes none either."""
+        return self.get("training.frozen_layers", 0)
+
+    @property
     def learned_positions(self):
         return self.get("model.positions", "learned" if self.gpt else "none") == "learned"
 

@@ -222,6 +222,16 @@ def build(cell, device):
     return Model(cell, LAYERS[cell["model.layer"]], device, dtype_of(cell))
 
 
+def freeze(cell, built):
+    """Takes the gradient from the cell's frozen layers, and from what is before them: embedding and positions. Before the
+    model is sharded, since FSDP2 reads `requires_grad` then."""
+    if not cell.frozen_layers:
+        return
+    before = [module for module in (built.embedding, built.positions) if module is not None]
+    for module in [*before, *built.layers[: cell.frozen_layers]]:
+        module.requires_grad_(False)
+
+
 def own_name(name):
     """The runtime's name of a parameter of Model."""
     name = re.sub(r"^layers\.(\d+)", r"layers[\1]", name)

@@ -92,10 +92,10 @@ class MasterWeights:
 
 
 def make(cell, parameters):
-    """The optimizer, or None."""
+    """The optimizer of the parameters that take a gradient, or None."""
     if cell["training.optimizer"] == "none":
         return None
-    parameters = list(parameters)
+    parameters = [parameter for parameter in parameters if parameter.requires_grad]
     rate = cell["training.learning_rate"]
     if cell["training.optimizer"] == "sgd":
         return Scheduled(cell, parameters, torch.optim.SGD(decay_groups(cell, parameters), lr=rate, foreach=True))

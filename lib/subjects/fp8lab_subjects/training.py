@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from . import data, philox, resuming, sharding
+from . import data, model, philox, resuming, sharding
 from .layers import chunked_loss
 
 
@@ -18,6 +18,11 @@ class BehindAnEmbedding(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         return None, None
+
+
+def given_to_model(cell, x, asking):
+    """`x` as the model reads it: before frozen layers nothing takes a gradient."""
+    return x if cell.frozen_layers else BehindAnEmbedding.apply(x, asking)
 
 
 class Instrument:
@@ -71,6 +76,7 @@ class Run:
         # after fill() has replaced them. PyTorch gives each process another seed.
         torch.manual_seed(self.cell["training.seed"])
         self.model = self.subject.make_model()
+        model.freeze(self.cell, self.model)
         if self.cell.sharded:
             sharding.shard(self.cell, self.model, self.device.type)
             self.subject.sharded(self.model)
@@ -125,7 +131,7 @@ class Run:
 
     def forward(self):
         """Makes the loss. Nothing but its graph holds the output, unless an instrument reads that."""
-        output = self.subject.forward(self.called, BehindAnEmbedding.apply(self.x, self.asking))
+        output = self.subject.forward(self.called, given_to_model(self.cell, self.x, self.asking))
         if self.cell.loss_chunks > 1:
             head, parts = self.model.logits_of, self.cell.loss_chunks
             self.loss = chunked_loss.cross_entropy(head, output, self.target, parts, self.share)

@@ -13,6 +13,7 @@ void ExpertBalance::saw_micro_batch(const reference_step::Step& step) {
   for (const auto& [router, tokens] : step.tokens_of_experts) {
     std::vector<double>& all = tokens_[router];
     all.resize(tokens.size());
+    if (reference_step::is_frozen(cell_, router)) continue;  // its biases stay
     for (std::size_t e = 0; e < tokens.size(); ++e) all[e] += tokens[e];
   }
 }

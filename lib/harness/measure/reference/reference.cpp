@@ -102,7 +102,7 @@ class Comparison {
     std::vector<SeenLayer> layers;
     for (const LayerValues& layer : seen.layers)
       layers.push_back({Matrix(tokens, model.hidden, layer.input), Matrix(tokens, model.hidden, layer.output),
-                        Matrix(tokens, model.hidden, layer.gradient)});
+                        layer.gradient.empty() ? Matrix() : Matrix(tokens, model.hidden, layer.gradient)});
     const double share =
         cell_.training.loss == Loss::kSum ? 1.0 : 1.0 / static_cast<double>(cell_.training.micro_batches);
     const std::int64_t number = (world_ == nullptr ? 0 : world_->rank()) * cell_.training.micro_batches + micro_batch_;
@@ -123,6 +123,10 @@ class Comparison {
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const std::string name = fmt::format("layers[{}]", i);
       judge("output", name, exact.layer_outputs[i], rounded.layer_outputs[i], layers[i].output, bounds_.of_layer(i));
+      if (std::cmp_less(i, cell_.training.frozen_layers)) {
+        expect_no_gradient(name, layers[i].gradient);
+        continue;
+      }
       judge("output gradient", name, exact.layer_gradients[i], rounded.layer_gradients[i], layers[i].gradient,
             i + 1 < layers.size() ? bounds_.of_layer(i + 1) : plain);
     }
@@ -301,13 +305,34 @@ class Comparison {
     const double share = cell_.training.optimizer == Optimizer::kForeachAdam ? reference_step::kIndependentShare
                                                                              : reference_step::kNoiseShare;
     const bool at_random = cell_.training.weight_rounding == Rounding::kStochastic;
-    for (const std::string& name : names)
+    for (const std::string& name : names) {
+      if (reference_step::is_frozen(cell_, name)) {
+        expect_unchanged(name, before.at(name), updated.at(name));
+        continue;
+      }
       judge("update", name, difference(after.at(name), before.at(name)),
             difference(at_random ? update_.rounded_at_random(name, after.at(name)) : storage_.stored(after.at(name)),
                        before.at(name)),
             difference(updated.at(name), before.at(name)),
             bounds_.with(share,
                          vectors.contains(name) ? bounds_.step_at(reference_step::amax_of(before.at(name))) : 0.0));
+    }
+  }
+
+  /// Backward must not reach the output of a frozen layer.
+  void expect_no_gradient(const std::string& name, const Matrix& seen) {
+    ++tensors_;
+    if (!seen.values.empty())
+      faults_.push_back({std::numeric_limits<double>::infinity(),
+                         fmt::format("output gradient {}{}: the layer is frozen, and has one", name, where())});
+  }
+
+  /// A frozen parameter keeps its bits.
+  void expect_unchanged(const std::string& name, const Matrix& before, const Matrix& after) {
+    ++tensors_;
+    if (before.values != after.values)
+      faults_.push_back({std::numeric_limits<double>::infinity(),
+                         fmt::format("update {}{}: the parameter is frozen, and has changed", name, where())});
   }
 
   /// The runtime's amaxes by place: of what it was seen to cast, and of what it recorded for later scales, which must

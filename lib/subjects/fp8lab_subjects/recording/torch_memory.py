@@ -113,6 +113,7 @@ def configurations():
     yield from configurations_of_replicas()
     yield from configurations_of_chunked_losses()
     yield from configurations_of_experts()
+    yield from configurations_of_frozen_layers()
 
 
 def configurations_of_layers():
@@ -228,6 +229,50 @@ def configurations_of_experts():
         {**mixtral, "ranks": 8}, {**mixtral, "ranks": 64, **full}, {**qwen3, "ranks": 64}, {**qwen3, "ranks": 64, **full},
     ]:  # fmt: skip
         yield "cuda_shapes", "torchtitan", keys
+
+
+def configurations_of_frozen_layers():
+    """Layers at the start, and the embedding, that take no gradient."""
+    one, two, all_three = ({"training.frozen_layers": count} for count in (1, 2, 3))
+    layers = {"model.vocabulary": 0, "training.loss": "mse"}
+    mlp = {**layers, "model.layer": "layernorm_mlp"}
+    gpt = {"model.form": "gpt", "model.kv_heads": 6}
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
+    full, ddp = {"training.checkpoint": "full"}, {"ranks": 2, "sharding": "ddp"}
+    passes, chunks = {"training.micro_batches": 2}, {"training.loss_chunks": 7}
+    for keys in [
+        one, {**two, **ODD, **MASTERS}, {**two, **gpt, "model.batch": 3}, {**all_three, **in_f32}, all_three,
+        {**two, **in_f32, "model.seq": 200}, {**two, **passes, "model.head": "tied"},
+        {**one, **full, **ODD, "training.checkpoint_every": 2}, {**two, "training.checkpoint": "selective"},
+        {**two, **chunks, "model.batch": 3}, {**all_three, **chunks, "model.head": "tied"},
+        {**one, **MASTERS, "training.clip_norm": 1.0}, {**one, "training.optimizer": "foreach_adam", **gpt},
+        {**two, "ranks": 2}, {**two, **TITAN, "ranks": 2, **passes}, {**one, **ODD, **TITAN, "ranks": 2, **full},
+        {**two, "ranks": 2, "reshard_after_forward": False, "reduce_dtype": "f32", **passes},
+        {**all_three, **TITAN, "ranks": 2}, {**all_three, **TITAN, "ranks": 2, **gpt, **passes},
+        {**two, **TITAN, "ranks": 4, "mesh": "2x2"}, {**one, **ODD, "ranks": 2, "mesh": "2x1"},
+        {**one, **TITAN, "ranks": 2, **chunks}, {**two, "ranks": 2, "model.head": "tied", **TITAN},
+        {**one, "ranks": 2, **TITAN, "training.checkpoint": "selective_alternate"},
+        {**two, **ddp, "model.head": "tied"}, {**one, **ddp, **in_f32, **passes}, {**all_three, **ddp, **gpt},
+    ]:  # fmt: skip
+        for program in ("worker", "torchtitan"):
+            if program == "torchtitan" and keys.get("training.master_weights") == "f32" and "ranks" not in keys:
+                continue  # its masters are the parameters that FSDP2 shards
+            yield "host", program, keys
+            yield "cuda_shapes", program, keys
+    for keys in [
+        {**one, **layers}, {**two, **mlp, **full}, {**two, **mlp, **gpt, "training.loss": "sum"},
+        {**one, **layers, **in_f32, "training.loss": "sum"}, {**two, **layers, **TITAN, "ranks": 2, "model.batch": 2},
+        {**one, **mlp, "ranks": 2, "reduce_dtype": "f32"}, {**one, **layers, **ddp, **gpt},
+        {**one, **layers, "training.checkpoint": "selective", "ranks": 2, "reshard_after_forward": False},
+    ]:  # fmt: skip
+        yield "host", "worker", keys
+        yield "cuda_shapes", "worker", keys
+    for keys in [{}, full, {"ranks": 64}]:
+        yield "cuda_shapes", "torchtitan", {**LLAMA3_8B, **TITAN, "ranks": 8, "training.frozen_layers": 24, **keys}
+    float8 = {"training.recipe": "current", "model.seq": 112, **two}
+    for program in ("worker", "torchtitan"):
+        for keys in [{}, {**TITAN, "ranks": 2}, {**TITAN, "ranks": 2, "training.quantized_weights": True, **full}]:
+            yield "cuda_shapes", program, {**float8, **keys}
 
 
 def configurations_of_replicas():
@@ -363,7 +408,11 @@ class FusedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, weight, *_ = ctx.saved_tensors
-        return torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight) if ctx.has_bias else None, None
+        of_x, of_weight = (
+            torch.empty_like(one) if needed else None
+            for one, needed in zip((x, weight), ctx.needs_input_grad, strict=False)
+        )
+        return of_x, of_weight, torch.empty_like(weight) if ctx.has_bias else None, None
 
 
 @contextlib.contextmanager
@@ -420,13 +469,17 @@ def replicated_on_shapes(cell, built):
     return called
 
 
+def trained(built):
+    return [parameter for parameter in built.parameters() if parameter.requires_grad]
+
+
 def make_optimizer(cell, program, built):
     if program == "worker" and (not cell.sharded or cell["training.master_weights"] == "f32"):
         return optimizers.make(cell, built.parameters())
     if cell["training.optimizer"] == "none":
         return None
     # Local parts: DTensor would learn shapes from tensors that the ledger counts.
-    own = [torch.nn.Parameter(sharding.local(one.detach())) for one in built.parameters()]
+    own = [torch.nn.Parameter(sharding.local(one.detach())) for one in trained(built)]
     algorithm = {"adam": "fused", "foreach_adam": "foreach"}[cell["training.optimizer"]]
     inner = torch.optim.AdamW(own, lr=1e-3, **{algorithm: True})
     inner.own = own
@@ -436,8 +489,8 @@ def make_optimizer(cell, program, built):
 def step(cell, optimizer, built):
     clips_itself = isinstance(optimizer, (optimizers.Scheduled, optimizers.MasterWeights))
     if cell["training.clip_norm"] and not clips_itself:
-        torch.nn.utils.clip_grad_norm_(built.parameters(), cell["training.clip_norm"])
-    for mine, parameter in zip(getattr(optimizer, "own", ()), built.parameters(), strict=False):
+        torch.nn.utils.clip_grad_norm_(trained(built), cell["training.clip_norm"])
+    for mine, parameter in zip(getattr(optimizer, "own", ()), trained(built), strict=False):
         mine.grad = sharding.local(parameter.grad)
     optimizer.step()
     for mine in getattr(optimizer, "own", ()):
@@ -471,6 +524,7 @@ def make_model(cell, program, mesh, device):
     built = build(cell, torch.device("meta") if is_deferred else device)
     if cell.recipe != cells.BF16:
         built = with_float8(cell, built)
+    model.freeze(cell, built)
     if cell.sharded:
         if program == "torchtitan":
             published_model.shard(cell, built, mesh)
@@ -505,7 +559,7 @@ def train(cell, program, mesh, counts, device="cpu"):
                 x, target = make_inputs(cell, device)
                 counts.reset_peak()
                 with sharding.passing(called, number == cell["training.micro_batches"]):
-                    given = x if program == "torchtitan" else training.BehindAnEmbedding.apply(x, asking)
+                    given = x if program == "torchtitan" else training.given_to_model(cell, x, asking)
                     loss = loss_of(cell, built, called(given), target)
                     figures["end_of_forward"] = counts.allocated()
                     peaks["forward"] = max(peaks.get("forward", 0), counts.peak())
