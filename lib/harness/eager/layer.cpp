@@ -31,15 +31,15 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
   norm2_ = norm();
   if (n.routes && index >= n.dense_layers) {
     mixture_.emplace(n, heap, parameters);
-    return;
-  }
-  if (n.in_titan() && n.gated) {
-    gate_ = product(n.hidden, n.ffn);
-    up_ = product(n.hidden, n.ffn);
   } else {
-    fc1_ = product(n.hidden, n.gated ? 2 * n.ffn : n.ffn);
+    if (n.in_titan() && n.gated) {
+      gate_ = product(n.hidden, n.ffn);
+      up_ = product(n.hidden, n.ffn);
+    } else {
+      fc1_ = product(n.hidden, n.gated ? 2 * n.ffn : n.ffn);
+    }
+    fc2_ = product(n.ffn, n.hidden);
   }
-  fc2_ = product(n.ffn, n.hidden);
   for (Parameter& parameter : parameters) parameter.is_frozen = frozen_;
 }
 

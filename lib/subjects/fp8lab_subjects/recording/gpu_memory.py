@@ -85,6 +85,7 @@ def configurations():
     yield from configurations_of_replicas()
     yield from configurations_of_chunked_losses()
     yield from configurations_of_mixtures()
+    yield from configurations_of_frozen_layers()
 
 
 def configurations_of_models():
@@ -174,6 +175,17 @@ def configurations_of_mixtures():
         ("torchtitan", {**SMALL_MIXTURE, "model.top_k": 1, "training.clip_norm": 1.0, **FULL}),
     ]:  # fmt: skip
         yield program, keys
+
+
+def configurations_of_frozen_layers():
+    """On one rank; none of them was measured on a GPU before lib/harness/eager had frozen layers."""
+    for program, keys, frozen in [
+        ("worker", {}, 3), ("torchtitan", LLAMA3_1B, 8), ("torchtitan", {**QWEN3_600M, **TWO_PASSES}, 20),
+        ("torchtitan", {**MISTRAL_6_LAYERS, **FULL}, 4), ("worker", {**GPT2_MEDIUM, "model.batch": 4}, 12),
+        ("torchtitan", {**LLAMA3_1B, **ALTERNATE, **MASTERS}, 12), ("torchtitan", QWEN3_30B_2_LAYERS, 1),
+        ("worker", {**WIDE, **F32, "training.optimizer": "foreach_adam"}, 2),
+    ]:  # fmt: skip
+        yield program, {**keys, "training.frozen_layers": frozen}
 
 
 def measure(program, keys, rank, folder):

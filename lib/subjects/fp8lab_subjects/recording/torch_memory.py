@@ -114,6 +114,7 @@ def configurations():
     yield from configurations_of_chunked_losses()
     yield from configurations_of_experts()
     yield from configurations_of_frozen_layers()
+    yield from configurations_of_frozen_mixtures()
 
 
 def configurations_of_layers():
@@ -273,6 +274,22 @@ def configurations_of_frozen_layers():
     for program in ("worker", "torchtitan"):
         for keys in [{}, {**TITAN, "ranks": 2}, {**TITAN, "ranks": 2, "training.quantized_weights": True, **full}]:
             yield "cuda_shapes", program, {**float8, **keys}
+
+
+def configurations_of_frozen_mixtures():
+    mixture, frozen = {"model.experts": 8, "model.top_k": 2, "model.expert_ffn": 72, "model.seq": 56}, {"training.frozen_layers": 1}
+    both = {**mixture, **frozen}
+    shared = {"model.shared_experts": 1, "model.router": "sigmoid", "model.dense_layers": 1}
+    for operators in ("host", "cuda_shapes"):
+        for program, keys in [
+            ("worker", both), ("torchtitan", both), ("torchtitan", {**mixture, "training.frozen_layers": 2, **shared}),
+            ("torchtitan", {**both, "training.checkpoint": "full"}), ("worker", {**both, **TITAN, "ranks": 2}),
+            ("torchtitan", {**mixture, "training.frozen_layers": 2, **TITAN, "ranks": 2}),
+            ("worker", {**both, "ranks": 2, "sharding": "ddp"}),
+            ("worker", {**both, "model.vocabulary": 0, "training.loss": "mse"}),
+            ("torchtitan", {**both, "training.loss_chunks": 4}),
+        ]:  # fmt: skip
+            yield operators, program, keys
 
 
 def configurations_of_replicas():
