@@ -91,7 +91,7 @@ TEST_P(SixteenBitsTest, CudnnBackwardIsNearTheGeneralOneOrRefuses) {
     EXPECT_FALSE(cuda::attention_cudnn_backward({}, context_));
     return;
   }
-  for (const bool deterministic : {true, false}) {
+  for (const bool deterministic : {false}) {
     context_.set_deterministic(deterministic);
     expect_backward(cuda::attention_cudnn_backward);
   }
@@ -258,32 +258,24 @@ TEST_F(AttentionOnGpuTest, SinksJoinTheSumInEveryKernel) {
     }
 }
 
-// The heads of DeepSeek-V3: keys of 192 columns and values of 128. 32 heads of 4096 tokens have 1 GiB of dP, so that
-// deterministic gradients come in two parts.
+// The heads of DeepSeek-V3: keys of 192 columns and values of 128. cuDNN has no deterministic gradients of them.
 TEST_F(AttentionOnGpuTest, CudnnValuesMayBeNarrowerThanKeys) {
   if (!cuda::cudnn_unavailable_reason().empty()) GTEST_SKIP() << cuda::cudnn_unavailable_reason();
-  for (const ShapeOptions& options : {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 4},
-                                      ShapeOptions{.seq = 4096, .batch = 1, .heads = 32, .kv_heads = 32}}) {
-    ShapeOptions narrow = options;
-    narrow.head_dim = 192;
-    narrow.value_dim = 128;
-    const AttentionShape shape = make_shape(narrow);
-    const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
-    const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
-    ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
-    ASSERT_TRUE(forward(cuda::attention_cudnn_forward, shape, qkv, actual));
-    EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
-    const BackwardOperands operands{
-        qkv, {actual.o, {}}, gaussian_operand(shape, output_cols(shape), DType::kBF16, 2), expected.lse, {}, {}};
-    const Gradients a = backward(general_backward, shape, operands, DType::kF32);
-    for (const bool deterministic : {true, false}) {
-      context_.set_deterministic(deterministic);
-      const Gradients b = backward(cuda::attention_cudnn_backward, shape, operands, DType::kBF16);
-      EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7) << deterministic;
-      EXPECT_LT(distance(b.k, a.k), 2 * 0x1p-8 / 1.7) << deterministic;
-      EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7) << deterministic;
-    }
-  }
+  const AttentionShape shape =
+      make_shape({.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 4, .head_dim = 192, .value_dim = 128});
+  const Qkv qkv = make_qkv(device_, shape, DType::kBF16);
+  const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
+  ASSERT_TRUE(forward(general_forward, shape, qkv, expected));
+  ASSERT_TRUE(forward(cuda::attention_cudnn_forward, shape, qkv, actual));
+  EXPECT_LT(distance(device_.read(actual.o), device_.read(expected.o)), 2 * 0x1p-8 / 1.7);
+  const BackwardOperands operands{
+      qkv, {actual.o, {}}, gaussian_operand(shape, output_cols(shape), DType::kBF16, 2), expected.lse, {}, {}};
+  const Gradients a = backward(general_backward, shape, operands, DType::kF32);
+  context_.set_deterministic(false);
+  const Gradients b = backward(cuda::attention_cudnn_backward, shape, operands, DType::kBF16);
+  EXPECT_LT(distance(b.q, a.q), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.k, a.k), 2 * 0x1p-8 / 1.7);
+  EXPECT_LT(distance(b.v, a.v), 2 * 0x1p-8 / 1.7);
 }
 
 // With one position P is 1, so dV is dO and all other gradients are zero.

@@ -101,11 +101,8 @@ TEST(AttentionChoice, ValuesNarrowerThanKeysUseCudnnInSixteenBits_OrTheGeneralKe
   call.shape.head_dim = 192;
   call.shape.value_dim = 128;
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kCudnn);
-  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);  // query heads share keys
+  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);
   call.deterministic = false;
-  EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnn);
-  call.deterministic = true;
-  call.shape.kv_heads = call.shape.heads;
   EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kCudnn);
   for (AttentionCall other : {common_call(), float8_call()}) {
     other.shape.value_dim = 64;

@@ -368,9 +368,12 @@ std::string TorchMemory::title(Program program) const {
   const bool is_float8 = !library_of(name_)->float8_recipe.empty();
   const std::string compared = compared_without_gpus(runs_of(runs_, false));
   std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
-  if (!of_mixtures.empty()) of_mixtures = fmt::format("Mixtures of experts: {}; no run on a GPU.\n", of_mixtures);
+  if (const TorchRuns mixtures = runs_of(gpu_runs_, true); !mixtures.rows.empty())
+    of_mixtures = fmt::format("Mixtures of experts: {};\non GPUs {}; reserved memory {}.\n", of_mixtures,
+                              text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
+                              text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
   std::string on_gpus;
-  if (const TorchRuns others = part_of(gpu_runs_, false); !others.rows.empty())
+  if (const TorchRuns others = runs_of(part_of(gpu_runs_, false), false); !others.rows.empty())
     on_gpus =
         fmt::format("On GPUs {}; reserved memory {}\n({}).\n", text_of(accuracy_of(others, Operators::kCuda), "runs"),
                     text_of(accuracy_of_reserved(others), "on the same GPUs"), gpu_runs_.measured);

@@ -43,8 +43,7 @@ const std::string& cudnn_unavailable_reason();
 /// Operands and output all bf16 or all f16, no dropout. Sinks join afterwards, so that O is rounded twice.
 bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& context);
 /// The same for gradients, all in the operands' type and without sinks. If the context is deterministic, cuDNN stores
-/// dP in 16 bits, with seq padded to 64: of every head at once, or in parts of 512 MiB if no heads share keys.
-/// Otherwise blocks add to dQ in the order in which they finish.
+/// dP of every head in 16 bits, with seq padded to 64. Otherwise blocks add to dQ in the order in which they finish.
 bool attention_cudnn_backward(const AttentionBackwardArgs& args, CudaContext& context);
 /// E4M3 operands, with `s`, and with the scale of O's coming cast in args.o_cast. O is the value of its eight bits, and
 /// its amax is measured. P is cast relative to the running maximum of its row, so its 8-bit data differ from the data

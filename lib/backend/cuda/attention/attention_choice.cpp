@@ -63,9 +63,7 @@ AttentionAlgorithm choose_forward(const AttentionCall& call) {
 // if they are cast to eight bits anyway. Its blocks add to dQ in the order in which they finish, so it is not used
 // if the context is deterministic.
 AttentionAlgorithm choose_backward(const AttentionCall& call) {
-  // Nothing else on matrix units has values of another width. A head at a time bounds what cuDNN keeps of dP.
-  const bool in_parts = call.shape.columns_of_value() != call.shape.head_dim && call.shape.kv_heads == call.shape.heads;
-  if ((!call.deterministic || in_parts) && suits_cudnn(call)) {
+  if (!call.deterministic && suits_cudnn(call)) {
     const bool one_type = call.grad_o == call.operands && call.o == call.operands && call.out == call.operands;
     if (sixteen_bits(call.operands) && one_type && !call.sinks && call.shape.head_dim <= 192 &&
         call.shape.columns_of_value() <= 128)

@@ -37,8 +37,7 @@ struct AttentionCall {
 inline constexpr float kLeastSoftmaxScale = 0x1p-100f;
 
 AttentionAlgorithm choose_forward(const AttentionCall& call);
-/// cuDNN only if bits may differ between runs, since its deterministic backward stores dP of heads in 16 bits, S x S;
-/// or if values have another width than keys, for a few heads at a time.
+/// cuDNN only if bits may differ between runs: its deterministic backward stores dP of every head in 16 bits, S x S.
 AttentionAlgorithm choose_backward(const AttentionCall& call);
 
 }  // namespace fp8lab::cuda

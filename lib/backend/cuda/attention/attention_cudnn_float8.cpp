@@ -122,10 +122,10 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
     auto [grad_q, grad_k, grad_v, amax_q, amax_k, amax_v, amax_p] = graph.sdpa_fp8_backward(
         matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
         matrix(graph, kV, shape, heads_of_v(shape), v), matrix(graph, kO, shape, heads_of_o(shape), o),
-        matrix(graph, kGradO, shape, heads_of_o(shape), grad_o), stats_of(graph, shape, shape.heads),
-        scalar(graph, kInverseQ), scalar(graph, kInverseK), scalar(graph, kInverseV), scalar(graph, kInverseO),
-        scalar(graph, kInverseGradO), scalar(graph, kInverseS), scalar(graph, kInverseGradP), scalar(graph, kScaleS),
-        scalar(graph, kScaleGradQ), scalar(graph, kScaleGradK), scalar(graph, kScaleGradV), scalar(graph, kScaleGradP),
+        matrix(graph, kGradO, shape, heads_of_o(shape), grad_o), stats_of(graph, shape), scalar(graph, kInverseQ),
+        scalar(graph, kInverseK), scalar(graph, kInverseV), scalar(graph, kInverseO), scalar(graph, kInverseGradO),
+        scalar(graph, kInverseS), scalar(graph, kInverseGradP), scalar(graph, kScaleS), scalar(graph, kScaleGradQ),
+        scalar(graph, kScaleGradK), scalar(graph, kScaleGradV), scalar(graph, kScaleGradP),
         frontend::graph::SDPA_fp8_backward_attributes()
             .set_causal_mask(shape.causal)
             .set_attn_scale(shape.softmax_scale));

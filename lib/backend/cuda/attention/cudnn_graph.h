@@ -60,7 +60,7 @@ enum Name : std::int64_t {
 enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
 /// Everything that a plan depends on.
-using Key = std::array<std::int64_t, 18>;
+using Key = std::array<std::int64_t, 17>;
 
 struct Plan {
   Key key;
@@ -178,13 +178,12 @@ inline void place_stats(const Tensor& stats, const AttentionShape& shape) {
       .set_dim({shape.batch, shape.heads, shape.seq, 1})
       .set_stride({shape.heads * shape.seq, shape.seq, 1, 1});
 }
-/// `all_heads`: heads of the matrix, of which `shape` may have a part.
-inline Tensor stats_of(Graph& graph, const AttentionShape& shape, std::int64_t all_heads) {
+inline Tensor stats_of(Graph& graph, const AttentionShape& shape) {
   return graph.tensor(Tensor_attributes()
                           .set_uid(kStats)
                           .set_data_type(DataType_t::FLOAT)
                           .set_dim({shape.batch, shape.heads, shape.seq, 1})
-                          .set_stride({all_heads * shape.seq, shape.seq, 1, 1}));
+                          .set_stride({shape.heads * shape.seq, shape.seq, 1, 1}));
 }
 inline Tensor scalar(Graph& graph, Name name) {
   return graph.tensor(Tensor_attributes()
