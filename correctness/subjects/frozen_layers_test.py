@@ -4,7 +4,7 @@ rank, under FSDP2 and under DistributedDataParallel. Needs PyTorch."""
 import torch
 from fp8lab_subjects import cells, ranks, sharding
 from fp8lab_subjects.libraries import torch_subject
-from fp8lab_subjects.recording.torch_memory import DEFAULTS
+from fp8lab_subjects.recording.configurations import DEFAULTS
 from fp8lab_subjects.training import Instrument, Run
 
 LAYERS = {

@@ -12,7 +12,8 @@ import sys
 import torch
 
 from .. import cells, ledger, ranks, sharding
-from .torch_memory import DEFAULTS, LLAMA3_8B, MASTERS, SCHEMA, TITAN, train
+from .configurations import DEFAULTS, LLAMA3_8B, MASTERS, TITAN
+from .torch_memory import SCHEMA, train
 
 SMALL = {
     "model.form": "llama", "model.layers": 5, "model.hidden": 1280, "model.heads": 10, "model.kv_heads": 2,
