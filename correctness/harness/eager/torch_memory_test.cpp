@@ -195,7 +195,7 @@ void expect_near_on_gpu(double predicted, double measured, const char* name, con
 TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   TorchRuns runs = read_torch_runs(TorchMemory::gpu_runs_in(kWorkerDirectory));
   std::erase_if(runs.rows, is_replica);
-  ASSERT_GE(runs.rows.size(), 86U);
+  ASSERT_GE(runs.rows.size(), 103U);
   for (const TorchRun& run : runs.rows) {
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
     for (const auto& [name, measured] :
@@ -209,7 +209,7 @@ TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   EXPECT_EQ(live.within, runs.rows.size());
   EXPECT_TRUE(live.worst <= 0.0025) << live.worst;
   EXPECT_EQ(reserved.runs, runs.rows.size());
-  EXPECT_GE(reserved.within, runs.rows.size() - 7);
+  EXPECT_GE(reserved.within, runs.rows.size() - 12);
   EXPECT_TRUE(reserved.worst <= 0.15) << reserved.worst;
 }
 
