@@ -235,8 +235,7 @@ std::vector<Key> make_keys() {
           kModel<&M::head_dim>),
       integer_key("model.window", kTokens,
                   "sliding window: the most tokens that a query sees, its own and those before it (Mistral 7B v0.1); "
-                  "below seq; on "
-                  "cuda by the general FP32 kernels",
+                  "below seq",
                   kModel<&M::window>),
       integer_key("model.window_every", {1, 4096},
                   "2: only every second layer has the `window`, beginning with the first; the others see all earlier "
