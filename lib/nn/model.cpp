@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/check.h"
 #include "nn/cores/role_scales.h"
 #include "nn/cores/router_biases.h"
 #include "nn/layer_table.h"
@@ -93,6 +94,8 @@ class Model::Root final : public Module {
 Model::Model(Runtime& runtime, const Recipe& recipe, const ModelOptions& options)
     : recipe_(recipe), frozen_layers_(static_cast<std::size_t>(options.frozen_layers)) {
   const float deviation = options.init_deviation;
+  if (options.frozen_layers < 0 || options.frozen_layers > options.layers)
+    fail(fmt::format("model: {} of {} layers are to be frozen", options.frozen_layers, options.layers));
   const float scale = options.scaled_residuals ? std::sqrt(2.0f * static_cast<float>(options.layers)) : 1.0f;
   const auto build_with = [&](const Recipe& used) {
     return Build{.runtime = runtime,
