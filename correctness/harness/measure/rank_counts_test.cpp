@@ -46,7 +46,7 @@ CellConfig small(CellConfig cell) {
   const std::int64_t widest = std::max<std::int64_t>(tokens, tokens == 16 ? 32 : 64);
   cell.training.steps = std::min<std::int64_t>(cell.training.steps, 2);
   cell.training.micro_batches = std::min<std::int64_t>(cell.training.micro_batches, 2);
-  cell.training.frozen_layers = 0;  // refused beside parity, which every cell measures here
+  cell.training.frozen_layers = 0;  // parity, which every cell measures here, refuses them
   ModelConfig& model = cell.model;
   model.layers = std::min<std::int64_t>(model.layers, cell.gather_ahead ? 2 : 1);
   model.heads = model.kv_heads = std::min<std::int64_t>(model.heads, 2);
