@@ -20,7 +20,7 @@ bool suits_cudnn(const AttentionCall& call) {
          shape.head_dim % 16 == 0 && shape.columns_of_value() % 16 == 0;
 }
 
-/// cuDNN's FP8 attention has heads of one width, and no windows.
+/// FP8 attention is left to cuDNN only with heads of one width and without windows.
 bool suits_cudnn_float8(const AttentionCall& call) {
   return call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) &&
          !call.sinks && call.shape.window == 0 && call.shape.columns_of_value() == call.shape.head_dim;
