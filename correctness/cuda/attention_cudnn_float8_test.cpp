@@ -38,7 +38,8 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
   for (const ShapeOptions& options :
        {ShapeOptions{.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128},
         {.seq = 1024, .batch = 1, .heads = 2, .kv_heads = 2, .head_dim = 128, .causal = false},
-        {.seq = 2048, .batch = 1, .heads = 4, .kv_heads = 1, .head_dim = 64}}) {
+        {.seq = 2048, .batch = 1, .heads = 4, .kv_heads = 1, .head_dim = 64},
+        {.seq = 1024, .batch = 2, .heads = 4, .kv_heads = 2, .head_dim = 128, .window = 300}}) {
     const AttentionShape shape = make_shape(options);
     const Qkv qkv = float8_qkv(shape);
     const AttentionOutputs expected = make_outputs(shape, DType::kF32), actual = make_outputs(shape, DType::kBF16);
@@ -48,8 +49,10 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     ASSERT_TRUE(forward(general_forward, shape, qkv, make_outputs(shape, DType::kBF16),
                         role(DType::kE4M3, scale_s, largest_p)));
     const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
-    ASSERT_TRUE(forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual, role(DType::kE4M3, scale_s, amax_s),
-                        role(DType::kE4M3, scale_o, amax_o)));
+    const bool computed = forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
+                                  role(DType::kE4M3, scale_s, amax_s), role(DType::kE4M3, scale_o, amax_o));
+    if (!computed && shape.window > 0) GTEST_SKIP() << "this frontend of cuDNN has no windows in FP8";
+    ASSERT_TRUE(computed);
     const std::vector<float> o = device_.read(expected.o), data = device_.read(actual.o);
     EXPECT_LT(distance(data, o), 2 * 0x1p-4 / 1.7);
     EXPECT_NEAR(device_.read(amax_o)[0], amax_of({&o}), 0x1p-4f * amax_of({&o}));

@@ -95,6 +95,7 @@ TEST_F(ExpertsOnGpu, RoutesAndTheirGradientsHaveTheSameBits) {
       EXPECT_EQ(experts.difference(), "") << what;
       EXPECT_EQ(weights.difference(), "") << what;
       const Matrix grad_weights = matrix(DType::kF32, s.tokens, s.choices, layout).gaussian(4);
+      const Matrix counts = matrix(DType::kF32, 1, s.experts).gaussian(6);
       for (const DType dtype : kReal) {
         const Matrix grad_logits = matrix(dtype, s.tokens, s.experts, layout).scrambled(5);
         both_.launch(&KernelTable::route_backward, [&](std::size_t side) {
@@ -104,6 +105,19 @@ TEST_F(ExpertsOnGpu, RoutesAndTheirGradientsHaveTheSameBits) {
                                    .grad_logits = grad_logits[side]};
         });
         EXPECT_EQ(grad_logits.difference(), "") << what << ", gradient " << name(dtype);
+        for (const bool sigmoid : {false, true}) {
+          both_.launch(&KernelTable::route_backward, [&](std::size_t side) {
+            return RouteBackwardArgs{.experts = experts[side],
+                                     .weights = weights[side],
+                                     .grad_weights = grad_weights[side],
+                                     .grad_logits = grad_logits[side],
+                                     .logits = logits[side],
+                                     .counts = counts[side],
+                                     .aux = 0.25f,
+                                     .sigmoid = sigmoid};
+          });
+          EXPECT_EQ(grad_logits.difference(), "") << what << ", with auxiliary loss, gradient " << name(dtype);
+        }
       }
     }
 }

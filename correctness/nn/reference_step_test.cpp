@@ -82,6 +82,7 @@ constexpr Form kForms[] = {
        model.top_k = 2;
        model.expert_ffn = model.ffn;
        model.shared_experts = 2;
+       model.router_aux_loss = 3.0;
      }},
     {"gpt_oss", kLayer, "llama",
      [](ModelConfig& model) {
@@ -109,6 +110,7 @@ constexpr Form kForms[] = {
        model.expert_groups = 4;
        model.top_groups = 2;
        model.router_bias_rate = 0.1;
+       model.router_aux_loss = 3.0;
      }},
     {"gpt_fused_mlp", kLayer, "gpt", [](ModelConfig& model) { model.op_fuser = "mlp"; }},
     {"llama_dropout_two_layers", kLayer, "llama",

@@ -115,7 +115,7 @@ std::vector<CellConfig> variants(const CellConfig& base) {
     cell.model.experts = 8;
     cell.model.expert_groups = 4;
     cell.model.top_groups = 2;
-    cell.model.router_bias_rate = 0.01;
+    cell.model.router_bias_rate = cell.model.router_aux_loss = 0.01;
     all.push_back(cell);
   }
   for (const char* kept : {"selective", "selective_alternate"})

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -164,6 +165,70 @@ TEST_F(RoutingTest, GradientsOfLogitsAreSlopesOfTheWeights) {
     EXPECT_NEAR(gradient[2], (value(2.0 + kStep, 1.25) - value(2.0 - kStep, 1.25)) / (2 * kStep), 1e-6);
     EXPECT_NEAR(gradient[3], (value(2.0, 1.25 + kStep) - value(2.0, 1.25 - kStep)) / (2 * kStep), 1e-6);
   }
+}
+
+/// The auxiliary loss of two tokens, in double: `counts` are constants.
+double auxiliary_loss(const std::vector<double>& logits, bool sigmoid, const std::vector<double>& counts) {
+  const std::size_t experts = counts.size(), tokens = logits.size() / experts;
+  const auto score = [&](double logit) { return sigmoid ? sigmoid_of(logit) : std::exp(logit); };
+  const double choices = std::accumulate(counts.begin(), counts.end(), 0.0);
+  double loss = 0.0;
+  for (std::size_t t = 0; t < tokens; ++t) {
+    double all = 0.0, chosen = 0.0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      const double own = score(logits[t * experts + e]);
+      all += own;
+      chosen += own * counts[e] / choices;
+    }
+    loss += chosen / all / static_cast<double>(tokens);
+  }
+  return static_cast<double>(experts) * loss;
+}
+
+TEST_F(RoutingTest, AuxiliaryLossIsItsCoefficientIfTokensAreEven) {
+  EXPECT_NEAR(auxiliary_loss({3.0, 0.0, 0.0, 3.0}, false, {1.0, 1.0}), 1.0, 1e-12);
+  EXPECT_GT(auxiliary_loss({3.0, 0.0, 3.0, 0.0}, false, {2.0, 0.0}), 1.9);
+}
+
+// Token 0 chooses experts 2 and 3, token 1 experts 0 and 2. A number of experts above that of the partial sums too.
+TEST_F(RoutingTest, GradientsOfTheAuxiliaryLossAreItsSlopes) {
+  for (const std::size_t experts : {4UL, 70UL}) {
+    std::vector<float> logits(2 * experts, -1.5f);
+    const std::vector<float> first{0.5f, -1.0f, 2.0f, 1.25f}, second{1.5f, -0.25f, 0.75f, -2.0f};
+    std::copy(first.begin(), first.end(), logits.begin());
+    std::copy(second.begin(), second.end(), logits.begin() + static_cast<std::ptrdiff_t>(experts));
+    std::vector<double> counts(experts, 0.0);
+    counts[0] = counts[3] = 1.0;
+    counts[2] = 2.0;
+    const auto columns = static_cast<std::int64_t>(experts);
+    for (const bool sigmoid : {false, true}) {
+      const RouterRule rule{.choices = 2, .sigmoid = sigmoid, .aux_loss = 0.75f};
+      const Routing routing = route(*device_, floats({2, columns}, logits), rule, anyone());
+      EXPECT_EQ(read(*device_, routing.counts), counts);
+      const Tensor none = floats({2, 2}, {0.0f, 0.0f, 0.0f, 0.0f});
+      const Values gradient = read(
+          *device_, route_backward(*device_, routing, rule, none, {Shape{2, columns}, DType::kF32}, anyone(), 0.5));
+      const std::vector<double> at(logits.begin(), logits.end());
+      for (std::size_t i = 0; i < at.size(); ++i) {
+        constexpr double kStep = 1e-5;
+        std::vector<double> above = at, below = at;
+        above[i] += kStep;
+        below[i] -= kStep;
+        const double slope =
+            (auxiliary_loss(above, sigmoid, counts) - auxiliary_loss(below, sigmoid, counts)) / (2 * kStep);
+        EXPECT_NEAR(gradient[i], 0.5 * 0.75 * slope, 1e-7) << experts << " experts, logit " << i;
+      }
+    }
+  }
+}
+
+TEST_F(RoutingTest, AnAuxiliaryLossAndBiasesCountTheSameChoices) {
+  const Tensor biases = floats({4}, {0.0f, 0.75f, 0.0f, -0.5f}), counts = floats({4}, {1.0f, 0.0f, 0.0f, 5.0f});
+  const Routing routing =
+      route(*device_, floats({1, 4}, {0.5f, -1.0f, 2.0f, 1.25f}),
+            {.choices = 2, .sigmoid = true, .aux_loss = 1.0f}, anyone(), {.biases = biases, .counts = counts});
+  EXPECT_EQ(read(*device_, routing.counts), (Values{0.0, 1.0, 1.0, 0.0}));
+  EXPECT_EQ(read(*device_, counts), (Values{1.0, 1.0, 1.0, 5.0}));
 }
 
 TEST_F(RoutingTest, WeightsOfSigmoidsAreInProportionToThemAndAddUpToTheScale) {

@@ -48,6 +48,8 @@ struct Runtime {
   /// this rank's part of the experts; null: each rank computes with all experts.
   ProcessGroup* expert_group = nullptr;
   RowPart expert_part{};
+  /// What the loss of a micro-batch counts in the loss of the step; losses that layers add themselves count as much.
+  double loss_share = 1.0;
 
   /// False if no backward will follow this forward.
   bool differentiates() const { return mode != Mode::kEvaluating && mode != Mode::kFrozen; }

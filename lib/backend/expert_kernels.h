@@ -47,6 +47,12 @@ struct BalanceExpertsArgs {
 
 /// grad_logits(t, experts(t, k)) = slopes(t, k) weights(t, k) (grad_weights(t, k) - sum over j of weights(t, j)
 /// grad_weights(t, j) / scale), the sum in the order of j; 0 for experts that were not chosen. Slopes are 1 if absent.
+///
+/// With `logits` the gradient of the auxiliary loss is added before the sum is rounded. The loss is aux times the sum
+/// over experts of counts[e] times the sum over tokens of p(t, e), where p(t, .) is the softmax of logits(t, .), or
+/// their sigmoids divided by the sum of these. Its gradient is f p(t, e) (aux counts[e] - sum over i of p(t, i) aux
+/// counts[i]); f is 1, and with `sigmoid` the sigmoid of the negative logit. In a sum over experts expert e goes to
+/// partial sum e % kRouterSums, in the order of e; then neighbours are added pairwise, until one sum is left.
 struct RouteBackwardArgs {
   MatrixView experts;
   MatrixView weights;
@@ -54,7 +60,12 @@ struct RouteBackwardArgs {
   float scale = 1.0f;
   MatrixView grad_weights;  ///< f32 [tokens, k]
   MatrixView grad_logits;   ///< [tokens, experts]
+  MatrixView logits{};      ///< f32 [tokens, experts]; absent: no auxiliary loss
+  MatrixView counts{};      ///< with logits: f32 [1, experts], contiguous, the number of choices of each expert
+  float aux = 0.0f;
+  bool sigmoid = false;
 };
+inline constexpr int kRouterSums = 32;
 
 /// Gives each choice (t, k) a row of a matrix in which the rows of an expert follow each other, in the order of t and
 /// then k. Expert e begins at row begins[e], a multiple of `multiple`; begins[experts] is the end of the last one,

@@ -59,6 +59,7 @@ struct LayerConfig {
   std::int64_t expert_groups = 1;   ///< groups of experts, of which a token's experts are in `top_groups`
   std::int64_t top_groups = 1;
   float router_bias_rate = 0.0f;  ///< by how much a bias of the choice changes in a step; 0: there are no biases
+  float router_aux_loss = 0.0f;   ///< RouterRule::aux_loss
   bool fp8_dispatch = false;      ///< what travels to other ranks' experts is cast before, if the recipe casts
   bool uneven_split = false;      ///< groups of different sizes, one of them empty, if there are several experts
 

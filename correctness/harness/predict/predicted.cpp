@@ -159,7 +159,7 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
   model.attention_sinks = attends && draw.chance();
   draw_latents(draw, unit, model);
   model.top_k = model.shared_experts = model.dense_layers = model.expert_groups = 0;
-  model.router_bias_rate = 0.0;
+  model.router_bias_rate = model.router_aux_loss = 0.0;
   model.top_groups = 2;
   const bool has_mlp = model.layer == "layernorm_mlp" || model.layer == "transformer_layer";
   if (has_mlp && model.form == "llama" && draw.chance()) {
@@ -170,6 +170,7 @@ void draw_sizes(Draw& draw, const std::string& recipe_name, ModelConfig& model) 
     model.dense_layers = draw.chance() ? 0 : draw.upto(model.layers) - 1;
     model.router = draw.of({"softmax", "sigmoid"});
     model.router_bias_rate = model.router == RouterScore::kSigmoid && draw.chance() ? 0.01 : 0.0;
+    model.router_aux_loss = draw.chance() ? 0.01 : 0.0;
     model.expert_groups = model.router == RouterScore::kSigmoid && model.experts == 16 && draw.chance() ? 4 : 0;
   }
   model.swiglu_limit = has_mlp && model.form == "llama" && draw.chance() ? 7.0 : 0.0;

@@ -59,6 +59,7 @@ std::vector<std::string> alternatives(const Key& key, const CellConfig& cell) {
       {"model.expert_groups", {"2"}},
       {"model.top_groups", {"1", "3"}},
       {"model.router_bias_rate", {"0"}},
+      {"model.router_aux_loss", {"0"}},
       {"model.ffn", {"256"}},
       {"model.vocabulary", {"96"}},
       {"training.final_learning_rate", {"0.04"}},
@@ -195,7 +196,7 @@ const std::vector<Context>& contexts() {
          cell.model.router = RouterScore::kSigmoid;
          cell.model.experts = 8;
          cell.model.expert_groups = 4;
-         cell.model.router_bias_rate = 0.5;
+         cell.model.router_bias_rate = cell.model.router_aux_loss = 0.5;
        }},
       {"latents",
        [](CellConfig& cell) {

@@ -67,13 +67,13 @@ TEST(AttentionChoice, CudnnIsNotUsedWhereItsResultsWouldDiffer) {
   EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
 }
 
-TEST(AttentionChoice, WindowsUseCudnnInSixteenBits_AndOwnKernelsInEight) {
+TEST(AttentionChoice, WindowsUseCudnn_ExceptGradientsInEightBits) {
   for (AttentionCall call : {common_call(), float8_call()}) {
     call.deterministic = false;
     call.shape.window = 1024;
-    const auto expected = is_float8(call.operands) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kCudnn;
-    EXPECT_EQ(choose_forward(call), expected);
-    EXPECT_EQ(choose_backward(call), expected);
+    const bool eight_bits = is_float8(call.operands);
+    EXPECT_EQ(choose_forward(call), eight_bits ? AttentionAlgorithm::kCudnnFloat8 : AttentionAlgorithm::kCudnn);
+    EXPECT_EQ(choose_backward(call), eight_bits ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kCudnn);
     call.shape.window = std::int64_t{1} << 40;  // limits nothing, and the kernels count keys in 32 bits
     EXPECT_EQ(choose_forward(call), AttentionAlgorithm::kGeneral);
     EXPECT_EQ(choose_backward(call), AttentionAlgorithm::kGeneral);

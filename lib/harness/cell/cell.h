@@ -144,6 +144,7 @@ struct ModelConfig {
   std::int64_t expert_groups = 0;                    ///< groups of experts; 0: a token may have any experts
   std::int64_t top_groups = 0;                       ///< groups among whose experts a token's are chosen
   double router_bias_rate = 0.0;                     ///< a step of the biases of the choice; 0: there are no biases
+  double router_aux_loss = 0.0;                      ///< coefficient of the routers' auxiliary loss; 0: there is none
   Word<GroupSplit> split = GroupSplit::kEven;        ///< uneven: groups of different sizes, one of them empty
   std::int64_t vocabulary = 0;  ///< tokens of a language model; 0: no embedding and no head, inputs are activations
   Word<HeadWeight> head = HeadWeight::kOwn;  ///< tied: the head's matrix is the embedding's

@@ -306,6 +306,12 @@ std::vector<Key> make_keys() {
              "only. After each step it rises by this number if the expert had fewer tokens of all ranks than the mean, "
              "and falls if it had more (DeepSeek-V3: 0.001). Biases are in FP32, and no optimizer changes them",
              kModel<&M::router_bias_rate>),
+      number("model.router_aux_loss", {0, 1000},
+             "above 0: coefficient of a loss of each mixture that is least if all experts have as many tokens. For the "
+             "tokens of a rank's micro-batch it is the number of experts times the sum over experts of the expert's "
+             "share of all choices times its mean probability (Mixtral `router_aux_loss_coef`, Megatron "
+             "`--moe-aux-loss-coeff`). Its gradient joins the router's; reported losses do not contain it",
+             kModel<&M::router_aux_loss>),
       choice("model.split",
              "grouped_linear: groups of tokens have equal sizes; or different sizes, and one group is empty",
              kModel<&M::split>),

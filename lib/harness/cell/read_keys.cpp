@@ -142,7 +142,8 @@ constexpr std::array kConditions{
     Condition{"model.dense_layers", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.router", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.router_scale", "model.top_k", routes, kOneMlp, kExpertsRemedy},
-    Condition{"model.router", "model.top_k", [](const CellConfig& cell) { return cell.model.top_k > 1; },
+    Condition{"model.router", "model.top_k",
+              [](const CellConfig& cell) { return cell.model.top_k > 1 || cell.model.router_aux_loss > 0.0; },
               "the weight of a token's only expert is `router_scale` whatever the score is",
               "write `top_k: 2` or more"},
     Condition{"model.expert_groups", "model.top_k", routes, kOneMlp, kExpertsRemedy},
@@ -152,6 +153,7 @@ constexpr std::array kConditions{
               "write `expert_groups`"},
     Condition{"model.router_bias_rate", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.router_bias_rate", "model.router", has_sigmoids, kNoScores, kScoresRemedy},
+    Condition{"model.router_aux_loss", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.ffn", "model.expert_ffn",
               [](const CellConfig& cell) {
                 return !routes(cell) || cell.model.expert_ffn == 0 || cell.model.dense_layers > 0;

@@ -144,6 +144,7 @@ struct Experts {
         grad_logits(cell.shape.tokens * cell.shape.experts * cell.shape.element),
         weights(cell.shape.tokens * cell.shape.top_k * kF32),
         slopes(cell.shape.sigmoid_router ? weights : 0),
+        auxiliary(cell.shape.aux_loss ? logits + cell.shape.experts * kF32 : 0),
         chosen(cell.shape.tokens * cell.shape.top_k * kI32),
         grouping(chosen + grouping_of(cell, travel)),
         fc1(of_choices(cell.of_mlp_product(0)), cell.shape.hidden, cell.shape.activated),
@@ -155,7 +156,7 @@ struct Experts {
   }
 
   Bytes saved() const {
-    return norm.statistics + n + chosen + weights + slopes + grouping + fc1.saved_x() + fc1.saved_weight() +
+    return norm.statistics + n + chosen + weights + slopes + auxiliary + grouping + fc1.saved_x() + fc1.saved_weight() +
            fc1.plain_y + fc2.saved_x() + fc2.saved_weight() + outputs + (shared ? shared->saved() : 0);
   }
   /// The part of saved() in shells.
@@ -177,7 +178,7 @@ struct Experts {
   }
   Schedule forward(Run run) const {
     const Schedule routed = allocate(n) + norm.forward() + allocate(logits) + allocate(chosen + weights + slopes) +
-                            release(logits) + allocate(grouping);
+                            (auxiliary > 0 ? allocate(auxiliary - logits) : release(logits)) + allocate(grouping);
     return fc1.begin(run) + routed + operand() + fc1.multiply(run) + fc2.begin(run) + fc2.forward_making(run) +
            travel.back(run == Run::kSaving ? fc2.plain_y : fc2.plain_y - fc2.kept_y()) + allocate(n) +
            (shared ? shared->forward(run) : Schedule{});
@@ -205,6 +206,7 @@ struct Experts {
   Bytes logits, grad_logits;
   Bytes weights;   ///< bytes of the choices' weights; their gradient has the same number
   Bytes slopes;    ///< bytes of the slopes of sigmoids
+  Bytes auxiliary;  ///< the logits and counts of an auxiliary loss
   Bytes chosen;    ///< numbers of experts
   Bytes grouping;  ///< the row of each choice, and grouping_of()
   Product fc1, fc2;

@@ -198,6 +198,7 @@ ShapeNumbers::ShapeNumbers(const CellConfig& config)
       top_k(config.model.top_k),
       shared_experts(config.model.shared_experts),
       router_biases(config.model.router_bias_rate > 0.0),
+      aux_loss(config.model.router_aux_loss > 0.0),
       sigmoid_router(config.model.router == RouterScore::kSigmoid),
       grouped(config.model.layer == "grouped_linear"),
       qkv_bias(form.bias || config.model.bias == Bias::kQkv),

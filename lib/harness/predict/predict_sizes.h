@@ -211,6 +211,7 @@ struct ShapeNumbers {
   std::int64_t top_k;           ///< experts of a token in a mixture; 0: one MLP for all tokens
   std::int64_t shared_experts;  ///< experts of a mixture that all tokens have
   bool router_biases;           ///< a router's choice has biases, and counts the tokens of each expert
+  bool aux_loss;                ///< backward of the router needs the logits and the counts of choices
   bool sigmoid_router;          ///< backward of the router needs the slopes of sigmoids
   /// Matrices that lie one below the other in the weight of a product: the experts', in the products of a mixture.
   std::int64_t matrices = 1;

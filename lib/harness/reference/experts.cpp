@@ -110,6 +110,31 @@ Matrix logit_gradient(const Choices& choices, double total, const Matrix& output
   return out;
 }
 
+/// The gradient of the auxiliary loss with `coefficient` by the logits: the loss counts the choices of each expert,
+/// which are constants.
+Matrix auxiliary_gradient(const Matrix& logits, bool sigmoids, const Choices& choices, double coefficient) {
+  const auto experts = static_cast<std::size_t>(logits.cols);
+  std::vector<double> slopes(experts, 0.0);
+  const double of_choice = coefficient * static_cast<double>(experts) / static_cast<double>(choices.count()) /
+                           static_cast<double>(logits.rows);
+  for (const std::int64_t expert : choices.experts) slopes[static_cast<std::size_t>(expert)] += of_choice;
+  Matrix out(logits.rows, logits.cols);
+  for (std::int64_t t = 0; t < logits.rows; ++t) {
+    const double* const row = logits.row(t);
+    std::vector<double> scores(experts), by_logit(experts);
+    const double largest = *std::max_element(row, row + logits.cols);
+    for (std::size_t e = 0; e < experts; ++e) {
+      scores[e] = sigmoids ? 1.0 / (1.0 + std::exp(-row[e])) : std::exp(row[e] - largest);
+      by_logit[e] = sigmoids ? scores[e] * (1.0 - scores[e]) : scores[e];
+    }
+    // The loss of the token is (scores . slopes) / (sum of scores).
+    const double all = std::accumulate(scores.begin(), scores.end(), 0.0);
+    const double loss = std::inner_product(scores.begin(), scores.end(), slopes.begin(), 0.0) / all;
+    for (std::size_t e = 0; e < experts; ++e) out.row(t)[e] = by_logit[e] * (slopes[e] - loss) / all;
+  }
+  return out;
+}
+
 /// Adds the bias to every row.
 Matrix with_bias(Matrix x, const double* bias) {
   for (std::int64_t i = 0; i < x.rows; ++i)
@@ -212,7 +237,11 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
   tokens.assign(static_cast<std::size_t>(experts), 0.0);
   for (const std::int64_t expert : choices.experts) ++tokens[static_cast<std::size_t>(expert)];
   const double total = cell_.model.router_scale;
-  weigh(logits_of(n), cell_.model.router == RouterScore::kSigmoid, total, choices);
+  const Matrix logits = logits_of(n);
+  const bool sigmoids = cell_.model.router == RouterScore::kSigmoid;
+  weigh(logits, sigmoids, total, choices);
+  const double aux = share_ * static_cast<double>(static_cast<float>(cell_.model.router_aux_loss));
+  const Matrix of_auxiliary_loss = aux > 0.0 ? auxiliary_gradient(logits, sigmoids, choices, aux) : Matrix();
   const Grouping grouping = group(expert_parts_, choices, experts, casts_.rows_of_group());
   // What travels is cast before or after it.
   const auto arrived = [this, name, grouping](const std::string& place, Role role, const Matrix& sent,
@@ -251,7 +280,9 @@ Value Model::expert_mlp(const std::string& name, const Matrix& x) {
                 rows_of_own_choices(expert_parts_, grouping, first.backward(cast, of_first), choices.count());
             Matrix of_experts = casts_.stored(of_tokens(choices, back, false));
             if (shares) of_experts = casts_.stored(sum(of_experts, shared.backward(grad)));
-            const Matrix grad_logits = casts_.stored(logit_gradient(choices, total, outputs, grad, experts));
+            Matrix of_logits = logit_gradient(choices, total, outputs, grad, experts);
+            if (aux > 0.0) of_logits = sum(of_logits, of_auxiliary_loss);
+            const Matrix grad_logits = casts_.stored(std::move(of_logits));
             if (has_bias) sum_over_tokens(name + ".router.bias", grad_logits);
             gradients_[name + ".router.weight"] = casts_.stored(product(transposed(grad_logits), n));
             const Matrix of_router = casts_.stored(product(grad_logits, router));

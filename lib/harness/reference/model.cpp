@@ -292,6 +292,7 @@ Step Model::run(const Matrix& x, const Matrix& target, const NamedMatrices& para
   largest_terms_.clear();
   tokens_of_experts_.clear();
   largest_logit_ = 0.0;
+  share_ = share;
   const Layer layer = kLayers.at(cell_.model.layer);
   const bool language = is_language_model(cell_);
   std::vector<Value> values;

@@ -65,7 +65,7 @@ class Model {
   /// tokens, [tokens, 1]; token = position * batch + sequence. `target` is empty if the loss is the sum.
   /// `parameters` must outlive the call. With `seen` each layer's forward starts from the runtime's input and its
   /// backward from the runtime's gradient, so that differences do not add up from layer to layer. `share`: what the
-  /// loss counts in the loss of the step, as its gradient does.
+  /// loss counts in the loss of the step, as its gradient does, and as the auxiliary losses of routers do.
   Step run(const Matrix& x, const Matrix& target, const NamedMatrices& parameters,
            const std::vector<SeenLayer>& seen = {}, double share = 1.0);
   /// The loss of an output, or of logits.
@@ -178,6 +178,7 @@ class Model {
   const NamedMatrices* parameters_ = nullptr;
   const SeenChoices* seen_choices_ = nullptr;
   const ExpertValues* router_biases_ = nullptr;
+  double share_ = 1.0;  ///< what the loss of the running step counts
   ExpertValues tokens_of_experts_;
   std::int64_t layer_ = 0;  ///< whose forward runs
   Draws draws_;

@@ -56,6 +56,7 @@ constexpr std::array kTorchReasons{
     KeyReason{"model.expert_groups", "figures cover routers that choose from all experts"},
     KeyReason{"model.top_groups", "figures cover routers that choose from all experts"},
     KeyReason{"model.router_bias_rate", "figures cover routers without biases of the choice"},
+    KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
     KeyReason{"model.kv_rank", "figures cover attention whose keys and values have one width; leave `kv_rank` out"},
     KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
     KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},

@@ -75,6 +75,7 @@ LayerConfig layer_config(const ModelConfig& model, bool fp8_attention) {
           .expert_groups = model.expert_groups == 0 ? 1 : model.expert_groups,
           .top_groups = model.expert_groups == 0 ? 1 : model.top_groups,
           .router_bias_rate = static_cast<float>(model.router_bias_rate),
+          .router_aux_loss = static_cast<float>(model.router_aux_loss),
           .uneven_split = model.split == GroupSplit::kUneven};
 }
 

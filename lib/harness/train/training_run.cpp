@@ -87,7 +87,8 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
                .behaviors = behaviors,
                .seed = cell.training.seed,
                .context_group = context_group_.get(),
-               .expert_part = expert_part_of(cell, options.world)},
+               .expert_part = expert_part_of(cell, options.world),
+               .loss_share = share_of_micro_batch(cell.training, options.mean_over)},
       trained_(cell, runtime_, recipe, world_.get()),
       batches_(cell, runtime_, world_ ? world_->rank() : 0, options.joined),
       records_(cell, runtime_, options.record_timeline),
@@ -99,7 +100,7 @@ TrainingRun::TrainingRun(const CellConfig& cell, const Behaviors& behaviors, con
       saw_layer_(options.saw_layer),
       watch_(device_->computes() ? options.watch : nullptr),
       planted_(options.planted),
-      share_(share_of_micro_batch(cell.training, options.mean_over)) {
+      share_(static_cast<float>(runtime_.loss_share)) {
   if (saw_step_) tap_layers(trained_.model(), step_values_.layers, saw_layer_);
   if (planted_)
     planted_byte_ = device_->allocate({Shape{1}, DType::kE4M3},

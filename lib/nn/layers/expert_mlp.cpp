@@ -19,6 +19,8 @@ class ExpertMlpNode final : public ModuleNode {
     save("experts", routing.experts);
     save("weights", routing.weights);
     if (routing.slopes) save("slopes", routing.slopes);
+    if (routing.logits) save("logits", routing.logits);
+    if (routing.counts) save("choices", routing.counts);
     save("rows", rows.chosen.rows);
     save("sources", rows.chosen.sources);
     save("begins", rows.chosen.begins);
@@ -31,15 +33,20 @@ class ExpertMlpNode final : public ModuleNode {
 
   std::vector<Tensor> backward(Tensor grad) override {
     Restored saved = restore();
-    // n, then the experts and weights, slopes if the router has sigmoids, three entries of the grouping, and four of
-    // what arrived, if rows travel; then fc1's input and weight, the activation's input, fc2's input and weight, the
-    // output of each choice, and the entries of shared experts.
+    // n, then the experts and weights, slopes if the router has sigmoids, logits and counts if it has an auxiliary
+    // loss, three entries of the grouping, and four of what arrived, if rows travel; then fc1's input and weight, the
+    // activation's input, fc2's input and weight, the output of each choice, and the entries of shared experts.
     const bool travel = runtime().expert_group != nullptr;
-    const std::size_t first = norm_entries(module_.norm_), grouping = first + (module_.rule_.sigmoid ? 4 : 3);
+    const RouterRule& rule = module_.rule_;
+    const std::size_t first = norm_entries(module_.norm_), auxiliary = first + (rule.sigmoid ? 4 : 3);
+    const std::size_t grouping = auxiliary + (rule.aux_loss > 0.0f ? 2 : 0);
     const std::size_t products = grouping + (travel ? 7 : 3);
-    const Routing routing{.experts = saved.tensor(first + 1),
-                          .weights = saved.tensor(first + 2),
-                          .slopes = module_.rule_.sigmoid ? saved.tensor(first + 3) : Tensor()};
+    Routing routing{.experts = saved.tensor(first + 1), .weights = saved.tensor(first + 2)};
+    if (rule.sigmoid) routing.slopes = saved.tensor(first + 3);
+    if (rule.aux_loss > 0.0f) {
+      routing.logits = saved.tensor(auxiliary);
+      routing.counts = saved.tensor(auxiliary + 1);
+    }
     const auto grouped_at = [&](std::size_t at) {
       return GroupedRows{.rows = saved.tensor(at), .sources = saved.tensor(at + 1), .begins = saved.tensor(at + 2)};
     };
@@ -75,7 +82,8 @@ class ExpertMlpNode final : public ModuleNode {
     const DType dtype = router.spec.dtype;
     const HolderId workspace = runtime().workspace(name());
     const Tensor grad_logits = route_backward(device(), routing, module_.rule_, grad_weights,
-                                              {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace);
+                                              {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace,
+                                              runtime().loss_share);
     grad_weights = {};
     if (Parameter* const bias = module_.router_bias_.get(); bias != nullptr)
       bias->accumulate(device(), column_sum(device(), grad_logits, dtype, bias->grad_holder));
@@ -99,7 +107,8 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
             .sigmoid = config.sigmoid_router,
             .scale = config.router_scale,
             .groups = config.expert_groups,
-            .top_groups = config.top_groups},
+            .top_groups = config.top_groups,
+            .aux_loss = config.router_aux_loss},
       row_multiple_(row_multiple(build.recipe)),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
       biases_(config.router_bias_rate > 0.0f

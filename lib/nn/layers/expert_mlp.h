@@ -24,6 +24,8 @@ namespace fp8lab {
 /// The router's weight [experts, hidden] has the build's type under every recipe. Its product reads 16 bits, which n
 /// has anyway, and writes logits in FP32, so that the choice and the softmax see no rounding of the sum. RouteArgs
 /// (backend/expert_kernels.h) defines the choice, ties and the weights w. Biases of the choice are RouterBiases.
+/// An auxiliary loss (RouterRule::aux_loss) is one of this rank's tokens of a micro-batch. Only its gradient is
+/// computed; it saves the logits and the counts of choices.
 ///
 /// n is copied to a matrix with a row for each choice, sorted by expert. Under a quantizing recipe each expert's rows
 /// are padded with zeros to `row_multiple`: the least number of rows that both products accept, 16 for scales per

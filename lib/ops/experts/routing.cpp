@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/shape.h"
+#include "ops/elementwise.h"
 #include "ops/validate.h"
 
 namespace fp8lab {
@@ -61,6 +62,11 @@ Routing route(Device& device, const Tensor& logits, const RouterRule& rule, Hold
   Routing routing{.experts = device.allocate({shape, DType::kI32}, holder),
                   .weights = device.allocate({shape, DType::kF32}, holder)};
   if (rule.sigmoid) routing.slopes = device.allocate({shape, DType::kF32}, holder);
+  if (rule.aux_loss > 0.0f) {
+    routing.logits = logits;
+    routing.counts = device.allocate({Shape{logits.cols()}, DType::kF32}, holder);
+    fill(device, routing.counts, 0.0f);
+  }
   device.launch(&KernelTable::route, RouteArgs{.logits = logits.view(),
                                                .experts = routing.experts.view(),
                                                .weights = routing.weights.view(),
@@ -70,7 +76,8 @@ Routing route(Device& device, const Tensor& logits, const RouterRule& rule, Hold
                                                .biases = view_or_none(balance.biases),
                                                .groups = rule.groups,
                                                .top_groups = rule.top_groups,
-                                               .counts = view_or_none(balance.counts)});
+                                               .counts = view_or_none(routing.counts ? routing.counts : balance.counts)});
+  if (routing.counts && balance.counts) add_into(device, balance.counts, routing.counts);
   return routing;
 }
 
@@ -82,16 +89,23 @@ void balance_experts(Device& device, const RouterBalance& balance, float rate) {
 }
 
 Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
-                      const TensorSpec& spec, HolderId holder) {
+                      const TensorSpec& spec, HolderId holder, double share) {
   check_choices("route_backward", {"grad_weights", grad_weights}, DType::kF32, routing.experts.rows());
   Tensor grad_logits = device.allocate(spec, holder);
   check_real("route_backward", {"grad_logits", grad_logits});
+  const auto tokens = static_cast<double>(spec.shape.rows()), choices = static_cast<double>(rule.choices);
+  const double aux = share * static_cast<double>(rule.aux_loss) * static_cast<double>(spec.shape.cols()) /
+                     (tokens * tokens * choices);
   device.launch(&KernelTable::route_backward, RouteBackwardArgs{.experts = routing.experts.view(),
                                                                 .weights = routing.weights.view(),
                                                                 .slopes = view_or_none(routing.slopes),
                                                                 .scale = rule.scale,
                                                                 .grad_weights = grad_weights.view(),
-                                                                .grad_logits = grad_logits.view()});
+                                                                .grad_logits = grad_logits.view(),
+                                                                .logits = view_or_none(routing.logits),
+                                                                .counts = view_or_none(routing.counts),
+                                                                .aux = static_cast<float>(aux),
+                                                                .sigmoid = rule.sigmoid});
   return grad_logits;
 }
 

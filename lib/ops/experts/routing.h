@@ -17,6 +17,7 @@ struct RouterRule {
   float scale = 1.0f;           ///< what the weights of a token add up to
   std::int64_t groups = 1;      ///< runs of experts of equal length
   std::int64_t top_groups = 1;  ///< groups whose experts can be chosen
+  float aux_loss = 0.0f;        ///< coefficient of the auxiliary loss; 0: there is none
 };
 
 /// What balances the choice of experts; both f32 [experts].
@@ -30,13 +31,20 @@ struct Routing {
   Tensor experts;   ///< i32 [tokens, choices]
   Tensor weights;   ///< f32 [tokens, choices]
   Tensor slopes{};  ///< f32 [tokens, choices], for backward; absent unless the rule has sigmoids
+  Tensor logits{};  ///< with an auxiliary loss, for backward: as route() got them
+  Tensor counts{};  ///< likewise, f32 [experts]: choices of each expert
 };
 /// `logits`: f32 [tokens, experts].
 Routing route(Device& device, const Tensor& logits, const RouterRule& rule, HolderId holder,
               const RouterBalance& balance = {});
 /// The gradient of the logits in `dtype`; `grad_weights`: f32 [tokens, choices].
+///
+/// With an auxiliary loss its gradient is added, times `share`, what the loss of these tokens counts in the loss of the
+/// step. The loss is aux_loss times the number of experts, times the sum over experts of the share of all choices that
+/// are the expert's, times the mean over tokens of its probability (RouteBackwardArgs). It is `aux_loss` if all experts
+/// have as many tokens. Shares are constants for the gradient (Switch Transformer, Megatron-LM).
 Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
-                      const TensorSpec& spec, HolderId holder);
+                      const TensorSpec& spec, HolderId holder, double share = 1.0);
 
 /// Moves the biases by `rate` towards equal counts, and sets the counts to 0 (BalanceExpertsArgs).
 void balance_experts(Device& device, const RouterBalance& balance, float rate);

@@ -66,6 +66,29 @@ void close_groups(const RouteArgs& args, const float* scores, std::uint8_t* take
     std::fill_n(taken + take_largest(of_groups.data(), 0, args.groups, open.data()) * size, size, std::uint8_t{0});
 }
 
+/// The sum of a number for each expert, in the order of RouteBackwardArgs.
+template <class Term>
+float sum_over_experts(std::int64_t experts, const Term& term) {
+  std::array<float, kRouterSums> sums{};
+  for (std::int64_t e = 0; e < experts; ++e) sums[static_cast<std::size_t>(e % kRouterSums)] += term(e);
+  for (std::size_t width = 1; width < sums.size(); width *= 2)
+    for (std::size_t i = 0; i < sums.size(); i += 2 * width) sums[i] += sums[i + width];
+  return sums[0];
+}
+
+/// Adds the gradient of a token's part of the auxiliary loss to the `row` of its logits.
+void add_auxiliary_gradient(const RouteBackwardArgs& args, const float* logits, float* row) {
+  const std::int64_t experts = args.logits.cols;
+  const float largest = *std::max_element(logits, logits + experts);
+  const auto score = [&](std::int64_t e) { return args.sigmoid ? sigmoid(logits[e]) : exponential(logits[e] - largest); };
+  const float all = sum_over_experts(experts, score);
+  const auto share = [&](std::int64_t e) { return score(e) / all; };
+  const auto slope = [&](std::int64_t e) { return args.aux * float_at(args.counts, 0, e); };
+  const float mean = sum_over_experts(experts, [&](std::int64_t e) { return share(e) * slope(e); });
+  for (std::int64_t e = 0; e < experts; ++e)
+    row[e] += (args.sigmoid ? sigmoid(-logits[e]) : 1.0f) * share(e) * (slope(e) - mean);
+}
+
 }  // namespace
 
 void route(const RouteArgs& args, ExecContext&) {
@@ -98,7 +121,9 @@ void route(const RouteArgs& args, ExecContext&) {
 
 void route_backward(const RouteBackwardArgs& args, ExecContext&) {
   const std::int64_t choices = args.experts.cols, experts = args.grad_logits.cols;
+  const bool has_auxiliary_loss = args.logits.data != nullptr;
   float* const row = scratch(kRow, experts);
+  float* const logits = scratch(kLogits, has_auxiliary_loss ? experts : 0);
   for (std::int64_t t = 0; t < args.experts.rows; ++t) {
     float mean = 0.0f;
     for (std::int64_t k = 0; k < choices; ++k) mean += float_at(args.weights, t, k) * float_at(args.grad_weights, t, k);
@@ -108,6 +133,10 @@ void route_backward(const RouteBackwardArgs& args, ExecContext&) {
       const float slope = args.slopes.data == nullptr ? 1.0f : float_at(args.slopes, t, k);
       row[number_at(args.experts, t, k)] =
           slope * float_at(args.weights, t, k) * (float_at(args.grad_weights, t, k) - mean);
+    }
+    if (has_auxiliary_loss) {
+      load(args.logits, t, 0, experts, logits);
+      add_auxiliary_gradient(args, logits, row);
     }
     store(row, experts, args.grad_logits, t, 0);
   }

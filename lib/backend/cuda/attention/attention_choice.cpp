@@ -20,10 +20,10 @@ bool suits_cudnn(const AttentionCall& call) {
          shape.head_dim % 16 == 0 && shape.columns_of_value() % 16 == 0;
 }
 
-/// FP8 attention is left to cuDNN only with heads of one width and without windows.
+/// FP8 attention is left to cuDNN only with heads of one width.
 bool suits_cudnn_float8(const AttentionCall& call) {
   return call.operands == DType::kE4M3 && call.casts && call.result_cast_known && sixteen_bits(call.out) &&
-         !call.sinks && call.shape.window == 0 && call.shape.columns_of_value() == call.shape.head_dim;
+         !call.sinks && call.shape.columns_of_value() == call.shape.head_dim;
 }
 
 bool quantizes(const AttentionCall& call) {
@@ -69,7 +69,9 @@ AttentionAlgorithm choose_backward(const AttentionCall& call) {
         call.shape.columns_of_value() <= 128)
       return AttentionAlgorithm::kCudnn;
     const bool eight_bits = call.o == DType::kE4M3 && call.grad_o == DType::kE5M2;
-    if (suits_cudnn_float8(call) && eight_bits && call.shape.head_dim == 128) return AttentionAlgorithm::kCudnnFloat8;
+    // Of windows the own kernels' gradients take less time.
+    if (suits_cudnn_float8(call) && eight_bits && call.shape.window == 0 && call.shape.head_dim == 128)
+      return AttentionAlgorithm::kCudnnFloat8;
   }
   return suits_tensor(call) ? AttentionAlgorithm::kTensor : AttentionAlgorithm::kGeneral;
 }

@@ -33,8 +33,6 @@ OperandView operand_of(const ScratchData& data, const MatrixView& result) {
   return operand;
 }
 
-std::size_t aligned_bytes(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
 }  // namespace
 
 bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContext& context) {
@@ -42,7 +40,8 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
   const MatrixView &q = args.q.values, &k = args.k.values, &v = args.v.values;
   for (const MatrixView* view : {&q, &k, &v})
     if (!aligned(*view) || view->dtype != DType::kE4M3) return false;
-  if (!eligible(shape, args.lse) || shape.window != 0 || args.s.scale == nullptr || args.s.dtype != DType::kE4M3 ||
+  if (shape.window != 0 && !kHasWindows<frontend::graph::SDPA_fp8_attributes>) return false;
+  if (!eligible(shape, args.lse) || args.s.scale == nullptr || args.s.dtype != DType::kE4M3 ||
       args.o_cast.scale == nullptr || args.o_cast.dtype != DType::kE4M3)
     return false;
 
@@ -55,10 +54,7 @@ bool attention_cudnn_float8_forward(const AttentionForwardArgs& args, CudaContex
         matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
         matrix(graph, kV, shape, heads_of_v(shape), v), scalar(graph, kInverseQ), scalar(graph, kInverseK),
         scalar(graph, kInverseV), scalar(graph, kInverseS), scalar(graph, kScaleS), scalar(graph, kScaleO),
-        frontend::graph::SDPA_fp8_attributes()
-            .set_generate_stats(true)
-            .set_causal_mask(shape.causal)
-            .set_attn_scale(shape.softmax_scale));
+        with_rule(frontend::graph::SDPA_fp8_attributes().set_generate_stats(true), shape));
     place(o, kO, shape, heads_of_o(shape), DType::kE4M3, o_stride);
     place_stats(stats, shape);
     place_scalar(amax_s, kAmaxS);
@@ -126,9 +122,7 @@ bool attention_cudnn_float8_backward(const AttentionBackwardArgs& args, CudaCont
         scalar(graph, kInverseK), scalar(graph, kInverseV), scalar(graph, kInverseO), scalar(graph, kInverseGradO),
         scalar(graph, kInverseS), scalar(graph, kInverseGradP), scalar(graph, kScaleS), scalar(graph, kScaleGradQ),
         scalar(graph, kScaleGradK), scalar(graph, kScaleGradV), scalar(graph, kScaleGradP),
-        frontend::graph::SDPA_fp8_backward_attributes()
-            .set_causal_mask(shape.causal)
-            .set_attn_scale(shape.softmax_scale));
+        with_rule(frontend::graph::SDPA_fp8_backward_attributes(), shape));
     place(grad_q, kGradQ, shape, heads_of_q(shape), DType::kE5M2, args.grad_q.cols);
     place(grad_k, kGradK, shape, heads_of_k(shape), DType::kE5M2, args.grad_k.cols);
     place(grad_v, kGradV, shape, heads_of_v(shape), DType::kE5M2, args.grad_v.cols);

@@ -55,7 +55,8 @@ enum Name : std::int64_t {
   kAmaxGradP,
   kAmaxGradQ,
   kAmaxGradK,
-  kAmaxGradV
+  kAmaxGradV,
+  kSinks
 };
 enum class Direction : std::int64_t { kForward, kBackward, kFastBackward, kFloat8Forward, kFloat8Backward };
 
@@ -185,6 +186,14 @@ inline Tensor stats_of(Graph& graph, const AttentionShape& shape) {
                           .set_dim({shape.batch, shape.heads, shape.seq, 1})
                           .set_stride({shape.heads * shape.seq, shape.seq, 1, 1}));
 }
+/// A logit of each head.
+inline Tensor sinks_of(Graph& graph, const AttentionShape& shape) {
+  return graph.tensor(Tensor_attributes()
+                          .set_uid(kSinks)
+                          .set_data_type(DataType_t::FLOAT)
+                          .set_dim({1, shape.heads, 1, 1})
+                          .set_stride({shape.heads, 1, 1, 1}));
+}
 inline Tensor scalar(Graph& graph, Name name) {
   return graph.tensor(Tensor_attributes()
                           .set_uid(name)
@@ -216,13 +225,23 @@ inline Key key_of(Direction direction, const AttentionShape& shape, DType dtype,
   return key;
 }
 
-/// Attributes in 16 bits, of forward or backward, with the mask and the scale.
+// What older frontends lack.
+template <class Attributes>
+inline constexpr bool kHasWindows = requires(Attributes attributes) { attributes.set_diagonal_band_left_bound(1); };
+template <class Attributes>
+inline constexpr bool kHasSinks = requires(Attributes attributes, Tensor sinks) { attributes.set_sink_token(sinks); };
+
+/// Attributes of forward or backward, with the mask and the scale. A window requires kHasWindows.
 template <class Attributes>
 Attributes with_rule(Attributes attributes, const AttentionShape& shape) {
   attributes.set_causal_mask(shape.causal).set_attn_scale(shape.softmax_scale);
-  if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));  // as AttentionShape
+  if constexpr (kHasWindows<Attributes>)
+    if (shape.window > 0) attributes.set_diagonal_band_left_bound(static_cast<int>(shape.window));  // as AttentionShape
   return attributes;
 }
+
+/// A workspace's bytes, so that what follows it in scratch is aligned.
+inline std::size_t aligned_bytes(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 using Pointers = std::unordered_map<std::int64_t, void*>;
 

@@ -1,5 +1,6 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/device/runs.cuh"
+#include "backend/cuda/device/sums.cuh"
 #include "backend/cuda/experts/device/numbers.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/elementary.h"
@@ -126,6 +127,56 @@ struct RouterGradient {
   std::int64_t choices;
   std::int64_t experts;
   Elements grad_logits;
+  Elements logits;  ///< data is null: no auxiliary loss
+  const float* counts;
+  float aux;
+  bool sigmoid;
+};
+
+/// A token's part of the auxiliary loss, as its warp has it.
+struct AuxiliaryLoss {
+  const RouterGradient& args;
+  std::int64_t token;
+  float largest = 0.0f;  ///< logit
+  float all = 1.0f;      ///< the sum of all scores
+  float mean = 0.0f;     ///< slope, weighted by shares
+
+  __device__ AuxiliaryLoss(const RouterGradient& gradient, std::int64_t of, int lane) : args(gradient), token(of) {
+    if (args.logits.data == nullptr) return;
+    largest = largest_logit(lane);
+    all = sum_over_experts(lane, [&](std::int64_t e) { return score(e); });
+    mean = sum_over_experts(lane, [&](std::int64_t e) { return score(e) / all * slope(e); });
+  }
+  /// The gradient of the logit of `expert`.
+  __device__ float gradient(std::int64_t expert) const {
+    if (args.logits.data == nullptr) return 0.0f;
+    const float own = args.sigmoid ? fp8lab::sigmoid(-logit(expert)) : 1.0f;
+    return own * (score(expert) / all) * (slope(expert) - mean);
+  }
+
+ private:
+  __device__ float logit(std::int64_t e) const {
+    return load1(args.logits.data, args.logits.dtype, token * args.logits.row_stride + e * args.logits.col_stride);
+  }
+  __device__ float score(std::int64_t e) const {
+    return args.sigmoid ? fp8lab::sigmoid(logit(e)) : exponential(logit(e) - largest);
+  }
+  __device__ float slope(std::int64_t e) const { return args.aux * args.counts[e]; }
+  __device__ float largest_logit(int lane) const {
+    float found = logit(0);
+    for (std::int64_t e = lane; e < args.experts; e += 32) found = fmaxf(found, logit(e));
+#pragma unroll
+    for (int distance = 16; distance > 0; distance /= 2)
+      found = fmaxf(found, __shfl_xor_sync(kAllLanes, found, distance));
+    return found;
+  }
+  template <class Term>
+  __device__ float sum_over_experts(int lane, const Term& term) const {
+    static_assert(kRouterSums == 32, "each thread of a warp has one of the sums");
+    float sum = 0.0f;
+    for (std::int64_t e = lane; e < args.experts; e += kRouterSums) sum += term(e);
+    return join_warp(sum);
+  }
 };
 
 __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const RouterGradient args) {
@@ -139,11 +190,14 @@ __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const Route
   float mean = 0.0f;
   for (std::int64_t k = 0; k < args.choices; ++k) mean += args.weights.at(token, k) * args.grad_weights.at(token, k);
   mean /= args.scale;
-  for (std::int64_t e = lane; e < args.experts; e += 32) store(e, 0.0f);
+  const AuxiliaryLoss auxiliary(args, token, lane);
+  for (std::int64_t e = lane; e < args.experts; e += 32) store(e, auxiliary.gradient(e));
   __syncwarp();
   for (std::int64_t k = lane; k < args.choices; k += 32) {
     const float slope = args.slopes.data == nullptr ? 1.0f : args.slopes.at(token, k);
-    store(args.chosen.at(token, k), slope * args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean));
+    const std::int64_t expert = args.chosen.at(token, k);
+    const float of_weight = slope * args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean);
+    store(expert, of_weight + auxiliary.gradient(expert));
   }
 }
 
@@ -198,7 +252,11 @@ void route_backward(const RouteBackwardArgs& args, ExecContext& context) {
                                 .tokens = args.experts.rows,
                                 .choices = args.experts.cols,
                                 .experts = args.grad_logits.cols,
-                                .grad_logits = elements(args.grad_logits)};
+                                .grad_logits = elements(args.grad_logits),
+                                .logits = elements(args.logits),
+                                .counts = args.counts.as<const float>(),
+                                .aux = args.aux,
+                                .sigmoid = args.sigmoid};
   route_backward_kernel<<<blocks_of(gradient.tokens), 32 * kWarps, 0, cuda_context(context).stream()>>>(gradient);
   cuda_check_launch("route_backward_kernel");
 }
