@@ -34,13 +34,14 @@ TEST_F(Dropout, KeepsTheAskedFractionAndScalesIt) {
   const std::int64_t count = 200 * 1000;
   for (const float probability : {0.1f, 0.5f, 0.9f}) {
     const Values y = kept({200, 1000}, {.probability = probability, .seed = 3, .stream = 4});
+    const double rounded = std::ceil(double{probability} * 65536.0) / 65536.0;
     double kept_count = 0.0;
     for (const double value : y) {
       if (value == 0.0) continue;
       kept_count += 1.0;
-      ASSERT_EQ(value, double{1.0f / (1.0f - probability)});
+      ASSERT_EQ(value, double{1.0f / (1.0f - static_cast<float>(rounded))});
     }
-    const double p = probability;
+    const double p = rounded;
     const double deviation = std::sqrt(static_cast<double>(count) * p * (1.0 - p));
     EXPECT_NEAR(kept_count, static_cast<double>(count) * (1.0 - p), 5.0 * deviation);
   }
@@ -65,7 +66,12 @@ TEST_F(Dropout, MaskIsDrawnAtTheGlobalIndex) {
   const DropoutKey key{.probability = 0.4f, .seed = 5, .stream = 6, .row_offset = 2};
   const Values mask = kept({3, 5001}, key);
   const CounterRng rng(5, 6);
-  for (std::size_t i = 0; i < mask.size(); ++i) ASSERT_EQ(mask[i] != 0.0, rng.uniform(2 * 5001 + i) >= 0.4f) << i;
+  constexpr std::uint32_t kDropped = 26215;  // 0.4 x 65536 is 26214.4
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    const std::uint64_t index = 2 * 5001 + i;
+    const std::uint32_t half = rng.bits(index / 2) >> (index % 2 == 0 ? 0 : 16) & 0xFFFF;
+    ASSERT_EQ(mask[i] != 0.0, half >= kDropped) << i;
+  }
 }
 
 TEST_F(Dropout, OtherKeysGiveOtherMasks) {
@@ -91,7 +97,7 @@ TEST_F(Dropout, GradientIsTheSameOperation) {
     const Values mask = kept({12, 65}, key), gs = read(*device_, g);
     Expected expected(gs.size());
     for (std::size_t i = 0; i < gs.size(); ++i) {
-      expected.value[i] = mask[i] == 0.0 ? 0.0 : gs[i] / (1.0 - double{0.3f});
+      expected.value[i] = mask[i] == 0.0 ? 0.0 : gs[i] * 65536.0 / (65536.0 - 19661.0);  // 0.3 x 65536 is 19660.8
       expected.error[i] = 2.0 * kUnit * std::fabs(expected.value[i]);
     }
     expected = rounded_to(dtype, expected);

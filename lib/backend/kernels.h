@@ -275,8 +275,9 @@ struct RopeArgs {
   std::int64_t first_position = 0;
 };
 
-/// out = keep ? in / (1 - p) : 0. keep is drawn from (seed, stream, (row_offset + row) * cols + col): an element is
-/// kept if uniform >= p. The gradient is the same operation with the same key.
+/// out = keep ? in / (1 - p) : 0. p is the probability rounded up to a multiple of 2^-16 (in_65536ths()). keep is drawn
+/// from (seed, stream, index) with index (row_offset + row) * cols + col: an element is kept if CounterRng::half(index)
+/// is not below 65536 p. The gradient is the same operation with the same key.
 struct DropoutArgs {
   MatrixView in;
   MatrixView out;

@@ -78,6 +78,13 @@ F8_HOST_DEVICE inline float cos_octant(float t) {
 
 }  // namespace detail
 
+/// A probability below 1 in 65536ths, rounded up: an event with it happens if 16 random bits are below the result.
+F8_HOST_DEVICE constexpr std::uint32_t in_65536ths(float probability) {
+  const float scaled = probability * 65536.0f;
+  const auto down = static_cast<std::uint32_t>(scaled);
+  return down + (static_cast<float>(down) < scaled ? 1u : 0u);
+}
+
 /// Random numbers as a pure function of (seed, stream, global element index): a shard draws exactly its slice of what
 /// the full tensor would draw, on any number of ranks or threads, on host and device alike.
 class CounterRng {
@@ -91,6 +98,14 @@ class CounterRng {
   }
 
   F8_HOST_DEVICE constexpr std::uint32_t bits(std::uint64_t index) const { return block(index / 4).words[index % 4]; }
+
+  /// Half of a word: the halves of word w belong to indices 2 w and 2 w + 1, the low half first.
+  F8_HOST_DEVICE constexpr std::uint32_t half(std::uint64_t index) const {
+    return half_of(bits(index / 2), static_cast<unsigned>(index % 2));
+  }
+  F8_HOST_DEVICE static constexpr std::uint32_t half_of(std::uint32_t word, unsigned high) {
+    return word >> (16 * high) & 0xFFFFu;
+  }
 
   /// A value in [0, 1), a multiple of 2^-24.
   F8_HOST_DEVICE constexpr float uniform(std::uint64_t index) const { return to_unit(bits(index)); }

@@ -281,6 +281,19 @@ constexpr std::array kFixes = {
                    "micro-batch; under delayed scaling each time with another scale",
         .decision = "GroupedLinear passes the flag of unchanged weights to its casts",
         .revert = [](Behaviors& b) { b.skip_casts_of_experts = false; }},
+    // torchtitan's rows had room for eight more for each expert; Megatron-LM padded what a batch needed, to 16.
+    Fix{.name = "pad_only_eight_bits",
+        .upstream = {{"torchtitan#2225", "torchtitan#2774", "Megatron-LM#4038"}, "", ""},
+        .symptom = "in BF16 the tokens of each expert are padded with rows that no product needs, so that every matrix "
+                   "of a mixture is larger",
+        .decision = "the tokens of experts are padded only if the recipe casts them to eight bits",
+        .revert = [](Behaviors& b) { b.pad_only_eight_bits = false; }},
+    Fix{.name = "pad_groups_to_blocks",
+        .upstream = {{"torchtitan#2262", "ao#3636", "TransformerEngine#2966"}, "", ""},
+        .symptom = "training a mixture in FP8 ends with an error in the first batch in which the tokens of an expert "
+                   "are no multiple of a block: 44 under MXFP8, whose blocks have 32",
+        .decision = "the tokens of each expert are padded with zeros to the rows that products in eight bits accept",
+        .revert = [](Behaviors& b) { b.pad_groups_to_blocks = false; }},
     // 2.14 (#2559) to 2.17.
     Fix{.name = "differentiate_quantized_inputs",
         .upstream = {{"TransformerEngine#3172"}, "e201f228e", "2.18"},

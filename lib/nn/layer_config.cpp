@@ -56,8 +56,10 @@ std::vector<std::int64_t> LayerConfig::group_rows() const {
   return rows;
 }
 
-std::int64_t row_multiple(const Recipe& recipe) {
-  return recipe.quantized ? std::lcm(recipe.rows_multiple, recipe.cols_multiple) : 1;
+std::int64_t row_multiple(const Recipe& recipe, const Behaviors& behaviors) {
+  constexpr std::int64_t kSixteenBytes = 8;  // of BF16, to which grouped products of PyTorch had to be aligned
+  if (!recipe.quantized) return behaviors.pad_only_eight_bits ? 1 : kSixteenBytes;
+  return behaviors.pad_groups_to_blocks ? std::lcm(recipe.rows_multiple, recipe.cols_multiple) : 1;
 }
 
 const LayerForm& layer_form(std::string_view name) { return row_by_name(kForms, "form", name); }

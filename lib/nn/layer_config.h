@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/kernels.h"
+#include "behavior/behaviors.h"
 
 namespace fp8lab {
 
@@ -21,8 +22,8 @@ struct LayerForm {
 };
 
 /// Rows to a multiple of which the tokens of each expert in a mixture are padded: its products read them along rows and
-/// along columns. 1 if the recipe does not quantize.
-std::int64_t row_multiple(const Recipe& recipe);
+/// along columns. 1 if the recipe does not quantize. Behaviors::pad_only_eight_bits and pad_groups_to_blocks decide.
+std::int64_t row_multiple(const Recipe& recipe, const Behaviors& behaviors);
 
 std::span<const LayerForm> form_table();
 /// The form called `name`. Throws Error listing the known names if there is none.

@@ -270,7 +270,7 @@ std::vector<Key> make_keys() {
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
-      number("model.dropout", {0, 0.99}, "attention and hidden dropout probability", kModel<&M::dropout>),
+      number("model.dropout", {0, 0.99}, "attention and hidden dropout probability; hidden dropout rounds it up to a multiple of 2^-16", kModel<&M::dropout>),
       integer_key("model.experts", {1, 4096}, "experts of grouped_linear, or of a mixture of experts (`top_k`)",
                   kModel<&M::experts>),
       integer_key(

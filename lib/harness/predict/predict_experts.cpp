@@ -19,7 +19,9 @@ std::int64_t most_choices(const CellNumbers& cell) {
 
 /// Rows of these choices if each expert with tokens wastes the most rows that padding can.
 std::int64_t rows_of_choices(const CellNumbers& cell) {
-  const std::int64_t all = most_choices(cell), multiple = cell.casts.recipe.group_rows;
+  const std::int64_t all = most_choices(cell);
+  const std::int64_t in_16_bits = cell.decisions.pad_only_eight_bits ? 1 : 8;
+  const std::int64_t multiple = cell.casts.operands ? cell.casts.recipe.group_rows : in_16_bits;
   const std::int64_t wasted = std::min(own_experts(cell), all) * (multiple - 1);
   return (all + wasted) / multiple * multiple;
 }

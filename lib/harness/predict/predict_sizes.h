@@ -142,6 +142,8 @@ struct Decisions {
   bool skip_cached_casts = true;
   /// The same for the copies of experts; else all of them are cast again.
   bool skip_casts_of_experts = true;
+  bool pad_only_eight_bits = true;
+  bool pad_groups_to_blocks = true;
   /// Results of list operations are written back to FP8 weights.
   bool write_back_list_updates = true;
   /// Regions stash the scales of their layers; else recomputation under a history stops training.

@@ -109,7 +109,7 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
             .groups = config.expert_groups,
             .top_groups = config.top_groups,
             .aux_loss = config.router_aux_loss},
-      row_multiple_(row_multiple(build.recipe)),
+      row_multiple_(row_multiple(build.recipe, build.runtime.behaviors)),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
       biases_(config.router_bias_rate > 0.0f
                   ? std::make_unique<RouterBiases>(build, name + ".router", config.experts, config.router_bias_rate)

@@ -159,13 +159,19 @@ void column_sum(const ColumnSumArgs& args, ExecContext&) {
 
 void dropout(const DropoutArgs& args, ExecContext&) {
   const CounterRng rng(args.seed, args.stream);
-  const float keep = 1.0f - args.probability;
+  const std::uint32_t dropped = in_65536ths(args.probability);
+  const float keep = static_cast<float>(65536u - dropped) * 0x1p-16f;
   float* values = scratch(kA, kRun);
   for_each_run(args.in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(args.in, row, col, count, values);
     const std::uint64_t first = global_index(args.row_offset + row, args.in.cols, col);
-    for_each_word(rng, first, count, [&](std::int64_t j, std::uint32_t word) {
-      values[j] = CounterRng::to_unit(word) >= args.probability ? values[j] / keep : 0.0f;
+    // A word has two elements; the first and the last word may have one that is not in this run.
+    const std::uint64_t low = first % 2, words = (static_cast<std::uint64_t>(count) + low + 1) / 2;
+    for_each_word(rng, first / 2, static_cast<std::int64_t>(words), [&](std::int64_t w, std::uint32_t word) {
+      for (unsigned high = 0; high < 2; ++high) {
+        const std::int64_t j = 2 * w + static_cast<std::int64_t>(high) - static_cast<std::int64_t>(low);
+        if (j >= 0 && j < count) values[j] = CounterRng::half_of(word, high) >= dropped ? values[j] / keep : 0.0f;
+      }
     });
     store(values, count, args.out, row, col);
   });

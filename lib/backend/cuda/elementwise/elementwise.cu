@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "backend/cuda/device/map.cuh"
 #include "backend/cuda/kernels.h"
 #include "core/counter_rng.h"
@@ -53,6 +51,25 @@ __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint
   }
 #pragma unroll 1
   for (int j = 0; j < Width; ++j) words[j] = rng.bits(first + j);
+}
+
+/// The same for half words; one block holds eight.
+template <int Width>
+__device__ void draw_halves(const CounterRng& rng, std::uint64_t first, std::uint32_t (&halves)[Width]) {
+  if (Width % 8 == 0 && first % 8 == 0) {
+    std::uint32_t words[Width / 2 + 1];  // a narrow width does not come here, but is compiled
+#pragma unroll
+    for (int block = 0; block < Width / 8; ++block) {
+      const PhiloxBlock drawn = rng.block(first / 8 + block);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) words[4 * block + j] = drawn.words[j];
+    }
+#pragma unroll
+    for (int j = 0; j < Width; ++j) halves[j] = CounterRng::half_of(words[j / 2], j % 2);
+    return;
+  }
+#pragma unroll 1
+  for (int j = 0; j < Width; ++j) halves[j] = rng.half(first + j);
 }
 
 /// The random index of an element: the matrix is a range of rows, from `row_offset` on, of a global matrix with `cols`
@@ -110,15 +127,15 @@ struct Dropout {
   std::uint64_t seed;
   std::uint64_t stream;
   DrawnAt index;
-  std::uint32_t threshold;  ///< an element stays if the 24 bits of its random number are not below it
+  std::uint32_t dropped;  ///< in_65536ths() of the probability
   float keep;
   float reciprocal;  ///< 1 / keep
 
   template <int Width>
   __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,
                              std::int64_t col) const {
-    std::uint32_t words[Width];
-    draw_words(CounterRng(seed, stream), index(row, col), words);
+    std::uint32_t halves[Width];
+    draw_halves(CounterRng(seed, stream), index(row, col), halves);
     bool ordinary = true;
 #pragma unroll
     for (int j = 0; j < Width; ++j) {
@@ -130,7 +147,7 @@ struct Dropout {
       for (int j = 0; j < Width; ++j) out[0][j] = in[0][j] / keep;
 #pragma unroll
     for (int j = 0; j < Width; ++j)
-      if (words[j] >> 8 < threshold) out[0][j] = 0.0f;
+      if (halves[j] < dropped) out[0][j] = 0.0f;
   }
 };
 
@@ -183,11 +200,12 @@ void add(const AddArgs& args, ExecContext& context) {
 }
 
 void dropout(const DropoutArgs& args, ExecContext& context) {
-  const float keep = 1.0f - args.probability;
+  const std::uint32_t dropped = in_65536ths(args.probability);
+  const float keep = static_cast<float>(65536u - dropped) * 0x1p-16f;
   const Dropout op{.seed = args.seed,
                    .stream = args.stream,
                    .index = {.row_offset = args.row_offset, .cols = args.in.cols},
-                   .threshold = static_cast<std::uint32_t>(std::ceil(std::ldexp(args.probability, 24))),
+                   .dropped = dropped,
                    .keep = keep,
                    .reciprocal = 1.0f / keep};
   map<1, 1>({args.in}, {args.out}, op, cuda_context(context));
