@@ -332,6 +332,30 @@ TEST_F(Worker, MixturesOfPytorchHaveTheLossesOfTheOwnRuntime) {
     }
 }
 
+// Latents, rotated columns that all heads of keys have, and values of another width than the keys'.
+TEST_F(Worker, LatentAttentionOfPytorchHasTheLossesOfTheOwnRuntime) {
+  const Json cells = run(
+      "model: {layer: transformer_layer, form: llama, layers: 2, hidden: 64, heads: 4, head_dim: 12, q_rank: 40, "
+      "kv_rank: 24, rope_dim: 6, value_dim: 20, ffn: 96, seq: 32, vocabulary: 30, scaled_residuals: true, init_std: "
+      "0.1}\n"
+      "training: {steps: 10, optimizer: adam, param_dtype: f32, learning_rate: 1e-3, loss: cross_entropy}\n"
+      "matrix:\n  include:\n"
+      "    - {subject: own, ranks: 1, batch: 4}\n"
+      "    - {subject: torch, ranks: 1, batch: 4}\n"
+      "    - {subject: torch, ranks: 2, batch: 2, checkpoint: full}\n"
+      "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
+  ASSERT_EQ(cells.size(), 3u);
+  constexpr double kAllowed = 16 * 0x1p-22;  // units in the last place of losses near 3.8
+  const Json own = losses_of(cells[0]);
+  ASSERT_EQ(own.size(), 10u);
+  EXPECT_LT(own[9].get<double>(), own[0].get<double>() - 0.1) << "the model learns nothing";
+  for (const std::size_t other : {1u, 2u}) {
+    const Json torch = losses_of(cells[other]);
+    ASSERT_EQ(torch.size(), 10u);
+    EXPECT_LE(distances(own, torch).back(), kAllowed) << "cell " << other;
+  }
+}
+
 // Three micro-batches of two sequences hold the tokens of one of six, so they have its losses and its gradients: a mean
 // over all tokens. Adam's step does not depend on the size of gradients; with decay added to them it does.
 TEST_F(Worker, MicroBatchesOfPytorchAverageAsTheOwnRuntimeDoes) {

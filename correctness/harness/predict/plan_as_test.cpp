@@ -92,9 +92,9 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
          "model.expert_ffn: rows of 1001 values are no multiple of 16 bytes, which torch._grouped_mm requires; figures "
          "cover grouped products; write a multiple of 8");
   const std::string deepseek = planned_of("deepseek-v3", "torch@2.15", {}, 64, {});
-  for (const char* key : {"model.kv_rank: ", "model.expert_groups: ", "model.router_bias_rate: "})
-    expect(deepseek, key);
-  EXPECT_EQ(deepseek.find("model.dense_layers: "), std::string::npos) << deepseek;
+  for (const char* key : {"model.expert_groups: ", "model.router_bias_rate: "}) expect(deepseek, key);
+  for (const char* key : {"model.kv_rank: ", "model.value_dim: ", "model.dense_layers: "})
+    EXPECT_EQ(deepseek.find(key), std::string::npos) << key << " in " << deepseek;
 }
 
 TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {

@@ -15,7 +15,9 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
   const Numbers& n = numbers;
   if (n.attends) {
     norm1_ = norm();
-    if (n.in_titan()) {
+    if (n.has_latents) {
+      make_latents();
+    } else if (n.in_titan()) {
       q_ = product(n.hidden, n.query, n.qkv_bias);
       k_ = product(n.hidden, n.kv, n.qkv_bias);
       v_ = product(n.hidden, n.kv, n.qkv_bias);
@@ -26,7 +28,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
       q_norm_.push_back(vector(n.head_dim));
       k_norm_.push_back(vector(n.head_dim));
     }
-    proj_ = product(n.query, n.hidden);
+    proj_ = product(n.attended, n.hidden);
   }
   norm2_ = norm();
   if (n.routes && index >= n.dense_layers) {
@@ -118,7 +120,7 @@ void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
   if (n.attends) {
     normed1_ = normalize(saved1_, keeps, input_takes_gradient_);
-    Block attended = attention(keeps);
+    Block attended = n.has_latents ? latent_attention(keeps) : attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
     drop(attended);
   }
@@ -177,6 +179,18 @@ Block Layer::rotated(Bytes columns) {
   return out;
 }
 
+void Layer::make_rotary_tables() {
+  const Bytes table = numbers_.seq * (numbers_.rotated / 2) * kF32;
+  Block angles = temporary(2 * table);
+  Block values = temporary(2 * table);
+  cosines_ = allocate(table);
+  heap_.free(values);
+  values = temporary(2 * table);
+  sines_ = allocate(table);
+  heap_.free(values);
+  heap_.free(angles);
+}
+
 Block Layer::attention(bool keeps) {
   const Numbers& n = numbers_;
   if (n.in_titan()) {
@@ -189,17 +203,7 @@ Block Layer::attention(bool keeps) {
   }
   if (n.qk_norm) norm_heads(keeps);
   if (n.gated) {
-    if (!n.in_titan()) {
-      const Bytes table = n.seq * (n.head_dim / 2) * kF32;
-      Block angles = temporary(2 * table);
-      Block values = temporary(2 * table);
-      cosines_ = allocate(table);
-      heap_.free(values);
-      values = temporary(2 * table);
-      sines_ = allocate(table);
-      heap_.free(values);
-      heap_.free(angles);
-    }
+    if (!n.in_titan()) make_rotary_tables();
     Block query = query_, key = key_;
     query_ = rotated(n.query);
     key_ = rotated(n.kv);
@@ -208,15 +212,7 @@ Block Layer::attention(bool keeps) {
     done(cosines_, keeps);
     done(sines_, keeps);
   }
-  attended_ = result(keeps_results_, n.rows(n.query));
-  sums_ = result(keeps_results_, n.tokens * n.heads * kF32);
-  if (!n.on_host()) {
-    seed_ = result(keeps_results_, 16);
-    offset_ = result(keeps_results_, 8);
-  }
-  done(sums_, keeps);
-  done(seed_, keeps);
-  done(offset_, keeps);
+  attend(keeps);
   const Block out = multiply(proj_);
   done(query_, keeps);
   done(key_, keeps);
@@ -254,22 +250,11 @@ void Layer::rotate_backward(Bytes columns, Block& gradient) {
   heap_.free(values);
 }
 
-Block Layer::flash_backward_workspace() {
-  const Numbers& n = numbers_;
-  if (n.operators != Operators::kCuda) return 0;
-  // mha_bwd(): the query's gradient in FP32, row sums, and for grouped queries the gradients of K and V by query head.
-  const Bytes expanded = n.kv != n.query ? 2 * n.rows(n.query) : 0;
-  return temporary(n.rows_f32(n.query) + n.tokens * n.heads * kF32 + expanded);
-}
-
 Block Layer::attention_backward(Block& gradient) {
   const Numbers& n = numbers_;
   // Flash attention saves its output too.
   Block of_attended = multiply_backward(proj_, attended_, gradient, false);
-  Block of_query = temporary(n.rows(n.query)), of_key = temporary(n.rows(n.kv)), of_value = temporary(n.rows(n.kv));
-  Block workspace = flash_backward_workspace();
-  heap_.free(workspace);
-  for (Block* saved : {&query_, &key_, &value_, &attended_, &sums_, &seed_, &offset_, &of_attended}) heap_.free(*saved);
+  auto [of_query, of_key, of_value] = attend_backward(of_attended);
   if (!n.qk_norm || copies_norms_input()) heap_.free(packed_);
   if (n.gated) {
     rotate_backward(n.kv, of_key);
@@ -332,7 +317,8 @@ Block Layer::backward(Block gradient) {
   Block of_stream = kept;
   // The product's gradient is the residual's tensor, which outlives it if the input takes a gradient.
   Block none = 0;
-  Block of_normed1 = attention_backward(input_takes_gradient_ ? none : of_stream);
+  Block& of_projected = input_takes_gradient_ ? none : of_stream;
+  Block of_normed1 = n.has_latents ? latent_attention_backward(of_projected) : attention_backward(of_projected);
   more = normalize_backward(saved1_, input_, of_normed1, norm1_);
   // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
   for (Block& left : kept_) heap_.free(left);

@@ -81,6 +81,27 @@ class Layer {
   Block activation_backward(Block& of_activated);
   Block attention(bool keeps);
   Block attention_backward(Block& gradient);
+  /// Multi-head latent attention (latents.cpp).
+  void make_latents();
+  Block latent_attention(bool keeps);
+  Block latent_attention_backward(Block& gradient);
+  /// From the gradients of the normed latents to the sum of their gradients of the norm's output.
+  Block key_latent_backward(Block& of_key, Block& of_value);
+  Block query_latent_backward(Block& of_query);
+  /// SDPA of query_, key_ and value_.
+  void attend(bool keeps);
+  struct OfAttention {
+    Block query = 0, key = 0, value = 0;
+  };
+  /// The gradients of SDPA's inputs. Frees `of_attended`, and what SDPA saved.
+  OfAttention attend_backward(Block& of_attended);
+  /// SDPA as a composition of products in FP32, and its backward.
+  void compose_attention(bool keeps);
+  OfAttention composed_backward(Block& of_attended);
+  /// True if the matrices of all heads are one batch of matrices without a copy.
+  bool merges_heads() const { return !numbers_.in_titan() || numbers_.batch == 1; }
+  /// Writes the tables of rotary angles that a layer of the worker makes.
+  void make_rotary_tables();
   Block rotated(Bytes columns);
   void rotate_backward(Bytes columns, Block& gradient);
   Block multiply(const Product& product);
@@ -123,6 +144,7 @@ class Layer {
   bool recomputes_ = false;
   std::vector<std::size_t> norm1_, norm2_, q_norm_, k_norm_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
+  Product q_down_, q_up_, kv_down_, kv_up_, k_rope_;  ///< latent attention's
 
   bool keeps_input_ = false;
   Block input_ = 0, middle_ = 0;  ///< the residual stream before attention, and before the MLP
@@ -130,6 +152,8 @@ class Layer {
   Block normed1_ = 0, packed_ = 0, value_ = 0, cosines_ = 0, sines_ = 0, query_ = 0, key_ = 0, attended_ = 0;
   Block raw_query_ = 0, raw_key_ = 0;  ///< before their norms, if products of their own made them
   Block sums_ = 0, seed_ = 0, offset_ = 0;
+  Block q_latent_ = 0, q_normed_ = 0, kv_latent_ = 0, kv_normed_ = 0;
+  Block scaled_query_ = 0, scaled_key_ = 0, scores_ = 0, value_f32_ = 0, raw_attended_ = 0;  ///< composed attention's
   std::optional<Mixture> mixture_;  ///< in the place of the MLP
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;
 };

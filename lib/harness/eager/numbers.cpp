@@ -33,8 +33,14 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   hidden = model.hidden;
   heads = model.heads;
   head_dim = head_dim_of(model);
-  query = heads * head_dim;
-  kv = (model.kv_heads > 0 ? model.kv_heads : heads) * head_dim;
+  query = heads * key_dim_of(model);
+  has_latents = fp8lab::has_latents(model);
+  kv = !has_latents && model.kv_heads > 0 ? model.kv_heads * head_dim : query;
+  q_rank = model.q_rank;
+  kv_rank = model.kv_rank;
+  rotated = has_latents ? model.rope_dim : head_dim;
+  attended = heads * value_dim_of(model);
+  composes_attention = on_host() && attended != query;
   ffn = model.ffn > 0 ? model.ffn : 4 * hidden;
   routes = routes_tokens(model);
   experts = model.experts;

@@ -41,11 +41,17 @@ struct Numbers {
   Operators operators;
   bool attends;  ///< false for layernorm_mlp
   bool gated, scales_embeddings, bias, qkv_bias, qk_norm, tied, learned_positions, reshards, sharded;
+  bool has_latents;  ///< queries, keys and values are made from latents
+  /// SDPA is composed of products: of a CPU's and CUDA's flash kernels none has values of another width than the keys'.
+  bool composes_attention;
   bool routes;          ///< the MLP of layers is a mixture of experts
   bool replicated;      ///< DistributedDataParallel
   bool float8;          ///< torchao's Float8Linear computes the products of layers
   bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
+  Bytes q_rank, kv_rank;  ///< columns of the latents
+  Bytes rotated;          ///< columns of a head of queries and keys that are rotated
+  Bytes attended;         ///< columns of what attention returns
   Bytes experts, top_k, expert_ffn;
   Bytes shared_ffn;    ///< width of the experts that all tokens have
   Bytes dense_layers;  ///< layers at the start that have an MLP

@@ -57,7 +57,6 @@ constexpr std::array kTorchReasons{
     KeyReason{"model.top_groups", "figures cover routers that choose from all experts"},
     KeyReason{"model.router_bias_rate", "figures cover routers without biases of the choice"},
     KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
-    KeyReason{"model.kv_rank", "figures cover attention whose keys and values have one width; leave `kv_rank` out"},
     KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
     KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
     KeyReason{"model.dropout", "figures cover training without dropout"},
@@ -79,7 +78,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 22> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 26> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -87,6 +86,10 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.vocabulary",
                                                              "model.head_dim",
                                                              "model.qk_norm",
+                                                             "model.kv_rank",
+                                                             "model.q_rank",
+                                                             "model.rope_dim",
+                                                             "model.value_dim",
                                                              "model.head",
                                                              "model.positions",
                                                              "model.experts",
@@ -121,12 +124,32 @@ void add_uncovered_float8(const CellConfig& cell, const Library& library, std::v
         "model.top_k: Float8Linear computes products of all tokens, and PyTorch's grouped products of experts are in "
         "16 "
         "bits; no figures cover both; write `recipe: bf16`");
+  if (has_latents(cell.model))
+    out.emplace_back(
+        "model.kv_rank: no figures cover Float8Linear's products of latents, whose columns need not be multiples of "
+        "16; write `recipe: bf16`");
   if (is_selective(training.checkpoint))
     out.push_back(
         fmt::format("training.checkpoint: {} keeps what `mm` and `addmm` return, and Float8Linear's products are "
                     "`_scaled_mm` inside "
                     "an autograd function; write full, or `recipe: bf16`",
                     training.checkpoint.text()));
+}
+
+/// What cuDNN's kernel requires of attention whose values have another width than the keys.
+void add_uncovered_latents(const CellConfig& cell, std::vector<std::string>& out) {
+  const ModelConfig& model = cell.model;
+  const std::int64_t keys = key_dim_of(model), values = value_dim_of(model);
+  if (!has_latents(model) || cell.device == "cpu") return;
+  if (cell.training.param_dtype == ParamDType::kF32)
+    out.emplace_back("model.kv_rank: on CUDA figures cover latent attention in bf16; write `param_dtype: bf16`");
+  constexpr std::int64_t kMost = 128, kAlignment = 8, kKeysOfDeepSeek = 192;
+  const bool fits = std::max(keys, values) <= kMost && keys % kAlignment == 0 && values % kAlignment == 0;
+  if (keys == values || fits || (keys == kKeysOfDeepSeek && values == kMost)) return;
+  out.push_back(
+      fmt::format("model.value_dim: heads have keys of {} columns and values of {}; SDPA's cuDNN kernel takes 192 and "
+                  "128, or multiples of 8 up to 128, and figures cover no other kernel; write such widths",
+                  keys, values));
 }
 
 /// What grouped products and FSDP2 require of the weights of experts.
@@ -168,6 +191,7 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
         "training.loss_chunks: DistributedDataParallel reduces a gradient when backward makes it, and of the head each "
         "part of the loss makes one; write `sharding: fsdp`");
   add_uncovered_experts(cell, program, out);
+  add_uncovered_latents(cell, out);
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");

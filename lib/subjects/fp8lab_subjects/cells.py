@@ -94,6 +94,24 @@ class Cell:
         return self.get("model.head_dim", 0) or self["model.hidden"] // self["model.heads"]
 
     @property
+    def has_latents(self):
+        """True if queries, keys and values are made from latents; `head_dim` are then the columns that are not rotated."""
+        return self.get("model.kv_rank", 0) > 0
+
+    @property
+    def rotated_dim(self):
+        """Columns of a head of queries and keys that are rotated."""
+        return self["model.rope_dim"] if self.has_latents else self.head_dim
+
+    @property
+    def key_dim(self):
+        return self.head_dim + (self.rotated_dim if self.has_latents else 0)
+
+    @property
+    def value_dim(self):
+        return (self.get("model.value_dim", 0) if self.has_latents else 0) or self.head_dim
+
+    @property
     def ffn(self):
         return self["model.ffn"] or 4 * self["model.hidden"]
 

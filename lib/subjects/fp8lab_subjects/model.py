@@ -114,9 +114,10 @@ def make_mlp(cell, device, dtype):
 
 
 def rotary_tables(cell, device):
-    """Cosines and sines of the angles by which dimensions d and d + head_dim / 2 are rotated, [seq, 1, 1, head_dim / 2]."""
-    half = cell.head_dim // 2
-    powers = torch.arange(half, dtype=torch.float64) * (-2.0 / cell.head_dim)
+    """Cosines and sines of the angles by which dimensions d and d + rotated_dim / 2 are rotated,
+    [seq, 1, 1, rotated_dim / 2]."""
+    half = cell.rotated_dim // 2
+    powers = torch.arange(half, dtype=torch.float64) * (-2.0 / cell.rotated_dim)
     angles = torch.arange(cell["model.seq"], dtype=torch.float64)[:, None] * 10000.0**powers
     return tuple(f(angles).to(torch.float32).to(device)[:, None, None] for f in (torch.cos, torch.sin))
 
@@ -151,10 +152,60 @@ class MultiheadAttention(nn.Module):
         return self.proj(attended.permute(2, 0, 1, 3).reshape(cell.tokens, heads * cell.head_dim))
 
 
+class LatentAttention(nn.Module):
+    """Multi-head latent attention (DeepSeek-V3): queries are made from one latent, keys and values from another one. The
+    rotated part of a key is the same for all heads."""
+
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.cell = cell
+        hidden, heads, where = cell["model.hidden"], cell["model.heads"], (device, dtype)
+        q_rank, kv_rank = cell["model.q_rank"], cell["model.kv_rank"]
+        self.latents = nn.ModuleDict({"norm": make_norm(cell, *where)})
+        self.q_down = Linear(cell, hidden, q_rank, *where, bias=False)
+        self.q_norm = nn.RMSNorm(q_rank, eps=EPSILON, device=device, dtype=dtype)
+        self.q_up = Linear(cell, q_rank, heads * cell.key_dim, *where, bias=False)
+        self.kv_down = Linear(cell, hidden, kv_rank, *where, bias=False)
+        self.kv_norm = nn.RMSNorm(kv_rank, eps=EPSILON, device=device, dtype=dtype)
+        self.kv_up = Linear(cell, kv_rank, heads * (cell.head_dim + cell.value_dim), *where, bias=False)
+        self.k_rope = Linear(cell, hidden, cell.rotated_dim, *where, bias=False)
+        self.proj = Linear(cell, heads * cell.value_dim, hidden, *where)
+
+    def heads_of(self, x, *columns):
+        """x [tokens, heads * columns] as [seq, batch, heads, columns], in parts of these columns."""
+        return x.view(self.cell["model.seq"], self.cell["model.batch"], -1, sum(columns)).split(columns, dim=-1)
+
+    def queries(self, n, tables):
+        q = self.q_up(self.q_norm(self.q_down(n)))
+        plain, turned = self.heads_of(q, self.cell.head_dim, self.cell.rotated_dim)
+        return torch.cat((plain, rotate(turned, tables)), dim=-1)
+
+    def keys_and_values(self, n, tables):
+        cell = self.cell
+        turned = rotate(*self.heads_of(self.k_rope(n), cell.rotated_dim), tables)
+        kv = self.kv_up(self.kv_norm(self.kv_down(n)))
+        plain, v = self.heads_of(kv, cell.head_dim, cell.value_dim)
+        return torch.cat((plain, turned.expand(-1, -1, cell["model.heads"], -1)), dim=-1), v
+
+    def forward(self, x):
+        cell = self.cell
+        n = self.latents["norm"](x)
+        tables = rotary_tables(cell, x.device)
+        q = self.queries(n, tables)
+        k, v = self.keys_and_values(n, tables)
+        q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [batch, heads, seq, columns]
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=False)
+        return self.proj(attended.permute(2, 0, 1, 3).reshape(cell.tokens, -1))
+
+
+def make_attention(cell, device, dtype):
+    return (LatentAttention if cell.has_latents else MultiheadAttention)(cell, device, dtype)
+
+
 class TransformerLayer(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
-        self.attention = MultiheadAttention(cell, device, dtype)
+        self.attention = make_attention(cell, device, dtype)
         self.mlp = make_mlp(cell, device, dtype)
 
     def forward(self, x):
@@ -166,7 +217,7 @@ LAYERS = {
     "linear": lambda cell, *where: Linear(cell, cell["model.hidden"], cell["model.hidden"], *where),
     "layernorm_linear": lambda cell, *where: LayerNormLinear(cell, cell["model.hidden"], *where),
     "layernorm_mlp": make_mlp,
-    "multihead_attention": MultiheadAttention,
+    "multihead_attention": make_attention,
     "transformer_layer": TransformerLayer,
 }
 

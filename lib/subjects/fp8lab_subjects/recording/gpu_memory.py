@@ -87,6 +87,7 @@ def configurations():
     yield from configurations_of_chunked_losses()
     yield from configurations_of_mixtures()
     yield from configurations_of_frozen_layers()
+    yield from configurations_of_latents()
 
 
 def configurations_of_models():
@@ -187,6 +188,26 @@ def configurations_of_frozen_layers():
         ("worker", {**WIDE, **F32, "training.optimizer": "foreach_adam"}, 2),
     ]:  # fmt: skip
         yield program, {**keys, "training.frozen_layers": frozen}
+
+
+SMALL_LATENTS = {
+    "model.kv_heads": 0, "model.head_dim": 96, "model.q_rank": 768, "model.kv_rank": 256, "model.rope_dim": 32,
+    "model.value_dim": 64,
+}  # fmt: skip
+DEEPSEEK_V3_2_LAYERS = {
+    "model.layers": 2, "model.hidden": 7168, "model.heads": 128, "model.kv_heads": 0, "model.head_dim": 128,
+    "model.q_rank": 1536, "model.kv_rank": 512, "model.rope_dim": 64, "model.value_dim": 128, "model.ffn": 18432,
+    "model.seq": 12288, "model.vocabulary": 32000,
+}  # fmt: skip
+
+
+def configurations_of_latents():
+    """On one rank; none of them was measured on a GPU before lib/harness/eager had latent attention."""
+    for program, keys in [
+        ("worker", SMALL_LATENTS), ("torchtitan", SMALL_LATENTS), ("torchtitan", DEEPSEEK_V3_2_LAYERS),
+        ("torchtitan", {**DEEPSEEK_V3_2_LAYERS, **FULL, **TWO_PASSES}), ("worker", DEEPSEEK_V3_2_LAYERS),
+    ]:  # fmt: skip
+        yield program, keys
 
 
 def measure(program, keys, rank, folder):

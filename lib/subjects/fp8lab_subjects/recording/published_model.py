@@ -10,8 +10,8 @@ from ..layers import experts
 
 
 def rotary_table(cell, device):
-    """exp(i * angle), [seq, head_dim / 2]."""
-    powers = torch.arange(0, cell.head_dim, 2, dtype=torch.float32, device=device) / -cell.head_dim
+    """exp(i * angle), [seq, rotated_dim / 2]."""
+    powers = torch.arange(0, cell.rotated_dim, 2, dtype=torch.float32, device=device) / -cell.rotated_dim
     angles = torch.outer(torch.arange(cell["model.seq"], dtype=torch.float32, device=device), 500000.0**powers)
     return torch.polar(torch.ones_like(angles), angles)
 
@@ -45,6 +45,41 @@ class Attention(nn.Module):
         grouped = self.cell["model.heads"] != self.cell.kv_heads
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.proj(attended.transpose(1, 2).reshape(batch, seq, -1))
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention in the arrangement of torchtitan's DeepSeek-V3: one product makes the latent of keys and
+    values and the rotated part of the keys. Its variables live until forward returns, as there."""
+
+    def __init__(self, cell, device, dtype):
+        super().__init__()
+        self.cell = cell
+        hidden, heads, where = cell["model.hidden"], cell["model.heads"], (device, dtype)
+        q_rank, kv_rank = cell["model.q_rank"], cell["model.kv_rank"]
+        self.q_down = model.Linear(cell, hidden, q_rank, *where, bias=False)
+        self.q_norm = nn.RMSNorm(q_rank, eps=model.EPSILON, device=device, dtype=dtype)
+        self.q_up = model.Linear(cell, q_rank, heads * cell.key_dim, *where, bias=False)
+        self.kv_down = model.Linear(cell, hidden, kv_rank + cell.rotated_dim, *where, bias=False)
+        self.kv_norm = nn.RMSNorm(kv_rank, eps=model.EPSILON, device=device, dtype=dtype)
+        self.kv_up = model.Linear(cell, kv_rank, heads * (cell.head_dim + cell.value_dim), *where, bias=False)
+        self.proj = model.Linear(cell, heads * cell.value_dim, hidden, *where)
+
+    def forward(self, x, table):
+        cell, (batch, seq, _) = self.cell, x.shape
+        latent = self.q_down(x)
+        latent = self.q_up(self.q_norm(latent))
+        plain_q, turned_q = latent.view(batch, seq, -1, cell.key_dim).split((cell.head_dim, cell.rotated_dim), dim=-1)
+        turned_q = rotated(turned_q, table)
+        q = torch.cat((plain_q, turned_q), dim=-1)
+        latent, turned_k = self.kv_down(x).split((cell["model.kv_rank"], cell.rotated_dim), dim=-1)
+        turned_k = rotated(turned_k.unsqueeze(2), table)
+        latent = self.kv_up(self.kv_norm(latent))
+        plain_k, v = latent.view(batch, seq, -1, cell.head_dim + cell.value_dim).split((cell.head_dim, cell.value_dim), -1)
+        k = torch.cat((plain_k, turned_k.expand(-1, -1, plain_k.shape[2], -1)), dim=-1)
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=False)
+        attended = attended.transpose(1, 2).reshape(batch, seq, -1)
+        return self.proj(attended)
 
 
 class Mlp(nn.Module):
@@ -83,7 +118,7 @@ class Layer(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
         self.attention_norm = model.make_norm(cell, device, dtype)
-        self.attention = Attention(cell, device, dtype)
+        self.attention = (LatentAttention if cell.has_latents else Attention)(cell, device, dtype)
         self.mlp_norm = model.make_norm(cell, device, dtype)
         self.mlp = Mixture(cell, device, dtype) if cell.routes else Mlp(cell, device, dtype, cell.ffn)
 

@@ -85,15 +85,20 @@ class FusedNorm(torch.autograd.Function):
         return of_x, of_weight, torch.empty_like(weight) if ctx.has_bias else None, None
 
 
+def cudas_attention(q, k, v, is_causal, enable_gqa):
+    """SDPA by a kernel of CUDA. Flash attention has none for values of another width than the keys'; cuDNN has."""
+    if q.shape[-1] == v.shape[-1]:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False)[0]
+    return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, is_causal, False)[0]
+
+
 @contextlib.contextmanager
 def cudas_operators():
     """Puts what CUDA runs in the place of what a CPU composes or runs by kernels of its own."""
     before = F.rms_norm, F.layer_norm, F.scaled_dot_product_attention
     F.rms_norm = lambda x, shape, weight=None, eps=None: FusedNorm.apply(x, weight, None, False)
     F.layer_norm = lambda x, shape, weight=None, bias=None, eps=None: FusedNorm.apply(x, weight, bias, True)
-    F.scaled_dot_product_attention = lambda q, k, v, is_causal, enable_gqa: (
-        torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, False)[0]
-    )
+    F.scaled_dot_product_attention = cudas_attention
     try:
         yield
     finally:
