@@ -25,6 +25,9 @@ class SegmentSource {
   /// If several ranks reserve together, it returns when every rank has released its free segments.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
+  /// Of free chunks of one size that in the segment with the smallest rank is taken. `number`: of the segment, in the
+  /// order of reservation. Addresses of segments differ between ranks and between runs, so by default it is the rank.
+  virtual std::uint64_t rank_of(std::byte* /*segment*/, std::uint64_t number) const { return number; }
   /// Sets `bytes` inside a segment to `value`, before any work that is launched later. The default writes host memory.
   virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
 };
@@ -87,7 +90,7 @@ class CachingAllocator {
     std::size_t bytes;
     std::byte* segment;
     std::size_t segment_bytes;
-    std::uint64_t segment_number;  // in order of reservation
+    std::uint64_t segment_rank;
     SegmentSource* source;         // that the segment came from
     Pool pool;
     bool small;
@@ -95,11 +98,10 @@ class CachingAllocator {
     Chunk* previous;  // neighbours inside the segment, by address
     Chunk* next;
   };
-  // Ordered by segment number, not by address: addresses of segments differ between ranks and between runs.
   struct BySize {
     bool operator()(const Chunk* a, const Chunk* b) const {
       if (a->bytes != b->bytes) return a->bytes < b->bytes;
-      return a->segment_number != b->segment_number ? a->segment_number < b->segment_number : a->pointer < b->pointer;
+      return a->segment_rank != b->segment_rank ? a->segment_rank < b->segment_rank : a->pointer < b->pointer;
     }
   };
   using FreeChunks = std::pmr::set<Chunk*, BySize>;

@@ -6,9 +6,11 @@ namespace fp8lab::eager {
 Block Layer::flash_backward_workspace() {
   const Numbers& n = numbers_;
   if (n.operators != Operators::kCuda) return 0;
-  // mha_bwd(): the query's gradient in FP32, row sums, and for grouped queries the gradients of K and V by query head.
+  // The query's gradient in FP32, row sums, and for grouped queries the gradients of K and V by query head. Flash
+  // attention (mha_bwd()) needs so much; cuDNN, which SDPA calls on Hopper, needs kMore.
+  constexpr Bytes kMore = 256;
   const Bytes expanded = n.kv != n.query ? 2 * n.rows(n.query) : 0;
-  return temporary(n.rows_f32(n.query) + n.tokens * n.heads * kF32 + expanded);
+  return temporary(n.rows_f32(n.query) + n.tokens * n.heads * kF32 + expanded + kMore);
 }
 
 void Layer::attend(bool keeps) {
@@ -36,7 +38,10 @@ Layer::OfAttention Layer::attend_backward(Block& of_attended) {
   OfAttention out{temporary(n.rows(n.query)), temporary(n.rows(n.kv)), temporary(n.rows(values))};
   Block workspace = flash_backward_workspace();
   heap_.free(workspace);
-  for (Block* saved : {&query_, &key_, &value_, &attended_, &sums_, &seed_, &offset_, &of_attended}) heap_.free(*saved);
+  if (recomputed_)
+    heap_.free_read(of_attended, {&attended_, &value_, &query_, &key_, &sums_, &seed_, &offset_}, true);
+  else
+    heap_.free_read(of_attended, {&key_, &query_, &value_, &attended_, &sums_, &seed_, &offset_}, false);
   return out;
 }
 

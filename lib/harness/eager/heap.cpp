@@ -1,20 +1,46 @@
 #include "harness/eager/heap.h"
 
+#include <map>
+#include <utility>
+
 namespace fp8lab::eager {
 
 namespace {
 
-/// Addresses without memory behind them.
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+/// Addresses without memory behind them, as cudaMalloc() returned them on an H200: the first gap that is large enough,
+/// from below, or else a place below all others that begins at a multiple of 32 MiB. PyTorch's allocator takes the chunk
+/// with the lowest address among free chunks of one size.
 class Addresses final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {
-    next_ += bytes;
-    return reinterpret_cast<std::byte*>(next_ - bytes);  // NOLINT(performance-no-int-to-ptr): never read
+    for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+      const auto [begin, length] = *gap;
+      if (length < bytes) continue;
+      gaps_.erase(gap);
+      if (length > bytes) gaps_.emplace(begin + bytes, length - bytes);
+      return at(begin);
+    }
+    const std::size_t taken = (bytes + kGranularity - 1) / kGranularity * kGranularity;
+    bottom_ -= taken;
+    if (taken > bytes) gaps_.emplace(bottom_ + bytes, taken - bytes);
+    return at(bottom_);
   }
   void release(std::byte* /*segment*/, std::size_t /*bytes*/) noexcept override {}
+  std::uint64_t rank_of(std::byte* segment, std::uint64_t /*number*/) const override {
+    return reinterpret_cast<std::uintptr_t>(segment);
+  }
 
  private:
-  std::uintptr_t next_ = std::uintptr_t{2} << 20;  // segments are multiples of 2 MiB
+  static constexpr std::size_t kGranularity = 32 * kMiB;
+
+  static std::byte* at(std::uintptr_t address) {
+    return reinterpret_cast<std::byte*>(address);  // NOLINT(performance-no-int-to-ptr): never read
+  }
+
+  std::map<std::uintptr_t, std::size_t> gaps_;
+  std::uintptr_t bottom_ = std::uintptr_t{1} << 56;
 };
 
 }  // namespace
@@ -56,10 +82,22 @@ void Heap::free(Block& block) {
   block = 0;
 }
 
+void Heap::free_read(Block& gradient, std::initializer_list<Block*> saved, bool recomputed) {
+  if (!recomputed) free(gradient);
+  for (Block* block : saved) free(*block);
+  free(gradient);
+}
+
 Bytes Heap::reserved() const {
   Bytes sum = 0;
   for (const auto& allocator : allocators_) sum += allocator->reserved_bytes();
   return sum;
+}
+
+void Heap::begin_product(bool in_backward) {
+  constexpr Bytes kCublasWorkspace = Bytes{32} << 20;
+  if (allocators_.empty() || std::exchange(has_workspace_[in_backward ? 1 : 0], true)) return;
+  allocate(kCublasWorkspace, Owner::kLibraries);
 }
 
 void Heap::enter(Phase phase) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -65,7 +66,15 @@ class Heap {
   Block allocate(Bytes bytes, Owner owner, Stream stream = Stream::kCompute);
   /// Frees the block, and sets it to 0.
   void free(Block& block);
+  /// Frees what an operation of backward has read: the gradient that it got, and what its forward saved. Autograd
+  /// releases saved tensors when the operation has returned. A recomputed one is freed before, when its last reader
+  /// inside the operation ends.
+  void free_read(Block& gradient, std::initializer_list<Block*> saved, bool recomputed);
   void enter(Phase phase);
+  /// A product begins. With an allocator the first one of a thread allocates cuBLAS's workspace; autograd computes
+  /// backward in a thread of its own.
+  void begin_product() { begin_product(phase_ == Phase::kBackward); }
+  void begin_product(bool in_backward);
 
   Bytes live() const { return live_; }
   /// Bytes of all segments; no segment is released. 0 without an allocator.
@@ -89,6 +98,7 @@ class Heap {
   void consider_peak();
 
   std::vector<std::unique_ptr<CachingAllocator>> allocators_;  ///< by stream
+  std::array<bool, 2> has_workspace_{};                        ///< of the threads of forward and of backward
   Bytes live_ = 0;
   Phase phase_ = Phase::kSetup;
   ByOwner by_owner_{};

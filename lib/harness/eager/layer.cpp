@@ -181,6 +181,11 @@ Block Layer::rotated(Bytes columns) {
 
 void Layer::make_rotary_tables() {
   const Bytes table = numbers_.seq * (numbers_.rotated / 2) * kF32;
+  if (numbers_.operators == Operators::kCuda) {  // computed on the host
+    cosines_ = allocate(table);
+    sines_ = allocate(table);
+    return;
+  }
   Block angles = temporary(2 * table);
   Block values = temporary(2 * table);
   cosines_ = allocate(table);
@@ -238,16 +243,26 @@ void Layer::rotate_backward(Bytes columns, Block& gradient) {
   Block values = temporary(all);
   heap_.free(gradient);
   if (n.in_titan()) {
+    Block conjugates = temporary(n.seq * n.rotated * kF32);  // of the table
     Block products = temporary(all);
+    heap_.free(conjugates);
     heap_.free(values);
     gradient = temporary(n.rows(columns));
     heap_.free(products);
     return;
   }
-  Block parts = temporary(4 * half);
-  heap_.free(parts);
-  gradient = temporary(n.rows(columns));
+  // The gradients of both halves are two products each; the sum of the second ones is made in place.
+  Block first = temporary(half), second = temporary(half), by_sine = temporary(half), by_cosine = temporary(half);
+  heap_.free(by_sine);
+  heap_.free(by_cosine);
+  Block negative = temporary(half);
   heap_.free(values);
+  heap_.free(negative);
+  Block joined = temporary(all);
+  heap_.free(first);
+  heap_.free(second);
+  gradient = temporary(n.rows(columns));
+  heap_.free(joined);
 }
 
 Block Layer::attention_backward(Block& gradient) {
@@ -331,21 +346,18 @@ Block Layer::activation_backward(Block& of_activated) {
   const Numbers& n = numbers_;
   Block of_fc1 = 0, of_normed = 0;
   if (n.gated) {
-    Block of_silu = temporary(n.rows(n.ffn)), of_up = temporary(n.rows(n.ffn));
-    heap_.free(of_activated);
-    heap_.free(silu_);
-    heap_.free(up_output_);
+    // Autograd computes the gradient of a product's second factor first.
+    Block of_up = temporary(n.rows(n.ffn)), of_silu = temporary(n.rows(n.ffn));
+    heap_.free_read(of_activated, {&silu_, &up_output_}, recomputed_);
     if (n.in_titan()) {
       of_normed = multiply_backward(up_, normed2_, of_up, false);
       Block of_gate = temporary(n.rows(n.ffn));
-      heap_.free(of_silu);
-      heap_.free(gate_output_);
+      heap_.free_read(of_silu, {&gate_output_}, recomputed_);
       Block more = multiply_backward(gate_, normed2_, of_gate);
       accumulate(of_normed, more, true);
     } else {
       Block of_gate = temporary(n.rows(n.ffn));
-      heap_.free(of_silu);
-      heap_.free(activation_input_);
+      heap_.free_read(of_silu, {&activation_input_}, recomputed_);
       of_fc1 = temporary(n.rows(2 * n.ffn));
       heap_.free(of_gate);
       heap_.free(of_up);
@@ -353,8 +365,7 @@ Block Layer::activation_backward(Block& of_activated) {
     }
   } else {
     of_fc1 = temporary(n.rows(n.ffn));
-    heap_.free(of_activated);
-    heap_.free(activation_input_);
+    heap_.free_read(of_activated, {&activation_input_}, recomputed_);
     of_normed = multiply_backward(fc1_, normed2_, of_fc1);
   }
   return of_normed;

@@ -69,8 +69,9 @@ class Layer {
   Block normalize(SavedNorm& saved, bool keeps, bool input_takes_gradient);
   /// RMSNorm of `input`; `keeps`: backward follows.
   Block rms_norm(SavedNorm& saved, Normed of, bool keeps, bool input_takes_gradient = true);
+  /// `input`: the norm's input if it is freed too, or null.
   Block rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient, const std::vector<std::size_t>& parameters,
-                          bool input_takes_gradient = true);
+                          bool input_takes_gradient = true, Block* input = nullptr);
   /// Norms of Q and K, before they are rotated.
   void norm_heads(bool keeps);
   void norm_heads_backward(Block& of_query, Block& of_key);

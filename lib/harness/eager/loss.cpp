@@ -68,7 +68,7 @@ Block Training::chunked_loss() {
     heap_.free(loss_);
     Block of_logits = cross_entropy_backward(tokens, cross_entropy(tokens));
     make_gradient(n_, heap_, head);
-    begin_products_of_backward();
+    heap_.begin_product(true);
     Block of_part = heap_.allocate(rows * n_.element, Owner::kTemporaries);
     heap_.free(of_logits);
     heap_.free(head.added);
@@ -92,21 +92,15 @@ Block Training::chunked_loss() {
 Block Training::head_backward(Block of_logits) {
   Parameter& head = n_.tied ? embedding_ : head_;
   make_gradient(n_, heap_, head);
-  begin_products_of_backward();
+  heap_.begin_product(true);
   Block of_normed = heap_.allocate(n_.rows(n_.hidden), Owner::kTemporaries);
-  heap_.free(normed_);
   heap_.free(of_logits);
+  heap_.free(normed_);
   if (n_.tied)
     std::swap(of_tied_, head.added);
   else
     heap_.free(head.added);
   return of_normed;
-}
-
-void Training::begin_products_of_backward() {
-  if (n_.operators != Operators::kCuda || has_backward_workspace_) return;
-  has_backward_workspace_ = true;
-  heap_.allocate(kCublasWorkspace, Owner::kLibraries);
 }
 
 Block Training::norm_backward(Block of_normed) {

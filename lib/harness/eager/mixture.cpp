@@ -84,7 +84,7 @@ void Mixture::run_experts(Gated& of, bool keeps) {
 
 Block Mixture::output_of(Gated& of, bool keeps) {
   const Block out = allocate(of.rows * numbers_.hidden * numbers_.element);
-  for (Block* block : {&of.both, &of.silu, &of.activated}) done(*block, keeps);
+  for (Block* block : {&of.activated, &of.both, &of.silu}) done(*block, keeps);
   return out;
 }
 
@@ -118,20 +118,22 @@ void Mixture::run(bool keeps) {
 }
 
 void Mixture::stop() {
-  heap_.free(out_);
   heap_.free(weighted_);
+  heap_.free(out_);
   heap_.free(counts_);
 }
 
 Block Mixture::finish(bool keeps) {
   const Block output = allocate(numbers_.rows(numbers_.hidden));
+  done(rows_, keeps);
   stop();
-  for (Block* block : {&rows_, &tokens_, &weights_, &order_, &chosen_}) done(*block, keeps);
+  for (Block* block : {&tokens_, &weights_, &order_, &chosen_}) done(*block, keeps);
   return output;
 }
 
 Block Mixture::product_backward(std::size_t weight, Bytes bytes_of_input) {
   make_gradient(numbers_, heap_, parameters_[weight]);
+  heap_.begin_product();
   return temporary(bytes_of_input);
 }
 
@@ -146,39 +148,32 @@ void Mixture::accumulate(Block& sum, Block& more, Bytes bytes) {
 
 Block Mixture::backward_of(Gated& of, Block* input, Block& gradient, bool copies_gradient) {
   const Bytes all = of.rows * of.width * numbers_.element, inputs = of.rows * numbers_.hidden * numbers_.element;
-  Block copy = copies_gradient ? temporary(inputs) : 0;
+  Block copy = copies_gradient ? temporary(inputs) : 0, none = 0;
   Block of_activated = product_backward(of.last, all);
   heap_.free(copy);
-  heap_.free(of.activated);
-  heap_.free(gradient);
+  heap_.free_read(gradient, {&of.activated}, recomputed_);
   heap_.free(parameters_[of.last].added);
-  Block of_silu = temporary(all), of_up = temporary(all);
-  heap_.free(of_activated);
-  heap_.free(of.silu);
-  heap_.free(of.up);
+  Block of_up = temporary(all), of_silu = temporary(all);
+  heap_.free_read(of_activated, {&of.silu, &of.up}, recomputed_);
   if (numbers_.in_titan()) {
     Block sum = product_backward(of.first[1], inputs);
     heap_.free(of_up);
     heap_.free(parameters_[of.first[1]].added);
     Block of_gate = temporary(all);
-    heap_.free(of_silu);
-    heap_.free(of.gate);
+    heap_.free_read(of_silu, {&of.gate}, recomputed_);
     Block more = product_backward(of.first[0], inputs);
-    if (input != nullptr) heap_.free(*input);
-    heap_.free(of_gate);
+    heap_.free_read(of_gate, {input != nullptr ? input : &none}, recomputed_);
     heap_.free(parameters_[of.first[0]].added);
     accumulate(sum, more, inputs);
     return sum;
   }
   Block of_gate = temporary(all);
-  heap_.free(of_silu);
-  heap_.free(of.both);
+  heap_.free_read(of_silu, {&of.both}, recomputed_);
   Block of_both = temporary(2 * all);
   heap_.free(of_gate);
   heap_.free(of_up);
   const Block of_input = product_backward(of.first[0], inputs);
-  if (input != nullptr) heap_.free(*input);
-  heap_.free(of_both);
+  heap_.free_read(of_both, {input != nullptr ? input : &none}, recomputed_);
   heap_.free(parameters_[of.first[0]].added);
   return of_input;
 }
@@ -220,6 +215,7 @@ Block Mixture::route_backward(Block& of_weights) {
 
 Block Mixture::backward(Block& normed, Block& gradient, How how) {
   const Numbers& n = numbers_;
+  recomputed_ = how.is_recomputed;
   const Bytes all = choices() * n.hidden;
   Block of_rows = temporary(all * n.element);
   if (n.shared_ffn == 0) heap_.free(gradient);
@@ -228,7 +224,7 @@ Block Mixture::backward(Block& normed, Block& gradient, How how) {
     heap_.free(of_rows);
     of_rows = converted;
   }
-  Block of_outputs = temporary(all * kF32), products = temporary(all * kF32);
+  Block products = temporary(all * kF32), of_outputs = temporary(all * kF32);  // the second factor's gradient first
   const auto free_saved = [&] {
     heap_.free(outputs_);
     heap_.free(weights_);
@@ -256,8 +252,7 @@ Block Mixture::backward(Block& normed, Block& gradient, How how) {
     accumulate(of_normed, more, n.rows(n.hidden));
   Block of_logits = route_backward(of_weights);
   more = product_backward(router_, n.rows(n.hidden));
-  heap_.free(normed);
-  heap_.free(of_logits);
+  heap_.free_read(of_logits, {&normed}, recomputed_);
   heap_.free(parameters_[router_].added);
   accumulate(of_normed, more, n.rows(n.hidden));
   return of_normed;

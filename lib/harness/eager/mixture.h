@@ -16,7 +16,7 @@ class Mixture {
 
   struct How {
     bool copies_gradient;  ///< products copy the gradient of the output
-    bool is_recomputed;    ///< what forward saved lives no longer than the operation that reads it
+    bool is_recomputed;    ///< Heap::free_read()
   };
 
   /// From the norm's output, which the caller owns, up to the rows that are added to tokens. `keeps`: backward follows.
@@ -70,6 +70,7 @@ class Mixture {
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
   Block outputs_ = 0;  ///< what experts return, in FP32
+  bool recomputed_ = false;  ///< of the running backward
   Block counts_ = 0, weighted_ = 0, out_ = 0;
 };
 

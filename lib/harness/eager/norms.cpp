@@ -79,22 +79,24 @@ Block Layer::rms_norm(SavedNorm& saved, Normed of, bool keeps, bool input_takes_
 }
 
 Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient, const std::vector<std::size_t>& of) {
-  const Block out = rms_norm_backward(saved, {numbers_.hidden}, gradient, of, takes_gradient(input));
   const bool is_saved = &input == &input_ ? saves_input() : saves_stream();
-  if (is_saved && (!keeps_input_ || &input != &input_)) heap_.free(input);
+  Block none = 0;
+  Block& freed = is_saved && (!keeps_input_ || &input != &input_) ? input : none;
+  const Block out = rms_norm_backward(saved, {numbers_.hidden}, gradient, of, takes_gradient(input), &freed);
+  heap_.free(freed);
   return out;
 }
 
 Block Layer::rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient,
-                               const std::vector<std::size_t>& parameters_of, bool input_takes_gradient) {
+                               const std::vector<std::size_t>& parameters_of, bool input_takes_gradient,
+                               Block* input) {
   const Numbers& n = numbers_;
   if (saved.normalized == 0) {  // fused, of either norm
     Block out = input_takes_gradient ? temporary(n.rows(of.columns)) : 0;
     for (const std::size_t parameter : parameters_of) make_gradient(parameter);
     add_gradients(parameters_of);
-    heap_.free(gradient);
-    heap_.free(saved.mean);
-    heap_.free(saved.deviation);
+    Block none = 0;
+    heap_.free_read(gradient, {input != nullptr ? input : &none, &saved.mean, &saved.deviation}, recomputed_);
     return out;
   }
   for (const std::size_t parameter : parameters_of) make_gradient(parameter);

@@ -66,6 +66,7 @@ void Training::forward() {
     return;
   }
   Block logits = heap_.allocate(n_.rows(n_.vocabulary), Owner::kLogits);
+  heap_.begin_product();
   heap_.free(shared_.gathered);
   if (n_.tied && n_.frozen > 0) heap_.free(normed_);  // saved for the gradient of the head's weight
   loss_forward(logits);
@@ -142,7 +143,6 @@ void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t st
   if (is_last_of_step && step + 1 == steps) memory_.at_end_of_forward = heap_.by_owner();
   heap_.enter(Phase::kBackward);
   Block one = heap_.allocate(kF32, Owner::kTemporaries);
-  if (!has_embedding()) begin_products_of_backward();
   backward();
   heap_.free(one);
   mark("memory.end_of_backward_bytes");

@@ -33,6 +33,7 @@ Block Layer::product_of(const Product& product) {
   Block input = numbers_.float8 ? cast(product.inputs) : 0;
   Block weight = numbers_.float8 ? cast_weight(product) : 0;
   const Block out = result(product.is_kept, numbers_.rows(product.outputs));
+  heap_.begin_product();
   heap_.free(input);
   heap_.free(weight);
   return out;
@@ -64,15 +65,18 @@ Block Layer::multiply_backward(const Product& product, Block& input, Block& grad
   Block of_input = 0;
   if (numbers_.float8) {
     of_input = float8_backward(product);
+    heap_.begin_product();
   } else if (product.parameters.size() > 1) {  // addmm: its bias's gradient is a sum that comes last
     of_input = temporary(numbers_.rows(product.inputs));
+    heap_.begin_product();
     for (const std::size_t parameter : product.parameters) make_gradient(parameter);
   } else {
     make_gradient(product.parameters.front());
+    heap_.begin_product();
     of_input = temporary(numbers_.rows(product.inputs));
   }
-  if (frees_input) heap_.free(input);
-  heap_.free(gradient);
+  Block none = 0;
+  heap_.free_read(gradient, {frees_input ? &input : &none}, recomputed_);
   add_gradients(product.parameters);
   return of_input;
 }

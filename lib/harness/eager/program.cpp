@@ -62,14 +62,31 @@ void Training::add_gradient(Parameter& parameter) {
   heap_.free(parameter.added);
 }
 
-std::vector<Bytes> Training::elements(bool only_trained) const {
-  std::vector<Bytes> out;
-  for (const std::deque<Group>* groups : {&groups_, &ends_})
-    for (const Group& group : *groups) {
-      const std::vector<Bytes> own = group.shard_elements(only_trained);
-      out.insert(out.end(), own.begin(), own.end());
-    }
+std::vector<Group*> Training::in_order() {
+  std::vector<Group*> out;
+  if (!ends_.empty()) out.push_back(&ends_.front());
+  for (Group& group : groups_) out.push_back(&group);
+  if (ends_.size() > 1) out.push_back(&ends_.back());
   return out;
+}
+
+std::vector<Bytes> Training::elements(bool only_trained) {
+  std::vector<Bytes> out;
+  for (const Group* group : in_order()) {
+    const std::vector<Bytes> own = group->shard_elements(only_trained);
+    out.insert(out.end(), own.begin(), own.end());
+  }
+  return out;
+}
+
+// torchtitan's program has a table of complex numbers, made of their parts.
+void Training::make_rotary_table() {
+  if (!n_.in_titan() || !n_.gated) return;
+  const Bytes part = n_.seq * n_.rotated / 2 * kF32;
+  Block real = heap_.allocate(part, Owner::kTemporaries), imaginary = heap_.allocate(part, Owner::kTemporaries);
+  heap_.allocate(2 * part, Owner::kParameters);
+  heap_.free(imaginary);
+  heap_.free(real);
 }
 
 std::vector<Block> Training::list_of(Bytes bytes, Owner owner) {
@@ -114,10 +131,8 @@ void Training::update() {
 }
 
 Memory Training::run() {
-  if (n_.operators == Operators::kCuda) heap_.allocate(kCublasWorkspace, Owner::kLibraries);
-  for (std::deque<Group>* groups : {&ends_, &groups_})
-    for (Group& group : *groups) group.make();
-  if (n_.in_titan() && n_.gated) heap_.allocate(n_.seq * n_.rotated * kF32, Owner::kParameters);  // rotary table
+  for (Group* group : in_order()) group->make();
+  make_rotary_table();
   const std::vector<Bytes> shards = elements(false);
   memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;
   const TrainingConfig& training = cell_.training;
@@ -129,8 +144,7 @@ Memory Training::run() {
     for (std::int64_t i = 0; i < training.micro_batches; ++i) pass(step, i, steps);
     if (optimizes) update();
     heap_.enter(Phase::kForward);
-    for (std::deque<Group>* groups : {&ends_, &groups_})
-      for (Group& group : *groups) group.drop_gradients();
+    for (Group* group : in_order()) group->drop_gradients();
     mark("memory.end_of_step_bytes");
   }
   memory_.figures["memory.retained_bytes"] = 0;

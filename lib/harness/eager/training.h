@@ -10,7 +10,6 @@
 
 namespace fp8lab::eager {
 
-inline constexpr Bytes kCublasWorkspace = Bytes{32} << 20;  ///< each handle has one, on Hopper and Blackwell
 
 /// A program that trains: its setup, its optimizer and its steps (program.cpp), the passes of a micro-batch
 /// (passes.cpp), and its loss (loss.cpp).
@@ -29,7 +28,10 @@ class Training {
   /// True if no gradient passes the last norm: all layers are frozen.
   bool ends_at_norm() const { return n_.frozen > 0 && n_.frozen == n_.layers; }
   /// Elements that this rank holds of each parameter, or of each that takes a gradient.
-  std::vector<Bytes> elements(bool only_trained) const;
+  /// Groups in the order in which the program makes their parameters.
+  std::vector<Group*> in_order();
+  std::vector<Bytes> elements(bool only_trained);
+  void make_rotary_table();
   /// A tensor of `bytes` an element for each parameter that takes a gradient.
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
@@ -49,7 +51,6 @@ class Training {
   Block chunked_loss();
   Block norm_backward(Block of_normed);
   /// Autograd's thread makes its cuBLAS handle, and a workspace, in its first product.
-  void begin_products_of_backward();
   Block head_backward(Block of_logits);
   void embedding_backward(Block gradient);
   void update();
@@ -79,7 +80,6 @@ class Training {
   SavedNorm saved_;  ///< tensors of the last norm
   std::vector<Block> state_, masters_;
   Block of_tied_ = 0;  ///< the head's gradient of a tied weight, which waits for the embedding's before both are added
-  bool has_backward_workspace_ = false;  ///< autograd's thread has a cuBLAS handle, and a workspace, of its own
   Memory memory_;
 };
 
