@@ -1,0 +1,145 @@
+"""Records what Transformer Engine's layers hold on one GPU: `python -m fp8lab_subjects.recording.te_memory [NAME...]`
+prints one line of JSON for each configuration whose name begins with a NAME, or for all.
+
+Sharded configurations are rank 0 of a process group that moves nothing (`fake`): FSDP2 allocates what it allocates among
+so many ranks, and values are not the values of a training. DistributedDataParallel runs over NCCL on one rank, because
+its buckets do not depend on the number of ranks. Each configuration runs in a process of its own; if it fails or takes
+longer than LIMIT_S, its line has the error. With FP8LAB_ALLOCATOR_SNAPSHOTS=DIR the memory timeline of each
+configuration is kept there, and PyTorch's own snapshot of those in SNAPSHOTS. FP8LAB_TE_SUBJECT=torch runs PyTorch's layers
+in place of the library's, without a GPU if there is none.
+"""
+
+import gzip
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+from .. import cells, rank, ranks, subjects
+from ..allocator_history import FOLDER
+from .configurations import DEFAULTS
+
+LIMIT_S = 90
+SUBJECT = os.environ.get("FP8LAB_TE_SUBJECT", "transformer_engine")
+# Snapshots of PyTorch's allocator are large; timelines have the same events.
+SNAPSHOTS = ("fp8.delayed", "recompute.delayed")
+LEFT_OUT = {
+    "model.dropout": 0.0, "model.op_fuser": "none", "model.split": "even", "model.vocabulary": 0,
+    "training.fp8_attention": False, "training.fp8_attention_backward": True, "training.fp8_mha": False,
+    "training.cache_weights": False, "training.deferred_init": False, "training.resume_at": 0, "training.data": "normal",
+    "training.keep_loss": False,
+}  # fmt: skip
+LAYERS = {
+    **DEFAULTS, **LEFT_OUT, "model.form": "llama", "model.layers": 4, "model.hidden": 2048, "model.heads": 16,
+    "model.kv_heads": 4, "model.ffn": 5632, "model.seq": 2048, "model.batch": 2, "ranks": 4, "sharding": "fsdp",
+    "training.loss": "mse", "training.optimizer": "adam", "training.moments": "f32", "training.master_weights": "f32",
+    "training.steps": 3,
+}  # fmt: skip
+FP8 = {"training.quantized_weights": True}
+STAY = {"reshard_after_forward": False}
+TWICE = {"training.micro_batches": 2}
+FULL = {"training.checkpoint": "full"}
+DDP = {"sharding": "ddp", "ranks": 1}
+MLP = {"model.layer": "layernorm_mlp"}
+WIDE = {  # layers of Llama-3 8B
+    "model.layers": 3, "model.hidden": 4096, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 14336, "model.seq": 4096,
+    "model.batch": 1, "ranks": 8,
+}  # fmt: skip
+
+
+def configurations():
+    """Keys by name."""
+    out = {}
+
+    def add(name, *parts):
+        for recipe in ("bf16", "delayed", "current", "block"):
+            if name.split(".")[0] != "fp8" or recipe != "bf16":
+                keys = {key: value for part in parts for key, value in part.items()}
+                out[f"{name.split('.')[0]}.{recipe}{name[len(name.split('.')[0]):]}"] = {**keys, "training.recipe": recipe}
+
+    add("fp8", FP8)
+    add("fp8.stay", FP8, STAY)
+    add("plain", {})
+    add("twice", TWICE)
+    add("recompute", FULL)
+    add("fp8.twice", FP8, TWICE)
+    add("ddp", DDP)
+    add("stay", STAY)
+    add("twice.stay", TWICE, STAY)
+    add("recompute.twice", FULL, TWICE)
+    add("recompute.stay", FULL, STAY)
+    add("fp8.mlp", FP8, MLP)
+    add("fp8.wide", FP8, WIDE)
+    add("fp8.recompute", FP8, FULL)
+    add("ddp.twice", DDP, TWICE)
+    add("uneven", {"ranks": 3})
+    add("fp8.uneven", FP8, {"ranks": 3})
+    add("fp8.stay-twice", FP8, STAY, TWICE)
+    return out
+
+
+def start_group(cell, folder):
+    import torch.distributed as dist
+
+    if cell.replicated:
+        rank.start_group(cell, 0, folder)
+        return
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=cell["ranks"], store=FakeStore())
+
+
+def measure(name, keys, folder):
+    """A row: figures of the memory instrument, which the worker uses, in the last of the steps."""
+    import torch
+
+    signal.alarm(LIMIT_S)
+    begun = time.monotonic()
+    kept = os.environ.get(FOLDER)
+    if kept and name not in SNAPSHOTS:
+        del os.environ[FOLDER]
+    elif kept:
+        os.environ[FOLDER] = f"{kept}/{name}"
+    torch.set_num_threads(1)
+    has_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", 0) if has_gpu else torch.device("cpu")
+    cell = cells.Cell("after", {**LAYERS, **keys, "subject": SUBJECT, "device": device.type}, ["memory"], LIMIT_S)
+    if has_gpu:
+        torch.cuda.set_device(device)
+    start_group(cell, folder)
+    answer = rank.trained(cell, "memory", 0, device, None, False)
+    if kept and answer["timeline"]:
+        path = pathlib.Path(kept) / f"{name}.timeline.json.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(answer["timeline"].encode()))
+    metrics = {metric: value for metric, (value, _, _) in answer["metrics"].items() if value is not None}
+    return {
+        "metrics": metrics,
+        "peak_by_holder": answer["peak_by_holder"][:12],
+        "notes": answer["notes"],
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def record(names):
+    chosen = {
+        name: keys
+        for name, keys in configurations().items()
+        if not names or any(name.startswith(one) for one in names)
+    }
+    subjects.preload(cells.Cell("after", {**LAYERS, "subject": SUBJECT, "device": "cuda"}, [], 0))
+    for name, keys in chosen.items():
+        row = {"name": name, "keys": keys}
+        try:
+            row |= ranks.run(lambda _, folder, one=(name, keys): measure(*one, folder), 1)[0]
+        except ranks.Crash as crash:
+            row["error"] = f"longer than {LIMIT_S} s" if crash.number == signal.SIGALRM else str(crash)
+        except ranks.Failure as failure:
+            row["error"] = str(failure)
+        print(json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    record(sys.argv[1:])
