@@ -49,35 +49,27 @@ WIDE = {  # layers of Llama-3 8B
 }  # fmt: skip
 
 
+EVERY = ("bf16", "delayed", "current", "block")
+# What is combined with each recipe.
+CHOSEN = {
+    "fp8": (FP8, EVERY[1:]), "fp8-stay": ({**FP8, **STAY}, EVERY[1:]), "plain": ({}, EVERY), "twice": (TWICE, EVERY),
+    "recompute": (FULL, EVERY), "fp8-twice": ({**FP8, **TWICE}, EVERY[1:]), "ddp": (DDP, EVERY),
+    "fp8-mlp": ({**FP8, **MLP}, EVERY[1:]), "uneven": ({"ranks": 3}, EVERY), "fp8-one": ({**FP8, "ranks": 1}, EVERY[1:]),
+    "recompute-twice": ({**FULL, **TWICE}, EVERY), "stay": (STAY, EVERY), "ddp-twice": ({**DDP, **TWICE}, EVERY),
+    "fp8-wide": ({**FP8, **WIDE}, EVERY[1:]), "fp8-stay-twice": ({**FP8, **STAY, **TWICE}, EVERY[1:]),
+    "twice-stay": ({**TWICE, **STAY}, EVERY), "recompute-stay": ({**FULL, **STAY}, EVERY),
+    "ddp-recompute": ({**DDP, **FULL}, EVERY[:2]), "fp8-uneven": ({**FP8, "ranks": 3}, EVERY[1:]),
+    "fp8-recompute": ({**FP8, **FULL}, EVERY[1:]),
+}  # fmt: skip
+
+
 def configurations():
     """Keys by name."""
-    out = {}
-
-    def add(name, *parts):
-        for recipe in ("bf16", "delayed", "current", "block"):
-            if name.split(".")[0] != "fp8" or recipe != "bf16":
-                keys = {key: value for part in parts for key, value in part.items()}
-                out[f"{name.split('.')[0]}.{recipe}{name[len(name.split('.')[0]):]}"] = {**keys, "training.recipe": recipe}
-
-    add("fp8", FP8)
-    add("fp8.stay", FP8, STAY)
-    add("plain", {})
-    add("twice", TWICE)
-    add("recompute", FULL)
-    add("fp8.twice", FP8, TWICE)
-    add("ddp", DDP)
-    add("stay", STAY)
-    add("twice.stay", TWICE, STAY)
-    add("recompute.twice", FULL, TWICE)
-    add("recompute.stay", FULL, STAY)
-    add("fp8.mlp", FP8, MLP)
-    add("fp8.wide", FP8, WIDE)
-    add("fp8.recompute", FP8, FULL)
-    add("ddp.twice", DDP, TWICE)
-    add("uneven", {"ranks": 3})
-    add("fp8.uneven", FP8, {"ranks": 3})
-    add("fp8.stay-twice", FP8, STAY, TWICE)
-    return out
+    return {
+        f"{name}.{recipe}": {**keys, "training.recipe": recipe}
+        for name, (keys, recipes) in CHOSEN.items()
+        for recipe in recipes
+    }
 
 
 def start_group(cell, folder):
