@@ -48,6 +48,15 @@ WIDE = {  # layers of Llama-3 8B
     "model.batch": 1, "ranks": 8,
 }  # fmt: skip
 
+LLAMA3_1B = {
+    "model.layers": 16, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 8192, "model.seq": 4096, "model.batch": 1,
+    "ranks": 8,
+}  # fmt: skip
+GPT = {
+    "model.form": "gpt", "model.layers": 5, "model.hidden": 3072, "model.heads": 24, "model.kv_heads": 24,
+    "model.ffn": 12288,
+}  # fmt: skip
+PLAIN_MOMENTS = {"training.moments": "bf16", "training.master_weights": "none", "training.loss": "sum"}
 
 EVERY = ("bf16", "delayed", "current", "block")
 # What is combined with each recipe.
@@ -60,6 +69,22 @@ CHOSEN = {
     "twice-stay": ({**TWICE, **STAY}, EVERY), "recompute-stay": ({**FULL, **STAY}, EVERY),
     "ddp-recompute": ({**DDP, **FULL}, EVERY[:2]), "fp8-uneven": ({**FP8, "ranks": 3}, EVERY[1:]),
     "fp8-recompute": ({**FP8, **FULL}, EVERY[1:]),
+    # Chosen when predictions existed for all of the above.
+    "later-fp8-1b": ({**FP8, **LLAMA3_1B}, ("delayed", "current")),
+    "later-fp8-1b-twice": ({**FP8, **LLAMA3_1B, **TWICE, "mesh": "2x4"}, ("delayed", "current")),
+    "later-fp8-8b": ({**FP8, **WIDE, **STAY, "ranks": 4}, ("delayed", "block")),
+    "later-fp8-linear": ({**FP8, **WIDE, "model.layer": "linear", "model.hidden": 8192, "ranks": 4}, ("delayed", "current")),
+    "later-fp8-sum": ({**FP8, **MLP, **WIDE, "ranks": 2, **PLAIN_MOMENTS}, ("delayed",)),
+    "later-fp8-block": ({**FP8, **WIDE, **FULL, **TWICE, "ranks": 6}, ("block",)),
+    "later-twice": ({**WIDE, **PLAIN_MOMENTS, "training.micro_batches": 4}, ("bf16", "delayed", "block")),
+    "later-recompute": ({**LLAMA3_1B, **FULL}, EVERY),
+    "later-recompute-8b": ({**WIDE, **FULL, "training.micro_batches": 3, "mesh": "2x4"}, ("bf16", "current")),
+    "later-uneven": ({**WIDE, "ranks": 6}, ("bf16", "delayed")),
+    "later-uneven-twice": ({**LLAMA3_1B, **TWICE, **FULL, "ranks": 7}, ("current",)),
+    "later-ddp": ({**LLAMA3_1B, **DDP, "training.micro_batches": 3}, ("bf16", "delayed", "current")),
+    "later-ddp-8b": ({**WIDE, **DDP, **PLAIN_MOMENTS}, ("block",)),
+    "later-gpt": ({**GPT, **FP8}, ("delayed", "current")), "later-gpt-twice": ({**GPT, **TWICE}, ("delayed", "block")),
+    "later-gpt-recompute": ({**GPT, **FULL}, ("delayed",)), "later-gpt-ddp": ({**GPT, **DDP}, ("delayed",)),
 }  # fmt: skip
 
 
