@@ -7,6 +7,9 @@ its buckets do not depend on the number of ranks. Each configuration runs in a p
 longer than LIMIT_S, its line has the error. With FP8LAB_ALLOCATOR_SNAPSHOTS=DIR the memory timeline of each
 configuration is kept there, and PyTorch's own snapshot of those in SNAPSHOTS. FP8LAB_TE_SUBJECT=torch runs PyTorch's layers
 in place of the library's, without a GPU if there is none.
+
+`te_memory document < LINES` writes measured/te-memory-cuda.json from these lines. lib/harness/subjects/memory_profile.cpp is
+held to it.
 """
 
 import gzip
@@ -21,6 +24,8 @@ from .. import cells, rank, ranks, subjects
 from ..allocator_history import FOLDER
 from .configurations import DEFAULTS
 
+SCHEMA = "fp8lab.te-memory/1"
+FIGURES = ("end_of_forward", "end_of_backward", "end_of_step", "peak")
 LIMIT_S = 90
 SUBJECT = os.environ.get("FP8LAB_TE_SUBJECT", "transformer_engine")
 # Snapshots of PyTorch's allocator are large; timelines have the same events.
@@ -31,11 +36,13 @@ LEFT_OUT = {
     "training.cache_weights": False, "training.deferred_init": False, "training.resume_at": 0, "training.data": "normal",
     "training.keep_loss": False,
 }  # fmt: skip
+SIZES = {
+    "model.form": "llama", "model.layers": 4, "model.hidden": 2048, "model.heads": 16, "model.kv_heads": 4,
+    "model.ffn": 5632, "model.seq": 2048, "model.batch": 2, "training.loss": "mse", "training.optimizer": "adam",
+    "training.moments": "f32", "training.steps": 3,
+}  # fmt: skip
 LAYERS = {
-    **DEFAULTS, **LEFT_OUT, "model.form": "llama", "model.layers": 4, "model.hidden": 2048, "model.heads": 16,
-    "model.kv_heads": 4, "model.ffn": 5632, "model.seq": 2048, "model.batch": 2, "ranks": 4, "sharding": "fsdp",
-    "training.loss": "mse", "training.optimizer": "adam", "training.moments": "f32", "training.master_weights": "f32",
-    "training.steps": 3,
+    **DEFAULTS, **LEFT_OUT, **SIZES, "ranks": 4, "sharding": "fsdp", "training.master_weights": "f32",
 }  # fmt: skip
 FP8 = {"training.quantized_weights": True}
 STAY = {"reshard_after_forward": False}
@@ -158,5 +165,25 @@ def record(names):
         print(json.dumps(row), flush=True)
 
 
+def document(lines):
+    """The record of lines that record() printed."""
+    rows, measured = [], ""
+    for line in lines:
+        row = json.loads(line)
+        kept = {"name": row["name"], "keys": row["keys"]}
+        if "error" in row:
+            kept["error"] = row["error"].splitlines()[-1]
+        else:
+            kept["bytes"] = {name: row["metrics"][f"memory.{name}_bytes"] for name in FIGURES}
+            measured = ", ".join(note for note in row["notes"] if note.startswith(("torch ", "transformer_engine ", "on ")))
+        rows.append(kept)
+    common = {key: value for key, value in LAYERS.items() if key in DEFAULTS and value != DEFAULTS[key] or key in SIZES}
+    head = {"schema": SCHEMA, "subject": SUBJECT, "measured": measured, "keys": common}
+    return json.dumps(head)[:-1] + ', "rows": [\n  ' + ",\n  ".join(json.dumps(row) for row in rows) + "\n]}"
+
+
 if __name__ == "__main__":
-    record(sys.argv[1:])
+    if sys.argv[1:] == ["document"]:
+        print(document(sys.stdin))
+    else:
+        record(sys.argv[1:])
