@@ -4,23 +4,24 @@
 
 namespace fp8lab {
 
-Fsdp2Buffers::Fsdp2Buffers(const CellConfig& cell, std::int64_t layer_bytes)
+Fsdp2Buffers::Fsdp2Buffers(const CellConfig& cell, std::int64_t gathered, std::int64_t reduced)
     : sharded_(fp8lab::is_sharded(cell)),
       reshards_(cell.reshard_after_forward),
       layers_(cell.model.layers),
       shards_(sharded_ ? mesh_of(cell).shards : 1),
-      layer_bytes_(sharded_ ? layer_bytes : 0) {}
+      gathered_(sharded_ ? gathered : 0),
+      reduced_(sharded_ ? reduced : 0) {}
 
 std::int64_t Fsdp2Buffers::gathered_ahead(std::int64_t done) const {
-  return reshards_ && shards_ > 1 && done + 1 < layers_ ? layer_bytes_ : 0;
+  return reshards_ && shards_ > 1 && done + 1 < layers_ ? gathered_ : 0;
 }
 
 std::int64_t Fsdp2Buffers::in_backward(std::int64_t done) const {
-  return (reshards_ ? layer_bytes_ : 0) + gathered_ahead(done) + (done > 0 ? layer_bytes_ : 0);
+  return (reshards_ ? gathered_ : 0) + gathered_ahead(done) + (done > 0 ? reduced_ : 0);
 }
 
 std::int64_t Fsdp2Buffers::in_reduce(std::int64_t done) const {
-  return gathered_ahead(done) + 2 * layer_bytes_ - after_forward();
+  return gathered_ahead(done) + 2 * reduced_ - after_forward();
 }
 
 }  // namespace fp8lab

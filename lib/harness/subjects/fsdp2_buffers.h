@@ -12,19 +12,18 @@ namespace fp8lab {
 /// 0 for a cell that is not sharded. `done` counts the layers whose backward is over.
 class Fsdp2Buffers {
  public:
-  /// `layer_bytes`: a layer's parameters, unsharded.
   Fsdp2Buffers() = default;
-  Fsdp2Buffers(const CellConfig& cell, std::int64_t layer_bytes);
+  /// A layer's parameters as they are gathered, and its gradients as they are reduced, both unsharded; in bytes.
+  Fsdp2Buffers(const CellConfig& cell, std::int64_t gathered, std::int64_t reduced);
 
   bool is_sharded() const { return sharded_; }
-  /// The part of every parameter that a rank holds.
-  double share() const { return 1.0 / static_cast<double>(shards_); }
+  bool reshards_after_forward() const { return reshards_; }
 
   /// During a layer's forward: its parameters, and the all-gather's output that they were copied out of, which FSDP2
   /// keeps until the next layer's. One rank gathers nothing.
-  std::int64_t in_forward() const { return (shards_ > 1 ? 2 : 1) * layer_bytes_; }
+  std::int64_t in_forward() const { return (shards_ > 1 ? 2 : 1) * gathered_; }
   /// What a layer's forward leaves.
-  std::int64_t after_forward() const { return reshards_ ? 0 : layer_bytes_; }
+  std::int64_t after_forward() const { return reshards_ ? 0 : gathered_; }
   /// During a layer's backward: its parameters, the output of the next layer's all-gather, and the input of the
   /// reduce-scatter of the layer before.
   std::int64_t in_backward(std::int64_t done) const;
@@ -36,7 +35,7 @@ class Fsdp2Buffers {
   std::int64_t gathered_ahead(std::int64_t done) const;
 
   bool sharded_ = false, reshards_ = true;
-  std::int64_t layers_ = 0, shards_ = 1, layer_bytes_ = 0;
+  std::int64_t layers_ = 0, shards_ = 1, gathered_ = 0, reduced_ = 0;
 };
 
 }  // namespace fp8lab

@@ -52,6 +52,20 @@ double weights_in_use(const ProfileRow& row, const TermsByKind& moment, const Si
   return in_use;
 }
 
+/// Rows of a weight, which FSDP2 divides. The last weight of several has hidden rows, as every product's weight with
+/// hidden outputs.
+double rows_of(const ProfileRow& row, std::size_t weight, const Sizes& sizes) {
+  const auto& [term, times] = *row.weights[weight].begin();
+  const bool is_last = weight > 0 && weight + 1 == row.weights.size();
+  const std::string_view outputs = is_last ? "hidden" : std::string_view(term).substr(term.find('*') + 1);
+  return (is_last ? 1.0 : times) * sizes.of(outputs).value();
+}
+
+/// What rank 0 holds of `elements` in so many rows: FSDP2 divides rows, and rank 0 has the most of them.
+double shard_of(double elements, double rows, int shards) {
+  return shards > 1 ? elements / rows * std::ceil(rows / shards) : elements;
+}
+
 /// The row of a micro-batch that finds the gradients of those before it: a layer's are added to them one function after
 /// the other, so what its backward leaves is no more, and the MLP's are freed before attention's are made.
 ProfileRow adding_gradients(ProfileRow row) {
@@ -87,19 +101,35 @@ class ProfiledStep {
  public:
   ProfiledStep(ProfileRow row, const ProfileLoss& loss, double scratch, const CellConfig& cell, bool drops_copies)
       : row_(std::move(row)), loss_(loss), training_(cell.training), layers_(cell.model.layers), sizes_(cell.model) {
-    for (const Terms& weight : row_.weights) {
-      elements_ += sizes_.of(weight);
-      largest_ = std::max(largest_, sizes_.of(weight));
+    const int shards = is_sharded(cell) ? mesh_of(cell).shards : 1;
+    double weights_of_rank = 0.0, vectors_of_rank = 0.0;
+    for (std::size_t i = 0; i < row_.weights.size(); ++i) {
+      const double elements = sizes_.of(row_.weights[i]);
+      elements_ += elements;
+      weights_of_rank += shard_of(elements, rows_of(row_, i, sizes_), shards);
+      largest_ = std::max(largest_, elements);
     }
-    vectors_ = sizes_.of(row_.vectors);
-    fsdp_ = Fsdp2Buffers(cell, rounded(2.0 * (elements_ + vectors_)));
+    for (const auto& [term, times] : row_.vectors) {
+      const double rows = sizes_.of(term).value();
+      vectors_ += times * rows;
+      vectors_of_rank += times * shard_of(rows, rows, shards);
+    }
+    if (shards > 1) share_ = (weights_of_rank + vectors_of_rank) / (elements_ + vectors_);
+    // Shards are padded before they are gathered, and gradients before they are reduced.
+    const double width = row_.quantized_weights ? 1.0 : 2.0;
+    fsdp_ = Fsdp2Buffers(cell, rounded(shards * (width * weights_of_rank + 2.0 * vectors_of_rank)),
+                         rounded(shards * 2.0 * (weights_of_rank + vectors_of_rank)));
     // A layer in 16 bits has no copies.
-    if (fsdp_.is_sharded() && row_.recipe != "bf16" && drops_copies)
+    if (fsdp_.is_sharded() && row_.recipe != "bf16" && !row_.quantized_weights && drops_copies)
       row_ = without_copies(std::move(row_), sizes_, largest_);
     if (const auto gradient = row_.backward.find("gradient"); gradient != row_.backward.end())
       gradients_ = rounded(all_layers(sizes_.of(gradient->second)));
-    if (training_.micro_batches > 1) row_ = adding_gradients(std::move(row_));
+    // FSDP2 reduces the gradients of every micro-batch, and adds shards.
+    if (training_.micro_batches > 1 && !fsdp_.is_sharded()) row_ = adding_gradients(std::move(row_));
 
+    // DistributedDataParallel has buckets for all gradients, next to them. Its second step makes other buckets, with
+    // the same sum. NCCL may hold the old ones for longer (harness/eager/ddp.h), which is not counted here.
+    standing_[Owner::kBuckets] = is_replicated(cell) ? gradients_ : 0;
     standing_[Owner::kParameters] =
         rounded(all_layers(static_cast<double>(row_.bytes_of_weight) * elements_ + 2.0 * vectors_));
     standing_[Owner::kScales] = layers_ * row_.state;
@@ -169,11 +199,25 @@ class ProfiledStep {
   Bytes input() const { return rounded(2.0 * sizes_.of("tokens*hidden").value()); }
   Bytes state() const { return rounded(all_layers(elements_ + vectors_) * state_bytes(training_)); }
   /// A rank's share of all layers, each of which has `of_layer` before it is sharded.
-  double all_layers(double of_layer) const { return fsdp_.share() * static_cast<double>(layers_) * of_layer; }
+  double all_layers(double of_layer) const { return share_ * static_cast<double>(layers_) * of_layer; }
+  /// FP8 weights are gathered as rows. Transformer Engine makes the other orientation of a layer's weights, which FSDP2
+  /// does not free, and frees a weight's when backward has multiplied by it.
+  bool transposes_gathered_weights() const { return fsdp_.is_sharded() && row_.quantized_weights; }
+  /// Bytes of this orientation that a layer's forward leaves.
+  Bytes transposes_after_forward() const {
+    return transposes_gathered_weights() && !fsdp_.reshards_after_forward() ? rounded(elements_) : 0;
+  }
+  /// Bytes of this orientation at a moment of a layer's backward, which makes gradients in 16 bits.
+  Bytes transposes_at(const TermsByKind& moment) const {
+    if (!transposes_gathered_weights()) return 0;
+    const auto gradient = moment.find("gradient");
+    const double done = gradient == moment.end() ? 0.0 : sizes_.of(gradient->second) / 2.0;
+    return rounded(std::max(0.0, elements_ - done)) - transposes_after_forward();
+  }
   Bytes temporaries_of_adam() const {
     const double last = row_.weights.empty() ? 0.0 : sizes_.of(row_.weights.back());
     return rounded(all_layers(row_.adam_all * elements_) +
-                   fsdp_.share() * (row_.adam_largest * largest_ + row_.adam_last * last));
+                   share_ * (row_.adam_largest * largest_ + row_.adam_last * last));
   }
 
   Schedule saved(const Terms& terms) const { return allocate(rounded(sizes_.of(terms)), Owner::kActivations); }
@@ -187,41 +231,48 @@ class ProfiledStep {
   /// Moments with `buffers` of FSDP2.
   Schedule moments(const std::vector<TermsByKind>& all, Bytes buffers = 0) const {
     Schedule out;
-    for (const TermsByKind& moment : all) {
-      ByOwner alive = bytes(moment, 1.0);
-      alive[Owner::kBuffers] += buffers;
-      out += for_a_moment(alive);
-    }
+    for (const TermsByKind& moment : all) out += for_a_moment(with_buffers(moment, buffers));
     return out;
+  }
+  ByOwner with_buffers(const TermsByKind& moment, Bytes buffers) const {
+    ByOwner alive = bytes(moment, 1.0);
+    alive[Owner::kBuffers] += buffers;
+    return alive;
   }
 
   /// A recomputed layer keeps only its input.
   Schedule forward_of_layer() const {
-    if (is_recomputed()) return allocate(input(), Owner::kActivations);
-    return moments(row_.forward_moments, fsdp_.in_forward()) + at_once(bytes(row_.forward, 1.0)) +
-           allocate(fsdp_.after_forward(), Owner::kBuffers);
+    const Schedule gathered = allocate(fsdp_.after_forward() + transposes_after_forward(), Owner::kBuffers);
+    if (is_recomputed()) return allocate(input(), Owner::kActivations) + gathered;
+    return moments(row_.forward_moments, fsdp_.in_forward() + transposes_after_forward()) +
+           at_once(bytes(row_.forward, 1.0)) + gathered;
   }
 
   /// The backward of the layer behind which backward has `done` others.
   Schedule backward_of_layer(std::int64_t done) const {
     const bool is_spread = done == 0 && !loss_.surplus.empty();
-    const Schedule itself = moments(is_spread ? row_.spread_moments : row_.backward_moments, fsdp_.in_backward(done)) +
-                            allocate(done == 0 ? rounded(sizes_.of(loss_.surplus)) : 0, Owner::kTemporaries);
-    ByOwner left = bytes(row_.backward, fsdp_.share());
+    Schedule itself;
+    for (const TermsByKind& moment : is_spread ? row_.spread_moments : row_.backward_moments)
+      itself += for_a_moment(with_buffers(moment, fsdp_.in_backward(done) + transposes_at(moment)));
+    itself += allocate(done == 0 ? rounded(sizes_.of(loss_.surplus)) : 0, Owner::kTemporaries);
+    const bool adds_shards = fsdp_.is_sharded() && training_.micro_batches > 1;
+    ByOwner left = bytes(row_.backward, adds_shards ? 0.0 : share_), reducing = bytes(row_.backward, 0.0);
+    Schedule recomputed;
     if (is_recomputed()) {
       // It begins with its forward, whose output is dropped.
-      ByOwner forward = bytes(row_.forward, 1.0), gradient;
+      ByOwner forward = bytes(row_.forward, 1.0);
       forward[Owner::kActivations] -= input();
-      gradient[Owner::kGradients] = left[Owner::kGradients];
-      ByOwner freed = ByOwner{}.plus(bytes(row_.forward, 1.0), -1);
-      return moments(row_.forward_moments) + at_once(forward) + itself + at_once(freed.plus(gradient));
+      recomputed = moments(row_.forward_moments, fsdp_.in_backward(done) + transposes_at({})) + at_once(forward);
+      reducing = ByOwner{}.plus(bytes(row_.forward, 1.0), -1);
+      const Bytes gradients = left[Owner::kGradients];
+      left = reducing;
+      left[Owner::kGradients] += gradients;
     }
-    left[Owner::kBuffers] -= fsdp_.after_forward();
-    if (!fsdp_.is_sharded()) return itself + at_once(left);
+    left[Owner::kBuffers] -= fsdp_.after_forward() + transposes_after_forward();
+    if (!fsdp_.is_sharded()) return recomputed + itself + at_once(left);
     // Behind the layer its gradients are among FSDP2's buffers.
-    ByOwner reducing = bytes(row_.backward, 0.0);
-    reducing[Owner::kBuffers] += fsdp_.in_reduce(done);
-    return itself + for_a_moment(reducing) + at_once(left);
+    reducing[Owner::kBuffers] += fsdp_.in_reduce(done) - transposes_after_forward();
+    return recomputed + itself + for_a_moment(reducing) + at_once(left);
   }
 
   ProfileRow row_;
@@ -231,6 +282,7 @@ class ProfiledStep {
   Sizes sizes_;
   Fsdp2Buffers fsdp_;
   double elements_ = 0.0, largest_ = 0.0, vectors_ = 0.0;
+  double share_ = 1.0;   ///< the part of a layer's parameters that rank 0 holds
   Bytes gradients_ = 0;  ///< when backward has ended
   ByOwner standing_;     ///< alive in all steps
 };

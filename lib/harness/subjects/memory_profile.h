@@ -82,6 +82,8 @@ class MemoryProfile {
   Estimate estimate_of(const ProfileRow& row, const CellConfig& cell) const;
   /// True if FP8 copies of sharded weights are dropped after a layer's forward and made again in its backward.
   bool drops_sharded_copies() const;
+  /// True if the profile covers FP8 weights that FSDP2 shards.
+  bool gathers_fp8_weights() const;
 
   /// As find(), but nothing if there is no profile; `known` gets the releases for which there are profiles.
   static std::optional<MemoryProfile> look_up(const std::string& folder, const std::string& release,
@@ -90,6 +92,7 @@ class MemoryProfile {
   std::string path_, subject_, first_, last_, arch_, measured_, compared_;
   std::string release_;               ///< for which the profile was looked up; `last_` if only it was read
   std::string keeps_sharded_copies_;  ///< the last release in which they live from forward to backward; empty: none
+  std::string gathers_fp8_since_;     ///< the first release whose sharded FP8 weights are covered; empty: none
   double scratch_ = 0;                ///< bytes that the library keeps for all layers
   std::map<std::string, ProfileLoss> losses_;  ///< by value of `training.loss`
   std::vector<ProfileGap> gaps_;

@@ -136,6 +136,8 @@ MemoryProfile MemoryProfile::read(const std::string& path) {
     out.keeps_sharded_copies_ = json.at("keeps_sharded_copies_until").text();
     if (!out.keeps_sharded_copies_.empty() && !release_of(out.keeps_sharded_copies_))
       json.at("keeps_sharded_copies_until").refuse("a release, such as 2.15, or empty");
+    if (json.find("sharded_fp8_weights_since"))
+      out.gathers_fp8_since_ = release_from(json.at("sharded_fp8_weights_since"));
     out.arch_ = json.at("arch").text();
     out.measured_ = json.at("measured").text();
     out.scratch_ = static_cast<double>(json.at("scratch").integer(0));
@@ -199,6 +201,10 @@ bool is_within(const std::string& release, const std::string& first, const std::
 }
 
 bool MemoryProfile::drops_sharded_copies() const { return release_of(keeps_sharded_copies_) < release_of(release_); }
+
+bool MemoryProfile::gathers_fp8_weights() const {
+  return !gathers_fp8_since_.empty() && is_within(release_, gathers_fp8_since_, last_);
+}
 
 std::string MemoryProfile::title() const {
   return fmt::format("{} {} to {}, from a run with {}; {}", subject_, first_, last_, measured_, compared_);

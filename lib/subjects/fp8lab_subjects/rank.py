@@ -36,7 +36,7 @@ def start_group(cell, rank, folder):
     )
 
 
-def _trained(cell, group, rank, device, values_folder, has_twin):
+def trained(cell, group, rank, device, values_folder, has_twin):
     """Metrics and the rest of an arm's result, of this rank, which has joined the process group."""
     from .training import Run
 
@@ -82,7 +82,7 @@ def train(cell, group, rank, folder, values_folder=None, has_twin=False):
         torch.cuda.set_device(device)
     if cell.has_ranks:
         start_group(cell, rank, folder)
-    answer = _trained(cell, group, rank, device, values_folder, has_twin)
+    answer = trained(cell, group, rank, device, values_folder, has_twin)
     # Not after an error: NCCL waits here for every rank, and another one may wait for this one in a collective.
     if cell.has_ranks:
         torch.distributed.destroy_process_group()
