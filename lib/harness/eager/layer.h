@@ -41,6 +41,11 @@ class Layer {
   /// The layer `index` of the model. `numbers` and `heap` must outlive it.
   Layer(const Numbers& numbers, Heap& heap, Bytes index);
 
+  /// Tensors that are no parameters, as the model is built.
+  void make_buffers() {
+    if (mixture_) mixture_->make();
+  }
+
   std::vector<Parameter> parameters;  ///< in the order in which modules register them
 
   /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its

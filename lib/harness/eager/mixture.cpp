@@ -33,6 +33,39 @@ Mixture::Gated Mixture::gated(Bytes rows, Bytes width, bool are_experts) {
   return out;
 }
 
+void Mixture::make() {
+  if (!numbers_.has_router_biases) return;
+  for (int i = 0; i < 2; ++i) heap_.allocate(numbers_.experts * kF32, Owner::kParameters);
+}
+
+void Mixture::choose() {
+  const Numbers& n = numbers_;
+  Block biased = n.has_router_biases ? temporary(scores()) : 0;
+  if (n.expert_groups > 0) {
+    const Bytes groups = n.tokens * n.expert_groups, largest = n.tokens * n.top_groups;
+    Block values = temporary(2 * groups * kF32), indices = temporary(2 * groups * kIndex);
+    Block sums = temporary(groups * kF32);
+    heap_.free(values);
+    values = temporary(largest * kF32);
+    Block chosen = temporary(largest * kIndex);
+    heap_.free(values);
+    Block left_out = temporary(groups);
+    Block limited = temporary(scores());
+    for (Block* block : {&indices, &sums, &chosen, &biased}) heap_.free(*block);
+    biased = limited;
+    Block values_of_choice = temporary(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+    heap_.free(values_of_choice);
+    heap_.free(left_out);  // masked_fill saved it
+  } else {
+    Block values = temporary(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+    heap_.free(values);
+  }
+  heap_.free(biased);
+  best_ = allocate(choices() * kF32);
+}
+
 void Mixture::route(bool keeps) {
   const Numbers& n = numbers_;
   Block logits = temporary(n.tokens * n.experts * n.element);
@@ -42,8 +75,12 @@ void Mixture::route(bool keeps) {
     logits = converted;
   }
   scores_ = allocate(scores());
-  best_ = allocate(choices() * kF32);
-  chosen_ = allocate(choices() * kIndex);
+  if (n.has_router_biases || n.expert_groups > 0) {
+    choose();
+  } else {
+    best_ = allocate(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+  }
   Block sums = temporary(n.tokens * kF32);
   sums_ = allocate(n.tokens * kF32);
   heap_.free(sums);

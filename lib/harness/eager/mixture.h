@@ -19,6 +19,8 @@ class Mixture {
     bool is_recomputed;    ///< what forward saved lives no longer than the operation that reads it
   };
 
+  /// Biases and counts of the choice, as the model is built.
+  void make();
   /// From the norm's output, which the caller owns, up to the rows that are added to tokens. `keeps`: backward follows.
   void run(bool keeps);
   /// Adds the rows to tokens, and frees what backward does not need. Returns the output.
@@ -44,6 +46,8 @@ class Mixture {
   /// What the last product returns. It frees what backward does not need.
   Block output_of(Gated& of, bool keeps);
   void route(bool keeps);
+  /// The numbers of each token's experts, if the choice reads other scores than the weights.
+  void choose();
   /// Backward of `of`, from the gradient of its output to the gradient of its input. Frees `input` if it is not null.
   Block backward_of(Gated& of, Block* input, Block& gradient, bool copies_gradient);
   /// One product, whose gradient of the weight comes first.

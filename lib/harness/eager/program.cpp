@@ -117,6 +117,7 @@ Memory Training::run() {
   if (n_.operators == Operators::kCuda) heap_.allocate(kCublasWorkspace, Owner::kLibraries);
   for (std::deque<Group>* groups : {&ends_, &groups_})
     for (Group& group : *groups) group.make();
+  for (Layer& layer : layers_) layer.make_buffers();
   if (n_.in_titan() && n_.gated) heap_.allocate(n_.seq * n_.rotated * kF32, Owner::kParameters);  // rotary table
   const std::vector<Bytes> shards = elements(false);
   memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;

@@ -23,7 +23,8 @@ DEFAULTS = {
     "model.head_dim": 0, "model.qk_norm": False, "model.bias": None, "model.init_std": 0.02,
     "model.scaled_residuals": False, "model.experts": 4, "model.top_k": 0, "model.expert_ffn": 0,
     "model.shared_experts": 0, "model.dense_layers": 0, "model.router": "softmax", "model.router_scale": 1.0,
-    "model.kv_rank": 0, "model.q_rank": 0, "model.rope_dim": 0, "model.value_dim": 0,
+    "model.kv_rank": 0, "model.q_rank": 0, "model.rope_dim": 0, "model.value_dim": 0, "model.expert_groups": 0,
+    "model.top_groups": 0, "model.router_bias_rate": 0.0,
     "training.micro_batches": 1,
     "training.learning_rate": 1e-3, "training.learning_rate_schedule": "constant", "training.warmup_steps": 0,
     "training.final_learning_rate": 0.0, "training.decay_steps": 0, "training.beta1": 0.9, "training.beta2": 0.999,
@@ -87,6 +88,7 @@ def configurations():
     yield from configurations_of_frozen_layers()
     yield from configurations_of_frozen_mixtures()
     yield from configurations_of_latents()
+    yield from configurations_of_choices()
 
 
 def configurations_of_layers():
@@ -309,6 +311,24 @@ def configurations_of_latents():
     }  # fmt: skip
     for keys in [{"ranks": 64}, {"ranks": 256, **full}]:
         yield "cuda_shapes", "torchtitan", {**deepseek, **keys}
+
+
+def configurations_of_choices():
+    """Biases of the router's choice, and groups of experts."""
+    mixture = {"model.experts": 15, "model.top_k": 4, "model.expert_ffn": 40, "model.router": "sigmoid", "model.seq": 149}
+    biases, groups = {"model.router_bias_rate": 0.01}, {"model.expert_groups": 5, "model.top_groups": 2}
+    both, full = {**mixture, **biases, **groups}, {"training.checkpoint": "full"}
+    many = {**both, "model.experts": 344, "model.expert_groups": 8, "model.top_groups": 3, "model.expert_ffn": 8}
+    in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
+    for program in ("worker", "torchtitan"):
+        for keys in [
+            {**mixture, **biases}, {**mixture, **groups, "model.batch": 2}, {**both, **full, "model.shared_experts": 1},
+            many, {**many, **full, "model.dense_layers": 1}, {**many, **in_f32, "model.seq": 77},
+            {**both, **TITAN, "ranks": 2, "training.micro_batches": 2}, {**both, "ranks": 2, "sharding": "ddp"},
+            {**both, "training.frozen_layers": 1, "model.vocabulary": 40},
+        ]:  # fmt: skip
+            yield "host", program, keys
+            yield "cuda_shapes", program, keys
 
 
 def configurations_of_replicas():
