@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "harness/eager/kept_results.h"
 #include "harness/eager/parameter.h"
 
 namespace fp8lab::eager {
@@ -11,8 +12,8 @@ namespace fp8lab::eager {
 /// tensor. So no size depends on how even the choice is.
 class Mixture {
  public:
-  /// Appends its parameters to `parameters`, a layer's. All three must outlive it.
-  Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters);
+  /// Appends its parameters to `parameters`, a layer's. All four must outlive it.
+  Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters, KeptResults& kept);
 
   struct How {
     bool copies_gradient;  ///< products copy the gradient of the output
@@ -37,6 +38,7 @@ class Mixture {
     std::vector<std::size_t> first;  ///< parameters of gate and up
     std::size_t last = 0;
     Bytes rows = 0, width = 0;
+    std::vector<bool> is_kept;  ///< for `first`, then `last`: a recomputed layer keeps the result
     Block both = 0, gate = 0, silu = 0, up = 0, activated = 0;
   };
 
@@ -63,13 +65,15 @@ class Mixture {
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
   void done(Block& block, bool keeps) {
-    if (!keeps) heap_.free(block);
+    if (!keeps) kept_.drop(block);
   }
 
   const Numbers& numbers_;
   Heap& heap_;
   std::vector<Parameter>& parameters_;
+  KeptResults& kept_;
   std::size_t router_ = 0;
+  bool keeps_logits_;
   Gated experts_, shared_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
