@@ -1,5 +1,6 @@
 """A mixture of experts has the output and the gradients of its definition, token by token in double: with grouped products
-and with one product for each expert, of both routers, with experts that no token has, and under FSDP2."""
+and with one product for each expert, of both routers, with experts that no token has, with biases and groups of the
+choice, and under FSDP2."""
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,8 @@ KEYS = {
     "model.layer": "layernorm_mlp", "model.form": "llama", "model.hidden": 16, "model.heads": 2, "model.kv_heads": 2,
     "model.ffn": 0, "model.seq": TOKENS, "model.batch": 1, "model.layers": 1, "model.vocabulary": 0, "model.experts": 6,
     "model.top_k": 2, "model.expert_ffn": 8, "training.param_dtype": "f32", "model.router_scale": 1.0, "training.seed": 3,
-    "model.init_std": 0.4, "model.router": "softmax",
+    "model.init_std": 0.4, "model.router": "softmax", "model.expert_groups": 0, "model.top_groups": 0,
+    "model.router_bias_rate": 0.0,
 }  # fmt: skip
 # Sums in FP32 of at most 48 terms, and values below 10.
 BOUND = 48 * 10 * 2.0**-23
@@ -27,6 +29,8 @@ def filled(cell, dtype):
     built = model.ExpertMlp(cell, torch.device("cpu"), torch.float32)
     for name, parameter in built.named_parameters():
         model.fill_parameter(parameter.data, model.own_name(f"layers.0.{name}"), cell, 0)
+    if built.balance is not None:
+        built.balance.biases.copy_(torch.linspace(-0.3, 0.3, cell["model.experts"]))
     return built.to(dtype)
 
 
@@ -40,13 +44,25 @@ def gated(x, first, last):
     return (F.silu(gate) * up) @ last.T
 
 
+def chosen_of(cell, logits, balance):
+    """The experts of one token, the first one first."""
+    scores = torch.sigmoid(logits) if balance is None else torch.sigmoid(logits) + balance.biases
+    scores = scores.tolist()
+    count = cell.expert_groups or 1
+    size = len(scores) // count
+    groups = [range(size * group, size * (group + 1)) for group in range(count)]
+    groups.sort(key=lambda group: -sum(sorted(scores[e] for e in group)[-2:]))
+    allowed = [e for group in groups[: cell["model.top_groups"] or 1] for e in group]
+    return torch.tensor(sorted(allowed, key=lambda e: -scores[e])[: cell["model.top_k"]])
+
+
 def defined(cell, built, x):
     """The sum over each token's experts, as the runtime's page defines it."""
     n = F.rms_norm(x, x.shape[1:], built.norm.weight, model.EPSILON)
     rows = []
     for token in n:
         logits = built.router.weight @ token
-        chosen = logits.topk(cell["model.top_k"]).indices
+        chosen = chosen_of(cell, logits, built.balance)
         scores = torch.sigmoid(logits) if cell["model.router"] == "sigmoid" else logits.exp()
         weights = cell["model.router_scale"] * scores[chosen] / scores[chosen].sum()
         row = sum(w * gated(token, built.fc1.weight[e], built.fc2.weight[e]) for w, e in zip(weights, chosen.tolist()))
@@ -79,6 +95,17 @@ def check(cell, takes_groups):
     expect_close(again(x_again).detach(), expected.detach(), "the output in double")
 
 
+def check_biases():
+    """The bias of an expert rises if it has fewer tokens than the mean of its layer, and counts begin again."""
+    cell = cell_of(model__router="sigmoid", model__router_bias_rate=0.25, model__experts=3)
+    built = torch.nn.ModuleList(experts.make_balance(cell, torch.device("cpu")) for _ in range(2))
+    built[0].counts.copy_(torch.tensor([5.0, 0.0, 1.0]))
+    built[1].counts.copy_(torch.tensor([7.0, 8.0, 9.0]))
+    experts.update_biases(cell, built)
+    assert [one.biases.tolist() for one in built] == [[-0.25, 0.25, 0.25], [0.25, 0.0, -0.25]]
+    assert all(one.counts.tolist() == [0.0] * 3 for one in built)
+
+
 def published(cell):
     """The mixture with products of their own for gate and up, and the weights of filled()."""
     of, built = filled(cell, torch.float32), published_model.Mixture(cell, torch.device("cpu"), torch.float32)
@@ -99,7 +126,7 @@ def check_published(cell):
     of, built = published(cell)
     x = input_of(cell, torch.float32)
     shared = None if of.shared_fc1 is None else of.run_shared
-    expected = experts.mix(cell, x, of.router, of.run_experts, shared)
+    expected = experts.mix(cell, x, of.router, of.run_experts, shared, of.balance)
     expect_close(built(x.view(1, *x.shape))[0].detach(), expected.detach().double(), "the output of torchtitan's layout")
 
 
@@ -155,6 +182,13 @@ def main():
     check(cell_of(model__top_k=4, model__router="sigmoid", model__router_scale=2.5, model__shared_experts=2), has_groups)
     check(cell_of(model__experts=40, model__shared_experts=1), has_groups)  # most have no token
     check(cell_of(model__expert_ffn=7, model__experts=40), False)
+    limits = {"model__router": "sigmoid", "model__experts": 12, "model__top_k": 3}
+    for keys in [
+        {"model__router_bias_rate": 0.1}, {"model__expert_groups": 4, "model__top_groups": 2},
+        {"model__router_bias_rate": 0.1, "model__expert_groups": 3, "model__top_groups": 1},
+    ]:  # fmt: skip
+        check(cell_of(**limits, **keys), has_groups)
+    check_biases()
     check_published(cell_of())
     check_published(cell_of(model__router="sigmoid", model__shared_experts=2))
     dense = cell_of(model__dense_layers=2)

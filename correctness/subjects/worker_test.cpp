@@ -306,6 +306,7 @@ TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
 // In FP32 every token has the experts that the runtime chooses, and only rounding differs. After some tens of steps a
 // token with nearly equal scores may have another expert.
 TEST_F(Worker, MixturesOfPytorchHaveTheLossesOfTheOwnRuntime) {
+  const std::string limited = "router: sigmoid, expert_groups: 3, top_groups: 2, router_bias_rate: 0.01, ";
   const std::string shared = "router: sigmoid, router_scale: 2.5, model.shared_experts: 2, model.dense_layers: 1, ";
   const Json cells = run(
       "model: {layer: transformer_layer, form: llama, layers: 3, hidden: 64, heads: 4, kv_heads: 2, ffn: 96, experts: "
@@ -318,11 +319,14 @@ TEST_F(Worker, MixturesOfPytorchHaveTheLossesOfTheOwnRuntime) {
       "    - {" +
       shared + "subject: own, ranks: 1, batch: 4}\n    - {" + shared +
       "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + shared +
-      "subject: torch, ranks: 2, batch: 2, sharding: ddp}\n"
+      "subject: torch, ranks: 2, batch: 2, sharding: ddp}\n    - {" + limited +
+      "subject: own, ranks: 1, batch: 4}\n    - {" + limited +
+      "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + limited +
+      "subject: torch, ranks: 2, batch: 1, micro_batches: 2, sharding: ddp}\n"
       "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
-  ASSERT_EQ(cells.size(), 6u);
+  ASSERT_EQ(cells.size(), 9u);
   constexpr double kAllowed = 16 * 0x1p-22;  // units in the last place of losses near 3.8
-  for (const std::size_t first : {0u, 3u})
+  for (const std::size_t first : {0u, 3u, 6u})
     for (const std::size_t other : {first + 1, first + 2}) {
       const Json own = losses_of(cells[first]), torch = losses_of(cells[other]);
       ASSERT_EQ(own.size(), 10u);

@@ -19,12 +19,12 @@ void Layer::attend(bool keeps) {
     compose_attention(keeps);
     return;
   }
-  attended_ = result(keeps_results_, n.rows(n.attended));
-  sums_ = result(keeps_results_, n.tokens * n.heads * kF32);
+  attended_ = result(kept_.keeps(), n.rows(n.attended));
+  sums_ = result(kept_.keeps(), n.tokens * n.heads * kF32);
   if (!n.on_host()) {
     const bool is_flash = n.attended == n.query;  // else it is cuDNN's kernel
-    seed_ = result(keeps_results_, is_flash ? 16 : 8);
-    offset_ = result(keeps_results_, 8);
+    seed_ = result(kept_.keeps(), is_flash ? 16 : 8);
+    offset_ = result(kept_.keeps(), 8);
   }
   done(sums_, keeps);
   done(seed_, keeps);

@@ -8,11 +8,11 @@ void Layer::make_latents() {
   q_down_ = product(n.hidden, n.q_rank, false);
   q_norm_.push_back(vector(n.q_rank));
   q_up_ = product(n.q_rank, n.query, false);
-  // torchtitan makes the rotated part of the keys by the same product.
+  // In the order in which forward computes them. torchtitan makes the rotated part of the keys with their latent.
+  if (!n.in_titan()) k_rope_ = product(n.hidden, n.rotated, false);
   kv_down_ = product(n.hidden, n.kv_rank + (n.in_titan() ? n.rotated : 0), false);
   k_norm_.push_back(vector(n.kv_rank));
   kv_up_ = product(n.kv_rank, n.query - n.heads * n.rotated + n.attended, false);
-  if (!n.in_titan()) k_rope_ = product(n.hidden, n.rotated, false);
 }
 
 Block Layer::latent_attention(bool keeps) {

@@ -11,7 +11,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
       frozen_(index < numbers.frozen),
       input_takes_gradient_(numbers.frozen == 0 || index > numbers.frozen),
       recomputed_(!frozen_ && numbers.checkpoint_every > 0 && (index + 1) % numbers.checkpoint_every == 0),
-      keeps_results_(recomputed_ && numbers.keeps_results) {
+      kept_(numbers, heap, recomputed_ && numbers.keeps_results) {
   const Numbers& n = numbers;
   if (n.attends) {
     norm1_ = norm();
@@ -32,7 +32,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
   }
   norm2_ = norm();
   if (n.routes && index >= n.dense_layers) {
-    mixture_.emplace(n, heap, parameters);
+    mixture_.emplace(n, heap, parameters, kept_);
   } else {
     if (n.in_titan() && n.gated) {
       gate_ = product(n.hidden, n.ffn);
@@ -46,8 +46,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
 }
 
 Product Layer::product(Bytes inputs, Bytes outputs, bool has_bias) {
-  Product out{{parameters.size()}, inputs, outputs, keeps_results_ && (!numbers_.alternates || products_ % 2 == 0)};
-  ++products_;
+  Product out{{parameters.size()}, inputs, outputs, kept_.keeps_next_product()};
   parameters.push_back({.rows = outputs, .columns = inputs, .is_float8 = numbers_.float8_gathers});
   if (has_bias) {
     out.parameters.push_back(parameters.size());
@@ -67,25 +66,9 @@ std::size_t Layer::vector(Bytes rows) {
   return parameters.size() - 1;
 }
 
-Block Layer::result(bool is_kept, Bytes bytes) {
-  if (is_kept && recomputes_) return std::exchange(kept_.at(next_kept_++), 0);
-  const Block out = allocate(bytes);
-  if (is_kept) kept_.push_back(out);
-  return out;
-}
-
-void Layer::drop(Block& block) {
-  if (std::ranges::find(kept_, block) == kept_.end())
-    heap_.free(block);
-  else
-    block = 0;
-}
-
 Block Layer::forward(Block input, bool keeps_input) {
   const Numbers& n = numbers_;
-  kept_.clear();
-  next_kept_ = 0;
-  recomputes_ = false;
+  kept_.begin_forward();
   input_ = input;
   keeps_input_ = keeps_input || frozen_;
   const bool keeps = !recomputed_ && !frozen_;
@@ -296,7 +279,7 @@ Block Layer::attention_backward(Block& gradient) {
 Block Layer::backward(Block gradient) {
   const Numbers& n = numbers_;
   if (recomputed_) {
-    recomputes_ = true;
+    kept_.begin_recomputation();
     run_forward(true);  // stops at the last tensor that backward needs
     if (mixture_) mixture_->stop();
     if (n.float8) {  // which an autograd function saves after it has computed
@@ -335,8 +318,7 @@ Block Layer::backward(Block gradient) {
   Block& of_projected = input_takes_gradient_ ? none : of_stream;
   Block of_normed1 = n.has_latents ? latent_attention_backward(of_projected) : attention_backward(of_projected);
   more = normalize_backward(saved1_, input_, of_normed1, norm1_);
-  // Recomputation stops before the last product, so nothing takes its result. It lives as long as the region's tensors.
-  for (Block& left : kept_) heap_.free(left);
+  kept_.end_backward();
   if (!keeps_input_) heap_.free(input_);
   if (input_takes_gradient_) accumulate(of_stream, more);
   return of_stream;

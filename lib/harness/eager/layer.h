@@ -41,6 +41,11 @@ class Layer {
   /// The layer `index` of the model. `numbers` and `heap` must outlive it.
   Layer(const Numbers& numbers, Heap& heap, Bytes index);
 
+  /// Tensors that are no parameters, as the model is built.
+  void make_buffers() {
+    if (mixture_) mixture_->make();
+  }
+
   std::vector<Parameter> parameters;  ///< in the order in which modules register them
 
   /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
@@ -125,9 +130,9 @@ class Layer {
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
   /// What a product or attention returns. If `is_kept`, recomputation finds what the first forward made.
-  Block result(bool is_kept, Bytes bytes);
+  Block result(bool is_kept, Bytes bytes) { return kept_.make(is_kept, bytes); }
   /// Frees a tensor, unless it is a result that recomputation will find.
-  void drop(Block& block);
+  void drop(Block& block) { kept_.drop(block); }
   /// Drops a tensor that backward does not need.
   void done(Block& block, bool keeps) {
     if (!keeps) drop(block);
@@ -138,11 +143,7 @@ class Layer {
   bool frozen_;
   bool input_takes_gradient_;  ///< false for the first layer that is trained behind frozen ones
   bool recomputed_;
-  bool keeps_results_;
-  Bytes products_ = 0;
-  std::vector<Block> kept_;  ///< in the order of forward; 0: recomputation has taken it
-  std::size_t next_kept_ = 0;
-  bool recomputes_ = false;
+  KeptResults kept_;
   std::vector<std::size_t> norm1_, norm2_, q_norm_, k_norm_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
   Product q_down_, q_up_, kv_down_, kv_up_, k_rope_;  ///< latent attention's

@@ -7,8 +7,8 @@ constexpr Bytes kIndex = 8;
 
 }  // namespace
 
-Mixture::Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters)
-    : numbers_(numbers), heap_(heap), parameters_(parameters) {
+Mixture::Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters, KeptResults& kept)
+    : numbers_(numbers), heap_(heap), parameters_(parameters), kept_(kept), keeps_logits_(kept.keeps_next_product()) {
   const Numbers& n = numbers;
   router_ = weight(n.experts, n.hidden, false);
   experts_ = gated(choices(), n.expert_ffn, true);
@@ -24,26 +24,68 @@ std::size_t Mixture::weight(Bytes rows, Bytes columns, bool is_of_experts) {
 
 Mixture::Gated Mixture::gated(Bytes rows, Bytes width, bool are_experts) {
   const Numbers& n = numbers_;
-  Gated out{.first = {}, .last = 0, .rows = rows, .width = width};
+  Gated out;
+  out.rows = rows;
+  out.width = width;
   const auto add = [&](Bytes outputs, Bytes inputs) {
     return are_experts ? weight(n.experts, outputs * inputs, true) : weight(outputs, inputs, false);
   };
   for (int i = 0; i < (n.in_titan() ? 2 : 1); ++i) out.first.push_back(add(n.in_titan() ? width : 2 * width, n.hidden));
   out.last = add(n.hidden, width);
+  // Selective recomputation keeps no grouped product.
+  for (std::size_t i = 0; i < out.first.size() + 1; ++i)
+    out.is_kept.push_back(!are_experts && kept_.keeps_next_product());
   return out;
+}
+
+void Mixture::make() {
+  if (!numbers_.has_router_biases) return;
+  for (int i = 0; i < 2; ++i) heap_.allocate(numbers_.experts * kF32, Owner::kParameters);
+}
+
+void Mixture::choose() {
+  const Numbers& n = numbers_;
+  Block biased = n.has_router_biases ? temporary(scores()) : 0;
+  if (n.expert_groups > 0) {
+    const Bytes groups = n.tokens * n.expert_groups, largest = n.tokens * n.top_groups;
+    Block values = temporary(2 * groups * kF32), indices = temporary(2 * groups * kIndex);
+    Block sums = temporary(groups * kF32);
+    heap_.free(values);
+    values = temporary(largest * kF32);
+    Block chosen = temporary(largest * kIndex);
+    heap_.free(values);
+    Block left_out = temporary(groups);
+    Block limited = temporary(scores());
+    for (Block* block : {&indices, &sums, &chosen, &biased}) heap_.free(*block);
+    biased = limited;
+    Block values_of_choice = temporary(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+    heap_.free(values_of_choice);
+    heap_.free(left_out);  // masked_fill saved it
+  } else {
+    Block values = temporary(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+    heap_.free(values);
+  }
+  heap_.free(biased);
+  best_ = allocate(choices() * kF32);
 }
 
 void Mixture::route(bool keeps) {
   const Numbers& n = numbers_;
-  Block logits = temporary(n.tokens * n.experts * n.element);
+  Block logits = kept_.make(keeps_logits_, n.tokens * n.experts * n.element);
   if (n.element != kF32) {
     Block converted = temporary(scores());
-    heap_.free(logits);
+    kept_.drop(logits);
     logits = converted;
   }
   scores_ = allocate(scores());
-  best_ = allocate(choices() * kF32);
-  chosen_ = allocate(choices() * kIndex);
+  if (n.has_router_biases || n.expert_groups > 0) {
+    choose();
+  } else {
+    best_ = allocate(choices() * kF32);
+    chosen_ = allocate(choices() * kIndex);
+  }
   Block sums = temporary(n.tokens * kF32);
   sums_ = allocate(n.tokens * kF32);
   heap_.free(sums);
@@ -53,7 +95,7 @@ void Mixture::route(bool keeps) {
   done(sums_, keeps);
   done(best_, keeps);
   done(scores_, keeps);
-  heap_.free(logits);
+  kept_.drop(logits);
   Block numbers = temporary(choices() * kF32);
   counts_ = allocate(n.experts * kF32);
   heap_.free(numbers);
@@ -68,22 +110,22 @@ void Mixture::route(bool keeps) {
 void Mixture::run_experts(Gated& of, bool keeps) {
   const Bytes all = of.rows * of.width * numbers_.element;
   if (numbers_.in_titan()) {
-    of.gate = allocate(all);
+    of.gate = kept_.make(of.is_kept[0], all);
     of.silu = allocate(all);
     done(of.gate, keeps);
-    of.up = allocate(all);
+    of.up = kept_.make(of.is_kept[1], all);
     of.activated = allocate(all);
     done(of.up, keeps);
     return;
   }
-  of.both = allocate(2 * all);
+  of.both = kept_.make(of.is_kept[0], 2 * all);
   of.silu = allocate(all);
   of.activated = allocate(all);
   done(of.silu, keeps);
 }
 
 Block Mixture::output_of(Gated& of, bool keeps) {
-  const Block out = allocate(of.rows * numbers_.hidden * numbers_.element);
+  const Block out = kept_.make(of.is_kept.back(), of.rows * numbers_.hidden * numbers_.element);
   for (Block* block : {&of.activated, &of.both, &of.silu}) done(*block, keeps);
   return out;
 }
@@ -119,7 +161,7 @@ void Mixture::run(bool keeps) {
 
 void Mixture::stop() {
   heap_.free(weighted_);
-  heap_.free(out_);
+  kept_.drop(out_);
   heap_.free(counts_);
 }
 

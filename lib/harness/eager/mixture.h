@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "harness/eager/kept_results.h"
 #include "harness/eager/parameter.h"
 
 namespace fp8lab::eager {
@@ -11,14 +12,16 @@ namespace fp8lab::eager {
 /// tensor. So no size depends on how even the choice is.
 class Mixture {
  public:
-  /// Appends its parameters to `parameters`, a layer's. All three must outlive it.
-  Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters);
+  /// Appends its parameters to `parameters`, a layer's. All four must outlive it.
+  Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters, KeptResults& kept);
 
   struct How {
     bool copies_gradient;  ///< products copy the gradient of the output
     bool is_recomputed;    ///< Heap::free_read()
   };
 
+  /// Biases and counts of the choice, as the model is built.
+  void make();
   /// From the norm's output, which the caller owns, up to the rows that are added to tokens. `keeps`: backward follows.
   void run(bool keeps);
   /// Adds the rows to tokens, and frees what backward does not need. Returns the output.
@@ -35,6 +38,7 @@ class Mixture {
     std::vector<std::size_t> first;  ///< parameters of gate and up
     std::size_t last = 0;
     Bytes rows = 0, width = 0;
+    std::vector<bool> is_kept;  ///< for `first`, then `last`: a recomputed layer keeps the result
     Block both = 0, gate = 0, silu = 0, up = 0, activated = 0;
   };
 
@@ -44,6 +48,8 @@ class Mixture {
   /// What the last product returns. It frees what backward does not need.
   Block output_of(Gated& of, bool keeps);
   void route(bool keeps);
+  /// The numbers of each token's experts, if the choice reads other scores than the weights.
+  void choose();
   /// Backward of `of`, from the gradient of its output to the gradient of its input. Frees `input` if it is not null.
   Block backward_of(Gated& of, Block* input, Block& gradient, bool copies_gradient);
   /// One product, whose gradient of the weight comes first.
@@ -59,13 +65,15 @@ class Mixture {
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
   void done(Block& block, bool keeps) {
-    if (!keeps) heap_.free(block);
+    if (!keeps) kept_.drop(block);
   }
 
   const Numbers& numbers_;
   Heap& heap_;
   std::vector<Parameter>& parameters_;
+  KeptResults& kept_;
   std::size_t router_ = 0;
+  bool keeps_logits_;
   Gated experts_, shared_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;

@@ -53,9 +53,11 @@ struct Numbers {
   Bytes rotated;          ///< columns of a head of queries and keys that are rotated
   Bytes attended;         ///< columns of what attention returns
   Bytes experts, top_k, expert_ffn;
-  Bytes shared_ffn;    ///< width of the experts that all tokens have
-  Bytes dense_layers;  ///< layers at the start that have an MLP
-  Bytes element;       ///< bytes of activations, and of parameters in the layers
+  Bytes expert_groups, top_groups;  ///< 0 groups: a token can have every expert
+  bool has_router_biases;           ///< which are added to scores for the choice
+  Bytes shared_ffn;                 ///< width of the experts that all tokens have
+  Bytes dense_layers;               ///< layers at the start that have an MLP
+  Bytes element;                    ///< bytes of activations, and of parameters in the layers
   Bytes stored;   ///< bytes of parameters between layers, and of their gradients between backward and the optimizer
   Bytes reduced;  ///< bytes of gradients while ranks add them up
   Bytes shards, replicas;

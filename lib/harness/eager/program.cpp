@@ -132,6 +132,7 @@ void Training::update() {
 
 Memory Training::run() {
   for (Group* group : in_order()) group->make();
+  for (Layer& layer : layers_) layer.make_buffers();
   make_rotary_table();
   const std::vector<Bytes> shards = elements(false);
   memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;

@@ -53,9 +53,6 @@ constexpr std::array kTorchReasons{
     KeyReason{"expert_parallel", "figures cover ranks that have all experts of their tokens"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
-    KeyReason{"model.expert_groups", "figures cover routers that choose from all experts"},
-    KeyReason{"model.top_groups", "figures cover routers that choose from all experts"},
-    KeyReason{"model.router_bias_rate", "figures cover routers without biases of the choice"},
     KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
     KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
     KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
@@ -78,7 +75,7 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 26> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 29> kCovered{"mesh",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -99,6 +96,9 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.dense_layers",
                                                              "model.router",
                                                              "model.router_scale",
+                                                             "model.expert_groups",
+                                                             "model.top_groups",
+                                                             "model.router_bias_rate",
                                                              "training.checkpoint_every",
                                                              "training.loss_chunks",
                                                              "training.frozen_layers",
@@ -409,7 +409,8 @@ std::string TorchMemory::title(Program program) const {
         "before the peak of the second.\n",
         text_of(accuracy_of(replicas, Operators::kCuda), "runs"));
   return fmt::format(
-      "As {}: live bytes of an eager program with SDPA's flash kernel, F.cross_entropy of FP32 logits, AdamW, and "
+      "As {}: live bytes of an eager program with SDPA's flash kernel (cuDNN's for latents), F.cross_entropy of FP32 "
+      "logits, AdamW, and "
       "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "
       "with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,

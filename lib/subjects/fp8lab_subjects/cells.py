@@ -121,6 +121,16 @@ class Cell:
         return self.get("model.top_k", 0) > 0
 
     @property
+    def has_router_biases(self):
+        """True if biases, which balance the load of experts, are added to a router's scores for the choice."""
+        return self.routes and self.get("model.router_bias_rate", 0.0) > 0
+
+    @property
+    def expert_groups(self):
+        """Groups of experts, of which a token's experts are in a few; 0: it can have every expert."""
+        return self.get("model.expert_groups", 0) if self.routes else 0
+
+    @property
     def expert_ffn(self):
         """Inner width of an expert in a mixture."""
         return self.get("model.expert_ffn", 0) or self.ffn

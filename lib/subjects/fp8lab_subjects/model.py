@@ -89,6 +89,7 @@ class ExpertMlp(nn.Module):
         self.cell, hidden, width = cell, cell["model.hidden"], cell.expert_ffn
         self.norm = make_norm(cell, device, dtype)
         self.router = Linear(cell, hidden, cell["model.experts"], device, dtype)
+        self.balance = experts.make_balance(cell, device)
         self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype)
         self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype)
         self.shared_fc1 = self.shared_fc2 = None
@@ -106,7 +107,7 @@ class ExpertMlp(nn.Module):
 
     def forward(self, x):
         shared = None if self.shared_fc1 is None else self.run_shared
-        return experts.mix(self.cell, self.norm(x), self.router, self.run_experts, shared)
+        return experts.mix(self.cell, self.norm(x), self.router, self.run_experts, shared, self.balance)
 
 
 def make_mlp(cell, device, dtype):

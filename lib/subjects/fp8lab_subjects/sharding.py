@@ -33,7 +33,9 @@ def shard(cell, model, device_type, mesh=None):
 
 def replicated(cell, model):
     """What passes call: `model`, or DistributedDataParallel around it. Its parameters must have memory."""
-    return DistributedDataParallel(model) if cell.replicated else model
+    # Each rank counts the tokens of its experts by itself, and DistributedDataParallel would broadcast rank 0's counts.
+    options = {"broadcast_buffers": False} if cell.has_router_biases else {}
+    return DistributedDataParallel(model, **options) if cell.replicated else model
 
 
 def passing(called, is_last):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from . import data, model, philox, resuming, sharding
-from .layers import chunked_loss
+from .layers import chunked_loss, experts
 
 
 class BehindAnEmbedding(torch.autograd.Function):
@@ -186,6 +186,7 @@ class Run:
             if self.optimizer is not None:
                 self.optimizer.step()
                 self.subject.stepped(self.model)
+            experts.update_biases(self.cell, self.model)
             for parameter in self.model.parameters():
                 parameter.grad = None
             self._tell("phase", "idle")

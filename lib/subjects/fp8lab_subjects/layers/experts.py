@@ -52,20 +52,85 @@ def grouped_product(rows, weight, ends):
     return torch.cat([F.linear(own, matrix) for own, matrix in zip(rows.split(counts), weight, strict=True)])
 
 
-def route(cell, logits):
+class Balance(nn.Module):
+    """The biases of a router's choice, and how many tokens have chosen each expert in this step (DeepSeek-V3). Both are
+    buffers, which no optimizer changes."""
+
+    def __init__(self, cell, device):
+        super().__init__()
+        for name in ("biases", "counts"):
+            self.register_buffer(name, torch.zeros(cell["model.experts"], dtype=torch.float32, device=device))
+
+
+def make_balance(cell, device):
+    return Balance(cell, device) if cell.has_router_biases else None
+
+
+def balances_of(built):
+    return [module for module in built.modules() if isinstance(module, Balance)]
+
+
+def copy_biases(of, to):
+    """Gives routers the biases of a model with the same layers."""
+    for one, other in zip(balances_of(of), balances_of(to), strict=True):
+        other.biases.copy_(one.biases)
+
+
+@torch.no_grad()
+def update_biases(cell, built):
+    """After an optimizer's step: a bias rises if its expert had fewer tokens of all ranks than the mean, and falls if it had
+    more. Recomputed choices are counted twice, which changes no comparison with the mean."""
+    balances = balances_of(built)
+    if not balances:
+        return
+    counts = torch.stack([one.counts for one in balances])
+    if cell.has_ranks:
+        torch.distributed.all_reduce(counts)
+    steps = torch.sign(counts.mean(dim=1, keepdim=True) - counts)
+    for one, own in zip(balances, steps, strict=True):
+        one.biases.add_(own, alpha=cell["model.router_bias_rate"])
+        one.counts.zero_()
+
+
+def limited(cell, scores):
+    """`scores` [tokens, experts] without the experts of all groups but the `top_groups` in which the sum of the two largest
+    scores is largest."""
+    grouped = scores.view(len(scores), cell["model.expert_groups"], -1)
+    sums = grouped.topk(2, dim=-1)[0].sum(dim=-1)
+    chosen = sums.topk(cell["model.top_groups"], dim=-1)[1]
+    left_out = torch.ones_like(sums, dtype=torch.bool).scatter_(1, chosen, False)
+    return grouped.masked_fill(left_out.unsqueeze(-1), -torch.inf).flatten(1)
+
+
+def choose(cell, scores, balance):
+    """The numbers of each token's experts: biases and groups change the choice, and no weight."""
+    if balance is not None:
+        scores = scores + balance.biases
+    if cell.expert_groups:
+        scores = limited(cell, scores)
+    return torch.topk(scores, cell["model.top_k"], dim=1)[1]
+
+
+def route(cell, logits, balance=None):
     """Weights of a token's experts, and their numbers, [tokens, top_k]. The softmax over all experts divided by its sum
     over the chosen ones is the softmax over the chosen ones."""
     logits = logits.float()
     scores = torch.sigmoid(logits) if cell["model.router"] == "sigmoid" else F.softmax(logits, dim=1)
-    weights, chosen = torch.topk(scores, cell["model.top_k"], dim=1)
+    if balance is None and not cell.expert_groups:
+        weights, chosen = torch.topk(scores, cell["model.top_k"], dim=1)
+    else:
+        chosen = choose(cell, scores, balance)
+        weights = scores.gather(1, chosen)
     return weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * cell["model.router_scale"], chosen
 
 
-def mix(cell, x, router, experts, shared):
+def mix(cell, x, router, experts, shared, balance=None):
     """The mixture's output for tokens x [tokens, hidden]. `experts` computes rows that are sorted by expert; `shared` is
-    what every token has in addition, or None."""
-    weights, chosen = route(cell, router(x))
+    what every token has in addition, or None; `balance` has the biases of the choice, or is None."""
+    weights, chosen = route(cell, router(x), balance)
     counts = torch.histc(chosen.view(-1).float(), bins=cell["model.experts"], min=0, max=cell["model.experts"])
+    if balance is not None:
+        balance.counts.add_(counts)
     order = torch.argsort(chosen.view(-1), stable=True)
     weights = weights.view(-1)[order]
     tokens = (order // cell["model.top_k"]).reshape(-1, 1).expand(-1, x.shape[1])

@@ -31,6 +31,8 @@ class TorchSubject:
         for name, parameter in built.named_parameters():
             values = sharding.local(parameter.detach())
             model.fill_parameter(values, self.own_name(name), self.cell, sharding.first_row(parameter))
+        for buffer in built.buffers():
+            buffer.zero_()
 
     def keeps_initial_values(self, name):
         """True if the parameter has the bits that fill() gave it: it is not kept in eight bits."""

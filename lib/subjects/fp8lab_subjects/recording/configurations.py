@@ -23,7 +23,8 @@ DEFAULTS = {
     "model.head_dim": 0, "model.qk_norm": False, "model.bias": None, "model.init_std": 0.02,
     "model.scaled_residuals": False, "model.experts": 4, "model.top_k": 0, "model.expert_ffn": 0,
     "model.shared_experts": 0, "model.dense_layers": 0, "model.router": "softmax", "model.router_scale": 1.0,
-    "model.kv_rank": 0, "model.q_rank": 0, "model.rope_dim": 0, "model.value_dim": 0,
+    "model.kv_rank": 0, "model.q_rank": 0, "model.rope_dim": 0, "model.value_dim": 0, "model.expert_groups": 0,
+    "model.top_groups": 0, "model.router_bias_rate": 0.0,
     "training.micro_batches": 1,
     "training.learning_rate": 1e-3, "training.learning_rate_schedule": "constant", "training.warmup_steps": 0,
     "training.final_learning_rate": 0.0, "training.decay_steps": 0, "training.beta1": 0.9, "training.beta2": 0.999,
@@ -36,6 +37,8 @@ DEFAULTS = {
 
 def configurations():
     """(operators, program, keys)"""
+    from . import deepseek_configurations  # which reads the constants above
+
     one_rank = [
         {}, {"model.batch": 3}, {"training.checkpoint": "full"}, ODD, {**ODD, **MASTERS},
         {"model.form": "gpt", "model.kv_heads": 6}, {**MASTERS, "training.micro_batches": 2},
@@ -86,7 +89,7 @@ def configurations():
     yield from configurations_of_experts()
     yield from configurations_of_frozen_layers()
     yield from configurations_of_frozen_mixtures()
-    yield from configurations_of_latents()
+    yield from deepseek_configurations.configurations()
 
 
 def configurations_of_layers():
@@ -262,53 +265,6 @@ def configurations_of_frozen_mixtures():
             ("torchtitan", {**both, "training.loss_chunks": 4}),
         ]:  # fmt: skip
             yield operators, program, keys
-
-
-def configurations_of_latents():
-    """Multi-head latent attention. Keys and values of `equal` have one width, which flash attention requires."""
-    small = {
-        "model.kv_heads": 0, "model.head_dim": 24, "model.q_rank": 44, "model.kv_rank": 52, "model.rope_dim": 16,
-        "model.value_dim": 32,
-    }  # fmt: skip
-    wide = {
-        **ODD, "model.kv_heads": 0, "model.head_dim": 40, "model.q_rank": 68, "model.kv_rank": 36, "model.rope_dim": 8,
-        "model.value_dim": 88, "model.seq": 203, "model.vocabulary": 40,
-    }  # fmt: skip
-    equal = {**small, "model.rope_dim": 8}
-    full, passes = {"training.checkpoint": "full"}, {"training.micro_batches": 2}
-    mixture = {
-        "model.experts": 7, "model.top_k": 3, "model.expert_ffn": 72, "model.router": "sigmoid", "model.shared_experts": 1,
-        "model.dense_layers": 1,
-    }  # fmt: skip
-    for program in ("worker", "torchtitan"):
-        for keys in [
-            small, wide, equal, {**small, "model.batch": 3}, {**wide, "model.batch": 2, "model.seq": 101}, {**small, **full},
-            {**wide, **full, "model.batch": 2}, {**small, "training.checkpoint": "selective"},
-            {**wide, "training.checkpoint": "selective_alternate"}, {**small, **passes, "model.head": "tied"},
-            {**wide, **mixture}, {**small, **mixture, **full, "model.batch": 2}, {**small, **TITAN, "ranks": 2},
-            {**wide, **TITAN, "ranks": 2, **passes, **mixture}, {**small, "ranks": 2, "sharding": "ddp"},
-            {**small, "ranks": 2, "reshard_after_forward": False, "reduce_dtype": "f32"},
-            {**small, **TITAN, "ranks": 4, "mesh": "2x2"}, {**wide, "training.frozen_layers": 2},
-            {**small, "training.loss_chunks": 7, "training.optimizer": "foreach_adam"},
-        ]:  # fmt: skip
-            is_tied = keys.get("model.head") == "tied"  # see configurations_of_gemma
-            yield "host", program, keys
-            yield "cuda_shapes", program, {**keys, "model.head": "own"} if is_tied else keys
-        in_f32 = {"training.param_dtype": "f32", "training.moments": "f32"}
-        for keys in [{**small, **in_f32}, {**wide, **in_f32, "model.batch": 2, "model.seq": 77}, {**equal, **in_f32, **full}]:
-            yield "host", program, {**keys, "model.value_dim": 28}
-    layers = {**small, "model.vocabulary": 0, "training.loss": "mse"}
-    for keys in [layers, {**layers, **full, "training.loss": "sum", "ranks": 2}]:
-        yield "host", "worker", keys
-        yield "cuda_shapes", "worker", keys
-    deepseek = {
-        **TITAN, "model.layers": 6, "model.hidden": 7168, "model.heads": 128, "model.kv_heads": 0, "model.ffn": 18432,
-        "model.head_dim": 128, "model.q_rank": 1536, "model.kv_rank": 512, "model.rope_dim": 64, "model.value_dim": 128,
-        "model.seq": 4096, "model.vocabulary": 129280, "model.experts": 256, "model.top_k": 8, "model.expert_ffn": 2048,
-        "model.shared_experts": 1, "model.router": "sigmoid", "model.router_scale": 2.5, "model.dense_layers": 3,
-    }  # fmt: skip
-    for keys in [{"ranks": 64}, {"ranks": 256, **full}]:
-        yield "cuda_shapes", "torchtitan", {**deepseek, **keys}
 
 
 def configurations_of_replicas():

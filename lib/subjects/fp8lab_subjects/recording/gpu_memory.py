@@ -201,11 +201,21 @@ DEEPSEEK_V3_2_LAYERS = {
 }  # fmt: skip
 
 
+# Its attention and its router, with 32 of 256 experts.
+DEEPSEEK_V3_MIXTURE = {
+    **DEEPSEEK_V3_2_LAYERS, "model.seq": 8192, "model.experts": 32, "model.top_k": 8, "model.expert_ffn": 2048,
+    "model.shared_experts": 1, "model.dense_layers": 1, "model.router": "sigmoid", "model.router_scale": 2.5,
+    "model.expert_groups": 8, "model.top_groups": 4, "model.router_bias_rate": 0.001,
+}  # fmt: skip
+
+
 def configurations_of_latents():
-    """On one rank; none of them was measured on a GPU before lib/harness/eager had latent attention."""
+    """On one rank; none of them was measured on a GPU before lib/harness/eager had latent attention, and biases and groups
+    of the choice."""
     for program, keys in [
         ("worker", SMALL_LATENTS), ("torchtitan", SMALL_LATENTS), ("torchtitan", DEEPSEEK_V3_2_LAYERS),
         ("torchtitan", {**DEEPSEEK_V3_2_LAYERS, **FULL, **TWO_PASSES}), ("worker", DEEPSEEK_V3_2_LAYERS),
+        ("torchtitan", DEEPSEEK_V3_MIXTURE),
     ]:  # fmt: skip
         yield program, keys
 

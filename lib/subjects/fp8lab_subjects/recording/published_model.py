@@ -102,6 +102,7 @@ class Mixture(nn.Module):
         super().__init__()
         self.cell, hidden, width = cell, cell["model.hidden"], cell.expert_ffn
         self.router = model.Linear(cell, hidden, cell["model.experts"], device, dtype)
+        self.balance = experts.make_balance(cell, device)
         self.gate, self.up = (experts.ExpertWeights(cell, width, hidden, device, dtype) for _ in range(2))
         self.down = experts.ExpertWeights(cell, hidden, width, device, dtype)
         self.shared = Mlp(cell, device, dtype, cell.shared_ffn) if cell.shared_ffn else None
@@ -111,7 +112,8 @@ class Mixture(nn.Module):
         return self.down(y * self.up(rows, ends), ends)
 
     def forward(self, x):
-        return experts.mix(self.cell, x.flatten(0, 1), self.router, self.run_experts, self.shared).view_as(x)
+        rows = experts.mix(self.cell, x.flatten(0, 1), self.router, self.run_experts, self.shared, self.balance)
+        return rows.view_as(x)
 
 
 class Layer(nn.Module):

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
 from .. import cells, ledger, model, optimizers, ranks, sharding, training
-from ..layers import chunked_loss
+from ..layers import chunked_loss, experts
 from ..versions import version_of
 from . import published_model
 from .configurations import SMALL, DEFAULTS, configurations
@@ -245,6 +245,7 @@ def train(cell, program, mesh, counts, device="cpu"):
             counts.reset_peak()
             if optimizer is not None:
                 step(cell, optimizer, built)
+            experts.update_biases(cell, built)
             peaks["optimizer"] = max(peaks.get("optimizer", 0), counts.peak())
             for parameter in built.parameters():
                 parameter.grad = None

@@ -10,6 +10,7 @@ import dataclasses
 import torch
 
 from .. import cells, sharding, subjects
+from ..layers import experts
 
 
 @dataclasses.dataclass
@@ -65,6 +66,8 @@ def pass_of(run, cell, weights):
         subject.sharded(built)
     subject.fill(built)
     store(built, weights)
+    if run.model is not None:
+        experts.copy_biases(run.model, built)
     return settled_pass(run, subject, sharding.replicated(cell, built))
 
 
