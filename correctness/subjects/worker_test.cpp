@@ -402,7 +402,7 @@ TEST_F(Worker, BuffersOfPytorchsFsdp2AreThoseThatProfilesPredict) {
     config.ranks = ranks;
     config.sharding = Sharded::kFsdp;
     config.reshard_after_forward = reshard;
-    const Fsdp2Buffers buffers(config, layer_bytes);
+    const Fsdp2Buffers buffers(config, layer_bytes, layer_bytes);
     // Eight bytes of some small tensor come with every sharded model.
     EXPECT_NEAR(beyond(cell, "memory.end_of_forward_bytes") - beyond(alone[0], "memory.end_of_forward_bytes"),
                 static_cast<double>(3 * buffers.after_forward()), 8);
