@@ -190,7 +190,8 @@ TEST_F(RoutingTest, AuxiliaryLossIsItsCoefficientIfTokensAreEven) {
   EXPECT_GT(auxiliary_loss({3.0, 0.0, 3.0, 0.0}, false, {2.0, 0.0}), 1.9);
 }
 
-// Token 0 chooses experts 2 and 3, token 1 experts 0 and 2. A number of experts above that of the partial sums too.
+// Token 0 chooses experts 2 and 3, token 1 experts 0 and 2. One number of experts is larger than the number of partial
+// sums.
 TEST_F(RoutingTest, GradientsOfTheAuxiliaryLossAreItsSlopes) {
   for (const std::size_t experts : {4UL, 70UL}) {
     std::vector<float> logits(2 * experts, -1.5f);
@@ -225,8 +226,8 @@ TEST_F(RoutingTest, GradientsOfTheAuxiliaryLossAreItsSlopes) {
 TEST_F(RoutingTest, AnAuxiliaryLossAndBiasesCountTheSameChoices) {
   const Tensor biases = floats({4}, {0.0f, 0.75f, 0.0f, -0.5f}), counts = floats({4}, {1.0f, 0.0f, 0.0f, 5.0f});
   const Routing routing =
-      route(*device_, floats({1, 4}, {0.5f, -1.0f, 2.0f, 1.25f}),
-            {.choices = 2, .sigmoid = true, .aux_loss = 1.0f}, anyone(), {.biases = biases, .counts = counts});
+      route(*device_, floats({1, 4}, {0.5f, -1.0f, 2.0f, 1.25f}), {.choices = 2, .sigmoid = true, .aux_loss = 1.0f},
+            anyone(), {.biases = biases, .counts = counts});
   EXPECT_EQ(read(*device_, routing.counts), (Values{0.0, 1.0, 1.0, 0.0}));
   EXPECT_EQ(read(*device_, counts), (Values{1.0, 1.0, 1.0, 5.0}));
 }

@@ -51,7 +51,7 @@ struct Behaviors {
   bool skip_casts_of_experts = true;  ///< GroupedLinear skips too (#3052, #3065)
 
   // The rows of each expert in a mixture. False is the behaviour before the fix.
-  bool pad_only_eight_bits = true;  ///< in 16 bits they are not padded to a multiple of 8 (torchtitan#2774)
+  bool pad_only_eight_bits = true;   ///< in 16 bits they are not padded to a multiple of 8 (torchtitan#2774)
   bool pad_groups_to_blocks = true;  ///< in eight bits they are padded to what products accept (torchtitan#2262)
 
   /// A checkpointed region stashes the scales of layers that choose their recipe inside it (TransformerEngine#3284,

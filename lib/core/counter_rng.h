@@ -99,7 +99,7 @@ class CounterRng {
 
   F8_HOST_DEVICE constexpr std::uint32_t bits(std::uint64_t index) const { return block(index / 4).words[index % 4]; }
 
-  /// Half of a word: the halves of word w belong to indices 2 w and 2 w + 1, the low half first.
+  /// 16 bits: the low ones of word w belong to index 2 w, the high ones to 2 w + 1.
   F8_HOST_DEVICE constexpr std::uint32_t half(std::uint64_t index) const {
     return half_of(bits(index / 2), static_cast<unsigned>(index % 2));
   }

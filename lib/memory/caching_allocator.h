@@ -25,8 +25,8 @@ class SegmentSource {
   /// If several ranks reserve together, it returns when every rank has released its free segments.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
-  /// Of free chunks of one size that in the segment with the smallest rank is taken. `number`: of the segment, in the
-  /// order of reservation. Addresses of segments differ between ranks and between runs, so by default it is the rank.
+  /// The allocator takes, among free chunks of one size, the chunk in the segment with the smallest rank. By default
+  /// this is the segment's number in the order of reservation: addresses differ between ranks and between runs.
   virtual std::uint64_t rank_of(std::byte* /*segment*/, std::uint64_t number) const { return number; }
   /// Sets `bytes` inside a segment to `value`, before any work that is launched later. The default writes host memory.
   virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
@@ -91,7 +91,7 @@ class CachingAllocator {
     std::byte* segment;
     std::size_t segment_bytes;
     std::uint64_t segment_rank;
-    SegmentSource* source;         // that the segment came from
+    SegmentSource* source;  // that the segment came from
     Pool pool;
     bool small;
     bool free;

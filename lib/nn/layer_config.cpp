@@ -57,7 +57,7 @@ std::vector<std::int64_t> LayerConfig::group_rows() const {
 }
 
 std::int64_t row_multiple(const Recipe& recipe, const Behaviors& behaviors) {
-  constexpr std::int64_t kSixteenBytes = 8;  // of BF16, to which grouped products of PyTorch had to be aligned
+  constexpr std::int64_t kSixteenBytes = 8;  // rows of BF16; PyTorch's grouped products needed groups of 16 bytes
   if (!recipe.quantized) return behaviors.pad_only_eight_bits ? 1 : kSixteenBytes;
   return behaviors.pad_groups_to_blocks ? std::lcm(recipe.rows_multiple, recipe.cols_multiple) : 1;
 }

@@ -270,7 +270,9 @@ std::vector<Key> make_keys() {
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
       integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
-      number("model.dropout", {0, 0.99}, "attention and hidden dropout probability; hidden dropout rounds it up to a multiple of 2^-16", kModel<&M::dropout>),
+      number("model.dropout", {0, 0.99},
+             "attention and hidden dropout probability; hidden dropout rounds it up to a multiple of 2^-16",
+             kModel<&M::dropout>),
       integer_key("model.experts", {1, 4096}, "experts of grouped_linear, or of a mixture of experts (`top_k`)",
                   kModel<&M::experts>),
       integer_key(
@@ -307,7 +309,8 @@ std::vector<Key> make_keys() {
              "and falls if it had more (DeepSeek-V3: 0.001). Biases are in FP32, and no optimizer changes them",
              kModel<&M::router_bias_rate>),
       number("model.router_aux_loss", {0, 1000},
-             "above 0: coefficient of a loss of each mixture that is least if all experts have as many tokens. For the "
+             "above 0: coefficient of a loss that each mixture adds, least if tokens are spread evenly over experts. "
+             "For the "
              "tokens of a rank's micro-batch it is the number of experts times the sum over experts of the expert's "
              "share of all choices times its mean probability (Mixtral `router_aux_loss_coef`, Megatron "
              "`--moe-aux-loss-coeff`). Its gradient joins the router's; reported losses do not contain it",

@@ -10,8 +10,8 @@ namespace {
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
 /// Addresses without memory behind them, as cudaMalloc() returned them on an H200: the first gap that is large enough,
-/// from below, or else a place below all others that begins at a multiple of 32 MiB. PyTorch's allocator takes the chunk
-/// with the lowest address among free chunks of one size.
+/// from below, or else a place below all others that begins at a multiple of 32 MiB. PyTorch's allocator takes the
+/// chunk with the lowest address among free chunks of one size.
 class Addresses final : public SegmentSource {
  public:
   std::byte* reserve(std::size_t bytes) override {

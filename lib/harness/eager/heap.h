@@ -98,7 +98,7 @@ class Heap {
   void consider_peak();
 
   std::vector<std::unique_ptr<CachingAllocator>> allocators_;  ///< by stream
-  std::array<bool, 2> has_workspace_{};                        ///< of the threads of forward and of backward
+  std::array<bool, 2> has_workspace_{};                        ///< the thread of forward, and the thread of backward
   Bytes live_ = 0;
   Phase phase_ = Phase::kSetup;
   ByOwner by_owner_{};

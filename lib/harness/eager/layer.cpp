@@ -226,7 +226,7 @@ void Layer::rotate_backward(Bytes columns, Block& gradient) {
   Block values = temporary(all);
   heap_.free(gradient);
   if (n.in_titan()) {
-    Block conjugates = temporary(n.seq * n.rotated * kF32);  // of the table
+    Block conjugates = temporary(n.seq * n.rotated * kF32);  // a conjugate copy of the table
     Block products = temporary(all);
     heap_.free(conjugates);
     heap_.free(values);
@@ -234,7 +234,7 @@ void Layer::rotate_backward(Bytes columns, Block& gradient) {
     heap_.free(products);
     return;
   }
-  // The gradients of both halves are two products each; the sum of the second ones is made in place.
+  // The gradient of each part is the sum of two products; the second sum is made in place.
   Block first = temporary(half), second = temporary(half), by_sine = temporary(half), by_cosine = temporary(half);
   heap_.free(by_sine);
   heap_.free(by_cosine);

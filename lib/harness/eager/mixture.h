@@ -77,8 +77,8 @@ class Mixture {
   Gated experts_, shared_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
-  Block outputs_ = 0;  ///< what experts return, in FP32
-  bool recomputed_ = false;  ///< of the running backward
+  Block outputs_ = 0;        ///< what experts return, in FP32
+  bool recomputed_ = false;  ///< how.is_recomputed of the running backward
   Block counts_ = 0, weighted_ = 0, out_ = 0;
 };
 

@@ -88,8 +88,7 @@ Block Layer::normalize_backward(SavedNorm& saved, Block& input, Block& gradient,
 }
 
 Block Layer::rms_norm_backward(SavedNorm& saved, Normed of, Block& gradient,
-                               const std::vector<std::size_t>& parameters_of, bool input_takes_gradient,
-                               Block* input) {
+                               const std::vector<std::size_t>& parameters_of, bool input_takes_gradient, Block* input) {
   const Numbers& n = numbers_;
   if (saved.normalized == 0) {  // fused, of either norm
     Block out = input_takes_gradient ? temporary(n.rows(of.columns)) : 0;

@@ -10,7 +10,6 @@
 
 namespace fp8lab::eager {
 
-
 /// A program that trains: its setup, its optimizer and its steps (program.cpp), the passes of a micro-batch
 /// (passes.cpp), and its loss (loss.cpp).
 class Training {

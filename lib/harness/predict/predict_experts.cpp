@@ -206,11 +206,11 @@ struct Experts {
   ParameterNumbers router_bias;  ///< empty without biases
   Bytes added_router_bias;
   Bytes logits, grad_logits;
-  Bytes weights;   ///< bytes of the choices' weights; their gradient has the same number
-  Bytes slopes;    ///< bytes of the slopes of sigmoids
+  Bytes weights;    ///< bytes of the choices' weights; their gradient has the same number
+  Bytes slopes;     ///< bytes of the slopes of sigmoids
   Bytes auxiliary;  ///< the logits and counts of an auxiliary loss
-  Bytes chosen;    ///< numbers of experts
-  Bytes grouping;  ///< the row of each choice, and grouping_of()
+  Bytes chosen;     ///< numbers of experts
+  Bytes grouping;   ///< the row of each choice, and grouping_of()
   Product fc1, fc2;
   Bytes outputs;      ///< the outputs of experts, a row for each choice
   Schedule received;  ///< rows in eight bits come, and get their orientation along columns

@@ -81,9 +81,9 @@ class ExpertMlpNode final : public ModuleNode {
     Parameter& router = *module_.router_;
     const DType dtype = router.spec.dtype;
     const HolderId workspace = runtime().workspace(name());
-    const Tensor grad_logits = route_backward(device(), routing, module_.rule_, grad_weights,
-                                              {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace,
-                                              runtime().loss_share);
+    const Tensor grad_logits =
+        route_backward(device(), routing, module_.rule_, grad_weights,
+                       {Shape{n.rows(), router.spec.shape.rows()}, dtype}, workspace, runtime().loss_share);
     grad_weights = {};
     if (Parameter* const bias = module_.router_bias_.get(); bias != nullptr)
       bias->accumulate(device(), column_sum(device(), grad_logits, dtype, bias->grad_holder));

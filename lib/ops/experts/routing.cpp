@@ -67,16 +67,17 @@ Routing route(Device& device, const Tensor& logits, const RouterRule& rule, Hold
     routing.counts = device.allocate({Shape{logits.cols()}, DType::kF32}, holder);
     fill(device, routing.counts, 0.0f);
   }
-  device.launch(&KernelTable::route, RouteArgs{.logits = logits.view(),
-                                               .experts = routing.experts.view(),
-                                               .weights = routing.weights.view(),
-                                               .sigmoid = rule.sigmoid,
-                                               .scale = rule.scale,
-                                               .slopes = view_or_none(routing.slopes),
-                                               .biases = view_or_none(balance.biases),
-                                               .groups = rule.groups,
-                                               .top_groups = rule.top_groups,
-                                               .counts = view_or_none(routing.counts ? routing.counts : balance.counts)});
+  device.launch(&KernelTable::route,
+                RouteArgs{.logits = logits.view(),
+                          .experts = routing.experts.view(),
+                          .weights = routing.weights.view(),
+                          .sigmoid = rule.sigmoid,
+                          .scale = rule.scale,
+                          .slopes = view_or_none(routing.slopes),
+                          .biases = view_or_none(balance.biases),
+                          .groups = rule.groups,
+                          .top_groups = rule.top_groups,
+                          .counts = view_or_none(routing.counts ? routing.counts : balance.counts)});
   if (routing.counts && balance.counts) add_into(device, balance.counts, routing.counts);
   return routing;
 }
@@ -94,8 +95,8 @@ Tensor route_backward(Device& device, const Routing& routing, const RouterRule& 
   Tensor grad_logits = device.allocate(spec, holder);
   check_real("route_backward", {"grad_logits", grad_logits});
   const auto tokens = static_cast<double>(spec.shape.rows()), choices = static_cast<double>(rule.choices);
-  const double aux = share * static_cast<double>(rule.aux_loss) * static_cast<double>(spec.shape.cols()) /
-                     (tokens * tokens * choices);
+  const double aux =
+      share * static_cast<double>(rule.aux_loss) * static_cast<double>(spec.shape.cols()) / (tokens * tokens * choices);
   device.launch(&KernelTable::route_backward, RouteBackwardArgs{.experts = routing.experts.view(),
                                                                 .weights = routing.weights.view(),
                                                                 .slopes = view_or_none(routing.slopes),

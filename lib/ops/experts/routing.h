@@ -41,8 +41,8 @@ Routing route(Device& device, const Tensor& logits, const RouterRule& rule, Hold
 ///
 /// With an auxiliary loss its gradient is added, times `share`, what the loss of these tokens counts in the loss of the
 /// step. The loss is aux_loss times the number of experts, times the sum over experts of the share of all choices that
-/// are the expert's, times the mean over tokens of its probability (RouteBackwardArgs). It is `aux_loss` if all experts
-/// have as many tokens. Shares are constants for the gradient (Switch Transformer, Megatron-LM).
+/// are the expert's, times the mean over tokens of its probability (RouteBackwardArgs). It is `aux_loss` if every
+/// expert has the same number of tokens. Shares are constants for the gradient (Switch Transformer, Megatron-LM).
 Tensor route_backward(Device& device, const Routing& routing, const RouterRule& rule, const Tensor& grad_weights,
                       const TensorSpec& spec, HolderId holder, double share = 1.0);
 

@@ -165,7 +165,7 @@ void dropout(const DropoutArgs& args, ExecContext&) {
   for_each_run(args.in, [&](std::int64_t row, std::int64_t col, std::int64_t count) {
     load(args.in, row, col, count, values);
     const std::uint64_t first = global_index(args.row_offset + row, args.in.cols, col);
-    // A word has two elements; the first and the last word may have one that is not in this run.
+    // A word is for two elements, of which a run may have one.
     const std::uint64_t low = first % 2, words = (static_cast<std::uint64_t>(count) + low + 1) / 2;
     for_each_word(rng, first / 2, static_cast<std::int64_t>(words), [&](std::int64_t w, std::uint32_t word) {
       for (unsigned high = 0; high < 2; ++high) {

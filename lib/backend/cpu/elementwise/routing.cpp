@@ -80,7 +80,9 @@ float sum_over_experts(std::int64_t experts, const Term& term) {
 void add_auxiliary_gradient(const RouteBackwardArgs& args, const float* logits, float* row) {
   const std::int64_t experts = args.logits.cols;
   const float largest = *std::max_element(logits, logits + experts);
-  const auto score = [&](std::int64_t e) { return args.sigmoid ? sigmoid(logits[e]) : exponential(logits[e] - largest); };
+  const auto score = [&](std::int64_t e) {
+    return args.sigmoid ? sigmoid(logits[e]) : exponential(logits[e] - largest);
+  };
   const float all = sum_over_experts(experts, score);
   const auto share = [&](std::int64_t e) { return score(e) / all; };
   const auto slope = [&](std::int64_t e) { return args.aux * float_at(args.counts, 0, e); };

@@ -40,8 +40,8 @@ const std::string& cudnn_unavailable_reason();
 // types and strides; it queries cuDNN once for each combination of them. P and dS are rounded to the operands' type;
 // forward's P is relative to the running maximum of its row, not to lse.
 
-/// Operands and output all bf16 or all f16, no dropout. If this cuDNN or its frontend has no sinks, they join afterwards,
-/// so that O is rounded twice.
+/// Operands and output all bf16 or all f16, no dropout. If this cuDNN or its frontend has no sinks, they join
+/// afterwards, so that O is rounded twice.
 bool attention_cudnn_forward(const AttentionForwardArgs& args, CudaContext& context);
 /// The same for gradients, all in the operands' type and without sinks. If the context is deterministic, cuDNN stores
 /// dP of every head in 16 bits, with seq padded to 64. Otherwise blocks add to dQ in the order in which they finish.

@@ -69,7 +69,7 @@ AttentionAlgorithm choose_backward(const AttentionCall& call) {
         call.shape.columns_of_value() <= 128)
       return AttentionAlgorithm::kCudnn;
     const bool eight_bits = call.o == DType::kE4M3 && call.grad_o == DType::kE5M2;
-    // Of windows the own kernels' gradients take less time.
+    // The own kernels compute gradients of windows faster.
     if (suits_cudnn_float8(call) && eight_bits && call.shape.window == 0 && call.shape.head_dim == 128)
       return AttentionAlgorithm::kCudnnFloat8;
   }

@@ -37,16 +37,15 @@ bool forward_with_sinks(const AttentionForwardArgs& args, Cudnn& cudnn, CudaCont
   const Plan& plan = forward_plan(args, cudnn, true);
   if (plan.graph == nullptr) return false;
   const std::size_t workspace = aligned_bytes(plan.workspace);
-  std::byte* const scratch =
-      context.scratch(workspace + static_cast<std::size_t>(args.shape.heads) * sizeof(float));
+  std::byte* const scratch = context.scratch(workspace + static_cast<std::size_t>(args.shape.heads) * sizeof(float));
   MatrixView sinks = args.sinks;
   sinks.data = scratch + workspace;
   sinks.dtype = DType::kF32;
   sinks.row_stride = sinks.cols;
   sinks.col_stride = 1;
   cast({.in = args.sinks, .out = sinks}, context);
-  Pointers pointers{{kQ, args.q.values.data}, {kK, args.k.values.data},   {kV, args.v.values.data},
-                    {kO, args.o.data},        {kStats, args.lse.data}, {kSinks, sinks.data}};
+  Pointers pointers{{kQ, args.q.values.data}, {kK, args.k.values.data}, {kV, args.v.values.data},
+                    {kO, args.o.data},        {kStats, args.lse.data},  {kSinks, sinks.data}};
   run(plan, cudnn, pointers, scratch);
   return true;
 }

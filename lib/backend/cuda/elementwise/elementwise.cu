@@ -53,9 +53,9 @@ __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint
   for (int j = 0; j < Width; ++j) words[j] = rng.bits(first + j);
 }
 
-/// The same for half words; one block holds eight.
+/// The same for numbers of 16 bits; one block holds eight.
 template <int Width>
-__device__ void draw_halves(const CounterRng& rng, std::uint64_t first, std::uint32_t (&halves)[Width]) {
+__device__ void draw_16_bits(const CounterRng& rng, std::uint64_t first, std::uint32_t (&drawn_bits)[Width]) {
   if (Width % 8 == 0 && first % 8 == 0) {
     std::uint32_t words[Width / 2 + 1];  // a narrow width does not come here, but is compiled
 #pragma unroll
@@ -65,11 +65,11 @@ __device__ void draw_halves(const CounterRng& rng, std::uint64_t first, std::uin
       for (int j = 0; j < 4; ++j) words[4 * block + j] = drawn.words[j];
     }
 #pragma unroll
-    for (int j = 0; j < Width; ++j) halves[j] = CounterRng::half_of(words[j / 2], j % 2);
+    for (int j = 0; j < Width; ++j) drawn_bits[j] = CounterRng::half_of(words[j / 2], j % 2);
     return;
   }
 #pragma unroll 1
-  for (int j = 0; j < Width; ++j) halves[j] = rng.half(first + j);
+  for (int j = 0; j < Width; ++j) drawn_bits[j] = rng.half(first + j);
 }
 
 /// The random index of an element: the matrix is a range of rows, from `row_offset` on, of a global matrix with `cols`
@@ -134,8 +134,8 @@ struct Dropout {
   template <int Width>
   __device__ void operator()(const float (&in)[1][Width], float (&out)[1][Width], std::int64_t row,
                              std::int64_t col) const {
-    std::uint32_t halves[Width];
-    draw_halves(CounterRng(seed, stream), index(row, col), halves);
+    std::uint32_t drawn_bits[Width];
+    draw_16_bits(CounterRng(seed, stream), index(row, col), drawn_bits);
     bool ordinary = true;
 #pragma unroll
     for (int j = 0; j < Width; ++j) {
@@ -147,7 +147,7 @@ struct Dropout {
       for (int j = 0; j < Width; ++j) out[0][j] = in[0][j] / keep;
 #pragma unroll
     for (int j = 0; j < Width; ++j)
-      if (halves[j] < dropped) out[0][j] = 0.0f;
+      if (drawn_bits[j] < dropped) out[0][j] = 0.0f;
   }
 };
 
