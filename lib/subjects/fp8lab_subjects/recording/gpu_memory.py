@@ -88,6 +88,7 @@ def configurations():
     yield from configurations_of_mixtures()
     yield from configurations_of_frozen_layers()
     yield from configurations_of_latents()
+    yield from configurations_of_reserved_memory()
 
 
 def configurations_of_models():
@@ -216,6 +217,20 @@ def configurations_of_latents():
         ("worker", SMALL_LATENTS), ("torchtitan", SMALL_LATENTS), ("torchtitan", DEEPSEEK_V3_2_LAYERS),
         ("torchtitan", {**DEEPSEEK_V3_2_LAYERS, **FULL, **TWO_PASSES}), ("worker", DEEPSEEK_V3_2_LAYERS),
         ("torchtitan", DEEPSEEK_V3_MIXTURE),
+    ]:  # fmt: skip
+        yield program, keys
+
+
+def configurations_of_reserved_memory():
+    """On one rank; chosen after lib/harness/eager had the order of the allocations of the runs before."""
+    for program, keys in [
+        ("torchtitan", {**WIDE, **FULL}), ("torchtitan", {**DEEP, **TWO_PASSES, "model.batch": 2}),
+        ("torchtitan", {**QWEN3_600M, **SECOND}), ("worker", {**MISTRAL_6_LAYERS, "model.layers": 4}),
+        ("torchtitan", {**LLAMA3_1B, "model.layers": 10, "training.optimizer": "foreach_adam"}),
+        ("worker", {**QWEN2_500M, "model.layers": 12, **TWO_PASSES}), ("worker", {**GPT2_MEDIUM, **FULL, "model.batch": 8}),
+        ("torchtitan", {**SMALL_MIXTURE, "model.top_k": 3, "model.experts": 16, **TWO_PASSES}),
+        ("worker", {**SMALL_MIXTURE, **FULL, "model.layers": 7}), ("torchtitan", {**MIXTRAL_1_LAYER, "model.seq": 3072}),
+        ("torchtitan", {**MISTRAL_6_LAYERS, "model.layers": 3, **MASTERS}), ("worker", {**WIDE, **F32, **TWO_PASSES}),
     ]:  # fmt: skip
         yield program, keys
 
