@@ -194,11 +194,11 @@ void expect_near_on_gpu(double predicted, double measured, const char* name, con
 }
 
 // A block that leaves at most 1 MiB of its segment is counted with this rest, and the rest depends on the order of
-// all frees before. What is reserved depends on it more: one of 86 runs is 13 % from the prediction.
+// all frees before. What is reserved depends on it more: one of 120 runs is 13 % from the prediction.
 TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   TorchRuns runs = read_torch_runs(TorchMemory::gpu_runs_in(kWorkerDirectory));
   std::erase_if(runs.rows, is_replica);
-  ASSERT_GE(runs.rows.size(), 103U);
+  ASSERT_GE(runs.rows.size(), 120U);
   for (const TorchRun& run : runs.rows) {
     const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
     for (const auto& [name, measured] :
@@ -212,7 +212,7 @@ TEST(TorchMemoryOfRunsOnGpus, PeaksAreNear_AndReservedMemoryMostly) {
   EXPECT_EQ(live.within, runs.rows.size());
   EXPECT_TRUE(live.worst <= 0.0025) << live.worst;
   EXPECT_EQ(reserved.runs, runs.rows.size());
-  EXPECT_GE(reserved.within, runs.rows.size() - 12);
+  EXPECT_GE(reserved.within, runs.rows.size() - 3);
   EXPECT_TRUE(reserved.worst <= 0.15) << reserved.worst;
 }
 

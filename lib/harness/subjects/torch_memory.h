@@ -40,7 +40,7 @@ Accuracy accuracy_of(const TorchRuns& runs, eager::Operators operators);
 /// Bytes that the allocator reserved in runs on CUDA.
 Accuracy accuracy_of_reserved(const TorchRuns& runs);
 
-/// What PyTorch's caching allocator reserves for an arm, and 2 %, within which 81 of 86 runs are; nothing on a
+/// What PyTorch's caching allocator reserves for an arm, and 2 %, within which 117 of 120 runs are; nothing on a
 /// host, whose allocator reserves nothing.
 std::optional<double> reserved_with_margin(const Estimate& estimate);
 
