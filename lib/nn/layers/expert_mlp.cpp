@@ -110,6 +110,7 @@ ExpertMlp::ExpertMlp(Build& build, const std::string& name, const LayerConfig& c
             .top_groups = config.top_groups,
             .aux_loss = config.router_aux_loss},
       row_multiple_(row_multiple(build.recipe, build.runtime.behaviors)),
+      needed_multiple_(build.recipe.quantized ? row_multiple(build.recipe, Behaviors{}) : 1),
       fp8_dispatch_(config.fp8_dispatch && build.recipe.quantized),
       biases_(config.router_bias_rate > 0.0f
                   ? std::make_unique<RouterBiases>(build, name + ".router", config.experts, config.router_bias_rate)
@@ -182,6 +183,10 @@ Tensor ExpertMlp::from_experts(Runtime& runtime, const Rows& rows, Tensor of_exp
 void ExpertMlp::set_groups(Runtime& runtime, const Rows& rows) {
   const std::vector<RowGroup> groups =
       read_groups(runtime.device, rows.travel() ? rows.exchanged.arrived : rows.chosen, row_multiple_);
+  for (const RowGroup& group : groups)
+    if (group.rows % needed_multiple_ != 0)
+      fail(fmt::format("{}: an expert has {} tokens; products of experts in eight bits need a multiple of {}", name_,
+                       group.rows, needed_multiple_));
   fc1_.set_groups(groups);
   fc2_.set_groups(groups);
 }

@@ -84,6 +84,7 @@ class ExpertMlp final : public Module {
   std::int64_t experts_;
   RouterRule rule_;
   std::int64_t row_multiple_;
+  std::int64_t needed_multiple_;  ///< rows of a group that products accept
   bool fp8_dispatch_;
   std::unique_ptr<RouterBiases> biases_;  ///< null if the model has none
   ActivationCore activation_;
