@@ -133,7 +133,7 @@ struct RouterGradient {
   bool sigmoid;
 };
 
-/// A token's part of the auxiliary loss, as its warp has it.
+/// A token's part of the auxiliary loss. `thread`: in the token's warp; all threads of it call the constructor.
 struct AuxiliaryLoss {
   const RouterGradient& args;
   std::int64_t token;
@@ -141,11 +141,11 @@ struct AuxiliaryLoss {
   float all = 1.0f;      ///< the sum of all scores
   float mean = 0.0f;     ///< slope, weighted by shares
 
-  __device__ AuxiliaryLoss(const RouterGradient& gradient, std::int64_t of, int lane) : args(gradient), token(of) {
+  __device__ AuxiliaryLoss(const RouterGradient& gradient, std::int64_t of, int thread) : args(gradient), token(of) {
     if (args.logits.data == nullptr) return;
-    largest = largest_logit(lane);
-    all = sum_over_experts(lane, [&](std::int64_t e) { return score(e); });
-    mean = sum_over_experts(lane, [&](std::int64_t e) { return score(e) / all * slope(e); });
+    largest = largest_logit(thread);
+    all = sum_over_experts(thread, [&](std::int64_t e) { return score(e); });
+    mean = sum_over_experts(thread, [&](std::int64_t e) { return score(e) / all * slope(e); });
   }
   /// The gradient of the logit of `expert`.
   __device__ float gradient(std::int64_t expert) const {
@@ -162,19 +162,19 @@ struct AuxiliaryLoss {
     return args.sigmoid ? fp8lab::sigmoid(logit(e)) : exponential(logit(e) - largest);
   }
   __device__ float slope(std::int64_t e) const { return args.aux * args.counts[e]; }
-  __device__ float largest_logit(int lane) const {
+  __device__ float largest_logit(int thread) const {
     float found = logit(0);
-    for (std::int64_t e = lane; e < args.experts; e += 32) found = fmaxf(found, logit(e));
+    for (std::int64_t e = thread; e < args.experts; e += 32) found = fmaxf(found, logit(e));
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2)
       found = fmaxf(found, __shfl_xor_sync(kAllLanes, found, distance));
     return found;
   }
   template <class Term>
-  __device__ float sum_over_experts(int lane, const Term& term) const {
+  __device__ float sum_over_experts(int thread, const Term& term) const {
     static_assert(kRouterSums == 32, "each thread of a warp has one of the sums");
     float sum = 0.0f;
-    for (std::int64_t e = lane; e < args.experts; e += kRouterSums) sum += term(e);
+    for (std::int64_t e = thread; e < args.experts; e += kRouterSums) sum += term(e);
     return join_warp(sum);
   }
 };
