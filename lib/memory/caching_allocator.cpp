@@ -79,7 +79,7 @@ CachingAllocator::Chunk* CachingAllocator::reserve_segment(std::size_t bytes, Po
                     .bytes = segment_bytes,
                     .segment = segment,
                     .segment_bytes = segment_bytes,
-                    .segment_rank = source.rank_of(segment, ++segments_seen_),
+                    .segment_order = source.order_of(segment, ++segments_seen_),
                     .source = &source,
                     .pool = pool,
                     .small = small,

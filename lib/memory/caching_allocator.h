@@ -25,9 +25,9 @@ class SegmentSource {
   /// If several ranks reserve together, it returns when every rank has released its free segments.
   virtual void settle() {}
   virtual void release(std::byte* segment, std::size_t bytes) noexcept = 0;
-  /// The allocator takes, among free chunks of one size, the chunk in the segment with the smallest rank. By default
-  /// this is the segment's number in the order of reservation: addresses differ between ranks and between runs.
-  virtual std::uint64_t rank_of(std::byte* /*segment*/, std::uint64_t number) const { return number; }
+  /// The allocator takes, among free chunks of one size, the chunk in the segment that comes first by this number. By
+  /// default it counts reservations: addresses differ between ranks and between runs.
+  virtual std::uint64_t order_of(std::byte* /*segment*/, std::uint64_t number) const { return number; }
   /// Sets `bytes` inside a segment to `value`, before any work that is launched later. The default writes host memory.
   virtual void fill(std::byte* at, std::byte value, std::size_t bytes) noexcept;
 };
@@ -90,7 +90,7 @@ class CachingAllocator {
     std::size_t bytes;
     std::byte* segment;
     std::size_t segment_bytes;
-    std::uint64_t segment_rank;
+    std::uint64_t segment_order;
     SegmentSource* source;  // that the segment came from
     Pool pool;
     bool small;
@@ -101,7 +101,7 @@ class CachingAllocator {
   struct BySize {
     bool operator()(const Chunk* a, const Chunk* b) const {
       if (a->bytes != b->bytes) return a->bytes < b->bytes;
-      return a->segment_rank != b->segment_rank ? a->segment_rank < b->segment_rank : a->pointer < b->pointer;
+      return a->segment_order != b->segment_order ? a->segment_order < b->segment_order : a->pointer < b->pointer;
     }
   };
   using FreeChunks = std::pmr::set<Chunk*, BySize>;

@@ -28,7 +28,7 @@ class Addresses final : public SegmentSource {
     return at(bottom_);
   }
   void release(std::byte* /*segment*/, std::size_t /*bytes*/) noexcept override {}
-  std::uint64_t rank_of(std::byte* segment, std::uint64_t /*number*/) const override {
+  std::uint64_t order_of(std::byte* segment, std::uint64_t /*number*/) const override {
     return reinterpret_cast<std::uintptr_t>(segment);
   }
 
