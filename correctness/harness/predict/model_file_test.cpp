@@ -154,7 +154,7 @@ TEST(ModelFile, OfDeepSeek_HasTheKeysOfTheKnownModelAndNamesWhatIsLeftOut) {
   EXPECT_EQ(model.model.top_groups, 4);
   EXPECT_EQ(read_file(kDeepSeek).left_out, "modules that predict further tokens (`num_nextn_predict_layers`)");
   EXPECT_EQ(read_file(changed(kDeepSeek, "\"num_nextn_predict_layers\": 1", "\"aux_loss_alpha\": 0.001")).left_out,
-            "the loss of unequal loads (`aux_loss_alpha`)");
+            "the auxiliary loss of routers (`aux_loss_alpha`)");
   EXPECT_EQ(read_file(kQwen3Moe).left_out, "");
   // As Moonlight: one group.
   const CellConfig one =
@@ -193,10 +193,9 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
     EXPECT_NE(error.find("Some-Model/config.json: "), std::string::npos) << error;
     EXPECT_NE(error.find(why), std::string::npos) << error;
   };
-  refused(
-      changed(kLlama, "\"llama\"", "\"gemma2\""),
-      "`model_type` is gemma2, which has GeGLU, norms behind attention and MLP, caps of logits, and sliding windows; "
-      "this program's layers lack that");
+  refused(changed(kLlama, "\"llama\"", "\"gemma2\""),
+          "`model_type` is gemma2, which has norms behind attention and MLP, and caps of logits; "
+          "this program's layers lack that");
   refused(changed(kLlama, "\"llama\"", "\"bert\""),
           "`model_type` must be one of gpt2, llama, mistral, qwen2, qwen3, gemma, mixtral, qwen3_moe, gpt_oss or "
           "deepseek_v3, whose layers this program has, but is the text \"bert\"");

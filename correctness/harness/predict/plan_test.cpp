@@ -189,7 +189,8 @@ TEST(KnownModels, HaveTheirPublishedNumberOfParameters) {
 TEST(KnownModels, WithLayersThatThisProgramLacks_AreRefusedWithTheReason) {
   const auto refusal = [](const char* name) { return support::error_of([&] { find_model(name); }); };
   EXPECT_EQ(refusal("gemma-3-27b"),
-            "--model: gemma-3-27b has GeGLU, norms behind attention and MLP, and sliding windows, which this program's "
+            "--model: gemma-3-27b has norms behind attention and MLP, and sliding windows in five of six layers, which "
+            "this program's "
             "layers lack");
   for (const auto& [name, part] : {std::pair("gemma-2-9b", "caps of logits"),
                                    {"gemma-3-27b", "sliding windows"},

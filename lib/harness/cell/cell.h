@@ -111,7 +111,7 @@ enum class Launcher { kPython, kTorchrun };
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Launcher>{"python", "torchrun"};
 
-/// Scenario key `model`. Lengths are elements; `seq` and `batch` are tokens per sequence and sequences per step.
+/// Scenario key `model`. Lengths are elements; `seq`: tokens of a sequence; `batch`: sequences in a micro-batch.
 struct ModelConfig {
   std::string layer = "transformer_layer";  ///< a row of the layer table (nn/layer_table.h)
   std::string form = "gpt";                 ///< a row of form_table()

@@ -268,7 +268,7 @@ std::vector<Key> make_keys() {
              "sigmoid(1.702 gate) * (up + 1); default: SwiGLU without limits",
              kModel<&M::swiglu_limit>),
       integer_key("model.seq", kTokens, "tokens per sequence", kModel<&M::seq>),
-      integer_key("model.batch", kTokens, "sequences per step", kModel<&M::batch>),
+      integer_key("model.batch", kTokens, "sequences in each micro-batch of a rank", kModel<&M::batch>),
       choice("model.op_fuser", "mlp: build the MLP as one fused chain of operations", kModel<&M::op_fuser>),
       number("model.dropout", {0, 0.99},
              "attention and hidden dropout probability; hidden dropout rounds it up to a multiple of 2^-16",

@@ -409,8 +409,7 @@ std::string TorchMemory::title(Program program) const {
         "before the peak of the second.\n",
         text_of(accuracy_of(replicas, Operators::kCuda), "runs"));
   return fmt::format(
-      "As {}: live bytes of an eager program with SDPA's flash kernel (cuDNN's for latents), F.cross_entropy of FP32 "
-      "logits, AdamW, and "
+      "As {}: live bytes of an eager program with a fused kernel of SDPA, F.cross_entropy of FP32 logits, AdamW, and "
       "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "
       "with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,

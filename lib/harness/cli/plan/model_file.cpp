@@ -277,7 +277,13 @@ std::string left_out_of(const JsonReader& config) {
   if (const auto modules = config.find("num_nextn_predict_layers"); modules && modules->integer(0, kMostSize) > 0)
     parts.emplace_back("modules that predict further tokens (`num_nextn_predict_layers`)");
   if (const auto loss = config.find("aux_loss_alpha"); loss && loss->number() != 0.0)
-    parts.emplace_back("the loss of unequal loads (`aux_loss_alpha`)");
+    parts.emplace_back("the auxiliary loss of routers (`aux_loss_alpha`)");
+  const auto is_used = config.find("output_router_logits");
+  const auto coefficient = config.find("router_aux_loss_coef");
+  if (is_used && is_used->flag() && coefficient && coefficient->number() != 0.0)
+    parts.emplace_back(
+        "the auxiliary loss of routers (`router_aux_loss_coef`), which `--set router_aux_loss=N` adds in the built-in "
+        "runtime");
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
 

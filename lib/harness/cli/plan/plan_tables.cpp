@@ -131,13 +131,13 @@ struct Lacking {
   std::string_view begin, what;
 };
 constexpr std::array kLacking{
-    Lacking{"gemma3", "GeGLU, norms behind attention and MLP, and sliding windows"},
-    Lacking{"gemma-3", "GeGLU, norms behind attention and MLP, and sliding windows"},
-    Lacking{"gemma2", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
-    Lacking{"gemma-2-", "GeGLU, norms behind attention and MLP, caps of logits, and sliding windows"},
-    Lacking{"qwen2_moe", "shared experts, which all tokens have"},
-    Lacking{"llama4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
-    Lacking{"llama-4", "shared experts, a router with sigmoids, and layers without rotary embedding"},
+    Lacking{"gemma3", "norms behind attention and MLP, and sliding windows in five of six layers"},
+    Lacking{"gemma-3", "norms behind attention and MLP, and sliding windows in five of six layers"},
+    Lacking{"gemma2", "norms behind attention and MLP, and caps of logits"},
+    Lacking{"gemma-2-", "norms behind attention and MLP, and caps of logits"},
+    Lacking{"qwen2_moe", "a gate of the shared expert"},
+    Lacking{"llama4", "layers without rotary embedding, and attention in chunks"},
+    Lacking{"llama-4", "layers without rotary embedding, and attention in chunks"},
     Lacking{"deepseek-v2", "groups of experts that are chosen by a softmax"},
     Lacking{"deepseek_v2", "groups of experts that are chosen by a softmax"},
     Lacking{"deepseek-v3.2", "attention to chosen tokens"},
@@ -255,7 +255,9 @@ std::string plan_help() {
       "`PyTorch at least` is a lower bound of what PyTorch holds that trains the cell in eager mode: the built-in\n"
       "runtime's figures with FP32 logits, log-probabilities and their gradients (12 bytes a logit), the outputs of\n"
       "SiLU, and FSDP2's buffers. PyTorch needs more than this by an amount that plan does not know. With --gpu or\n"
-      "--capacity a cell fits if the built-in runtime's peak and PyTorch's lower bound are both within the memory.\n"
+      "--capacity a cell fits if the built-in runtime's peak is within the memory, and so are PyTorch's live bytes, "
+      "or,\n"
+      "if no figures cover the cell, their lower bound.\n"
       "Expectations of a scenario are judged by the built-in runtime's predictions.\n\n"
       "Peaks are live bytes; caching allocators have reserved up to 70 % more. If less than three quarters of the\n"
       "peak are to spare, the line contains `by live bytes`, and JSON has reserved_may_exceed_capacity. A run on meta "
