@@ -210,7 +210,7 @@ TEST(BundledProfile, PredictsRecordedLayersOfTheNewestRelease) {
   const auto record =
       nlohmann::json::parse(sample::read(std::string(paths::kProfiles) + "/../measured/te-memory-cuda.json"));
   const MemoryProfile profile = MemoryProfile::find(paths::kProfiles, "transformer_engine@2.20.2");
-  // NCCL still held the first step's bucket when the second step's backward began.
+  // NCCL still held the first step's bucket, as large as all gradients, when the second step's backward began.
   const std::set<std::string> with_old_bucket{"ddp.current"};
   int rows = 0, within = 0;
   double worst = 0.0;
@@ -224,9 +224,13 @@ TEST(BundledProfile, PredictsRecordedLayersOfTheNewestRelease) {
     }
     ASSERT_FALSE(figures.empty()) << name;
     for (const char* figure : {"end_of_forward", "peak"}) {
-      if (with_old_bucket.contains(name) && std::string_view(figure) == "peak") continue;
       const double measured = row.at("bytes").at(figure).get<double>();
-      const double off = std::abs(figures.at(fmt::format("memory.{}_bytes", figure)) - measured) / measured;
+      double predicted = figures.at(fmt::format("memory.{}_bytes", figure));
+      if (with_old_bucket.contains(name) && std::string_view(figure) == "peak") {
+        EXPECT_GT(measured, 1.05 * predicted) << "and the bucket is not held";
+        predicted += figures.at("memory.end_of_backward_bytes") - figures.at("memory.end_of_step_bytes");
+      }
+      const double off = std::abs(predicted - measured) / measured;
       EXPECT_LT(off, 0.014) << name << " " << figure;
       worst = std::max(worst, off);
       within += off < 0.01 ? 1 : 0;
@@ -234,8 +238,8 @@ TEST(BundledProfile, PredictsRecordedLayersOfTheNewestRelease) {
     }
   }
   std::printf("recorded layers: %d figures, %d within 1 %%, worst %.2f %%\n", rows, within, 100 * worst);
-  EXPECT_EQ(rows, 129);
-  EXPECT_GE(within, 117);
+  EXPECT_EQ(rows, 130);
+  EXPECT_GE(within, 118);
 }
 
 TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {

@@ -56,6 +56,10 @@ class MemoryProfiles : public ::testing::Test {
     EXPECT_NE(at, std::string::npos) << from;
     return text.replace(at, from.size(), to);
   }
+  /// The estimate of the release "torch@2.5" by the profile that was written last.
+  Estimate of_release(const char* release, const CellConfig& cell) const {
+    return MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter);
+  }
   std::string refusal(const std::string& text) {
     return support::error_of([&] { written(text); });
   }
@@ -161,10 +165,7 @@ TEST_F(MemoryProfiles, MicroBatchesAfterTheFirstFindItsGradients) {
 TEST_F(MemoryProfiles, ReleasesThatDifferAreRefusedWithTheReason) {
   written(kProfile);
   CellConfig cell = small_cell();
-  const auto refusal = [&](const char* release) {
-    return support::error_of(
-        [&] { MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter); });
-  };
+  const auto refusal = [&](const char* release) { return support::error_of([&] { of_release(release, cell); }); };
   EXPECT_EQ(refusal("torch@2.4"), "");
   cell.training.master_weights = Master::kF32;
   EXPECT_EQ(refusal("torch@2.4.1"), "training.master_weights: torch 2.4.1: it is made up");
@@ -281,9 +282,7 @@ TEST_F(MemoryProfiles, ShardedFp8WeightsAreGatheredInEightBits) {
   cell.training.recipe = "delayed";
   cell.training.quantized_weights = true;
   cell.ranks = 2;
-  const auto estimate = [&](const char* release) {
-    return MemoryProfile::find((directory_ / "profiles").string(), release).estimate(cell, Arm::kAfter).figures;
-  };
+  const auto estimate = [&](const char* release) { return of_release(release, cell).figures; };
   // Both orientations of the shards. 10,200 bytes are gathered of a layer, and 20,200 reduced.
   const double half = 3 * 10100 + 15 + 4000 + 1000 + 4 + 7 + 3 * 20000 + 8 - 4000;
   auto figures = estimate("torch@2.5");
@@ -333,11 +332,7 @@ TEST_F(MemoryProfiles, CopiesOfShardedWeightsLiveUntilBackwardInOldReleasesAlone
   written(text);
   CellConfig cell = small_cell();
   cell.training.recipe = "delayed";
-  const auto figure = [&](const char* release, const char* name) {
-    return MemoryProfile::find((directory_ / "profiles").string(), release)
-        .estimate(cell, Arm::kAfter)
-        .figures.at(name);
-  };
+  const auto figure = [&](const char* release, const char* name) { return of_release(release, cell).figures.at(name); };
   // A rank that does not shard keeps both orientations of three layers, in every release.
   EXPECT_EQ(figure("torch@2.5", "memory.peak_bytes"), figure("torch@2.6", "memory.peak_bytes"));
   cell.ranks = 2;
