@@ -156,6 +156,13 @@ TEST(ModelFile, OfDeepSeek_HasTheKeysOfTheKnownModelAndNamesWhatIsLeftOut) {
   EXPECT_EQ(read_file(changed(kDeepSeek, "\"num_nextn_predict_layers\": 1", "\"aux_loss_alpha\": 0.001")).left_out,
             "the auxiliary loss of routers (`aux_loss_alpha`)");
   EXPECT_EQ(read_file(kQwen3Moe).left_out, "");
+  // transformers computes the loss only if the config asks for the router's logits.
+  const std::string coefficient = changed(kMixtral, "{", "{\"router_aux_loss_coef\": 0.02, ");
+  EXPECT_EQ(read_file(coefficient).left_out, "");
+  const std::string left_out = read_file(changed(coefficient, "{", "{\"output_router_logits\": true, ")).left_out;
+  EXPECT_NE(left_out.find("the auxiliary loss of routers (`router_aux_loss_coef`), which `--set router_aux_loss=N`"),
+            std::string::npos)
+      << left_out;
   // As Moonlight: one group.
   const CellConfig one =
       read(changed(changed(kDeepSeek, "\"n_group\": 8", "\"n_group\": 1"), "\"topk_group\": 4", "\"topk_group\": 1"));
@@ -209,7 +216,8 @@ TEST(ModelFile, LayersThatThisProgramLacks_AreRefusedByFileAndKey) {
   refused(changed(kDeepSeek, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
   refused(changed(kDeepSeek, "\"topk_group\": 4", "\"topk_group\": 9"), "`topk_group`");
   refused(changed(kDeepSeek, "\"v_head_dim\": 128, ", ""), "v_head_dim");
-  refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""), "`model_type` is qwen2_moe, which has shared experts");
+  refused(changed(kLlama, "\"llama\"", "\"qwen2_moe\""),
+          "`model_type` is qwen2_moe, which has a gate of the shared expert");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"), "`norm_topk_prob` is false");
   refused(changed(kQwen3Moe, "\"norm_topk_prob\": true, ", ""), "without norm_topk_prob: true");
   refused(changed(kQwen3Moe, "\"decoder_sparse_step\": 1", "\"decoder_sparse_step\": 2"),
