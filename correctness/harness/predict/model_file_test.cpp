@@ -156,7 +156,7 @@ TEST(ModelFile, OfDeepSeek_HasTheKeysOfTheKnownModelAndNamesWhatIsLeftOut) {
   EXPECT_EQ(read_file(changed(kDeepSeek, "\"num_nextn_predict_layers\": 1", "\"aux_loss_alpha\": 0.001")).left_out,
             "the auxiliary loss of routers (`aux_loss_alpha`)");
   EXPECT_EQ(read_file(kQwen3Moe).left_out, "");
-  // transformers computes the loss only if the config asks for the router's logits.
+  // In transformers the loss requires output_router_logits.
   const std::string coefficient = changed(kMixtral, "{", "{\"router_aux_loss_coef\": 0.02, ");
   EXPECT_EQ(read_file(coefficient).left_out, "");
   const std::string left_out = read_file(changed(coefficient, "{", "{\"output_router_logits\": true, ")).left_out;
