@@ -21,8 +21,7 @@ const Plan& forward_plan(const AttentionForwardArgs& args, Cudnn& cudnn, bool si
   return cudnn.plan(key, [&](Graph& graph) {
     graph.set_io_data_type(data_type(q.dtype));
     auto attributes = with_rule(frontend::graph::SDPA_attributes().set_generate_stats(true), shape);
-    if constexpr (kHasSinks<frontend::graph::SDPA_attributes>)
-      if (sinks) attributes.set_sink_token(sinks_of(graph, shape));
+    if (sinks) add_sinks(attributes, graph, shape);
     auto [o, stats] =
         graph.sdpa(matrix(graph, kQ, shape, heads_of_q(shape), q), matrix(graph, kK, shape, heads_of_k(shape), k),
                    matrix(graph, kV, shape, heads_of_v(shape), v), std::move(attributes));

@@ -243,6 +243,12 @@ Attributes with_rule(Attributes attributes, const AttentionShape& shape) {
 /// A workspace's bytes, so that what follows it in scratch is aligned.
 inline std::size_t aligned_bytes(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+/// Requires kHasSinks.
+template <class Attributes>
+void add_sinks(Attributes& attributes, Graph& graph, const AttentionShape& shape) {
+  if constexpr (kHasSinks<Attributes>) attributes.set_sink_token(sinks_of(graph, shape));
+}
+
 using Pointers = std::unordered_map<std::int64_t, void*>;
 
 inline void run(const Plan& plan, Cudnn& cudnn, Pointers& pointers, std::byte* workspace) {
