@@ -94,6 +94,15 @@ void set_ranks(CellConfig& cell, const Ranks& ranks, bool reshard) {
   cell.reshard_after_forward = reshard || !is_sharded(cell);
 }
 
+bool stops_with_an_error(const CellConfig& cell) {
+  try {
+    measured(cell, Arm::kBefore);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 /// Visits every layer, recipe and architecture with weights in 16 and in 8 bits.
 template <class Visit>
 void for_each_kind(Visit visit) {
@@ -147,8 +156,10 @@ TEST(PredictSharded, EqualsTheMeasurementUnderEveryRevertedFix) {
         if (!can_run(cell)) continue;
         const Estimate formulas = estimate(cell, Arm::kBefore);
         if (formulas.figures.empty()) {
-          EXPECT_THROW(measured(cell, Arm::kBefore), Error) << cell_to_json(cell);
-          ++stops;
+          const bool stopped = stops_with_an_error(cell);
+          // Without padding a run ends well if every expert happens to have a multiple of the rows of a block.
+          EXPECT_TRUE(stopped || fix.name == "pad_groups_to_blocks") << cell_to_json(cell);
+          stops += stopped;
         } else {
           ASSERT_TRUE(agrees(cell, Arm::kBefore, formulas));
           ++runs;
