@@ -100,6 +100,26 @@ TEST(TorchMemoryOfRecordedRuns, EqualsTheMeasuredBytes) {
   }
 }
 
+// Collectives carry the same bytes, to the byte. What torchao's float8 all-reduces are amaxes, which are not predicted.
+TEST(TorchMemoryOfRecordedRuns, TrafficEqualsTheCollectivesOfTheRun) {
+  std::size_t compared = 0;
+  for (const TorchRun& run : read_torch_runs(TorchMemory::runs_in(kWorkerDirectory)).rows) {
+    if (!run.traffic) continue;
+    const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
+    for (const std::string kind : {"all_gather", "reduce_scatter", "all_reduce"}) {
+      if (kind == "all_reduce" && run.cell.training.recipe != "bf16") continue;
+      const std::string name = "traffic." + kind + "_bytes";
+      const auto predicted = memory.figures.find(name);
+      const auto measured = run.traffic->find(name);
+      EXPECT_EQ(predicted == memory.figures.end() ? 0 : predicted->second,
+                measured == run.traffic->end() ? 0 : static_cast<eager::Bytes>(measured->second))
+          << name << ": " << run.what;
+    }
+    ++compared;
+  }
+  EXPECT_GE(compared, 50U);
+}
+
 // What norms of Q and K add to the lower bound of any PyTorch program, and to a program whose Q and K have products of
 // their own. If one product makes Q, K and V, attention keeps all of it for V, with norms or without.
 TEST(TorchMemoryOfRecordedRuns, NormsOfQAndK_AddNoLessThanToTheLowerBound) {

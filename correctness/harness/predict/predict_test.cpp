@@ -6,12 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/check.h"
 #include "fixes/fixes.h"
 #include "harness/cell/keys.h"
 #include "harness/measure/measure.h"
 #include "harness/predict/predicted.h"
-#include "harness/results/json_codec.h"
 #include "nn/layer_table.h"
 
 namespace fp8lab {
@@ -24,7 +22,7 @@ using predict_test::draw_bf16_layers;
 using predict_test::draw_frozen_layers;
 using predict_test::draw_language;
 using predict_test::draw_sizes;
-using predict_test::measured;
+using predict_test::ends_in_an_error;
 
 void draw_training(Draw& draw, TrainingConfig& training) {
   training.steps = draw.upto(3);
@@ -124,7 +122,7 @@ TEST(Predict, EqualsTheMeasurementOfEveryConfiguration) {
       cell.fix = fixes()[next_fix++ % fixes().size()].name;
       const Estimate formulas = estimate(cell, Arm::kBefore);
       if (formulas.figures.empty())
-        EXPECT_THROW(measured(cell, Arm::kBefore), Error) << cell_to_json(cell);
+        EXPECT_TRUE(ends_in_an_error(cell));
       else
         ASSERT_TRUE(agrees(cell, Arm::kBefore, formulas));
     }

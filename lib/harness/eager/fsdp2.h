@@ -12,6 +12,9 @@ struct Communication {
   Block reduced = 0;   ///< input of the last reduce-scatter, which lives until the next one
   /// What replicas add up, in the type of the reduction, if no gradient holds it: it lives until backward has ended.
   std::vector<Block> all_reduced;
+  /// Bytes of the full arrays that this step has all-gathered and reduce-scattered, padding included, and of the shards
+  /// of gradients that it has all-reduced over replicas.
+  Bytes gathered_in_step = 0, reduced_in_step = 0, all_reduced_in_step = 0;
 
   void free_all_reduced(Heap& heap);
   void finalize_backward(Heap& heap);

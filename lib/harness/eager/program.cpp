@@ -130,6 +130,21 @@ void Training::update() {
   free_list(copies);
 }
 
+void Training::add_traffic() {
+  Bytes all_reduced = shared_.all_reduced_in_step;
+  if (n_.replicated) {
+    const std::vector<Bytes> gradients = gradients_in_backward();
+    all_reduced = std::accumulate(gradients.begin(), gradients.end(), Bytes{0});
+  }
+  if (n_.has_router_biases)  // each expert's tokens
+    all_reduced += (cell_.model.layers - cell_.model.dense_layers) * n_.experts * kF32;
+  if (n_.sharded) {
+    memory_.figures["traffic.all_gather_bytes"] = shared_.gathered_in_step;
+    memory_.figures["traffic.reduce_scatter_bytes"] = shared_.reduced_in_step;
+  }
+  if (n_.sharded || n_.replicated) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;
+}
+
 Memory Training::run() {
   for (Group* group : in_order()) group->make();
   for (Layer& layer : layers_) layer.make_buffers();
@@ -142,6 +157,7 @@ Memory Training::run() {
     masters_ = list_of(kF32, Owner::kOptimizer);
   const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
+    shared_.gathered_in_step = shared_.reduced_in_step = shared_.all_reduced_in_step = 0;
     for (std::int64_t i = 0; i < training.micro_batches; ++i) pass(step, i, steps);
     if (optimizes) update();
     heap_.enter(Phase::kForward);
@@ -149,6 +165,7 @@ Memory Training::run() {
     mark("memory.end_of_step_bytes");
   }
   memory_.figures["memory.retained_bytes"] = 0;
+  if (steps > 0) add_traffic();
   Bytes highest = 0;
   for (const Phase phase : {Phase::kSetup, Phase::kForward, Phase::kBackward, Phase::kOptimizer}) {
     if (heap_.peak(phase) <= highest) continue;

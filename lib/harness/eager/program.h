@@ -11,7 +11,8 @@ namespace fp8lab::eager {
 struct Memory {
   /// By metric name, of the last step, except peaks, which cover all steps: memory.peak_bytes, .forward_peak_bytes,
   /// .optimizer_peak_bytes, .end_of_forward_bytes, .end_of_backward_bytes, .end_of_step_bytes, .weight_bytes,
-  /// .retained_bytes.
+  /// .retained_bytes; and over ranks traffic.all_gather_bytes, traffic.reduce_scatter_bytes and, of gradients,
+  /// traffic.all_reduce_bytes.
   std::map<std::string, Bytes> figures;
   Phase peak_phase = Phase::kSetup;
   ByOwner at_peak{}, at_end_of_forward{};

@@ -26,15 +26,17 @@ class Training {
   std::vector<Bytes> gradients_in_backward() const;
   /// True if no gradient passes the last norm: all layers are frozen.
   bool ends_at_norm() const { return n_.frozen > 0 && n_.frozen == n_.layers; }
-  /// Elements that this rank holds of each parameter, or of each that takes a gradient.
   /// Groups in the order in which the program makes their parameters.
   std::vector<Group*> in_order();
+  /// Elements that this rank holds of each parameter, or of each that takes a gradient.
   std::vector<Bytes> elements(bool only_trained);
   void make_rotary_table();
   /// A tensor of `bytes` an element for each parameter that takes a gradient.
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
+  /// What the collectives of the last step carried.
+  void add_traffic();
   void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);
   void forward();
   void backward();

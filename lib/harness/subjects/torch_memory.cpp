@@ -248,6 +248,12 @@ TorchRun run_from(const JsonReader& json) {
   out.end_of_backward = bytes.at("end_of_backward").number();
   out.end_of_step = bytes.at("end_of_step").number();
   if (out.operators == Operators::kCuda) out.reserved = bytes.at("reserved").number();
+  if (const auto traffic = json.find("traffic")) {
+    auto& moved = out.traffic.emplace();
+    traffic->each_member([&](const std::string& kind, const JsonReader& value) {
+      moved[fmt::format("traffic.{}_bytes", kind)] = value.number();
+    });
+  }
   return out;
 }
 
@@ -410,10 +416,11 @@ std::string TorchMemory::title(Program program) const {
         text_of(accuracy_of(replicas, Operators::kCuda), "runs"));
   return fmt::format(
       "As {}: live bytes of an eager program with a fused kernel of SDPA, F.cross_entropy of FP32 logits, AdamW, and "
-      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Other releases were compared "
-      "with no run.\n",
+      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Bytes of collectives equal the "
+      "bytes that {} runs over ranks of a CPU dispatched. Other releases were compared with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,
-      runs_.measured, on_gpus + of_mixtures);
+      runs_.measured, on_gpus + of_mixtures,
+      std::ranges::count_if(runs_.rows, [](const TorchRun& run) { return run.traffic.has_value(); }));
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,8 @@ struct TorchRun {
   eager::Operators operators = eager::Operators::kHost;
   double peak = 0, end_of_forward = 0, end_of_backward = 0, end_of_step = 0;  ///< bytes
   double reserved = 0;                                                        ///< bytes, on CUDA
+  /// Over ranks of a host, if they were counted: traffic.*_bytes of the last step; no entry for 0 bytes.
+  std::optional<std::map<std::string, double>> traffic;
   std::string what;                                                           ///< for messages: its row as JSON
 };
 

@@ -273,9 +273,10 @@ std::string figures_note(const Planned& plan) {
   if (!plan.torch.empty())
     return fmt::format(
         "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
-        "compared\nwith, byte by byte. {0}: live bytes of an eager PyTorch program with FSDP2, FP32 logits, and layers "
-        "as torchtitan has\nthem; `fp8lab plan --as {0}` states how it was compared. PyTorch at least: a lower bound; "
-        "under eight-bit recipes, of\nwhat a PyTorch library holds.\n",
+        "compared\nwith, byte by byte; the last three columns are its figures too. {0}: live bytes of an eager PyTorch "
+        "program with FSDP2,\nFP32 logits, and layers as torchtitan has them; `fp8lab plan --as {0}` gives all of its "
+        "figures and states how they were\ncompared. PyTorch at least: a lower bound; under eight-bit recipes, of what "
+        "a PyTorch library holds.\n",
         plan.torch);
   return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
          "column\n"

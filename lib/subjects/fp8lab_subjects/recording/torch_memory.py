@@ -9,7 +9,8 @@ how far it is from them. A configuration runs with the operators
                  runs, over a process group that moves nothing. It counts the tensors that operators return: workspaces
                  of kernels, and the allocator's rounding, are not among them.
 
-Figures are bytes of storages on rank 0 (ledger.py); `program` is `worker` (model.py) or `torchtitan` (published_model.py).
+Figures are bytes of storages on rank 0 (ledger.py), and, over ranks of a host, of the full arrays of the last step's
+collectives (traffic.py); `program` is `worker` (model.py) or `torchtitan` (published_model.py).
 """
 
 import contextlib
@@ -23,7 +24,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_iter
 
-from .. import cells, ledger, model, optimizers, ranks, sharding, training
+from .. import cells, ledger, model, optimizers, ranks, sharding, traffic, training
 from ..layers import chunked_loss, experts
 from ..versions import version_of
 from . import published_model
@@ -210,8 +211,8 @@ def make_model(cell, program, mesh, device):
     return built
 
 
-def train(cell, program, mesh, counts, device="cpu"):
-    """Trains, as training.py does, and returns figures in bytes."""
+def train(cell, program, mesh, counts, device="cpu", collectives=None):
+    """Trains, as training.py does, and returns figures in bytes. `collectives` ends with the calls of the last step."""
     device = torch.device(device)
     figures, peaks = {}, {}
     with contextlib.ExitStack() as counting:
@@ -229,6 +230,8 @@ def train(cell, program, mesh, counts, device="cpu"):
         asking = torch.zeros(0, requires_grad=True, device=device)
         loss = x = target = None
         for _ in range(cell["training.steps"]):
+            if collectives is not None:
+                collectives.calls.clear()
             for number in range(1, cell["training.micro_batches"] + 1):
                 loss = x = target = None
                 x, target = make_inputs(cell, device)
@@ -253,6 +256,15 @@ def train(cell, program, mesh, counts, device="cpu"):
     return {"peak": max(peaks.values()), **figures}
 
 
+def moved_bytes(collectives):
+    """By kind. One number is no gradient: norms, and losses that are compared."""
+    out = {}
+    for kind, size, dtype in collectives.calls:
+        if size > getattr(torch, dtype).itemsize:
+            out[kind] = out.get(kind, 0) + size
+    return out
+
+
 def measure(operators, program, keys, rank, folder):
     torch.set_num_threads(1)
     torch.manual_seed(1)
@@ -263,9 +275,11 @@ def measure(operators, program, keys, rank, folder):
     if cell.sharded:
         mesh = sharding.make_mesh(cell, "cpu")
     if operators == "host":
-        return train(cell, program, mesh, ledger.HostLedger())
+        with traffic.Collectives() as collectives:
+            held = train(cell, program, mesh, ledger.HostLedger(), collectives=collectives)
+        return {"bytes": held, "traffic": moved_bytes(collectives)} if cell.has_ranks else {"bytes": held}
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, cudas_operators():
-        return train(cell, program, mesh, ShapesLedger(mode))
+        return {"bytes": train(cell, program, mesh, ShapesLedger(mode))}
 
 
 def record(of_operators=None, most=None):
@@ -275,7 +289,7 @@ def record(of_operators=None, most=None):
         count = keys.get("ranks", 1) if operators == "host" else 1
         one = (operators, program, keys)
         figures = ranks.run(lambda rank, folder, one=one: measure(*one, rank, folder), count)[0]
-        rows.append({"operators": operators, "program": program, "keys": {**SMALL, **keys}, "bytes": figures})
+        rows.append({"operators": operators, "program": program, "keys": {**SMALL, **keys}, **figures})
         print(json.dumps(rows[-1]), file=sys.stderr)
     return {
         "schema": SCHEMA,
