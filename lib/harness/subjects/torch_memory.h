@@ -23,7 +23,7 @@ struct TorchRun {
   double reserved = 0;                                                        ///< bytes, on CUDA
   /// Over ranks of a host, if they were counted: traffic.*_bytes of the last step; no entry for 0 bytes.
   std::optional<std::map<std::string, double>> traffic;
-  std::string what;                                                           ///< for messages: its row as JSON
+  std::string what;  ///< for messages: its row as JSON
 };
 
 struct TorchRuns {
