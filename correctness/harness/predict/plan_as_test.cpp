@@ -118,6 +118,13 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
          "multiples of 8 up to 128, ");
 }
 
+// Without --as, too: the column of PyTorch's peaks is empty, and a line says why.
+TEST(PlanOfAMixture, SaysWhatPyTorchsFiguresDoNotCover) {
+  const std::string reason = "\n-: torch@2.15 does not cover: expert_parallel: ";
+  EXPECT_NE(planned_of("mixtral-8x7b", "", {}, 64, {"expert_parallel=8"}).find(reason), std::string::npos);
+  EXPECT_EQ(planned_of("mixtral-8x7b", "", {}, 64, {}).find("\n-: "), std::string::npos);
+}
+
 TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {
   const std::string text = planned_of_llama("torch@2.15", {}, {});
   for (const char* words :

@@ -31,7 +31,7 @@ inline constexpr const char* kFilesText =
 inline constexpr const char* kEnvironmentText =
     "Environment:\n"
     "  FP8LAB_CPU_ISA          instruction set of the kernels on device cpu; `fp8lab devices` lists them\n"
-    "  FP8LAB_TMPDIR           folder for temporary files, instead of TMPDIR\n"
+    "  FP8LAB_TMPDIR           folder for temporary files; default: TMPDIR, else /tmp\n"
     "  FP8LAB_SUBJECTS         folder of the releases of libraries\n"
     "  FP8LAB_SUBJECT_PYTHON   Python of libraries without a release of their own\n"
     "  FP8LAB_WORKER           another copy of the folder with the worker that drives libraries\n"

@@ -175,12 +175,15 @@ std::string marks_legend(const std::vector<Planned>& plans) {
   return out.empty() ? "" : "\n" + out;
 }
 
-/// Why rows of the tables have no figures, each reason once.
+/// Why rows of the tables have no figures, each reason once. PyTorch has no eight-bit recipe, which the title states.
 std::string unpredicted_text(const std::vector<Planned>& plans) {
   std::string out;
   for (const Planned& plan : plans) {
-    const std::string line = fmt::format("-: {}\n", for_terminal(plan.arms.front().reason));
-    if (!plan.arms.front().reason.empty() && out.find(line) == std::string::npos) out += line;
+    const PlannedArm& arm = plan.arms.front();
+    const bool in_bf16 = plan.cell.config.training.recipe == "bf16";
+    const std::string& reason = arm.reason.empty() && in_bf16 ? arm.as_torch_reason : arm.reason;
+    const std::string line = fmt::format("-: {}\n", for_terminal(reason));
+    if (!reason.empty() && out.find(line) == std::string::npos) out += line;
   }
   return out.empty() ? "" : "\n" + out;
 }
