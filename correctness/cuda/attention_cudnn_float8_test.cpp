@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <iostream>
 #include <limits>
 #include <string>
 #include <vector>
@@ -51,7 +52,10 @@ TEST_F(AttentionOnGpuTest, CudnnFloat8ForwardIsWithinItsCastsOrRefuses) {
     const Tensor scale_o = make_scalar(device_, 100.0f), amax_o = make_scalar(device_, 0.0f);
     const bool computed = forward(cuda::attention_cudnn_float8_forward, shape, qkv, actual,
                                   role(DType::kE4M3, scale_s, amax_s), role(DType::kE4M3, scale_o, amax_o));
-    if (!computed && shape.window > 0) GTEST_SKIP() << "this frontend of cuDNN has no windows in FP8";
+    if (!computed && shape.window > 0) {
+      std::cout << "this frontend of cuDNN has no windows in FP8\n";
+      continue;
+    }
     ASSERT_TRUE(computed);
     const std::vector<float> o = device_.read(expected.o), data = device_.read(actual.o);
     EXPECT_LT(distance(data, o), 2 * 0x1p-4 / 1.7);

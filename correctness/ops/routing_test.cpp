@@ -185,9 +185,17 @@ double auxiliary_loss(const std::vector<double>& logits, bool sigmoid, const std
   return static_cast<double>(experts) * loss;
 }
 
-TEST_F(RoutingTest, AuxiliaryLossIsItsCoefficientIfTokensAreEven) {
-  EXPECT_NEAR(auxiliary_loss({3.0, 0.0, 0.0, 3.0}, false, {1.0, 1.0}), 1.0, 1e-12);
-  EXPECT_GT(auxiliary_loss({3.0, 0.0, 3.0, 0.0}, false, {2.0, 0.0}), 1.9);
+// Each expert is the choice of two tokens. The loss is then 1 whatever the shares are.
+TEST_F(RoutingTest, AuxiliaryLossHasNoGradientIfTokensAreEven) {
+  const std::vector<float> logits{0.7f, 0.1f, 0.4f, 0.3f, 0.9f, -1.3f, -0.2f, 0.6f, 2.1f};
+  const Tensor none = floats({3, 2}, std::vector<float>(6, 0.0f));
+  for (const bool sigmoid : {false, true}) {
+    const RouterRule rule{.choices = 2, .sigmoid = sigmoid, .aux_loss = 1000.0f};
+    const Routing routing = route(*device_, floats({3, 3}, logits), rule, anyone());
+    ASSERT_EQ(read(*device_, routing.counts), (Values{2.0, 2.0, 2.0}));
+    EXPECT_EQ(read(*device_, route_backward(*device_, routing, rule, none, {Shape{3, 3}, DType::kF32}, anyone(), 1.0)),
+              Values(9, 0.0));
+  }
 }
 
 // Token 0 chooses experts 2 and 3, token 1 experts 0 and 2. One number of experts is larger than the number of partial

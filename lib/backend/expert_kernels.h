@@ -50,9 +50,10 @@ struct BalanceExpertsArgs {
 ///
 /// With `logits` the gradient of the auxiliary loss is added before the sum is rounded. The loss is aux times the sum
 /// over experts of counts[e] times the sum over tokens of p(t, e), where p(t, .) is the softmax of logits(t, .), or
-/// their sigmoids divided by the sum of these. Its gradient is f p(t, e) (aux counts[e] - sum over i of p(t, i) aux
-/// counts[i]); f is 1, and with `sigmoid` the sigmoid of the negative logit. In a sum over experts expert e goes to
-/// partial sum e % kRouterSums, in the order of e; then neighbours are added pairwise, until one sum is left.
+/// their sigmoids divided by the sum of these. Its gradient is f p(t, e) (s[e] - sum over i of p(t, i) s[i]);
+/// s[e] is aux (counts[e] - even_count()); f is 1, and with `sigmoid` the sigmoid of the negative logit. In a sum over
+/// experts expert e goes to partial sum e % kRouterSums, in the order of e; then neighbours are added pairwise, until
+/// one sum is left.
 struct RouteBackwardArgs {
   MatrixView experts;
   MatrixView weights;
@@ -66,6 +67,12 @@ struct RouteBackwardArgs {
   bool sigmoid = false;
 };
 inline constexpr int kRouterSums = 32;
+
+/// The choices of each expert if tokens are even. A number that is part of all s[e] changes no gradient; without it the
+/// difference of nearly even counts would lose its bits.
+inline float even_count(const RouteBackwardArgs& args) {
+  return static_cast<float>(args.experts.rows * args.experts.cols) / static_cast<float>(args.logits.cols);
+}
 
 /// Gives each choice (t, k) a row of a matrix in which the rows of an expert follow each other, in the order of t and
 /// then k. Expert e begins at row begins[e], a multiple of `multiple`; begins[experts] is the end of the last one,

@@ -22,7 +22,8 @@ struct LayerForm {
 };
 
 /// Rows to a multiple of which the tokens of each expert in a mixture are padded: its products read them along rows and
-/// along columns. 1 if the recipe does not quantize. Behaviors::pad_only_eight_bits and pad_groups_to_blocks decide.
+/// along columns. Behaviors decide: 1 if the recipe does not quantize, unless pad_only_eight_bits is reverted; the rows
+/// that products accept if it does, unless pad_groups_to_blocks is reverted.
 std::int64_t row_multiple(const Recipe& recipe, const Behaviors& behaviors);
 
 std::span<const LayerForm> form_table();

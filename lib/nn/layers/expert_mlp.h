@@ -28,9 +28,10 @@ namespace fp8lab {
 /// computed; it saves the logits and the counts of choices.
 ///
 /// n is copied to a matrix with a row for each choice, sorted by expert. Under a quantizing recipe each expert's rows
-/// are padded with zeros to `row_multiple`: the least number of rows that both products accept, 16 for scales per
-/// tensor, 128 and 32 for blocks. The matrix has the rows that suffice for every routing (rows_of_choices()), whatever
-/// the counts of this batch are; rows that no expert has are zeros and are not multiplied.
+/// are padded with zeros to the least number of rows that both products accept: 16 for scales per tensor, 128 and 32
+/// for blocks (row_multiple(), which reverted fixes change). The matrix has the rows that suffice for every routing
+/// (rows_of_choices()), whatever the counts of this batch are; rows that no expert has are zeros and are not
+/// multiplied.
 ///
 /// Under expert parallelism (Runtime::expert_group) this rank has one part of the experts. Rows of choices are then
 /// sorted without padding and travel in high precision to the ranks that have their experts. There they are grouped and

@@ -85,7 +85,8 @@ void add_auxiliary_gradient(const RouteBackwardArgs& args, const float* logits, 
   };
   const float all = sum_over_experts(experts, score);
   const auto share = [&](std::int64_t e) { return score(e) / all; };
-  const auto slope = [&](std::int64_t e) { return args.aux * float_at(args.counts, 0, e); };
+  const float even = even_count(args);
+  const auto slope = [&](std::int64_t e) { return args.aux * (float_at(args.counts, 0, e) - even); };
   const float mean = sum_over_experts(experts, [&](std::int64_t e) { return share(e) * slope(e); });
   for (std::int64_t e = 0; e < experts; ++e)
     row[e] += (args.sigmoid ? sigmoid(-logits[e]) : 1.0f) * share(e) * (slope(e) - mean);

@@ -56,8 +56,16 @@ __device__ void draw_words(const CounterRng& rng, std::uint64_t first, std::uint
 /// The same for numbers of 16 bits; one block holds eight.
 template <int Width>
 __device__ void draw_16_bits(const CounterRng& rng, std::uint64_t first, std::uint32_t (&drawn_bits)[Width]) {
+  if (Width == 4 && first % 4 == 0) {  // half of a block
+    const PhiloxBlock drawn = rng.block(first / 8);
+    const bool second = first % 8 != 0;
+    const std::uint32_t words[2] = {second ? drawn.words[2] : drawn.words[0], second ? drawn.words[3] : drawn.words[1]};
+#pragma unroll
+    for (int j = 0; j < Width; ++j) drawn_bits[j] = CounterRng::half_of(words[j / 2 % 2], j % 2);
+    return;
+  }
   if (Width % 8 == 0 && first % 8 == 0) {
-    std::uint32_t words[Width / 2 + 1];  // a narrow width does not come here, but is compiled
+    std::uint32_t words[Width / 2 + 1];  // other widths do not come here, but are compiled
 #pragma unroll
     for (int block = 0; block < Width / 8; ++block) {
       const PhiloxBlock drawn = rng.block(first / 8 + block);

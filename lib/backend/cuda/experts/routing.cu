@@ -130,6 +130,7 @@ struct RouterGradient {
   Elements logits;  ///< data is null: no auxiliary loss
   const float* counts;
   float aux;
+  float even_count;  ///< even_count(args)
   bool sigmoid;
 };
 
@@ -161,7 +162,7 @@ struct AuxiliaryLoss {
   __device__ float score(std::int64_t e) const {
     return args.sigmoid ? fp8lab::sigmoid(logit(e)) : exponential(logit(e) - largest);
   }
-  __device__ float slope(std::int64_t e) const { return args.aux * args.counts[e]; }
+  __device__ float slope(std::int64_t e) const { return args.aux * (args.counts[e] - args.even_count); }
   __device__ float largest_logit(int thread) const {
     float found = logit(0);
     for (std::int64_t e = thread; e < args.experts; e += 32) found = fmaxf(found, logit(e));
@@ -191,13 +192,13 @@ __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const Route
   for (std::int64_t k = 0; k < args.choices; ++k) mean += args.weights.at(token, k) * args.grad_weights.at(token, k);
   mean /= args.scale;
   const AuxiliaryLoss auxiliary(args, token, lane);
-  for (std::int64_t e = lane; e < args.experts; e += 32) store(e, auxiliary.gradient(e));
+  for (std::int64_t e = lane; e < args.experts; e += 32) store(e, 0.0f + auxiliary.gradient(e));  // no -0
   __syncwarp();
   for (std::int64_t k = lane; k < args.choices; k += 32) {
     const float slope = args.slopes.data == nullptr ? 1.0f : args.slopes.at(token, k);
     const std::int64_t expert = args.chosen.at(token, k);
     const float of_weight = slope * args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean);
-    store(expert, of_weight + auxiliary.gradient(expert));
+    store(expert, args.logits.data == nullptr ? of_weight : of_weight + auxiliary.gradient(expert));
   }
 }
 
@@ -256,6 +257,7 @@ void route_backward(const RouteBackwardArgs& args, ExecContext& context) {
                                 .logits = elements(args.logits),
                                 .counts = args.counts.as<const float>(),
                                 .aux = args.aux,
+                                .even_count = even_count(args),
                                 .sigmoid = args.sigmoid};
   route_backward_kernel<<<blocks_of(gradient.tokens), 32 * kWarps, 0, cuda_context(context).stream()>>>(gradient);
   cuda_check_launch("route_backward_kernel");
