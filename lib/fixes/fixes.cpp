@@ -291,7 +291,8 @@ constexpr std::array kFixes = {
     Fix{.name = "pad_groups_to_blocks",
         .upstream = {{"torchtitan#2262", "ao#3636", "TransformerEngine#2966"}, "", ""},
         .symptom = "training a mixture in FP8 ends with an error in the first batch in which the tokens of an expert "
-                   "are no multiple of a block: 44 under MXFP8, whose blocks have 32",
+                   "are no multiple of a block: 44 under MXFP8, whose blocks have 32. On device meta tokens are even, "
+                   "and often a multiple",
         .decision = "the tokens of each expert are padded with zeros to the rows that products in eight bits accept",
         .revert = [](Behaviors& b) { b.pad_groups_to_blocks = false; }},
     // 2.14 (#2559) to 2.17.

@@ -24,8 +24,8 @@ testing::AssertionResult agrees(const CellConfig& cell, Arm arm);
 /// The same; `formulas`: estimate(cell, arm).
 testing::AssertionResult agrees(const CellConfig& cell, Arm arm, const Estimate& formulas);
 
-/// True if the reverted fix of a cell without a closed form ends a run, as it must. Without padding to blocks a run
-/// ends well if every expert happens to have a multiple of a block's rows: nothing is expected then.
+/// True if the reverted fix of a cell without a closed form ends a run. Without padding to blocks a run must end well
+/// if every expert happens to have a multiple of a block's rows, and otherwise with the error that names these.
 testing::AssertionResult ends_in_an_error(const CellConfig& cell);
 
 /// True if the layer accepts its sizes under the recipe.

@@ -21,7 +21,8 @@ std::int64_t most_choices(const CellNumbers& cell) {
 std::int64_t rows_of_choices(const CellNumbers& cell) {
   const std::int64_t all = most_choices(cell);
   const std::int64_t in_16_bits = cell.decisions.pad_only_eight_bits ? 1 : 8;
-  const std::int64_t multiple = cell.casts.operands ? cell.casts.recipe.group_rows : in_16_bits;
+  const std::int64_t in_8_bits = cell.decisions.pad_groups_to_blocks ? cell.casts.recipe.group_rows : 1;
+  const std::int64_t multiple = cell.casts.operands ? in_8_bits : in_16_bits;
   const std::int64_t wasted = std::min(own_experts(cell), all) * (multiple - 1);
   return (all + wasted) / multiple * multiple;
 }
@@ -99,8 +100,8 @@ struct Travel {
   Bytes cast_tokens, cast_choices;
 };
 
-/// The bytes of the choice of each row and of the first row of each expert. Under expert parallelism rows have no
-/// padding, and the counts of all ranks and the same for received rows are added.
+/// The bytes of the choice of each row and of the first row of each expert. Under expert parallelism rows that
+/// are sent have no padding, and the counts of all ranks and the same for received rows, which have it, are added.
 Bytes grouping_of(const CellNumbers& cell, const Travel& travel) {
   const Bytes grouped = rows_of_choices(cell) * kI32;
   if (!travel.travels) return grouped + (cell.shape.experts + 1) * kI32;
@@ -218,6 +219,12 @@ struct Experts {
 };
 
 }  // namespace
+
+bool may_lack_blocks(const CellNumbers& cell) {
+  if (cell.decisions.pad_groups_to_blocks || !cell.casts.operands || cell.shape.top_k == 0) return false;
+  const bool have_all = cell.shape.top_k == cell.shape.experts;  // each expert has all tokens
+  return !have_all || cell.shape.expert_ranks * cell.shape.tokens % cell.casts.recipe.group_rows != 0;
+}
 
 Node expert_mlp(const CellNumbers& cell) {
   const Experts experts(cell);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "harness/predict/predict_parts.h"
 #include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
@@ -119,6 +120,7 @@ LayerAccount::LayerAccount(const CellNumbers& cell, const LayersOfRun& layers)
          (cell.decisions.validate_usage_by_pass ? early_transposes_ : transposes_);
   if (!cell.sharding.reshards) held += forward_gather.unsharded_parameters;
   if (cell.frozen) drop_backward();
+  stops = stops || may_lack_blocks(cell);
 }
 
 void LayerAccount::drop_backward() {

@@ -60,7 +60,7 @@ class LayerAccount {
   Schedule backward(MicroBatch at, LayerPosition position) const;
 
   std::vector<ParameterNumbers> parameters;
-  bool stops = false;                                 ///< training of this cell stops with an error
+  bool stops = false;                                 ///< training of this cell stops with an error, or may
   std::int64_t fp8_weights = 0, refused_weights = 0;  ///< weights to be kept in FP8, and those that sharding refuses
   Bytes kept = 0;                                     ///< parameters, stored from step to step
   Bytes gradients = 0;     ///< sharded gradients, alive from the step's first backward to the optimizer's step

@@ -206,8 +206,6 @@ bool stops_in_lists(const TrainingConfig& training, const CellNumbers& cell, con
 
 bool has_closed_form(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers) {
   const TrainingConfig& t = config.training;
-  // The first step ends with an error unless every expert happens to have a multiple of the rows of a block.
-  if (!cell.decisions.pad_groups_to_blocks && cell.casts.operands && cell.shape.top_k > 0) return false;
   if (t.resume_at > 0) return false;  // temporary bytes of saving and loading depend on the files
   // Validation frees what a step left of the copies that it should have freed.
   if (t.validate_every > 0 && layers.sum(&LayerAccount::left_transposes) > 0) return false;
