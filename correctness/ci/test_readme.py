@@ -134,7 +134,7 @@ class Readme(unittest.TestCase):
     def test_a_key_of_scenarios_that_is_missing_makes_it_stale(self):
         done = self.checked("| `training.steps` |", "| `training.step` |", name="scenarios/keys.md")
         self.assertEqual(1, done.returncode)
-        self.assertRegex(done.stdout, r"(?m)^\+\| `training.steps` \| training steps.* \| an integer from 1 to 1000000 \| 1 \|$")
+        self.assertRegex(done.stdout, r"(?m)^\+\| `training.steps` \| number of training steps.* \| an integer from 1 to 1000000 \| 1 \|$")
 
     def test_percentages_are_the_same_on_every_machine(self):
         def grow(cells):

@@ -320,7 +320,8 @@ TEST_F(MemoryProfiles, ShardedWeightsInBlocksHave16Bits) {
   cell.training.deferred_init = true;
   const std::string error = support::error_of([&] { profile.estimate(cell, Arm::kAfter); });
   EXPECT_TRUE(names(error, "training.deferred_init: ")) << error;
-  cell.training.deferred_init.reset();
+  cell.training.deferred_init = false;
+  EXPECT_EQ(profile.estimate(cell, Arm::kAfter).figures, plain);
   cell.ranks = 1;  // not sharded: the profile has no row with FP8 weights
   EXPECT_TRUE(names(support::error_of([&] { profile.estimate(cell, Arm::kAfter); }), "with FP8 weights"));
 }
@@ -463,6 +464,9 @@ TEST_F(MemoryProfiles, AFileIsCheckedWhenItIsRead) {
   EXPECT_TRUE(names(refusal(replaced(kProfile, "profile/3", "profile/1")), "`schema` must be fp8lab.memory-profile/3"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"tokens*hidden\": 10", "\"tokens*width\": 10")), "tokens*width"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"state\": 5", "\"state\": -5")), "state"));
+  for (const char* weight :
+       {"{}", "{\"hidden*hidden\": 0}", "{\"tokens*hidden\": 1}", "{\"hidden*hidden\": 1, \"hidden*ffn\": 1}"})
+    EXPECT_TRUE(names(refusal(replaced(kProfile, "{\"hidden*hidden\": 1}", weight)), "is no matrix")) << weight;
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"last\": \"2.6\"", "\"last\": \"new\"")), "`last` must be a release"));
   EXPECT_TRUE(names(refusal(replaced(kProfile, "\"last\": 2}", "\"lost\": 2}")), "last"));
   EXPECT_TRUE(names(refusal("{"), "p.json"));

@@ -160,7 +160,7 @@ TEST(ModelFile, OfDeepSeek_HasTheKeysOfTheKnownModelAndNamesWhatIsLeftOut) {
   const std::string coefficient = changed(kMixtral, "{", "{\"router_aux_loss_coef\": 0.02, ");
   EXPECT_EQ(read_file(coefficient).left_out, "");
   const std::string left_out = read_file(changed(coefficient, "{", "{\"output_router_logits\": true, ")).left_out;
-  EXPECT_NE(left_out.find("the auxiliary loss of routers (`router_aux_loss_coef`), which `--set router_aux_loss=N`"),
+  EXPECT_NE(left_out.find("the auxiliary loss of routers (`router_aux_loss_coef`), unless `--set router_aux_loss=N`"),
             std::string::npos)
       << left_out;
   // As Moonlight: one group.

@@ -43,12 +43,12 @@ TEST(PlanOfAModelAsALibrary, WithKeysThatTheProfileLacks_ListsThemAll) {
 }
 
 std::string planned_of(std::string model, std::string as, std::vector<std::string> recipes, int ranks,
-                       std::vector<std::string> settings) {
+                       std::vector<std::string> settings, std::string gpu = "h100") {
   Program program = own_program();
   program.worker_directory = std::string(paths::kScenarios) + "/../lib/subjects";
   PlanRequest request;
   request.model = std::move(model);
-  request.gpu = "h100";
+  request.gpu = std::move(gpu);
   request.ranks = {ranks};
   request.recipes = std::move(recipes);
   request.as = std::move(as);
@@ -74,10 +74,23 @@ TEST(PlanOfAModelAsALibrary, HasShardedFp8Weights_MicroBatches_Recomputation_And
   expect(text, "training.checkpoint=full (recomputed layers with sharded FP8 weights end with an error in backward");
   text = planned_as_newest(8, {"sharding=ddp", "layers=4"});
   expect(text, "1.6 GiB buckets of gradients");
+  expect(text, "NCCL's process group may hold the buckets of the first step");
   expect(text, "training.quantized_weights=true (profiles cover DistributedDataParallel with weights in 16 bits)");
   text = planned_as_newest(7, {});
   expect(text, "delayed                       45.6 ");
   expect(text, "ranks=7 (7 shards do not divide hidden, and with padded FP8 weights ");
+}
+
+// Keys without a value of their own are named like any other.
+TEST(PlanOfAModelAsALibrary, NamesOptionalKeysThatAProfileLacks) {
+  for (const char* setting : {"deferred_init=true", "reduce_dtype=f32", "bias=qkv"}) {
+    const std::string text = planned_as_newest(8, {setting});
+    EXPECT_NE(text.find(std::string(setting) + " ("), std::string::npos) << setting << " in " << text;
+  }
+  EXPECT_EQ(planned_as_newest(8, {"deferred_init=false"}), planned_as_newest(8, {}));
+  EXPECT_NE(
+      planned_as_newest(6, {"mesh=2x3", "quantized_weights=true"}).find("mesh=2x3 (3 shards do not divide hidden"),
+      std::string::npos);
 }
 
 std::string planned_of_llama(std::string as, std::vector<std::string> recipes, std::vector<std::string> settings) {
@@ -114,15 +127,25 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
          "cover grouped products; write a multiple of 8");
   expect(planned_of("gpt-oss-20b", "torch@2.15", {}, 64, {}), "model.attention_sinks: ");
   expect(planned_of("deepseek-v3", "torch@2.15", {}, 64, {"value_dim=64"}),
-         "model.value_dim: heads have keys of 192 columns and values of 64; SDPA's cuDNN kernel takes 192 and 128, or "
-         "multiples of 8 up to 128, ");
+         "model.value_dim: heads have keys of 192 columns and values of 64; SDPA's kernels take equal multiples of 8 "
+         "up to "
+         "256, 192 and 128, or multiples of 8 up to 128, ");
+  expect(planned_of("deepseek-v3", "torch@2.15", {}, 64, {"head_dim=448", "value_dim=512"}),
+         "model.value_dim: heads have keys of 512 columns and values of 512; ");
 }
 
-// Without --as, too: the column of PyTorch's peaks is empty, and a line says why.
+// Without --as, too: the column of PyTorch's peaks is empty, and a line gives the reason.
 TEST(PlanOfAMixture, SaysWhatPyTorchsFiguresDoNotCover) {
   const std::string reason = "\n-: torch@2.15 does not cover: expert_parallel: ";
   EXPECT_NE(planned_of("mixtral-8x7b", "", {}, 64, {"expert_parallel=8"}).find(reason), std::string::npos);
   EXPECT_EQ(planned_of("mixtral-8x7b", "", {}, 64, {}).find("\n-: "), std::string::npos);
+}
+
+// No change is proposed that leaves PyTorch without a figure, such as moments in BF16 next to FP32 masters.
+TEST(PlanOfAMixture, ProposesChangesThatPyTorchsFiguresCover) {
+  const std::string text = planned_of("deepseek-v3", "", {"bf16"}, 64, {}, "h200");
+  EXPECT_NE(text.find("  training.checkpoint=full, ranks="), std::string::npos) << text;
+  EXPECT_EQ(text.find("training.moments=bf16"), std::string::npos) << text;
 }
 
 TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {

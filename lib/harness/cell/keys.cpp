@@ -32,7 +32,10 @@ void assign(Field& field, const Value& value) {
 
 template <class Field>
 void assign(std::optional<Field>& field, const Value& value) {
-  assign(field.emplace(), value);
+  if (to_text(value).empty())
+    field.reset();
+  else
+    assign(field.emplace(), value);
 }
 
 template <class Field>

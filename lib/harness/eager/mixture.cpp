@@ -74,6 +74,7 @@ void Mixture::choose() {
 void Mixture::route(bool keeps) {
   const Numbers& n = numbers_;
   Block logits = kept_.make(keeps_logits_, n.tokens * n.experts * n.element);
+  heap_.begin_product();
   if (n.element != kF32) {
     Block converted = temporary(scores());
     kept_.drop(logits);

@@ -142,7 +142,8 @@ void Training::add_traffic() {
     memory_.figures["traffic.all_gather_bytes"] = shared_.gathered_in_step;
     memory_.figures["traffic.reduce_scatter_bytes"] = shared_.reduced_in_step;
   }
-  if (n_.sharded || n_.replicated) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;
+  // torchao all-reduces amaxes too, which no figure has.
+  if ((n_.sharded || n_.replicated) && !n_.float8) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;
 }
 
 Memory Training::run() {

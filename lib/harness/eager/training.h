@@ -51,7 +51,6 @@ class Training {
   /// Returns the gradient of that output.
   Block chunked_loss();
   Block norm_backward(Block of_normed);
-  /// Autograd's thread makes its cuBLAS handle, and a workspace, in its first product.
   Block head_backward(Block of_logits);
   void embedding_backward(Block gradient);
   void update();

@@ -101,7 +101,12 @@ ProfileRow row_from(const JsonReader& json) {
   row.form = json.at("form").text();
   row.recipe = json.at("recipe").text();
   row.quantized_weights = json.at("quantized_weights").flag();
-  json.at("weights").each_item([&](const JsonReader& weight) { row.weights.push_back(terms_from(weight)); });
+  json.at("weights").each_item([&](const JsonReader& weight) {
+    row.weights.push_back(terms_from(weight));
+    const auto is_matrix = [](const auto& term) { return term.first.starts_with("hidden*") && term.second > 0.0; };
+    if (row.weights.back().size() != 1 || !is_matrix(*row.weights.back().begin()))
+      weight.refuse_for("is no matrix: name one product of hidden and rows, with a factor above 0");
+  });
   row.vectors = terms_from(json.at("vectors"));
   row.bytes_of_weight = json.at("bytes_of_weight").integer(1, 16);
   const JsonReader adam = json.at("adam");

@@ -24,6 +24,7 @@ constexpr std::array kReasons{
     KeyReason{"training.fp8_attention", "profiles cover only `fp8_attention: false`"},
     KeyReason{"training.cache_weights",
               "profiles cover only `cache_weights: false`, weights that are cast in every forward"},
+    KeyReason{"training.deferred_init", "profiles cover weights that each rank makes in full before it shards them"},
     KeyReason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
     KeyReason{"model.top_k", "profiles cover only one MLP for all tokens; leave `top_k` out"},
     KeyReason{"model.kv_rank", "profiles cover only one product for Q, K and V; leave `kv_rank` out"},
@@ -39,7 +40,7 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
   const TrainingConfig& training = cell.training;
   if (key.path == "ranks") return has_ranks(cell);
   if (key.path == "mesh" || key.path == "sharding") return true;
-  if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
+  if (key.path == "training.deferred_init") return !cell.training.deferred_init.value_or(false);
   if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
   return key.path == "training.moments" && training.moments == Moments::kBF16;
 }
@@ -63,11 +64,7 @@ void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, bool gathers_fp
   if (!has_quantized_weights(cell, arm)) return;
   if (!gathers_fp8)
     out.emplace_back("training.quantized_weights: the profile covers no sharded FP8 weights of this release");
-  if (!computes_with_quantized_weights(cell, arm)) {
-    if (cell.training.deferred_init.value_or(false))
-      out.emplace_back("training.deferred_init: profiles cover no weights in blocks that are made in shards");
-    return;
-  }
+  if (!computes_with_quantized_weights(cell, arm)) return;
   if (cell.training.checkpoint != Recompute::kNone)
     out.emplace_back(
         "training.checkpoint: recomputed layers with sharded FP8 weights end with an error in backward, or, if they "
@@ -78,8 +75,8 @@ void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, bool gathers_fp
   for (const char* rows : {"hidden", "qkv", "ffn"})
     if (static_cast<std::int64_t>(sizes.of(rows).value()) % shards != 0) {
       out.push_back(fmt::format(
-          "ranks: {} shards do not divide {}, and with padded FP8 weights the second forward ends with an error",
-          shards, rows));
+          "{}: {} shards do not divide {}, and with padded FP8 weights the second forward ends with an error",
+          cell.mesh.empty() ? "ranks" : "mesh", shards, rows));
       break;
     }
 }

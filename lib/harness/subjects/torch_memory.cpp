@@ -143,13 +143,15 @@ void add_uncovered_latents(const CellConfig& cell, std::vector<std::string>& out
   if (!has_latents(model) || cell.device == "cpu") return;
   if (cell.training.param_dtype == ParamDType::kF32)
     out.emplace_back("model.kv_rank: on CUDA figures cover latent attention in bf16; write `param_dtype: bf16`");
-  constexpr std::int64_t kMost = 128, kAlignment = 8, kKeysOfDeepSeek = 192;
+  constexpr std::int64_t kMost = 128, kMostOfFlash = 256, kAlignment = 8, kKeysOfDeepSeek = 192;
   const bool fits = std::max(keys, values) <= kMost && keys % kAlignment == 0 && values % kAlignment == 0;
-  if (keys == values || fits || (keys == kKeysOfDeepSeek && values == kMost)) return;
-  out.push_back(
-      fmt::format("model.value_dim: heads have keys of {} columns and values of {}; SDPA's cuDNN kernel takes 192 and "
-                  "128, or multiples of 8 up to 128, and figures cover no other kernel; write such widths",
-                  keys, values));
+  const bool is_flash = keys == values && keys <= kMostOfFlash && keys % kAlignment == 0;
+  if (is_flash || fits || (keys == kKeysOfDeepSeek && values == kMost)) return;
+  out.push_back(fmt::format(
+      "model.value_dim: heads have keys of {} columns and values of {}; SDPA's kernels take equal "
+      "multiples of 8 up to 256, 192 and 128, or multiples of 8 up to 128, and figures cover no other kernel; "
+      "write such widths",
+      keys, values));
 }
 
 /// What grouped products and FSDP2 require of the weights of experts.
@@ -341,6 +343,19 @@ Accuracy accuracy_of_reserved(const TorchRuns& runs) {
   return out;
 }
 
+std::string traffic_mismatch(const TorchRun& run) {
+  const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
+  for (const char* name : {"traffic.all_gather_bytes", "traffic.reduce_scatter_bytes", "traffic.all_reduce_bytes"}) {
+    const auto found = memory.figures.find(name);
+    const auto counted = run.traffic->find(name);
+    const auto predicted = found == memory.figures.end() ? 0.0 : static_cast<double>(found->second);
+    const double measured = counted == run.traffic->end() ? 0.0 : counted->second;
+    if (predicted != measured)
+      return fmt::format("{}: predicted {}, measured {}: {}", name, predicted, measured, run.what);
+  }
+  return "";
+}
+
 std::optional<double> reserved_with_margin(const Estimate& estimate) {
   constexpr double kMargin = 0.02;
   const auto figure = estimate.figures.find(std::string(kReserved));
@@ -414,13 +429,22 @@ std::string TorchMemory::title(Program program) const {
         "step "
         "before the peak of the second.\n",
         text_of(accuracy_of(replicas, Operators::kCuda), "runs"));
+  std::size_t counted = 0, equal = 0;
+  for (const TorchRun& run : runs_.rows) {
+    if (!run.traffic) continue;
+    ++counted;
+    equal += traffic_mismatch(run).empty();
+  }
+  const std::string of_traffic =
+      counted == 0 ? ""
+                   : fmt::format("Bytes of collectives equal the bytes that PyTorch dispatched in {} of {} runs.\n",
+                                 equal, counted);
   return fmt::format(
       "As {}: live bytes of an eager program with a fused kernel of SDPA, F.cross_entropy of FP32 logits, AdamW, and "
-      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}Bytes of collectives equal the "
-      "bytes that {} runs over ranks of a CPU dispatched. Other releases were compared with no run.\n",
+      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}{}Other releases were compared "
+      "with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,
-      runs_.measured, on_gpus + of_mixtures,
-      std::ranges::count_if(runs_.rows, [](const TorchRun& run) { return run.traffic.has_value(); }));
+      runs_.measured, on_gpus + of_mixtures, of_traffic);
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {

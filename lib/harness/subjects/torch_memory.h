@@ -43,6 +43,9 @@ Accuracy accuracy_of(const TorchRuns& runs, eager::Operators operators);
 /// Bytes that the allocator reserved in runs on CUDA.
 Accuracy accuracy_of_reserved(const TorchRuns& runs);
 
+/// The first kind of collective that carried other bytes than predicted, in words; "": none. `run` has `traffic`.
+std::string traffic_mismatch(const TorchRun& run);
+
 /// What PyTorch's caching allocator reserves for an arm, and 2 %, within which 117 of 120 runs are; nothing on a
 /// host, whose allocator reserves nothing.
 std::optional<double> reserved_with_margin(const Estimate& estimate);

@@ -282,8 +282,8 @@ std::string left_out_of(const JsonReader& config) {
   const auto coefficient = config.find("router_aux_loss_coef");
   if (is_used && is_used->flag() && coefficient && coefficient->number() != 0.0)
     parts.emplace_back(
-        "the auxiliary loss of routers (`router_aux_loss_coef`), which `--set router_aux_loss=N` adds in the built-in "
-        "runtime");
+        "the auxiliary loss of routers (`router_aux_loss_coef`), unless `--set router_aux_loss=N` adds it to the "
+        "built-in runtime");
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
 

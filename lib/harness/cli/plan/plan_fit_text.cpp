@@ -198,7 +198,7 @@ std::string remedies_text(const std::vector<PlannedRow>& rows) {
   if (!remedies.empty())
     out =
         "Changes of keys, the cheapest first (`fp8lab plan --help` defines it), with their price and the rows "
-        "that then\nfit the built-in runtime; PyTorch's lower bound is then within the memory too:\n";
+        "that then\nfit the built-in runtime; PyTorch's figure, if the row has one, is then within the memory too:\n";
   for (const Remedy& remedy : remedies) {
     out += fmt::format("  {}\n    price: {}\n", remedy.changes, price_text(*remedy.fit));
     for (const auto& [peaks, titles] : remedy.rows) out += fmt::format("    {}: {}\n", peaks, titles);

@@ -9,6 +9,7 @@
 
 #include "harness/cell/escape.h"
 #include "harness/cell/metrics.h"
+#include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/cell/units.h"
 #include "harness/cli/plan/plan_fit_text.h"
@@ -270,9 +271,14 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
 
 /// Whose the figures of a model's plan are.
 std::string figures_note(const Planned& plan) {
+  const bool is_profile = !plan.library.empty() && !TorchMemory::is_named(plan.library);
+  const char* const of_buckets = is_profile && is_replicated(plan.cell.config)
+                                     ? "NCCL's process group may hold the buckets of the first step until the second, "
+                                       "which is not predicted: peaks are\nthen higher by the size of all gradients.\n"
+                                     : "";
   if (!plan.library.empty())
-    return fmt::format("Figures belong to {}, predicted from {}.\n", plan.library,
-                       TorchMemory::is_named(plan.library) ? "what its program allocates" : "its memory profile");
+    return fmt::format("Figures belong to {}, predicted from {}.\n{}", plan.library,
+                       is_profile ? "its memory profile" : "what its program allocates", of_buckets);
   if (!plan.torch.empty())
     return fmt::format(
         "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "

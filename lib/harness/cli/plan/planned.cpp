@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "core/check.h"
 #include "harness/cell/sharding_keys.h"
@@ -49,7 +50,7 @@ void judge_expectations(Planned& plan) {
         ++plan.open;
 }
 
-/// The live bytes at PyTorch's peak; its lower bound for a cell that is not covered.
+/// The live bytes at PyTorch's peak; its lower bound for a cell that is not covered; or nothing.
 std::optional<std::int64_t> torch_peak_of(const CellConfig& cell, const Program& program) {
   if (!program.torch) return torch_bound_of(cell);
   try {
@@ -63,13 +64,19 @@ FitSearch fits_of(const CellConfig& cell, std::int64_t capacity, bool with_torch
   const Vocabulary& vocabulary = program.vocabulary();
   // Without attention, ranks that split sequences are ranks with smaller micro-batches.
   const bool splits = vocabulary.attends && vocabulary.attends(cell.model.layer);
+  // A change for which PyTorch has no figures any more does not fit.
+  TorchPeak torch;
+  if (with_torch && torch_peak_of(cell, program))
+    torch = [&](const CellConfig& changed) {
+      return torch_peak_of(changed, program).value_or(std::numeric_limits<std::int64_t>::max());
+    };
   return cheapest_fits(
       cell, capacity,
       [&](const CellConfig& changed) {
         return (splits || changed.context_parallel == cell.context_parallel) &&
                broken_rules(changed, vocabulary).empty();
       },
-      with_torch ? [&](const CellConfig& changed) { return torch_peak_of(changed, program); } : TorchPeak{});
+      torch);
 }
 
 std::optional<std::int64_t> spare_of(const Estimate& estimate, std::int64_t capacity) {
