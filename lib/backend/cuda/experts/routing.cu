@@ -182,7 +182,7 @@ struct AuxiliaryLoss {
 
 __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const RouterGradient args) {
   const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int thread = static_cast<int>(threadIdx.x % 32);
   if (token >= args.tokens) return;
   const auto store = [&](std::int64_t expert, float value) {
     const Elements& to = args.grad_logits;
@@ -191,10 +191,10 @@ __global__ void __launch_bounds__(32 * kWarps) route_backward_kernel(const Route
   float mean = 0.0f;
   for (std::int64_t k = 0; k < args.choices; ++k) mean += args.weights.at(token, k) * args.grad_weights.at(token, k);
   mean /= args.scale;
-  const AuxiliaryLoss auxiliary(args, token, lane);
-  for (std::int64_t e = lane; e < args.experts; e += 32) store(e, 0.0f + auxiliary.gradient(e));  // no -0
+  const AuxiliaryLoss auxiliary(args, token, thread);
+  for (std::int64_t e = thread; e < args.experts; e += 32) store(e, 0.0f + auxiliary.gradient(e));  // no -0
   __syncwarp();
-  for (std::int64_t k = lane; k < args.choices; k += 32) {
+  for (std::int64_t k = thread; k < args.choices; k += 32) {
     const float slope = args.slopes.data == nullptr ? 1.0f : args.slopes.at(token, k);
     const std::int64_t expert = args.chosen.at(token, k);
     const float of_weight = slope * args.weights.at(token, k) * (args.grad_weights.at(token, k) - mean);
