@@ -156,7 +156,7 @@ constexpr std::array kConditions{
     Condition{"model.router_aux_loss", "model.top_k", routes, kOneMlp, kExpertsRemedy},
     Condition{"model.router_aux_loss", "model.top_k",
               [](const CellConfig& cell) { return !routes(cell) || cell.model.top_k < cell.model.experts; },
-              "every expert has all tokens", "write fewer than `experts`"},
+              "every expert has all tokens", "write a `top_k` below `experts`"},
     Condition{"model.ffn", "model.expert_ffn",
               [](const CellConfig& cell) {
                 return !routes(cell) || cell.model.expert_ffn == 0 || cell.model.dense_layers > 0;

@@ -271,14 +271,14 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
 
 /// Whose the figures of a model's plan are.
 std::string figures_note(const Planned& plan) {
-  const bool is_profile = !plan.library.empty() && !TorchMemory::is_named(plan.library);
-  const char* const of_buckets = is_profile && is_replicated(plan.cell.config)
-                                     ? "NCCL's process group may hold the buckets of the first step until the second, "
-                                       "which is not predicted: peaks are\nthen higher by the size of all gradients.\n"
-                                     : "";
+  if (TorchMemory::is_named(plan.library))
+    return fmt::format("Figures belong to {}, predicted from what its program allocates.\n", plan.library);
   if (!plan.library.empty())
-    return fmt::format("Figures belong to {}, predicted from {}.\n{}", plan.library,
-                       is_profile ? "its memory profile" : "what its program allocates", of_buckets);
+    return fmt::format("Figures belong to {}, predicted from its memory profile.\n{}", plan.library,
+                       is_replicated(plan.cell.config)
+                           ? "NCCL's process group may hold the buckets of the first step until the second, which is "
+                             "not predicted: peaks are\nthen higher by the size of all gradients.\n"
+                           : "");
   if (!plan.torch.empty())
     return fmt::format(
         "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
