@@ -68,8 +68,8 @@ struct RouteBackwardArgs {
 };
 inline constexpr int kRouterSums = 32;
 
-/// The choices of each expert if tokens are even. A number that is part of all s[e] changes no gradient; without it the
-/// difference of nearly even counts would lose its bits.
+/// The choices of each expert if tokens are even. Counts less this number have the same gradient, because only their
+/// differences matter, and keep the bits of small differences.
 inline float even_count(const RouteBackwardArgs& args) {
   return static_cast<float>(args.experts.rows * args.experts.cols) / static_cast<float>(args.logits.cols);
 }
