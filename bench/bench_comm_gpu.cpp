@@ -96,15 +96,72 @@ void all_gather(benchmark::State& state, const Mode& mode, std::int64_t size) {
   state.SetLabel("uint8, redop none");
 }
 
+/// Every rank sends every rank equally many bytes; `size` is what a rank receives.
+void all_to_all(benchmark::State& state, const Mode& mode, std::int64_t size) {
+  const std::int64_t ranks = gpus(), each = size / ranks;
+  const std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks * ranks), each);
+  const auto sent = [each](int sender, int receiver, std::int64_t i) { return pattern(sender, i + each * receiver); };
+  run_row(state, mode, size, [&](Device& device, ProcessGroup& group) {
+    auto from = std::make_shared<Buffer>(device, size, false);
+    auto to = std::make_shared<Buffer>(device, size, false);
+    std::vector<std::byte> values(static_cast<std::size_t>(size));
+    for (std::int64_t i = 0; i < each * ranks; ++i)
+      values[static_cast<std::size_t>(i)] = sent(group.rank(), static_cast<int>(i / each), i % each);
+    from->write(0, values);
+    const AllToAllPart part{.from = from->data(), .to = to->data(), .bytes = bytes};
+    return Part{.call = [&group, part, from] { group.all_to_all({&part, 1}, "exchange"); },
+                .count_wrong =
+                    [&group, to, each, ranks, sent] {
+                      const std::vector<std::byte> seen = to->read();
+                      std::int64_t wrong = 0;
+                      for (std::int64_t i = 0; i < each * ranks; ++i)
+                        wrong += seen[static_cast<std::size_t>(i)] !=
+                                 sent(static_cast<int>(i / each), group.rank(), i % each);
+                      return wrong;
+                    }};
+  });
+  state.SetLabel("uint8, redop none");
+}
+
+/// Times of two collectives that alternate. Only rank 0 uses its own.
+class Alternating {
+ public:
+  /// Collective: calls each of the two a few times.
+  template <class Call>
+  void run(benchmark::State& state, Device& device, ProcessGroup& group, ProcessGroup& world, const Call& call) {
+    const auto batch = [&] {
+      constexpr int kCalls = 5;
+      for (const int bytes : {0, 1}) {
+        device.synchronize();
+        call(group, bytes);
+        const auto begin = device.moment();
+        for (int i = 0; i < kCalls; ++i) call(group, bytes);
+        const auto end = device.moment();
+        const double seconds = device.seconds_between(*begin, *end) / kCalls;
+        if (world.rank() == 0) seconds_[bytes].push_back(seconds);
+      }
+    };
+    batch();
+    lockstep_.run(state, world, batch, [&] { return seconds_[0].back(); });
+  }
+  void count(benchmark::State& state) const {
+    const double eight = median_of(seconds_[0]), sixteen = median_of(seconds_[1]);
+    state.counters["eight_bits_us"] = 1e6 * eight;
+    state.counters["sixteen_bits_us"] = 1e6 * sixteen;
+    state.counters["speedup"] = sixteen / eight;
+  }
+
+ private:
+  std::vector<double> seconds_[2];  ///< in eight and in sixteen bits
+  Lockstep lockstep_;
+};
+
 /// Gathers of the weights of a Llama-3 8B layer, alternately in sixteen and in eight bits.
 void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
   constexpr std::int64_t kWeights[] = {4096 * 6144, 4096 * 4096, 4096 * 28672, 4096 * 14336};
-  std::vector<double> of_bytes[2];
-  Lockstep lockstep;
+  Alternating alternating;
   run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
     const GpuPart gpu_part(mode, world);
-    Device& device = *gpu_part.device;
-    ProcessGroup& group = *gpu_part.group;
     std::vector<std::unique_ptr<Buffer>> buffers;
     std::vector<std::vector<std::int64_t>> offsets;
     std::vector<GatherPart> parts[2];
@@ -113,31 +170,53 @@ void eight_beside_sixteen_bits(benchmark::State& state, const Mode& mode) {
       for (const std::int64_t weights : kWeights) {
         const std::int64_t size = weights * (bytes + 1);
         offsets.push_back(even_offsets(size, world.size()));
-        buffers.push_back(std::make_unique<Buffer>(device, size / world.size(), mode.windows));
+        buffers.push_back(std::make_unique<Buffer>(*gpu_part.device, size / world.size(), mode.windows));
         const std::byte* const from = buffers.back()->data();
-        buffers.push_back(std::make_unique<Buffer>(device, size, mode.windows));
+        buffers.push_back(std::make_unique<Buffer>(*gpu_part.device, size, mode.windows));
         parts[bytes].push_back({.from = from, .to = buffers.back()->data(), .offsets_bytes = offsets.back()});
       }
     }
-    const auto batch = [&] {
-      constexpr int kCalls = 5;
-      for (const int bytes : {0, 1}) {
-        device.synchronize();
-        group.all_gather(parts[bytes], "layer");
-        const auto begin = device.moment();
-        for (int i = 0; i < kCalls; ++i) group.all_gather(parts[bytes], "layer");
-        const auto end = device.moment();
-        const double seconds = device.seconds_between(*begin, *end) / kCalls;
-        if (world.rank() == 0) of_bytes[bytes].push_back(seconds);
-      }
-    };
-    batch();
-    lockstep.run(state, world, batch, [&] { return of_bytes[0].back(); });
+    alternating.run(state, *gpu_part.device, *gpu_part.group, world,
+                    [&](ProcessGroup& group, int bytes) { group.all_gather(parts[bytes], "layer"); });
   });
-  const double eight = median_of(of_bytes[0]), sixteen = median_of(of_bytes[1]);
-  state.counters["eight_bits_us"] = 1e6 * eight;
-  state.counters["sixteen_bits_us"] = 1e6 * sixteen;
-  state.counters["speedup"] = sixteen / eight;
+  alternating.count(state);
+}
+
+/// Tokens of a Mixtral 8x7B layer on their way to the experts of all ranks, alternately in sixteen bits, and in eight
+/// bits with a scale for each 128 columns. Each rank has 8192 tokens with two experts each, and the last rank's experts
+/// get a quarter more than the first rank's.
+void tokens_to_experts(benchmark::State& state, const Mode& mode) {
+  constexpr std::int64_t kRows = 2 * 8192, kColumns = 4096, kScaleBytes = 4 * kColumns / 128;
+  Alternating alternating;
+  run_ranks(mode.row, mode.options(), [&](ProcessGroup& world) {
+    const GpuPart gpu_part(mode, world);
+    const std::int64_t ranks = world.size();
+    const auto place = [&](std::int64_t to) {
+      return kRows * to * (8 * (ranks - 1) + to - 1) / (9 * ranks * (ranks - 1));
+    };
+    std::vector<std::int64_t> bytes_of[3];  // in rows of eight-bit numbers, of sixteen-bit numbers, and of scales
+    std::int64_t received = 0;
+    for (std::int64_t from = 0; from < ranks; ++from)
+      for (std::int64_t to = 0; to < ranks; ++to) {
+        const std::int64_t rows = place(to + 1) - place(to);
+        bytes_of[0].push_back(rows * kColumns);
+        bytes_of[1].push_back(2 * rows * kColumns);
+        bytes_of[2].push_back(rows * kScaleBytes);
+        received = std::max(received, ranks * rows);
+      }
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    const auto part_of = [&](int kind, std::int64_t row_bytes) {
+      buffers.push_back(std::make_unique<Buffer>(*gpu_part.device, kRows * row_bytes, false));
+      const std::byte* const from = buffers.back()->data();
+      buffers.push_back(std::make_unique<Buffer>(*gpu_part.device, received * row_bytes, false));
+      return AllToAllPart{.from = from, .to = buffers.back()->data(), .bytes = bytes_of[kind]};
+    };
+    const std::vector<AllToAllPart> parts[2] = {{part_of(0, kColumns), part_of(2, kScaleBytes)},
+                                                {part_of(1, 2 * kColumns)}};
+    alternating.run(state, *gpu_part.device, *gpu_part.group, world,
+                    [&](ProcessGroup& group, int bytes) { group.all_to_all(parts[bytes], "tokens"); });
+  });
+  alternating.count(state);
 }
 
 /// The value that a rank adds to element i of a sum: a small integer, so that bf16 holds sums over a few ranks exactly.
@@ -234,6 +313,15 @@ void register_all() {
     add(
         "eight_beside_sixteen_bits/" + mode.name + "/llama_3_8b_layer",
         [&mode](benchmark::State& state) { eight_beside_sixteen_bits(state, mode); }, 15);
+    if (!mode.windows) {
+      for (std::int64_t mib = 1; mib <= 1024; mib *= 4)
+        add(
+            "all_to_all/" + mode.name + "/" + std::to_string(mib) + "MiB",
+            [&mode, mib](benchmark::State& state) { all_to_all(state, mode, mib << 20); }, mib >= 256 ? 5 : 15);
+      add(
+          "tokens_to_experts/" + mode.name + "/mixtral_8x7b_layer",
+          [&mode](benchmark::State& state) { tokens_to_experts(state, mode); }, 15);
+    }
     add(
         "all_reduce/" + mode.name + "/32_scalars", [&mode](benchmark::State& state) { all_reduce_small(state, mode); },
         15);

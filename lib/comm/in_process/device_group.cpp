@@ -137,15 +137,19 @@ class DeviceGroup final : public ProcessGroup {
     });
   }
 
+  // Each rank writes what it sends, as in gathers.
   void do_all_to_all(const Signature& call, std::span<const AllToAllPart> parts) override {
     together(call, parts.data(), [&] {
       copies_.clear();
-      for (std::size_t i = 0; i < parts.size(); ++i)
-        for (int source = 0; source < size(); ++source)
-          copies_.push_back({.from = parts_of<AllToAllPart>(source)[i].from + place_sent(parts[i], source, rank()),
-                             .to = parts[i].to + place_received(parts[i], source, rank()),
-                             .bytes = bytes_between(parts[i], source, rank())});
-      stream_->copy(copies_, {}, world_.peer_copies());
+      for (int step = 1; step <= size(); ++step) {
+        const int target = (rank() + step) % size();
+        for (std::size_t i = 0; i < parts.size(); ++i)
+          copies_.push_back({.from = parts[i].from + place_sent(parts[i], rank(), target),
+                             .to = parts_of<AllToAllPart>(target)[i].to + place_received(parts[i], rank(), target),
+                             .bytes = bytes_between(parts[i], rank(), target)});
+      }
+      const std::span<const PeerCopy> all(copies_);
+      stream_->copy(all.first(all.size() - parts.size()), all.last(parts.size()), world_.peer_copies());
     });
   }
 
