@@ -1,6 +1,6 @@
 """A mixture of experts has the output and the gradients of its definition, token by token in double: with grouped products
 and with one product for each expert, of both routers, with experts that no token has, with biases and groups of the
-choice, and under FSDP2."""
+choice, under FSDP2, and with the experts divided among ranks."""
 
 import torch
 import torch.nn.functional as F
@@ -172,10 +172,60 @@ def check_sharded(rank, folder):
     return {}
 
 
+class WithMlp(torch.nn.Module):
+    """A layer in the form that published_model.shard() requires."""
+
+    def __init__(self, mlp):
+        super().__init__()
+        self.mlp = mlp
+
+    def forward(self, x):
+        return self.mlp(x)
+
+
+def check_dispatched(rank, folder, cell):
+    """Ranks in pairs have the experts between them, and pairs shard them. Each rank has other tokens. The
+    reference is one rank with all experts, which trains with the tokens of all."""
+    torch.set_num_threads(1)
+    count = cell["ranks"]
+    method = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=count)
+    meshes = published_model.make_meshes(cell, "cpu")
+    alone = published(cell.changed(expert_parallel=1))[1]
+    mixture = published_model.Mixture(cell, torch.device("cpu"), torch.float32)
+    own = meshes[1].get_local_rank("experts")
+    with torch.no_grad():
+        for one, other in zip(mixture.parameters(), alone.parameters(), strict=True):
+            one.copy_(other if other.dim() < 3 else other.chunk(cell.expert_parallel)[own])
+    tokens = [torch.randn(1, cell.tokens, cell["model.hidden"], generator=torch.Generator().manual_seed(i)) for i in range(count)]
+    outputs = [alone(x) for x in tokens]
+    sum(y.square().sum() / count for y in outputs).backward()
+    built = Layers(WithMlp(mixture))
+    published_model.shard(cell, built, *meshes)
+    x = tokens[rank].requires_grad_()
+    y = built(x)
+    (y.square().sum() / count).backward()
+    expect_close(y.detach(), outputs[rank].detach().double(), "the output with experts on other ranks")
+    for (name, one), other in zip(alone.named_parameters(), mixture.parameters(), strict=True):
+        of_experts = one.dim() == 3
+        expected = (one.grad.chunk(cell.expert_parallel)[own] if of_experts else one.grad).double()
+        # FSDP2 takes the mean over the ranks that shard a parameter.
+        expected /= count // cell.expert_parallel if of_experts else count
+        expect_close(other.grad.full_tensor(), expected, f"the gradient of {name} with experts on other ranks")
+    return {}
+
+
 def main():
     # Ranks first: a process whose autograd threads run must not be forked.
     if tuple(int(one) for one in torch.__version__.split(".")[:2]) >= (2, 8):
         ranks.run(check_sharded, 4)
+    if tuple(int(one) for one in torch.__version__.split(".")[:2]) >= (2, 15):  # FSDP2 has groups over two meshes
+        for keys in [
+            {"ranks": 4, "expert_parallel": 2}, {"ranks": 2, "expert_parallel": 2, "model__experts": 40},
+            {"ranks": 4, "expert_parallel": 2, "model__experts": 2, "model__top_k": 1},
+        ]:  # fmt: skip
+            of = cell_of(**keys)
+            ranks.run(lambda rank, folder, of=of: check_dispatched(rank, folder, of), of["ranks"])
     has_groups = experts._has_grouped_product(torch.device("cpu"), torch.float32)
     check(cell_of(), has_groups)
     check(cell_of(model__top_k=1), has_groups)

@@ -99,8 +99,8 @@ std::string planned_of_llama(std::string as, std::vector<std::string> recipes, s
 
 TEST(PlanOfAMixtureAsPyTorch, HasATable_AndStatesTheAccuracyOfMixtures) {
   std::string text = planned_of("mixtral-8x7b", "torch@2.15", {}, 64, {});
-  for (const char* words : {"Mixtures of experts: within 1 % in 105 of 105 on a CPU, worst 0.00 %,\n"
-                            "within 1 % in 109 of 109 with CUDA's operators on shapes (FakeTensorMode), worst 0.00 %;\n"
+  for (const char* words : {"Mixtures of experts: within 1 % in 127 of 127 on a CPU, worst 0.00 %,\n"
+                            "within 1 % in 134 of 134 with CUDA's operators on shapes (FakeTensorMode), worst 0.00 %;\n"
                             "on GPUs within 1 % in 15 of 15 runs, worst 0.01 %; reserved memory within 1 % in 15 of 15 "
                             "on the same GPUs, worst 0.01 %.\n",
                             "  torch@2.15 does not fit 77.6 GiB: its live bytes are 22.7 GiB too much\n",
@@ -110,18 +110,23 @@ TEST(PlanOfAMixtureAsPyTorch, HasATable_AndStatesTheAccuracyOfMixtures) {
   EXPECT_NE(text.find("  torch@2.15 fits 77.6 GiB with 48.9 GiB to spare"), std::string::npos) << text;
 }
 
+TEST(PlanOfAMixtureAsPyTorch, WithExpertsOfOtherRanks_HasFigures) {
+  const std::string text = planned_of("deepseek-v3", "torch@2.15", {}, 2048, {"expert_parallel=64", "checkpoint=full"});
+  for (const char* words : {"  torch@2.15 fits 77.6 GiB with 49.8 GiB to spare; PyTorch's allocator reserves 27.8 GiB",
+                            "With `expert_parallel` each expert gets equally many rows"})
+    EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
+}
+
 TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
   const auto expect = [](const std::string& text, const char* reason) {
     EXPECT_NE(text.find(reason), std::string::npos) << reason << " in " << text;
   };
   expect(planned_of("mixtral-8x7b", "torchao@0.18", {"current"}, 64, {}),
          "torchao@0.18 does not cover: model.top_k: Float8Linear computes products of all tokens");
-  expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 64, {"expert_parallel=8"}),
-         "expert_parallel: figures cover ranks that have all experts of their tokens");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 48, {}),
-         "model.expert_ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards do not "
-         "divide "
-         "14336 rows; write a multiple of 48, or a mesh of fewer shards");
+         "model.expert_ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards of an "
+         "expert do not divide 14336 rows; write a multiple of 48, a mesh of fewer shards, or a larger "
+         "`expert_parallel`");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 8, {"expert_ffn=1001"}),
          "model.expert_ffn: rows of 1001 values are no multiple of 16 bytes, which torch._grouped_mm requires; figures "
          "cover grouped products; write a multiple of 8");
@@ -136,8 +141,8 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
 
 // Without --as, too: the column of PyTorch's peaks is empty, and a line gives the reason.
 TEST(PlanOfAMixture, SaysWhatPyTorchsFiguresDoNotCover) {
-  const std::string reason = "\n-: torch@2.15 does not cover: expert_parallel: ";
-  EXPECT_NE(planned_of("mixtral-8x7b", "", {}, 64, {"expert_parallel=8"}).find(reason), std::string::npos);
+  const std::string reason = "\n-: torch@2.15 does not cover: model.router_aux_loss: ";
+  EXPECT_NE(planned_of("mixtral-8x7b", "", {}, 64, {"router_aux_loss=0.01"}).find(reason), std::string::npos);
   EXPECT_EQ(planned_of("mixtral-8x7b", "", {}, 64, {}).find("\n-: "), std::string::npos);
 }
 

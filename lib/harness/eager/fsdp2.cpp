@@ -5,8 +5,13 @@
 namespace fp8lab::eager {
 
 void Communication::finalize_backward(Heap& heap) {
-  heap.free(reduced);
+  free_reduced(heap);
   free_all_reduced(heap);
+}
+
+void Communication::free_reduced(Heap& heap) {
+  for (Block& block : reduced) heap.free(block);
+  reduced.clear();
 }
 
 void Communication::free_all_reduced(Heap& heap) {
@@ -15,12 +20,12 @@ void Communication::free_all_reduced(Heap& heap) {
 }
 
 Group::Group(const Numbers& numbers, Heap& heap, Communication& shared, std::vector<Parameter*> parameters,
-             bool reshards)
-    : numbers_(numbers), heap_(heap), shared_(shared), parameters_(std::move(parameters)), reshards_(reshards) {}
+             Options options)
+    : numbers_(numbers), heap_(heap), shared_(shared), parameters_(std::move(parameters)), options_(options) {}
 
 Bytes Group::shard_of(const Parameter& parameter) const {
-  if (parameter.divides_experts) return parameter.elements() / numbers_.shards;
-  return (parameter.rows + numbers_.shards - 1) / numbers_.shards * parameter.columns;
+  if (parameter.divides_experts) return parameter.elements() / options_.shards;
+  return (parameter.rows + options_.shards - 1) / options_.shards * parameter.columns;
 }
 
 std::vector<Bytes> Group::shard_elements(bool only_trained) const {
@@ -45,7 +50,7 @@ void Group::make() {
 void Group::prefetch() {
   if (!numbers_.sharded || parameters_.empty() || is_unsharded_ || is_pending_) return;
   is_pending_ = true;
-  if (numbers_.shards == 1) return;  // copied from the sharded parameters
+  if (options_.shards == 1) return;  // copied from the sharded parameters
   std::vector<Block> casts;
   Bytes others = 0, all = 0;
   for (const Parameter* parameter : parameters_) {
@@ -56,8 +61,8 @@ void Group::prefetch() {
       others += gathered_bytes(*parameter);
   }
   casts.push_back(heap_.allocate(others, Owner::kGathers, Stream::kGathers));
-  gathering_ = heap_.allocate(numbers_.shards * all, Owner::kGathers, Stream::kGathers);
-  shared_.gathered_in_step += numbers_.shards * all;
+  gathering_ = heap_.allocate(options_.shards * all, Owner::kGathers, Stream::kGathers);
+  shared_.gathered_in_step += options_.shards * all;
   for (Block& cast : casts) heap_.free(cast);
 }
 
@@ -66,10 +71,10 @@ void Group::copy_out(bool in_forward) {
   is_pending_ = false;
   is_unsharded_ = true;
   if (in_forward) heap_.free(shared_.gathered);
-  const bool casts = numbers_.shards == 1 && numbers_.stored != numbers_.element;
+  const bool casts = options_.shards == 1 && numbers_.stored != numbers_.element;
   std::vector<Block> parts;  // parameters that are divided in their second dimension are copied twice
   for (Parameter* parameter : parameters_) {
-    const Bytes bytes = numbers_.shards * gathered_bytes(*parameter);
+    const Bytes bytes = options_.shards * gathered_bytes(*parameter);
     Block cast = casts ? heap_.allocate(bytes, Owner::kGathers) : 0;
     parameter->value = heap_.allocate(bytes, Owner::kUnsharded);
     if (parameter->divides_experts) parts.push_back(heap_.allocate(bytes, Owner::kGathers));
@@ -94,14 +99,13 @@ void Group::before_forward() {
 }
 
 void Group::after_forward() {
-  if (numbers_.sharded && reshards_) reshard();
+  if (numbers_.sharded && options_.reshards) reshard();
 }
 
-void Group::before_backward(Group* next) {
+void Group::before_backward() {
   if (!numbers_.sharded) return;
   prefetch();
   copy_out(false);
-  if (next != nullptr) next->prefetch();
 }
 
 void Group::after_backward() {
@@ -130,7 +134,7 @@ void Group::end_parts(Parameter& parameter, bool reduces) {
 }
 
 void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>& sum) {
-  heap_.free(shared_.reduced);
+  if (options_.is_last) shared_.free_reduced(heap_);
   if (parameters.empty()) return;
   Block divided = 0;
   for (Parameter* parameter : parameters) {
@@ -142,16 +146,16 @@ void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>
   heap_.free(divided);
   Bytes elements = 0;
   for (const Parameter* parameter : parameters) elements += shard_of(*parameter);
-  const Bytes packed = numbers_.shards * elements * numbers_.reduced;
-  shared_.reduced = heap_.allocate(packed, Owner::kReductions);
-  if (numbers_.shards > 1) shared_.reduced_in_step += packed;
+  const Bytes packed = options_.shards * elements * numbers_.reduced;
+  shared_.reduced.push_back(heap_.allocate(packed, Owner::kReductions));
+  if (options_.shards > 1) shared_.reduced_in_step += packed;
   for (Parameter* parameter : parameters) {
     heap_.free(parameter->gradient);
     parameter->is_gradient_wide = false;
   }
   Block output = heap_.allocate(elements * numbers_.reduced, Owner::kGradients, Stream::kReductions);
   // gloo reduces a copy of its input.
-  Block copy = numbers_.on_host() && numbers_.shards > 1 ? heap_.allocate(packed, Owner::kReductions) : 0;
+  Block copy = numbers_.on_host() && options_.shards > 1 ? heap_.allocate(packed, Owner::kReductions) : 0;
   heap_.free(copy);
   if (numbers_.replicas > 1) shared_.all_reduced_in_step += elements * numbers_.reduced;
   const auto drop = [&](Block block) {
@@ -184,6 +188,48 @@ void Group::drop_gradients() {
     sum->clear();
   }
   for (Parameter* parameter : parameters_) heap_.free(parameter->gradient);
+}
+
+Module::Module(const Numbers& numbers, Heap& heap, Communication& shared, const std::vector<Parameter*>& parameters,
+               bool reshards) {
+  std::vector<Parameter*> own, of_experts;
+  for (Parameter* parameter : parameters)
+    (parameter->is_of_experts && numbers.expert_parallel > 1 ? of_experts : own).push_back(parameter);
+  const bool has_experts = !of_experts.empty();
+  groups_.emplace_back(
+      numbers, heap, shared, std::move(own),
+      Group::Options{.reshards = reshards, .shards = numbers.shards_of(false), .is_last = !has_experts});
+  if (has_experts)
+    groups_.emplace_back(numbers, heap, shared, std::move(of_experts),
+                         Group::Options{.reshards = reshards, .shards = numbers.shards_of(true)});
+}
+
+void Module::before_forward(Module* next) {
+  for (Group& group : groups_) group.before_forward();
+  if (next == nullptr) return;
+  for (Group& group : next->groups_) group.prefetch();
+}
+
+void Module::after_forward() {
+  for (Group& group : groups_) group.after_forward();
+}
+
+void Module::before_backward(Module* next) {
+  for (Group& group : groups_) group.before_backward();
+  if (next == nullptr) return;
+  for (auto group = next->groups_.rbegin(); group != next->groups_.rend(); ++group) group->prefetch();
+}
+
+void Module::after_backward() {
+  for (auto group = groups_.rbegin(); group != groups_.rend(); ++group) group->after_backward();
+}
+
+void Module::reshard() {
+  for (Group& group : groups_) group.reshard();
+}
+
+void Module::finalize_backward() {
+  for (Group& group : groups_) group.finalize_backward();
 }
 
 }  // namespace fp8lab::eager

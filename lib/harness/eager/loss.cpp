@@ -72,8 +72,8 @@ Block Training::chunked_loss() {
     Block of_part = heap_.allocate(rows * n_.element, Owner::kTemporaries);
     heap_.free(of_logits);
     heap_.free(head.added);
-    last_->add_part(head);
-    if (part + 1 == n_.loss_chunks) last_->end_parts(head, has_group_of_head());
+    last_->groups().front().add_part(head);
+    if (part + 1 == n_.loss_chunks) last_->groups().front().end_parts(head, has_group_of_head());
     Block in_f32 = n_.element == kF32 ? 0 : heap_.allocate(rows * kF32, Owner::kTemporaries);
     heap_.free(in_f32);
     heap_.free(of_part);

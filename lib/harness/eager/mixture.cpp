@@ -18,7 +18,7 @@ Mixture::Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& par
 std::size_t Mixture::weight(Bytes rows, Bytes columns, bool is_of_experts) {
   // With more shards than experts, torchtitan divides the rows of every expert.
   const bool divides = is_of_experts && numbers_.in_titan() && numbers_.shards > numbers_.experts;
-  parameters_.push_back({.rows = rows, .columns = columns, .divides_experts = divides});
+  parameters_.push_back({.rows = rows, .columns = columns, .is_of_experts = is_of_experts, .divides_experts = divides});
   return parameters_.size() - 1;
 }
 
@@ -28,7 +28,7 @@ Mixture::Gated Mixture::gated(Bytes rows, Bytes width, bool are_experts) {
   out.rows = rows;
   out.width = width;
   const auto add = [&](Bytes outputs, Bytes inputs) {
-    return are_experts ? weight(n.experts, outputs * inputs, true) : weight(outputs, inputs, false);
+    return are_experts ? weight(n.own_experts(), outputs * inputs, true) : weight(outputs, inputs, false);
   };
   for (int i = 0; i < (n.in_titan() ? 2 : 1); ++i) out.first.push_back(add(n.in_titan() ? width : 2 * width, n.hidden));
   out.last = add(n.hidden, width);
@@ -131,15 +131,70 @@ Block Mixture::output_of(Gated& of, bool keeps) {
   return out;
 }
 
+void Mixture::dispatch() {
+  const Numbers& n = numbers_;
+  const Bytes counts = n.experts * kIndex, row_numbers = choices() * kIndex, rows = choices() * n.hidden * n.element;
+  Block own = temporary(counts), theirs = temporary(counts);
+  heap_.free(own);
+  Block arrived = temporary(rows);
+  heap_.free(rows_);
+  Block begins = temporary(counts), lengths = temporary(counts), repeated = temporary(row_numbers);
+  Block segments = temporary(row_numbers);
+  heap_.free(repeated);
+  Block first = temporary(counts), places = temporary(row_numbers), numbers = temporary(row_numbers);
+  arrival_order_ = allocate(row_numbers);
+  heap_.free(places);
+  heap_.free(numbers);
+  ends_ = allocate(n.own_experts() * 4);
+  for (Block* block : {&begins, &lengths, &segments, &first}) heap_.free(*block);
+  rows_ = allocate(rows);
+  heap_.free(arrived);
+  heap_.free(theirs);
+}
+
+Block Mixture::moved_back(Block& outputs) {
+  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  Block sent = temporary(rows);
+  heap_.free(outputs);
+  const Block out = allocate(rows);
+  heap_.free(sent);
+  return out;
+}
+
+void Mixture::dispatch_backward(Block& of_outputs) {
+  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  Block arrived = temporary(rows);
+  heap_.free(of_outputs);
+  of_outputs = temporary(rows);
+  heap_.free(arrived);
+}
+
+Block Mixture::moved_back_backward(Block& of_rows) {
+  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  Block of_arrived = scattered(rows);
+  heap_.free(of_rows);
+  heap_.free(arrival_order_);
+  const Block out = temporary(rows);
+  heap_.free(of_arrived);
+  return out;
+}
+
 void Mixture::run(bool keeps) {
   const Numbers& n = numbers_;
   const Bytes all = choices() * n.hidden;
   route(keeps);
   rows_ = allocate(all * n.element);
-  ends_ = allocate(n.experts * 4);
+  if (dispatches())
+    dispatch();
+  else
+    ends_ = allocate(n.experts * 4);
   run_experts(experts_, keeps);
   Block outputs = output_of(experts_, keeps);
   done(ends_, keeps);
+  if (dispatches()) {
+    outputs = moved_back(outputs);
+    done(arrival_order_, keeps);
+  }
   if (n.shared_ffn > 0) {
     run_experts(shared_, keeps);
     out_ = output_of(shared_, keeps);
@@ -284,8 +339,10 @@ Block Mixture::backward(Block& normed, Block& gradient, How how) {
     of_outputs = converted;
   }
   Block of_normed = n.shared_ffn > 0 ? backward_of(shared_, nullptr, gradient, how.copies_gradient) : 0;
+  if (dispatches()) dispatch_backward(of_outputs);
   Block of_gathered = backward_of(experts_, &rows_, of_outputs, false);
   heap_.free(ends_);
+  if (dispatches()) of_gathered = moved_back_backward(of_gathered);
   Block more = scattered(n.rows(n.hidden));
   heap_.free(of_gathered);
   heap_.free(tokens_);

@@ -47,6 +47,14 @@ class Mixture {
   void run_experts(Gated& of, bool keeps);
   /// What the last product returns. It frees what backward does not need.
   Block output_of(Gated& of, bool keeps);
+  /// True if ranks have the experts between them (fp8lab_subjects/layers/dispatch.py). Then rows_ are the rows of own
+  /// experts. Choices are even: equally many rows come and go.
+  bool dispatches() const { return numbers_.expert_parallel > 1; }
+  void dispatch();
+  /// The rows that experts return, on the ranks of their tokens. Frees `outputs`.
+  Block moved_back(Block& outputs);
+  void dispatch_backward(Block& of_outputs);
+  Block moved_back_backward(Block& of_rows);
   void route(bool keeps);
   /// The numbers of each token's experts, if the choice reads other scores than the weights.
   void choose();
@@ -77,6 +85,7 @@ class Mixture {
   Gated experts_, shared_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
+  Block arrival_order_ = 0;  ///< numbers of the rows that arrived, by expert
   Block outputs_ = 0;        ///< what experts return, in FP32
   bool recomputed_ = false;  ///< how.is_recomputed of the running backward
   Block counts_ = 0, weighted_ = 0, out_ = 0;

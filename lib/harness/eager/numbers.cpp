@@ -46,6 +46,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   experts = model.experts;
   top_k = model.top_k;
   expert_ffn = mlp_width(model);
+  expert_parallel = cell.expert_parallel;
   expert_groups = has_expert_groups(model) ? model.expert_groups : 0;
   top_groups = model.top_groups;
   has_router_biases = fp8lab::has_router_biases(model);

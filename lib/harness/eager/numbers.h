@@ -36,6 +36,9 @@ struct Numbers {
   /// Bytes of an activation of `columns` columns, in the type in which layers compute.
   Bytes rows(Bytes columns) const { return tokens * columns * element; }
   Bytes rows_f32(Bytes columns) const { return tokens * columns * 4; }
+  Bytes own_experts() const { return experts / expert_parallel; }
+  /// Shards of a parameter: experts are sharded over the ranks that have the same ones.
+  Bytes shards_of(bool are_experts) const { return are_experts ? shards / expert_parallel : shards; }
 
   Program program;
   Operators operators;
@@ -53,6 +56,7 @@ struct Numbers {
   Bytes rotated;          ///< columns of a head of queries and keys that are rotated
   Bytes attended;         ///< columns of what attention returns
   Bytes experts, top_k, expert_ffn;
+  Bytes expert_parallel;            ///< ranks that have a layer's experts between them
   Bytes expert_groups, top_groups;  ///< 0 groups: a token can have every expert
   bool has_router_biases;           ///< which are added to scores for the choice
   Bytes shared_ffn;                 ///< width of the experts that all tokens have

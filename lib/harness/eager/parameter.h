@@ -11,6 +11,7 @@ struct Parameter {
 
   Block added = 0;                ///< what an operation adds to a gradient that is there, until the operation ends
   bool is_float8 = false;         ///< FSDP2 gathers it in eight bits
+  bool is_of_experts = false;     ///< the matrices of this rank's experts
   bool divides_experts = false;   ///< FSDP2 divides its second dimension: each shard has a part of every expert
   bool is_frozen = false;         ///< it takes no gradient
   bool is_gradient_wide = false;  ///< its gradient has the type of the reduction already

@@ -11,10 +11,10 @@ constexpr Bytes kToken = 8;
 }  // namespace
 
 void Training::forward() {
-  if (last_ != nullptr && first_ == nullptr) last_->before_forward();
+  if (last_ != nullptr && first_ == nullptr) last_->before_forward(nullptr);
   Block stream = 0;
   if (has_embedding()) {
-    if (first_ != nullptr) first_->before_forward();
+    if (first_ != nullptr) first_->before_forward(after(-1));
     stream = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
     if (n_.scales_embeddings) {
       const Block scaled = heap_.allocate(n_.rows(n_.hidden), Owner::kSaved);
@@ -32,11 +32,11 @@ void Training::forward() {
   }
   for (Bytes i = 0; i < n_.layers; ++i) {
     const auto at = static_cast<std::size_t>(i);
-    groups_[at].before_forward();
+    modules_[at].before_forward(after(i));
     const bool is_input = i == 0 && !has_embedding();
     Block input = is_input ? tokens_ : stream;
     stream = layers_[at].forward(input, is_input);
-    groups_[at].after_forward();
+    modules_[at].after_forward();
     if (i < n_.frozen && !is_input) heap_.free(input);
   }
   if (!has_embedding()) {
@@ -44,7 +44,7 @@ void Training::forward() {
     loss_forward(stream);
     return;
   }
-  if (first_ != nullptr) last_->before_forward();
+  if (first_ != nullptr) last_->before_forward(nullptr);
   const bool composed = n_.on_host() && n_.gated && n_.element != kF32;
   if (composed) saved_.input_f32 = heap_.allocate(n_.rows_f32(n_.hidden), Owner::kSaved);
   if (n_.on_host() && n_.gated) saved_.normalized = heap_.allocate(n_.rows_f32(n_.hidden), Owner::kSaved);
@@ -90,7 +90,10 @@ void Training::embedding_backward(Block gradient) {
 void Training::backward() {
   Block gradient = n_.loss_chunks > 1 ? std::exchange(of_normed_, 0) : loss_backward();
   if (has_embedding()) {
-    last_->before_backward(before(n_.layers));
+    // The program names no module to gather ahead of the root's backward, so FSDP2 takes the last group of forward.
+    const bool takes_group = n_.expert_parallel > 1 && first_ == nullptr;
+    last_->before_backward(takes_group ? nullptr : before(n_.layers));
+    if (takes_group) before(n_.layers)->prefetch_last();
     gradient = norm_backward(n_.loss_chunks > 1 ? gradient : head_backward(gradient));
     if (reduces_ && (!n_.tied || n_.frozen > 0) && buckets_->is_first_gradient_reduced_alone()) buckets_->reduce();
     shared_.free_all_reduced(heap_);  // a loss in parts has reduced the head's gradient, and this group reduces again
@@ -98,9 +101,9 @@ void Training::backward() {
   }
   for (Bytes i = n_.layers; i-- > n_.frozen;) {
     const auto at = static_cast<std::size_t>(i);
-    groups_[at].before_backward(before(i));
+    modules_[at].before_backward(before(i));
     gradient = layers_[at].backward(gradient);
-    if (i > n_.frozen || n_.frozen == 0) groups_[at].after_backward();
+    if (i > n_.frozen || n_.frozen == 0) modules_[at].after_backward();
     if (reduces_) buckets_->reduce();
   }
   if (n_.frozen > 0) {
@@ -121,9 +124,10 @@ void Training::backward() {
 // parameters, as before every backward of a group, and FSDP2 frees them here.
 void Training::end_backward_at_frozen() {
   if (has_embedding()) (first_ != nullptr ? first_ : last_)->after_backward();
-  for (Bytes i = 0; i <= std::min(n_.frozen, n_.layers - 1); ++i) groups_[static_cast<std::size_t>(i)].after_backward();
+  for (Bytes i = 0; i <= std::min(n_.frozen, n_.layers - 1); ++i)
+    modules_[static_cast<std::size_t>(i)].after_backward();
   if (first_ != nullptr && ends_at_norm()) last_->after_backward();
-  for (Group& group : groups_) group.finalize_backward();
+  for (Module& module : modules_) module.finalize_backward();
 }
 
 void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps) {

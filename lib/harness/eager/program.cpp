@@ -25,7 +25,7 @@ void Training::make_groups() {
   for (Layer& layer : layers_) {
     std::vector<Parameter*> parameters;
     for (Parameter& parameter : layer.parameters) parameters.push_back(&parameter);
-    groups_.emplace_back(n_, heap_, shared_, std::move(parameters), n_.reshards);
+    modules_.emplace_back(n_, heap_, shared_, parameters, n_.reshards);
   }
   if (!has_embedding()) return;
   std::vector<Parameter*> first{&embedding_}, last;
@@ -35,11 +35,11 @@ void Training::make_groups() {
   const bool is_one = !n_.in_titan() || n_.tied || n_.learned_positions;
   if (is_one) {
     first.insert(first.end(), last.begin(), last.end());
-    last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(first), false);
+    last_ = &ends_.emplace_back(n_, heap_, shared_, first, false);
     return;
   }
-  first_ = &ends_.emplace_back(n_, heap_, shared_, std::move(first), n_.reshards);
-  last_ = &ends_.emplace_back(n_, heap_, shared_, std::move(last), false);
+  first_ = &ends_.emplace_back(n_, heap_, shared_, first, n_.reshards);
+  last_ = &ends_.emplace_back(n_, heap_, shared_, last, false);
 }
 
 std::vector<Bytes> Training::gradients_in_backward() const {
@@ -55,7 +55,14 @@ std::vector<Bytes> Training::gradients_in_backward() const {
   return out;
 }
 
-Group* Training::before(Bytes layer) { return layer > 0 ? &groups_[static_cast<std::size_t>(layer) - 1] : first_; }
+Module* Training::before(Bytes layer) { return layer > 0 ? &modules_[static_cast<std::size_t>(layer) - 1] : first_; }
+
+Module* Training::after(Bytes layer) {
+  if (n_.expert_parallel == 1) return nullptr;
+  const auto next = static_cast<std::size_t>(layer) + 1;
+  if (next < modules_.size()) return &modules_[next];
+  return first_ != nullptr ? last_ : nullptr;
+}
 
 void Training::add_gradient(Parameter& parameter) {
   make_gradient(n_, heap_, parameter);
@@ -64,9 +71,12 @@ void Training::add_gradient(Parameter& parameter) {
 
 std::vector<Group*> Training::in_order() {
   std::vector<Group*> out;
-  if (!ends_.empty()) out.push_back(&ends_.front());
-  for (Group& group : groups_) out.push_back(&group);
-  if (ends_.size() > 1) out.push_back(&ends_.back());
+  const auto add = [&](Module& module) {
+    for (Group& group : module.groups()) out.push_back(&group);
+  };
+  if (!ends_.empty()) add(ends_.front());
+  for (Module& module : modules_) add(module);
+  if (ends_.size() > 1) add(ends_.back());
   return out;
 }
 
@@ -130,6 +140,18 @@ void Training::update() {
   free_list(copies);
 }
 
+Bytes Training::moved_tokens() const {
+  constexpr Bytes kCount = 8;
+  const Bytes rows = n_.tokens * n_.top_k * n_.hidden * n_.element;
+  Bytes of_rank = 0;
+  for (Bytes layer = n_.dense_layers; layer < n_.layers; ++layer) {
+    const bool is_frozen = layer < n_.frozen;
+    const bool is_recomputed = !is_frozen && n_.checkpoint_every > 0 && (layer + 1) % n_.checkpoint_every == 0;
+    of_rank += (is_recomputed ? 2 : 1) * (n_.experts * kCount + 2 * rows) + (is_frozen ? 0 : 2 * rows);
+  }
+  return cell_.training.micro_batches * n_.expert_parallel * of_rank;
+}
+
 void Training::add_traffic() {
   Bytes all_reduced = shared_.all_reduced_in_step;
   if (n_.replicated) {
@@ -138,6 +160,11 @@ void Training::add_traffic() {
   }
   if (n_.has_router_biases)  // each expert's tokens
     all_reduced += (cell_.model.layers - cell_.model.dense_layers) * n_.experts * kF32;
+  // Each gradient's norm, in the type of the gradients. FP32 masters have norms of their own, which are one number.
+  if (n_.sharded && cell_.training.clip_norm > 0 && masters_.empty())
+    for (const Group* group : in_order())
+      if (group->shards() > 1) all_reduced += static_cast<Bytes>(group->shard_elements(true).size()) * n_.stored;
+  if (n_.expert_parallel > 1) memory_.figures["traffic.all_to_all_bytes"] = moved_tokens();
   if (n_.sharded) {
     memory_.figures["traffic.all_gather_bytes"] = shared_.gathered_in_step;
     memory_.figures["traffic.reduce_scatter_bytes"] = shared_.reduced_in_step;

@@ -35,6 +35,8 @@ class Training {
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
+  /// Bytes that all ranks with one another's experts send in a step: counts, and rows there and back in both passes.
+  Bytes moved_tokens() const;
   /// What the collectives of the last step carried.
   void add_traffic();
   void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);
@@ -54,8 +56,11 @@ class Training {
   Block head_backward(Block of_logits);
   void embedding_backward(Block gradient);
   void update();
-  /// The group whose backward follows the backward of `layer`, in the order in which forward ended.
-  Group* before(Bytes layer);
+  /// The module whose backward follows the backward of `layer`, in the order in which forward ended.
+  Module* before(Bytes layer);
+  /// The module that is gathered while `layer` computes in forward. A program whose ranks have experts between them
+  /// gathers ahead itself: it copies counts to the host, and FSDP2 would not begin its gathers meanwhile.
+  Module* after(Bytes layer);
   void add_gradient(Parameter& parameter);
   void mark(const char* name) { memory_.figures[name] = heap_.live(); }
 
@@ -66,12 +71,12 @@ class Training {
   std::deque<Layer> layers_;
   Parameter embedding_, head_, positions_;
   std::vector<Parameter> norm_;
-  /// Groups of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has
-  /// all of them, in `last_`. A tied head is in the embedding's group.
-  std::deque<Group> groups_;  ///< the groups of the layers
-  std::deque<Group> ends_;
-  Group* first_ = nullptr;
-  Group* last_ = nullptr;
+  /// Modules of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has
+  /// all of them, in `last_`. A tied head is with the embedding.
+  std::deque<Module> modules_;  ///< the layers
+  std::deque<Module> ends_;
+  Module* first_ = nullptr;
+  Module* last_ = nullptr;
   std::optional<Buckets> buckets_;  ///< under DistributedDataParallel
   bool reduces_ = false;            ///< the last micro-batch of a step is in backward, which fills them
 

@@ -50,7 +50,6 @@ std::string range_of(const Library& library) {
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures cover one rank, or ranks under `sharding: fsdp` or `ddp`"},
     KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
-    KeyReason{"expert_parallel", "figures cover ranks that have all experts of their tokens"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
@@ -75,7 +74,8 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 29> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 30> kCovered{"mesh",
+                                                             "expert_parallel",
                                                              "sharding",
                                                              "reduce_dtype",
                                                              "training.optimizer",
@@ -161,6 +161,11 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
   const std::int64_t bytes = cell.training.param_dtype == ParamDType::kF32 ? 4 : 2;
   const std::int64_t shards = is_sharded(cell) ? mesh_of(cell).shards : 1;
   const bool divides = program == Program::kTorchtitan && shards > cell.model.experts;
+  const std::int64_t parts = shards / cell.expert_parallel;
+  if (cell.expert_parallel > 1 && program == Program::kWorker)
+    out.emplace_back(
+        "expert_parallel: in the worker every rank has all experts; remove it, or plan a torchtitan program with "
+        "`--model`");
   for (const auto& [key, width] :
        {std::pair(cell.model.expert_ffn > 0 ? "model.expert_ffn" : "model.ffn", mlp_width(cell.model)),
         std::pair("model.hidden", cell.model.hidden)}) {
@@ -169,11 +174,12 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
           fmt::format("{}: rows of {} values are no multiple of {} bytes, which torch._grouped_mm requires; "
                       "figures cover grouped products; write a multiple of {}",
                       key, width, kAlignment, kAlignment / bytes));
-    if (divides && width % shards != 0)
+    if (divides && width % parts != 0)
       out.push_back(
           fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} "
-                      "shards do not divide {} rows; write a multiple of {}, or a mesh of fewer shards",
-                      key, shards, width, shards));
+                      "shards of an expert do not divide {} rows; write a multiple of {}, a mesh of fewer shards, or a "
+                      "larger `expert_parallel`",
+                      key, parts, width, parts));
   }
 }
 
@@ -388,6 +394,7 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
                      number && *number < library->oldest ? library->why_not_older : ""));
   TorchMemory out;
   out.name_ = release;
+  out.is_newest_ = *number == library->newest;
   out.runs_ = read_torch_runs(runs_in(folder));
   out.gpu_runs_ = read_torch_runs(gpu_runs_in(folder));
   for (TorchRuns* runs : {&out.runs_, &out.gpu_runs_})
@@ -415,9 +422,11 @@ std::string TorchMemory::title(Program program) const {
   const std::string compared = compared_without_gpus(runs_of(runs_, false));
   std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
   if (const TorchRuns mixtures = runs_of(gpu_runs_, true); !mixtures.rows.empty())
-    of_mixtures = fmt::format("Mixtures of experts: {};\non GPUs {}; reserved memory {}.\n", of_mixtures,
-                              text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
-                              text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
+    of_mixtures = fmt::format(
+        "Mixtures of experts: {};\non GPUs {}; reserved memory {}.\nWith `expert_parallel` "
+        "each expert gets equally many rows; a rank that receives more holds more.\n",
+        of_mixtures, text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
+        text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
   std::string on_gpus;
   if (const TorchRuns others = runs_of(part_of(gpu_runs_, false), false); !others.rows.empty())
     on_gpus =
@@ -448,9 +457,13 @@ std::string TorchMemory::title(Program program) const {
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
-  if (const std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *library_of(name_));
-      !reasons.empty())
-    fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
+  std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *library_of(name_));
+  if (cell.expert_parallel > 1 && !is_newest_)
+    reasons.push_back(
+        fmt::format("expert_parallel: only the newest release was found to have FSDP2's groups over two meshes; "
+                    "write `--as {}`",
+                    newest(library_of(name_)->name)));
+  if (!reasons.empty()) fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
   const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
   CellConfig trained = cell;
   if (arm == Arm::kBf16) trained.training.recipe = kBf16Recipe;

@@ -74,6 +74,7 @@ class TorchMemory {
 
  private:
   std::string name_;
+  bool is_newest_ = false;
   TorchRuns runs_, gpu_runs_;
 };
 

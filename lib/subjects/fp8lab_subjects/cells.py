@@ -131,6 +131,16 @@ class Cell:
         return self.get("model.expert_groups", 0) if self.routes else 0
 
     @property
+    def expert_parallel(self):
+        """Ranks that have a layer's experts between them; 1: each rank has all."""
+        return self.get("expert_parallel", 1)
+
+    @property
+    def own_experts(self):
+        """The experts of this rank: all of a layer's, or an equal part of them."""
+        return self["model.experts"] // self.expert_parallel
+
+    @property
     def expert_ffn(self):
         """Inner width of an expert in a mixture."""
         return self.get("model.expert_ffn", 0) or self.ffn

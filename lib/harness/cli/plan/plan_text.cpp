@@ -285,8 +285,13 @@ std::string figures_note(const Planned& plan) {
         "compared\nwith, byte by byte; the last three columns are its figures too. {0}: live bytes of an eager PyTorch "
         "program with FSDP2,\nFP32 logits, and layers as torchtitan has them; `fp8lab plan --as {0}` gives all of its "
         "figures and states how they were\ncompared. PyTorch at least: a lower bound; under eight-bit recipes, of what "
-        "a PyTorch library holds.\n",
-        plan.torch);
+        "a PyTorch library holds.\n{1}",
+        plan.torch,
+        plan.cell.config.expert_parallel > 1
+            ? "With `expert_parallel` the built-in runtime has memory for all rows that a rank can receive. PyTorch "
+              "has "
+              "memory for the rows\nthat it receives: here each expert gets equally many.\n"
+            : "");
   return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
          "column\n"
          "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "

@@ -15,11 +15,11 @@ ALIGNMENT = 16  # bytes that divide a row of each operand of _grouped_mm
 
 
 class ExpertWeights(nn.Module):
-    """The matrices [outputs, inputs] of all experts as one parameter."""
+    """The matrices [outputs, inputs] of all experts that this rank has as one parameter."""
 
     def __init__(self, cell, outputs, inputs, device, dtype):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(cell["model.experts"], outputs, inputs, device=device, dtype=dtype))
+        self.weight = nn.Parameter(torch.empty(cell.own_experts, outputs, inputs, device=device, dtype=dtype))
 
     def forward(self, rows, ends):
         return grouped_product(rows, self.weight, ends)
@@ -124,9 +124,10 @@ def route(cell, logits, balance=None):
     return weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * cell["model.router_scale"], chosen
 
 
-def mix(cell, x, router, experts, shared, balance=None):
+def mix(cell, x, router, experts, shared, balance=None, dispatch=None):
     """The mixture's output for tokens x [tokens, hidden]. `experts` computes rows that are sorted by expert; `shared` is
-    what every token has in addition, or None; `balance` has the biases of the choice, or is None."""
+    what every token has in addition, or None; `balance` has the biases of the choice, or is None. `dispatch` takes rows to
+    the ranks of their experts (dispatch.py); None: this rank has all experts."""
     weights, chosen = route(cell, router(x), balance)
     counts = torch.histc(chosen.view(-1).float(), bins=cell["model.experts"], min=0, max=cell["model.experts"])
     if balance is not None:
@@ -134,8 +135,11 @@ def mix(cell, x, router, experts, shared, balance=None):
     order = torch.argsort(chosen.view(-1), stable=True)
     weights = weights.view(-1)[order]
     tokens = (order // cell["model.top_k"]).reshape(-1, 1).expand(-1, x.shape[1])
-    rows = torch.gather(x, 0, tokens)
-    y = experts(rows, torch.cumsum(counts, 0, dtype=torch.int32))
+    if dispatch is None:
+        rows = torch.gather(x, 0, tokens)
+        y = experts(rows, torch.cumsum(counts, 0, dtype=torch.int32))
+    else:
+        y = dispatch([torch.gather(x, 0, tokens)], counts, experts)
     out = torch.zeros_like(x) if shared is None else shared(x)
     y = (y.float() * weights.reshape(-1, 1)).to(x.dtype)
     return out.scatter_add(0, tokens, y)

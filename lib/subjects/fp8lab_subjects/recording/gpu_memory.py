@@ -11,9 +11,9 @@ import sys
 
 import torch
 
-from .. import cells, ledger, ranks, sharding
+from .. import cells, ledger, ranks
 from .configurations import DEFAULTS, LLAMA3_8B, MASTERS, TITAN
-from .torch_memory import SCHEMA, train
+from .torch_memory import SCHEMA, make_meshes, train
 
 SMALL = {
     "model.form": "llama", "model.layers": 5, "model.hidden": 1280, "model.heads": 10, "model.kv_heads": 2,
@@ -239,15 +239,13 @@ def measure(program, keys, rank, folder):
     torch.cuda.set_device(rank)
     torch.manual_seed(1)
     cell = cells.Cell("after", {**DEFAULTS, **SMALL, **keys, "device": "cuda"}, ["memory"], 0)
-    mesh = None
     if cell.has_ranks:
         torch.distributed.init_process_group(
             "nccl", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=cell["ranks"],
             device_id=torch.device("cuda", rank),
         )  # fmt: skip
-    if cell.sharded:
-        mesh = sharding.make_mesh(cell, "cuda")
-    figures = train(cell, program, mesh, ledger.GpuLedger(), f"cuda:{rank}")
+    meshes = make_meshes(cell, program, "cuda")
+    figures = train(cell, program, meshes, ledger.GpuLedger(), f"cuda:{rank}")
     return {**figures, "reserved": torch.cuda.max_memory_reserved()}
 
 

@@ -1,12 +1,17 @@
 """A language model in the layout of torchtitan and of published models: products of their own for Q, K, V, gate and up,
 one rotary table, tokens as [batch, seq]. `torch_memory` measures it; cells of scenarios train the layers of `model`."""
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 from .. import model, recomputation
 from ..layers import experts
+from ..layers.dispatch import Dispatch
+from ..sharding import REDUCE_DTYPES, make_mesh
 
 
 def rotary_table(cell, device):
@@ -106,13 +111,17 @@ class Mixture(nn.Module):
         self.gate, self.up = (experts.ExpertWeights(cell, width, hidden, device, dtype) for _ in range(2))
         self.down = experts.ExpertWeights(cell, hidden, width, device, dtype)
         self.shared = Mlp(cell, device, dtype, cell.shared_ffn) if cell.shared_ffn else None
+        self.dispatch = None  # shard() sets it if ranks have the experts between them
+
+    def expert_weights(self):
+        return [one.weight for one in (self.gate, self.up, self.down)]
 
     def run_experts(self, rows, ends):
         y = model.activated(self.cell, self.gate(rows, ends))
         return self.down(y * self.up(rows, ends), ends)
 
     def forward(self, x):
-        rows = experts.mix(self.cell, x.flatten(0, 1), self.router, self.run_experts, self.shared, self.balance)
+        rows = experts.mix(self.cell, x.flatten(0, 1), self.router, self.run_experts, self.shared, self.balance, self.dispatch)
         return rows.view_as(x)
 
 
@@ -164,23 +173,72 @@ def has_own_groups(cell):
     return cell["model.head"] != "tied" and not cell.learned_positions
 
 
-def shard(cell, built, mesh):
-    """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head."""
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    from torch.distributed.tensor import Shard
+def make_meshes(cell, device_type):
+    """The ranks of FSDP2, and, if ranks have experts between them, the same ranks as [replicas, shards of experts, experts];
+    else None."""
+    mesh = make_mesh(cell, device_type)
+    if cell.expert_parallel == 1:
+        return mesh, None
+    replicas, shards = cell.mesh
+    sizes = replicas, shards // cell.expert_parallel, cell.expert_parallel
+    return mesh, init_device_mesh(device_type, sizes, mesh_dim_names=("replicas", "shards_of_experts", "experts"))
 
-    from ..sharding import REDUCE_DTYPES
+
+def shard(cell, built, mesh, sparse=None):
+    """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head. If ranks have experts between
+    them, a layer's experts are a second group over the ranks that have the same experts."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     computes = model.dtype_of(cell) if cell["training.master_weights"] == "f32" else None
     policy = MixedPrecisionPolicy(param_dtype=computes, reduce_dtype=REDUCE_DTYPES.get(cell.get("reduce_dtype")))
     options = {"mesh": mesh, "mp_policy": policy}
     reshards = bool(cell["reshard_after_forward"])
-    # As torchtitan's FSDP of experts: with more shards than experts, each shard has a part of every expert.
-    divides_experts = cell.routes and mesh.size(-1) > cell["model.experts"]
+    placement = placement_of_experts(cell, built, mesh, sparse)
     for layer in built.layers:
-        placement = (lambda one: Shard(1) if one.dim() == 3 else None) if divides_experts else None
         fully_shard(layer, **options, reshard_after_forward=reshards, shard_placement_fn=placement)
     if has_own_groups(cell):
         fully_shard(built.embedding, **options, reshard_after_forward=reshards)
         fully_shard([built.norm, built.head], **options, reshard_after_forward=False)
     fully_shard(built, **{**options, "reshard_after_forward": False})
+    if sparse is not None:
+        prefetch_next(cell, built)
+
+
+def placement_of_experts(cell, built, mesh, sparse):
+    """FSDP2's `shard_placement_fn`; None if all parameters are divided alike."""
+    from torch.distributed.tensor import Shard
+
+    # As torchtitan's FSDP of experts: with more shards than experts, each shard has a part of every expert.
+    divides_experts = cell.routes and mesh.size(-1) > cell["model.experts"]
+    if sparse is None:
+        return (lambda one: Shard(1) if one.dim() == 3 else None) if divides_experts else None
+    from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
+    from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
+
+    over = sparse["replicas", "shards_of_experts"] if sparse.size(0) > 1 else sparse["shards_of_experts"]
+    info_of_experts, info = _get_mesh_info(over), _get_mesh_info(mesh)
+    mixtures = [layer.mlp for layer in built.layers if isinstance(layer.mlp, Mixture)]
+    for mixture in mixtures:
+        mixture.dispatch = Dispatch(sparse["experts"])
+    of_experts = {id(weight) for mixture in mixtures for weight in mixture.expert_weights()}
+
+    def placement(one):
+        if id(one) in of_experts:
+            return ShardPlacementResult(placement=Shard(1 if divides_experts else 0), mesh_info=info_of_experts)
+        return ShardPlacementResult(placement=Shard(0), mesh_info=info)
+
+    return placement
+
+
+def prefetch_next(cell, built):
+    """Each module gathers the next one before it computes, in both passes, as in torchtitan: the copies of counts to the host
+    would delay gathers that FSDP2 begins by itself."""
+    order = list(built.layers)
+    if has_own_groups(cell):
+        order[0].set_modules_to_backward_prefetch([built.embedding])
+        order[-1].set_modules_to_forward_prefetch([built.head])
+        built.embedding.set_modules_to_forward_prefetch([order[0]])
+        built.head.set_modules_to_backward_prefetch([order[-1]])
+    for one, following in itertools.pairwise(order):
+        one.set_modules_to_forward_prefetch([following])
+        following.set_modules_to_backward_prefetch([one])

@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_iter
 
 from .. import cells, ledger, model, optimizers, ranks, sharding, traffic, training
 from ..layers import chunked_loss, experts
+from ..layers.dispatch import Dispatch
 from ..versions import version_of
 from . import published_model
 from .configurations import SMALL, DEFAULTS, configurations
@@ -162,10 +163,24 @@ def make_optimizer(cell, program, built):
     return inner
 
 
+def clip(parameters, limit):
+    """clip_grad_norm_(); DTensors of several meshes have a norm each, and all are clipped by the norm of these."""
+    meshes = {}
+    for one in parameters:
+        meshes.setdefault(getattr(one, "device_mesh", None), []).append(one)
+    norms = [torch.nn.utils.get_total_norm([one.grad for one in of_mesh]) for of_mesh in meshes.values()]
+    if len(norms) == 1:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norms[0])
+        return
+    total = torch.linalg.vector_norm(torch.stack([sharding.full(norm) for norm in norms]))
+    for of_mesh in meshes.values():
+        torch.nn.utils.clip_grads_with_norm_(of_mesh, limit, total)
+
+
 def step(cell, optimizer, built):
     clips_itself = isinstance(optimizer, (optimizers.Scheduled, optimizers.MasterWeights))
     if cell["training.clip_norm"] and not clips_itself:
-        torch.nn.utils.clip_grad_norm_(trained(built), cell["training.clip_norm"])
+        clip(trained(built), cell["training.clip_norm"])
     for mine, parameter in zip(getattr(optimizer, "own", ()), trained(built), strict=False):
         mine.grad = sharding.local(parameter.grad)
     optimizer.step()
@@ -193,7 +208,14 @@ def loss_of(cell, built, output, target):
     return output.sum() if target is None else F.mse_loss(output, target)
 
 
-def make_model(cell, program, mesh, device):
+def make_meshes(cell, program, device_type):
+    """What make_model() shards over: DeviceMeshes, of which only a torchtitan program has a second one; or nothing."""
+    if not cell.sharded:
+        return ()
+    return published_model.make_meshes(cell, device_type) if program == "torchtitan" else (sharding.make_mesh(cell, device_type),)
+
+
+def make_model(cell, program, meshes, device):
     """The model, sharded if the cell is; on a GPU a sharded one is made on the meta device, as people make it."""
     build = published_model.Model if program == "torchtitan" else model.build
     is_deferred = cell.sharded and device.type == "cuda"
@@ -203,22 +225,22 @@ def make_model(cell, program, mesh, device):
     model.freeze(cell, built)
     if cell.sharded:
         if program == "torchtitan":
-            published_model.shard(cell, built, mesh)
+            published_model.shard(cell, built, *meshes)
         else:
-            sharding.shard(cell, built, device.type, mesh)
+            sharding.shard(cell, built, device.type, *meshes)
     if is_deferred:
         built.to_empty(device=device)
     return built
 
 
-def train(cell, program, mesh, counts, device="cpu", collectives=None):
+def train(cell, program, meshes, counts, device="cpu", collectives=None):
     """Trains, as training.py does, and returns figures in bytes. `collectives` ends with the calls of the last step."""
     device = torch.device(device)
     figures, peaks = {}, {}
     with contextlib.ExitStack() as counting:
         if device.type == "cuda":
             counting.enter_context(counts)  # the allocator counts from here
-        built = make_model(cell, program, mesh, device)
+        built = make_model(cell, program, meshes, device)
         if device.type != "cuda":
             counting.enter_context(counts)
             for tensor in [*built.parameters(), *built.buffers()]:
@@ -256,30 +278,53 @@ def train(cell, program, mesh, counts, device="cpu", collectives=None):
     return {"peak": max(peaks.values()), **figures}
 
 
-def moved_bytes(collectives):
-    """By kind. One number is no gradient: norms, and losses that are compared."""
+def moved_bytes(cell, collectives):
+    """By kind. One number is no gradient: norms, and losses that are compared. Of an all-to-all a rank sees what it sends
+    itself; with an even choice of experts each sends as much."""
     out = {}
     for kind, size, dtype in collectives.calls:
         if size > getattr(torch, dtype).itemsize:
-            out[kind] = out.get(kind, 0) + size
+            out[kind] = out.get(kind, 0) + size * (cell.expert_parallel if kind == "all_to_all" else 1)
     return out
+
+
+@contextlib.contextmanager
+def even_choices(cell, on_shapes):
+    """If ranks have experts between them, each expert gets equally many rows, as under torchtitan's
+    `_debug_force_load_balance`, so that the closed form can predict what a rank receives. Tensors `on_shapes` have no values
+    for the splits of an all-to-all."""
+    if cell.expert_parallel == 1:
+        yield
+        return
+    route, split, even = experts.route, Dispatch.split, cell.tokens * cell["model.top_k"] // cell.expert_parallel
+
+    def evenly(*arguments):
+        weights, chosen = route(*arguments)
+        chosen.data.copy_((torch.arange(chosen.numel(), device=chosen.device) % cell["model.experts"]).view_as(chosen))
+        return weights, chosen
+
+    experts.route = evenly
+    if on_shapes:
+        Dispatch.split = lambda self, counts: [even] * self.ranks
+    try:
+        yield
+    finally:
+        experts.route, Dispatch.split = route, split
 
 
 def measure(operators, program, keys, rank, folder):
     torch.set_num_threads(1)
     torch.manual_seed(1)
     cell = cells.Cell("after", {**DEFAULTS, **SMALL, **keys}, ["memory"], 0)
-    mesh = None
     if cell.has_ranks:
         start_group(operators, cell["ranks"], rank, folder)
-    if cell.sharded:
-        mesh = sharding.make_mesh(cell, "cpu")
+    meshes = make_meshes(cell, program, "cpu")
     if operators == "host":
-        with traffic.Collectives() as collectives:
-            held = train(cell, program, mesh, ledger.HostLedger(), collectives=collectives)
-        return {"bytes": held, "traffic": moved_bytes(collectives)} if cell.has_ranks else {"bytes": held}
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, cudas_operators():
-        return {"bytes": train(cell, program, mesh, ShapesLedger(mode))}
+        with traffic.Collectives() as collectives, even_choices(cell, False):
+            held = train(cell, program, meshes, ledger.HostLedger(), collectives=collectives)
+        return {"bytes": held, "traffic": moved_bytes(cell, collectives)} if cell.has_ranks else {"bytes": held}
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, cudas_operators(), even_choices(cell, True):
+        return {"bytes": train(cell, program, meshes, ShapesLedger(mode))}
 
 
 def record(of_operators=None, most=None):
