@@ -111,6 +111,22 @@ TEST(TorchMemoryOfRecordedRuns, CollectivesCarryThePredictedBytes) {
   }
 }
 
+// A plan follows few micro-batches of a step, and has the figures of all: with the order of blocks in CUDA's allocator
+// too.
+TEST(TorchMemoryOfManyMicroBatches, EqualsWhatAllOfThemHold) {
+  std::size_t compared = 0;
+  for (const std::string& path : {TorchMemory::runs_in(kWorkerDirectory), TorchMemory::gpu_runs_in(kWorkerDirectory)})
+    for (TorchRun& run : read_torch_runs(path).rows) {
+      run.cell.training.micro_batches = 6;
+      const eager::Memory few = memory_of(run.cell, run.program, run.operators);
+      const eager::Memory all = memory_of(run.cell, run.program, run.operators, 6);
+      EXPECT_EQ(few.figures, all.figures) << run.what;
+      EXPECT_EQ(few.at_peak, all.at_peak) << run.what;
+      ++compared;
+    }
+  EXPECT_GE(compared, 855U + 129U);
+}
+
 // A mixture without attention, too: the threads of forward and of backward have a cuBLAS handle each.
 TEST(TorchMemoryOfMixtures, HasTwoWorkspaces) {
   CellConfig cell;

@@ -62,7 +62,7 @@ void Group::prefetch() {
   }
   casts.push_back(heap_.allocate(others, Owner::kGathers, Stream::kGathers));
   gathering_ = heap_.allocate(options_.shards * all, Owner::kGathers, Stream::kGathers);
-  shared_.gathered_in_step += options_.shards * all;
+  shared_.moved.gathered += options_.shards * all;
   for (Block& cast : casts) heap_.free(cast);
 }
 
@@ -148,7 +148,7 @@ void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>
   for (const Parameter* parameter : parameters) elements += shard_of(*parameter);
   const Bytes packed = options_.shards * elements * numbers_.reduced;
   shared_.reduced.push_back(heap_.allocate(packed, Owner::kReductions));
-  if (options_.shards > 1) shared_.reduced_in_step += packed;
+  if (options_.shards > 1) shared_.moved.reduced += packed;
   for (Parameter* parameter : parameters) {
     heap_.free(parameter->gradient);
     parameter->is_gradient_wide = false;
@@ -157,7 +157,7 @@ void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>
   // gloo reduces a copy of its input.
   Block copy = numbers_.on_host() && options_.shards > 1 ? heap_.allocate(packed, Owner::kReductions) : 0;
   heap_.free(copy);
-  if (numbers_.replicas > 1) shared_.all_reduced_in_step += elements * numbers_.reduced;
+  if (numbers_.replicas > 1) shared_.moved.all_reduced += elements * numbers_.reduced;
   const auto drop = [&](Block block) {
     if (numbers_.replicas > 1)
       shared_.all_reduced.push_back(block);

@@ -9,6 +9,19 @@
 // _fsdp_collectives.py of PyTorch 2.15 have it; in 2.11 they allocate the same.
 namespace fp8lab::eager {
 
+/// Bytes of the full arrays that are all-gathered and reduce-scattered, padding included, and of the shards of
+/// gradients that replicas all-reduce.
+struct Moved {
+  Bytes gathered = 0, reduced = 0, all_reduced = 0;
+
+  /// Adds `times` what came after `before`.
+  void repeat_since(const Moved& before, Bytes times) {
+    gathered += times * (gathered - before.gathered);
+    reduced += times * (reduced - before.reduced);
+    all_reduced += times * (all_reduced - before.all_reduced);
+  }
+};
+
 /// What all groups share.
 struct Communication {
   Block gathered = 0;  ///< output of the last all-gather of forward, which lives until the next one is copied out
@@ -16,9 +29,7 @@ struct Communication {
   std::vector<Block> reduced;
   /// What replicas add up, in the type of the reduction, if no gradient holds it: it lives until backward has ended.
   std::vector<Block> all_reduced;
-  /// Bytes of the full arrays that this step has all-gathered and reduce-scattered, padding included, and of the shards
-  /// of gradients that it has all-reduced over replicas.
-  Bytes gathered_in_step = 0, reduced_in_step = 0, all_reduced_in_step = 0;
+  Moved moved;  ///< in this step
 
   void free_reduced(Heap& heap);
   void free_all_reduced(Heap& heap);

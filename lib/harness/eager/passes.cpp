@@ -131,7 +131,7 @@ void Training::end_backward_at_frozen() {
 }
 
 void Training::pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps) {
-  const bool is_last_of_step = micro_batch + 1 == cell_.training.micro_batches;
+  const bool is_last_of_step = micro_batch + 1 == passes_;
   reduces_ = buckets_.has_value() && is_last_of_step;
   heap_.free(loss_);
   heap_.free(weights_of_loss_);

@@ -7,8 +7,11 @@
 
 namespace fp8lab::eager {
 
-Training::Training(const CellConfig& cell, Program program, Operators operators)
-    : cell_(cell), n_(cell, program, operators), heap_(operators == Operators::kCuda) {
+Training::Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes)
+    : cell_(cell),
+      n_(cell, program, operators),
+      heap_(operators == Operators::kCuda),
+      passes_(std::min(cell.training.micro_batches, most_passes)) {
   for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_, i);
   if (n_.vocabulary > 0) {
     embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
@@ -153,7 +156,7 @@ Bytes Training::moved_tokens() const {
 }
 
 void Training::add_traffic() {
-  Bytes all_reduced = shared_.all_reduced_in_step;
+  Bytes all_reduced = shared_.moved.all_reduced;
   if (n_.replicated) {
     const std::vector<Bytes> gradients = gradients_in_backward();
     all_reduced = std::accumulate(gradients.begin(), gradients.end(), Bytes{0});
@@ -166,8 +169,8 @@ void Training::add_traffic() {
       if (group->shards() > 1) all_reduced += static_cast<Bytes>(group->shard_elements(true).size()) * n_.stored;
   if (n_.expert_parallel > 1) memory_.figures["traffic.all_to_all_bytes"] = moved_tokens();
   if (n_.sharded) {
-    memory_.figures["traffic.all_gather_bytes"] = shared_.gathered_in_step;
-    memory_.figures["traffic.reduce_scatter_bytes"] = shared_.reduced_in_step;
+    memory_.figures["traffic.all_gather_bytes"] = shared_.moved.gathered;
+    memory_.figures["traffic.reduce_scatter_bytes"] = shared_.moved.reduced;
   }
   // torchao all-reduces amaxes too, which no figure has.
   if ((n_.sharded || n_.replicated) && !n_.float8) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;
@@ -185,8 +188,13 @@ Memory Training::run() {
     masters_ = list_of(kF32, Owner::kOptimizer);
   const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
-    shared_.gathered_in_step = shared_.reduced_in_step = shared_.all_reduced_in_step = 0;
-    for (std::int64_t i = 0; i < training.micro_batches; ++i) pass(step, i, steps);
+    shared_.moved = {};
+    Moved before_last;
+    for (std::int64_t i = 0; i < passes_; ++i) {
+      before_last = shared_.moved;
+      pass(step, i, steps);
+    }
+    shared_.moved.repeat_since(before_last, training.micro_batches - passes_);
     if (optimizes) update();
     heap_.enter(Phase::kForward);
     for (Group* group : in_order()) group->drop_gradients();
@@ -208,8 +216,8 @@ Memory Training::run() {
   return std::move(memory_);
 }
 
-Memory memory_of(const CellConfig& cell, Program program, Operators operators) {
-  return Training(cell, program, operators).run();
+Memory memory_of(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes) {
+  return Training(cell, program, operators, most_passes).run();
 }
 
 }  // namespace fp8lab::eager

@@ -21,8 +21,13 @@ struct Memory {
 /// Steps after which PyTorch's allocator has reserved what it needs. From the second step on live bytes repeat.
 inline constexpr std::int64_t kStepsThatReserve = 4;
 
+/// From a step's third micro-batch on passes repeat: gradients are there, and what the pass before left.
+inline constexpr std::int64_t kPassesThatDiffer = 3;
+
 /// Runs the program's allocations and frees: a chain of layers (see Layer), with embedding, last norm and head if the
 /// cell has a vocabulary; a loss; Adam, or no optimizer. Keys that a program does not have must be refused before.
-Memory memory_of(const CellConfig& cell, Program program, Operators operators);
+/// `most_passes`: micro-batches of a step that it runs; the rest counts as copies of the last one.
+Memory memory_of(const CellConfig& cell, Program program, Operators operators,
+                 std::int64_t most_passes = kPassesThatDiffer);
 
 }  // namespace fp8lab::eager

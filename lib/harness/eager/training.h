@@ -14,7 +14,8 @@ namespace fp8lab::eager {
 /// (passes.cpp), and its loss (loss.cpp).
 class Training {
  public:
-  Training(const CellConfig& cell, Program program, Operators operators);
+  /// `most_passes`: of memory_of().
+  Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes);
 
   Memory run();
 
@@ -67,6 +68,7 @@ class Training {
   const CellConfig& cell_;
   const Numbers n_;
   Heap heap_;
+  std::int64_t passes_;  ///< micro-batches of a step that are followed; the rest repeats the last one of them
   Communication shared_;
   std::deque<Layer> layers_;
   Parameter embedding_, head_, positions_;
