@@ -230,6 +230,26 @@ TEST(TorchMemoryOfMixtures, WithExpertsOfOtherRanks_GathersFewerBytes_AndKeepsAs
   EXPECT_LT(divided.at("memory.peak_bytes"), all.at("memory.peak_bytes"));
 }
 
+// A rank receives what the others have of an array: of the experts three of four parts, of all else 63 of 64.
+// Reductions are sums in FP32 of the same arrays, one for each two gathers.
+TEST(MovedByRank, HasThePartOfTheRanksThatShardAnArray) {
+  CellConfig cell = llama3_8b(64);
+  cell.model.experts = 64;
+  cell.model.top_k = 4;
+  cell.model.expert_ffn = 2048;
+  cell.expert_parallel = 16;
+  const double of_experts = 2.0 * static_cast<double>(cell.model.layers) * 4 * 3 * 2048 * 4096 * 2;
+  for (const Estimate& estimated :
+       {newest().estimate(cell, Arm::kAfter, Program::kTorchtitan), estimate(cell, Arm::kAfter)}) {
+    ASSERT_TRUE(estimated.moved.has_value());
+    // The own runtime gathers counts of tokens too, at most 20 bytes of a million.
+    const double others = estimated.figures.at("traffic.all_gather_bytes") - of_experts;
+    EXPECT_NEAR(estimated.moved->received, others * 63 / 64 + of_experts * 3 / 4, 2e-5 * others);
+    const double reduced = estimated.figures.at("traffic.reduce_scatter_bytes") - of_experts;
+    EXPECT_NEAR(estimated.moved->sent, reduced * 63 / 64 + of_experts * 3 / 4, 1.0);
+  }
+}
+
 TEST(TorchMemoryOfMixtures, WithExpertsOfOtherRanks_IsRefusedForOtherReleases_AndForTheWorker) {
   CellConfig cell = llama3_8b(8);
   cell.model.experts = 8;

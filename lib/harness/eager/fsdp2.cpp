@@ -63,6 +63,7 @@ void Group::prefetch() {
   casts.push_back(heap_.allocate(others, Owner::kGathers, Stream::kGathers));
   gathering_ = heap_.allocate(options_.shards * all, Owner::kGathers, Stream::kGathers);
   shared_.moved.gathered += options_.shards * all;
+  shared_.moved.received += (options_.shards - 1) * all;
   for (Block& cast : casts) heap_.free(cast);
 }
 
@@ -148,7 +149,10 @@ void Group::reduce(const std::vector<Parameter*>& parameters, std::vector<Block>
   for (const Parameter* parameter : parameters) elements += shard_of(*parameter);
   const Bytes packed = options_.shards * elements * numbers_.reduced;
   shared_.reduced.push_back(heap_.allocate(packed, Owner::kReductions));
-  if (options_.shards > 1) shared_.moved.reduced += packed;
+  if (options_.shards > 1) {
+    shared_.moved.reduced += packed;
+    shared_.moved.sent += packed / options_.shards * (options_.shards - 1);
+  }
   for (Parameter* parameter : parameters) {
     heap_.free(parameter->gradient);
     parameter->is_gradient_wide = false;

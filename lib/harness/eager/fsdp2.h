@@ -13,12 +13,15 @@ namespace fp8lab::eager {
 /// gradients that replicas all-reduce.
 struct Moved {
   Bytes gathered = 0, reduced = 0, all_reduced = 0;
+  Bytes received = 0, sent = 0;  ///< what other ranks have of the first two
 
   /// Adds `times` what came after `before`.
   void repeat_since(const Moved& before, Bytes times) {
     gathered += times * (gathered - before.gathered);
     reduced += times * (reduced - before.reduced);
     all_reduced += times * (all_reduced - before.all_reduced);
+    received += times * (received - before.received);
+    sent += times * (sent - before.sent);
   }
 };
 

@@ -171,6 +171,8 @@ void Training::add_traffic() {
   if (n_.sharded) {
     memory_.figures["traffic.all_gather_bytes"] = shared_.moved.gathered;
     memory_.figures["traffic.reduce_scatter_bytes"] = shared_.moved.reduced;
+    memory_.received = shared_.moved.received;
+    memory_.sent = shared_.moved.sent;
   }
   // torchao all-reduces amaxes too, which no figure has.
   if ((n_.sharded || n_.replicated) && !n_.float8) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;

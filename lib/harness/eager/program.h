@@ -14,6 +14,7 @@ struct Memory {
   /// .retained_bytes; and over ranks traffic.all_gather_bytes, traffic.reduce_scatter_bytes and, of gradients,
   /// traffic.all_reduce_bytes.
   std::map<std::string, Bytes> figures;
+  Bytes received = 0, sent = 0;  ///< MovedBytes of a step
   Phase peak_phase = Phase::kSetup;
   ByOwner at_peak{}, at_end_of_forward{};
 };

@@ -71,6 +71,7 @@ Estimate estimate_in(Runtime runtime, const CellConfig& config, Arm arm) {
   for (const auto& [name, bytes] : run.bytes) out.figures[name] = static_cast<double>(bytes);
   for (const auto& [name, count] : traffic(config, cell, layers, ends, optimizer))
     out.figures[name] = static_cast<double>(count);
+  if (cell.sharding.sharded) out.moved = moved_by_rank(config, cell, layers, ends);
   out.peak_phase = run.peak.first;
   out.peak_by_owner = largest_first(run.peak.second.by_owner);
   out.fp8_weights = layers.sum(&LayerAccount::fp8_weights);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +18,12 @@ namespace fp8lab {
 /// predict_optimizer.cpp does not cover.
 std::map<std::string, double> predict(const CellConfig& config, Arm arm);
 
+/// Bytes of parameters that a rank receives in all-gathers, and of gradients that it sends in reduce-scatters, in a
+/// step: what others have of each array.
+struct MovedBytes {
+  double received = 0, sent = 0;
+};
+
 struct Estimate {
   std::map<std::string, double> figures;  ///< the map that predict() returns
   std::string peak_phase;                 ///< setup, forward, backward or optimizer: the phase of memory.peak_bytes
@@ -25,6 +32,7 @@ struct Estimate {
   /// The weights to be kept in FP8. Refused weights, a part of them, stay in high precision because shards would cut
   /// their blocks or, before a fix, lose their type.
   std::int64_t fp8_weights = 0, refused_weights = 0;
+  std::optional<MovedBytes> moved{};  ///< rank 0's; nothing if parameters are not sharded
 };
 
 /// predict(), with what is alive at the peak.

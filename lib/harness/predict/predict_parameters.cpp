@@ -153,6 +153,8 @@ void set_gathers(const CellNumbers& cell, std::int64_t rows, std::int64_t cols, 
                          .decoded = parameter.eight_bits ? parameter.shard : 0};
     parameter.backward = parameter.forward;
   }
+  for (Gather* gather : {&parameter.forward, &parameter.backward})
+    gather->own = (gather->payload + gather->scales) / sharding.shards;
   if (!sharding.reshards) parameter.backward = {};
 }
 
@@ -190,6 +192,7 @@ ParameterNumbers parameter_numbers(const CellNumbers& cell, std::int64_t rows, s
 Gather& Gather::operator+=(const Gather& other) {
   payload += other.payload;
   scales += other.scales;
+  own += other.own;
   unsharded_parameters += other.unsharded_parameters;
   decoded += other.decoded;
   transposed += other.transposed;

@@ -9,11 +9,13 @@ namespace fp8lab::closed_form {
 struct Gather {
   Bytes payload = 0;
   Bytes scales = 0;
+  Bytes own = 0;                   ///< the part of both that this rank has
   Bytes unsharded_parameters = 0;  ///< allocated by the gather; includes padding of scales
   Bytes decoded = 0;               ///< during the gather: eight-bit shards decoded, or reordered, to be gathered
   Schedule transposed{};           ///< after the gather: transposes that products of the pass read
 
   Gather& operator+=(const Gather& other);
+  Bytes of_others() const { return payload + scales - own; }
   Schedule begin() const { return allocate(unsharded_parameters + decoded, Owner::kGathered); }
   /// The rest of the schedule, from the end of the collective on. `dropped`: what an earlier pass made and left.
   Schedule finish(Bytes dropped = 0) const {

@@ -116,4 +116,16 @@ std::map<std::string, std::int64_t> traffic(const CellConfig& config, const Cell
                                       ring.calls + to_experts.calls + counts.calls}};
 }
 
+MovedBytes moved_by_rank(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
+                         const EndsAccount& ends) {
+  const auto of_others = [](const GradientBytes& gradients) { return gradients.moved - gradients.shards; };
+  const std::int64_t micro_batches = config.training.micro_batches, root_passes = ends.groups * micro_batches;
+  Bytes received = root_passes * ends.gather.of_others(), sent = root_passes * of_others(ends.reduced_gradients);
+  layers.visit([&](std::int64_t count, const LayerAccount& layer) {
+    received += count * micro_batches * (layer.forward_gather.of_others() + layer.backward_gather.of_others());
+    sent += count * micro_batches * of_others(layer.reduced_gradients);
+  });
+  return {static_cast<double>(received), static_cast<double>(cell.in_reduction(sent))};
+}
+
 }  // namespace fp8lab::closed_form

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "harness/predict/predict.h"
 #include "harness/predict/predict_optimizer.h"
 
 namespace fp8lab::closed_form {
@@ -20,5 +21,9 @@ BucketNumbers bucket_numbers(const CellNumbers& cell, const LayersAccount& layer
 std::map<std::string, std::int64_t> traffic(const CellConfig& config, const CellNumbers& cell,
                                             const LayersAccount& layers, const EndsAccount& ends,
                                             const OptimizerNumbers& optimizer);
+
+/// What rank 0 receives and sends of the gathers and reductions of parameters in a step.
+MovedBytes moved_by_rank(const CellConfig& config, const CellNumbers& cell, const LayersAccount& layers,
+                         const EndsAccount& ends);
 
 }  // namespace fp8lab::closed_form

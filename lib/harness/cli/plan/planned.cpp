@@ -145,6 +145,7 @@ std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& es
     const double part = (static_cast<double>(cell.ranks) - 1) / static_cast<double>(cell.ranks) * all->second;
     return MovedBytes{part, part};
   }
+  if (estimate.moved) return estimate.moved;
   const auto gathered = estimate.figures.find("traffic.all_gather_bytes");
   const auto reduced = estimate.figures.find("traffic.reduce_scatter_bytes");
   if (gathered == estimate.figures.end() || reduced == estimate.figures.end()) return std::nullopt;

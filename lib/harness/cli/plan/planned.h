@@ -79,10 +79,8 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// Bytes that a rank receives in all-gathers and sends in reduce-scatters in a step; nothing if nothing is sharded.
-struct MovedBytes {
-  double received = 0, sent = 0;
-};
+/// Of replicas, and of a library whose estimate has no bytes by rank: (N - 1) / N of the arrays of N ranks. Nothing
+/// without such arrays.
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate);
 
 /// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.
