@@ -79,8 +79,8 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// Of replicas, and of a library whose estimate has no bytes by rank: (N - 1) / N of the arrays of N ranks. Nothing
-/// without such arrays.
+/// The estimate's. For replicas, and for a library whose estimate has none: (N - 1) / N of the arrays of N ranks.
+/// Nothing without such arrays.
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate);
 
 /// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.
