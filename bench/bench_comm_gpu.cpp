@@ -123,7 +123,7 @@ void all_to_all(benchmark::State& state, const Mode& mode, std::int64_t size) {
   state.SetLabel("uint8, redop none");
 }
 
-/// Times of two collectives that alternate. Only rank 0 uses its own.
+/// Times of two collectives that alternate, measured on rank 0.
 class Alternating {
  public:
   /// Collective: calls each of the two a few times.

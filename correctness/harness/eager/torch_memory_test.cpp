@@ -106,6 +106,7 @@ TEST(TorchMemoryOfRecordedRuns, CollectivesCarryThePredictedBytes) {
   EXPECT_GE(runs.rows.size(), 77U);
   for (TorchRun& run : runs.rows) {
     EXPECT_EQ(traffic_mismatch(run), "");
+    EXPECT_EQ(run.traffic->contains("traffic.all_to_all_bytes"), run.cell.expert_parallel > 1) << run.what;
     run.cell.model.layers += 1;
     EXPECT_NE(traffic_mismatch(run), "") << "the comparison can fail: " << run.what;
   }
@@ -122,6 +123,7 @@ TEST(TorchMemoryOfManyMicroBatches, EqualsWhatAllOfThemHold) {
       const eager::Memory all = memory_of(run.cell, run.program, run.operators, 6);
       EXPECT_EQ(few.figures, all.figures) << run.what;
       EXPECT_EQ(few.at_peak, all.at_peak) << run.what;
+      EXPECT_EQ(std::pair(few.received, few.sent), std::pair(all.received, all.sent)) << run.what;
       ++compared;
     }
   EXPECT_GE(compared, 855U + 129U);
@@ -262,6 +264,7 @@ TEST(TorchMemoryOfMixtures, WithExpertsOfOtherRanks_IsRefusedForOtherReleases_An
   const std::string of_older = support::error_of(
       [&] { TorchMemory::find(kWorkerDirectory, "torch@2.14").estimate(cell, Arm::kAfter, Program::kTorchtitan); });
   EXPECT_NE(of_older.find("write `--as torch@2.15`"), std::string::npos) << of_older;
+  EXPECT_NE(reason_of(cell, Arm::kAfter, "torchao").find("write `--as torch@2.15`"), std::string::npos);
 }
 
 // Frozen layers have no gradients and save nothing, so each program holds less than the same program that trains all.

@@ -113,7 +113,7 @@ TEST(PlanOfAMixtureAsPyTorch, HasATable_AndStatesTheAccuracyOfMixtures) {
 TEST(PlanOfAMixtureAsPyTorch, WithExpertsOfOtherRanks_HasFigures) {
   const std::string text = planned_of("deepseek-v3", "torch@2.15", {}, 2048, {"expert_parallel=64", "checkpoint=full"});
   for (const char* words : {"  torch@2.15 fits 77.6 GiB with 49.8 GiB to spare; PyTorch's allocator reserves 27.8 GiB",
-                            "With `expert_parallel` each expert gets equally many rows"})
+                            "With `expert_parallel` figures assume the same number of rows for each expert"})
     EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
 }
 
@@ -124,9 +124,8 @@ TEST(PlanOfAMixtureAsPyTorch, WithWhatNoFiguresCover_IsRefusedByName) {
   expect(planned_of("mixtral-8x7b", "torchao@0.18", {"current"}, 64, {}),
          "torchao@0.18 does not cover: model.top_k: Float8Linear computes products of all tokens");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 48, {}),
-         "model.expert_ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 shards of an "
-         "expert do not divide 14336 rows; write a multiple of 48, a mesh of fewer shards, or a larger "
-         "`expert_parallel`");
+         "model.expert_ffn: with more shards than experts FSDP2 divides the rows of every expert, and 48 ranks do not "
+         "divide 14336 rows; write a multiple of 48, a mesh of fewer shards, or a larger `expert_parallel`");
   expect(planned_of("mixtral-8x7b", "torch@2.15", {}, 8, {"expert_ffn=1001"}),
          "model.expert_ffn: rows of 1001 values are no multiple of 16 bytes, which torch._grouped_mm requires; figures "
          "cover grouped products; write a multiple of 8");

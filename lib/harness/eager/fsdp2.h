@@ -6,7 +6,8 @@
 #include "harness/eager/layer.h"
 
 // FSDP2 (torch.distributed.fsdp.fully_shard) around groups of parameters, as _fsdp_param_group.py and
-// _fsdp_collectives.py of PyTorch 2.15 have it; in 2.11 they allocate the same.
+// _fsdp_collectives.py of PyTorch 2.15 have it. 2.11 allocates the same for modules with one group, and has no modules
+// with two.
 namespace fp8lab::eager {
 
 /// Bytes of the full arrays that are all-gathered and reduce-scattered, padding included, and of the shards of
@@ -15,7 +16,7 @@ struct Moved {
   Bytes gathered = 0, reduced = 0, all_reduced = 0;
   Bytes received = 0, sent = 0;  ///< what other ranks have of the first two
 
-  /// Adds `times` what came after `before`.
+  /// Adds `times` times the difference from `before`.
   void repeat_since(const Moved& before, Bytes times) {
     gathered += times * (gathered - before.gathered);
     reduced += times * (reduced - before.reduced);

@@ -133,7 +133,7 @@ Block Mixture::output_of(Gated& of, bool keeps) {
 
 void Mixture::dispatch() {
   const Numbers& n = numbers_;
-  const Bytes counts = n.experts * kIndex, row_numbers = choices() * kIndex, rows = choices() * n.hidden * n.element;
+  const Bytes counts = n.experts * kIndex, row_numbers = choices() * kIndex, rows = rows_of_choices();
   Block own = temporary(counts), theirs = temporary(counts);
   heap_.free(own);
   Block arrived = temporary(rows);
@@ -153,7 +153,7 @@ void Mixture::dispatch() {
 }
 
 Block Mixture::moved_back(Block& outputs) {
-  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  const Bytes rows = rows_of_choices();
   Block sent = temporary(rows);
   heap_.free(outputs);
   const Block out = allocate(rows);
@@ -162,7 +162,7 @@ Block Mixture::moved_back(Block& outputs) {
 }
 
 void Mixture::dispatch_backward(Block& of_outputs) {
-  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  const Bytes rows = rows_of_choices();
   Block arrived = temporary(rows);
   heap_.free(of_outputs);
   of_outputs = temporary(rows);
@@ -170,7 +170,7 @@ void Mixture::dispatch_backward(Block& of_outputs) {
 }
 
 Block Mixture::moved_back_backward(Block& of_rows) {
-  const Bytes rows = choices() * numbers_.hidden * numbers_.element;
+  const Bytes rows = rows_of_choices();
   Block of_arrived = scattered(rows);
   heap_.free(of_rows);
   heap_.free(arrival_order_);

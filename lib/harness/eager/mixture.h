@@ -7,9 +7,9 @@
 
 namespace fp8lab::eager {
 
-/// A mixture of experts in eager PyTorch, tensor by tensor (fp8lab_subjects/experts.py, and the modules that call it).
-/// Each token has `top_k` rows whatever its experts are, and grouped products write the rows of all experts to one
-/// tensor. So no size depends on how even the choice is.
+/// A mixture of experts in eager PyTorch, tensor by tensor (fp8lab_subjects/layers/experts.py, and the modules that
+/// call it). Each token has `top_k` rows whatever its experts are, and grouped products write the rows of all experts
+/// to one tensor. So no size depends on how even the choice is, unless ranks share the experts.
 class Mixture {
  public:
   /// Appends its parameters to `parameters`, a layer's. All four must outlive it.
@@ -69,6 +69,7 @@ class Mixture {
   void accumulate(Block& sum, Block& more, Bytes bytes);
 
   Bytes choices() const { return numbers_.tokens * numbers_.top_k; }
+  Bytes rows_of_choices() const { return choices() * numbers_.hidden * numbers_.element; }
   Bytes scores() const { return numbers_.tokens * numbers_.experts * kF32; }
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }

@@ -20,11 +20,11 @@ Training::Training(const CellConfig& cell, Program program, Operators operators,
     embedding_.is_frozen = positions_.is_frozen = n_.frozen > 0;
     for (Bytes i = 0; i < n_.norm_vectors; ++i) norm_.push_back({.rows = n_.hidden, .columns = 1});
   }
-  make_groups();
+  make_modules();
   if (n_.replicated) buckets_.emplace(heap_, gradients_in_backward(), n_.operators == Operators::kCuda);
 }
 
-void Training::make_groups() {
+void Training::make_modules() {
   for (Layer& layer : layers_) {
     std::vector<Parameter*> parameters;
     for (Parameter& parameter : layer.parameters) parameters.push_back(&parameter);

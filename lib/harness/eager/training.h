@@ -23,11 +23,11 @@ class Training {
   bool has_embedding() const { return n_.vocabulary > 0; }
   /// The last norm and the head are a group of FSDP2.
   bool has_group_of_head() const { return n_.sharded && first_ != nullptr; }
-  void make_groups();
+  void make_modules();
   std::vector<Bytes> gradients_in_backward() const;
   /// True if no gradient passes the last norm: all layers are frozen.
   bool ends_at_norm() const { return n_.frozen > 0 && n_.frozen == n_.layers; }
-  /// Groups in the order in which the program makes their parameters.
+  /// Groups of modules in the order in which the program makes them; of a module the group of experts last.
   std::vector<Group*> in_order();
   /// Elements that this rank holds of each parameter, or of each that takes a gradient.
   std::vector<Bytes> elements(bool only_trained);
@@ -36,7 +36,8 @@ class Training {
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
-  /// Bytes that all ranks with one another's experts send in a step: counts, and rows there and back in both passes.
+  /// Bytes that the ranks that share a layer's experts send in a step: counts of rows, and rows to experts and back, in
+  /// both passes.
   Bytes moved_tokens() const;
   /// What the collectives of the last step carried.
   void add_traffic();

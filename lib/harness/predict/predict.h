@@ -32,7 +32,7 @@ struct Estimate {
   /// The weights to be kept in FP8. Refused weights, a part of them, stay in high precision because shards would cut
   /// their blocks or, before a fix, lose their type.
   std::int64_t fp8_weights = 0, refused_weights = 0;
-  std::optional<MovedBytes> moved{};  ///< rank 0's; nothing if parameters are not sharded
+  std::optional<MovedBytes> moved{};  ///< rank 0's; nothing without shards, and for memory profiles
 };
 
 /// predict(), with what is alive at the peak.

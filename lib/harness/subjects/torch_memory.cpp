@@ -161,11 +161,7 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
   const std::int64_t bytes = cell.training.param_dtype == ParamDType::kF32 ? 4 : 2;
   const std::int64_t shards = is_sharded(cell) ? mesh_of(cell).shards : 1;
   const bool divides = program == Program::kTorchtitan && shards > cell.model.experts;
-  const std::int64_t parts = shards / cell.expert_parallel;
-  if (cell.expert_parallel > 1 && program == Program::kWorker)
-    out.emplace_back(
-        "expert_parallel: in the worker every rank has all experts; remove it, or plan a torchtitan program with "
-        "`--model`");
+  const std::int64_t parts = shards / cell.expert_parallel;  // ranks that shard the same experts
   for (const auto& [key, width] :
        {std::pair(cell.model.expert_ffn > 0 ? "model.expert_ffn" : "model.ffn", mlp_width(cell.model)),
         std::pair("model.hidden", cell.model.hidden)}) {
@@ -176,9 +172,8 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
                       key, width, kAlignment, kAlignment / bytes));
     if (divides && width % parts != 0)
       out.push_back(
-          fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} "
-                      "shards of an expert do not divide {} rows; write a multiple of {}, a mesh of fewer shards, or a "
-                      "larger `expert_parallel`",
+          fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} ranks do not "
+                      "divide {} rows; write a multiple of {}, a mesh of fewer shards, or a larger `expert_parallel`",
                       key, parts, width, parts));
   }
 }
@@ -198,6 +193,10 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
     out.emplace_back(
         "training.loss_chunks: DistributedDataParallel reduces a gradient when backward makes it, and of the head each "
         "part of the loss makes one; write `sharding: fsdp`");
+  if (cell.expert_parallel > 1 && program == Program::kWorker)
+    out.emplace_back(
+        "expert_parallel: in the worker every rank has all experts; remove it, or plan a torchtitan program with "
+        "`--model`");
   add_uncovered_experts(cell, program, out);
   add_uncovered_latents(cell, out);
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
@@ -351,7 +350,8 @@ Accuracy accuracy_of_reserved(const TorchRuns& runs) {
 
 std::string traffic_mismatch(const TorchRun& run) {
   const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
-  for (const char* name : {"traffic.all_gather_bytes", "traffic.reduce_scatter_bytes", "traffic.all_reduce_bytes"}) {
+  for (const char* name : {"traffic.all_gather_bytes", "traffic.reduce_scatter_bytes", "traffic.all_reduce_bytes",
+                           "traffic.all_to_all_bytes"}) {
     const auto found = memory.figures.find(name);
     const auto counted = run.traffic->find(name);
     const auto predicted = found == memory.figures.end() ? 0.0 : static_cast<double>(found->second);
@@ -394,7 +394,6 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
                      number && *number < library->oldest ? library->why_not_older : ""));
   TorchMemory out;
   out.name_ = release;
-  out.is_newest_ = *number == library->newest;
   out.runs_ = read_torch_runs(runs_in(folder));
   out.gpu_runs_ = read_torch_runs(gpu_runs_in(folder));
   for (TorchRuns* runs : {&out.runs_, &out.gpu_runs_})
@@ -403,6 +402,9 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
     });
   return out;
 }
+
+// Earlier releases were compared with no run, and 2.11 lacks what it needs.
+bool TorchMemory::covers_expert_parallel() const { return name_.starts_with(newest()); }
 
 std::vector<std::string> TorchMemory::recipes() const {
   const Library& library = *library_of(name_);
@@ -422,11 +424,13 @@ std::string TorchMemory::title(Program program) const {
   const std::string compared = compared_without_gpus(runs_of(runs_, false));
   std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
   if (const TorchRuns mixtures = runs_of(gpu_runs_, true); !mixtures.rows.empty())
-    of_mixtures = fmt::format(
-        "Mixtures of experts: {};\non GPUs {}; reserved memory {}.\nWith `expert_parallel` "
-        "each expert gets equally many rows; a rank that receives more holds more.\n",
-        of_mixtures, text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
-        text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
+    of_mixtures = fmt::format("Mixtures of experts: {};\non GPUs {}; reserved memory {}.\n", of_mixtures,
+                              text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
+                              text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
+  if (covers_expert_parallel() && program == Program::kTorchtitan)
+    of_mixtures +=
+        "With `expert_parallel` figures assume the same number of rows for each expert; a rank that receives more rows "
+        "holds\nmore. No run on GPUs had `expert_parallel`.\n";
   std::string on_gpus;
   if (const TorchRuns others = runs_of(part_of(gpu_runs_, false), false); !others.rows.empty())
     on_gpus =
@@ -458,11 +462,10 @@ std::string TorchMemory::title(Program program) const {
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
   std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *library_of(name_));
-  if (cell.expert_parallel > 1 && !is_newest_)
-    reasons.push_back(
-        fmt::format("expert_parallel: only the newest release was found to have FSDP2's groups over two meshes; "
-                    "write `--as {}`",
-                    newest(library_of(name_)->name)));
+  if (cell.expert_parallel > 1 && !covers_expert_parallel())
+    reasons.push_back(fmt::format(
+        "expert_parallel: figures cover {0}, whose FSDP2 can shard a module over two meshes; write `--as {0}`",
+        newest()));
   if (!reasons.empty()) fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
   const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
   CellConfig trained = cell;

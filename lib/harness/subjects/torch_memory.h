@@ -73,8 +73,10 @@ class TorchMemory {
   Estimate estimate(const CellConfig& cell, Arm arm, eager::Program program) const;
 
  private:
+  /// True if FSDP2 of this release can shard a module over two meshes.
+  bool covers_expert_parallel() const;
+
   std::string name_;
-  bool is_newest_ = false;
   TorchRuns runs_, gpu_runs_;
 };
 

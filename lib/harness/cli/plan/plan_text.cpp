@@ -288,9 +288,11 @@ std::string figures_note(const Planned& plan) {
         "a PyTorch library holds.\n{1}",
         plan.torch,
         plan.cell.config.expert_parallel > 1
-            ? "With `expert_parallel` the built-in runtime has memory for all rows that a rank can receive. PyTorch "
-              "has "
-              "memory for the rows\nthat it receives: here each expert gets equally many.\n"
+            ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can receive, and PyTorch the "
+              "rows "
+              "that it\ndoes receive; figures assume the same number for each expert. The columns of collectives "
+              "lack all-to-alls; JSON has their\nbytes (traffic.all_to_all_bytes, the sum over the ranks that share a "
+              "layer's experts).\n"
             : "");
   return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
          "column\n"

@@ -79,8 +79,8 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// The estimate's. For replicas, and for a library whose estimate has none: (N - 1) / N of the arrays of N ranks.
-/// Nothing without such arrays.
+/// Under `sharding: ddp` (N - 1) / N of the all-reduced bytes of N ranks; else the estimate's, and for an estimate
+/// without them (N - 1) / N of what N shards gather and reduce. Nothing without such figures.
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate);
 
 /// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.

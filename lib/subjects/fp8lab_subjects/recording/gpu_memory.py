@@ -13,7 +13,7 @@ import torch
 
 from .. import cells, ledger, ranks
 from .configurations import DEFAULTS, LLAMA3_8B, MASTERS, TITAN
-from .torch_memory import SCHEMA, make_meshes, train
+from .torch_memory import SCHEMA, even_choices, make_meshes, train
 
 SMALL = {
     "model.form": "llama", "model.layers": 5, "model.hidden": 1280, "model.heads": 10, "model.kv_heads": 2,
@@ -245,7 +245,8 @@ def measure(program, keys, rank, folder):
             device_id=torch.device("cuda", rank),
         )  # fmt: skip
     meshes = make_meshes(cell, program, "cuda")
-    figures = train(cell, program, meshes, ledger.GpuLedger(), f"cuda:{rank}")
+    with even_choices(cell, on_shapes=False):
+        figures = train(cell, program, meshes, ledger.GpuLedger(), f"cuda:{rank}")
     return {**figures, "reserved": torch.cuda.max_memory_reserved()}
 
 

@@ -164,7 +164,8 @@ def make_optimizer(cell, program, built):
 
 
 def clip(parameters, limit):
-    """clip_grad_norm_(); DTensors of several meshes have a norm each, and all are clipped by the norm of these."""
+    """clip_grad_norm_() over several meshes: computes a norm for each mesh, and clips all gradients by the norm of these
+    norms."""
     meshes = {}
     for one in parameters:
         meshes.setdefault(getattr(one, "device_mesh", None), []).append(one)
