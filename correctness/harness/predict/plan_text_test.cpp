@@ -152,6 +152,19 @@ TEST(TableOfAModel, HasDifferencesFromBf16InBytesHeldAndMoved) {
             of_fp8["predicted"]["traffic.all_gather_bytes"].get<double>() * 7);
 }
 
+// Each of eight ranks that share the experts sends seven of eight parts of its rows to the others.
+TEST(TableOfAModel, WithSharedExperts_HasAColumnOfAllToAlls) {
+  PlanRequest request = of_model("h100", 16, {"expert_parallel=8"}, {"bf16"});
+  request.model = "mixtral-8x7b";
+  const std::string text = printed(request).text;
+  EXPECT_TRUE(contains(text, " all-to-alls\n")) << text;
+  const Json arm = after_arm(request);
+  EXPECT_GT(arm["moved_by_rank"]["all_to_all_sent_bytes"].get<double>(), 0);
+  EXPECT_EQ(arm["moved_by_rank"]["all_to_all_sent_bytes"].get<double>() * 64,
+            arm["predicted"]["traffic.all_to_all_bytes"].get<double>() * 7);
+  EXPECT_FALSE(contains(printed(of_model("h100", 8)).text, "all-to-all"));
+}
+
 TEST(HelpOfPlan, DefinesCheapestInASentence) {
   EXPECT_TRUE(contains(plan_help(), "The cheapest change is the one with the smallest sum of these costs"))
       << plan_help();

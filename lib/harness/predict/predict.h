@@ -18,10 +18,10 @@ namespace fp8lab {
 /// predict_optimizer.cpp does not cover.
 std::map<std::string, double> predict(const CellConfig& config, Arm arm);
 
-/// Bytes of parameters that a rank receives in all-gathers, and of gradients that it sends in reduce-scatters, in a
-/// step: what others have of each array.
+/// Bytes that a rank moves in a step: of parameters it receives in all-gathers, and of gradients it sends in
+/// reduce-scatters, what others have of each array; and what it sends in all-to-alls to other ranks.
 struct MovedBytes {
-  double received = 0, sent = 0;
+  double received = 0, sent = 0, exchanged = 0;
 };
 
 struct Estimate {

@@ -125,7 +125,7 @@ MovedBytes moved_by_rank(const CellConfig& config, const CellNumbers& cell, cons
     received += count * micro_batches * (layer.forward_gather.of_others() + layer.backward_gather.of_others());
     sent += count * micro_batches * of_others(layer.reduced_gradients);
   });
-  return {static_cast<double>(received), static_cast<double>(cell.in_reduction(sent))};
+  return {.received = static_cast<double>(received), .sent = static_cast<double>(cell.in_reduction(sent))};
 }
 
 }  // namespace fp8lab::closed_form

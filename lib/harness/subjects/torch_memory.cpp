@@ -473,7 +473,8 @@ Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program)
   const eager::Memory memory = memory_of(trained, program, operators);
   Estimate out;
   for (const auto& [name, bytes] : memory.figures) out.figures[name] = static_cast<double>(bytes);
-  if (is_sharded(cell)) out.moved = {static_cast<double>(memory.received), static_cast<double>(memory.sent)};
+  if (is_sharded(cell))
+    out.moved = {.received = static_cast<double>(memory.received), .sent = static_cast<double>(memory.sent)};
   out.peak_phase = eager::kPhaseNames[static_cast<std::size_t>(memory.peak_phase)];
   for (std::size_t i = 0; i < eager::kOwnerNames.size(); ++i)
     if (memory.at_peak[i] > 0) out.peak_by_owner.emplace_back(eager::kOwnerNames[i], memory.at_peak[i]);

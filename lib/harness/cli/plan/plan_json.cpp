@@ -86,7 +86,8 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
   add_peak(arm.estimate, out);
   if (const auto moved = moved_bytes(plan.cell.config, arm.estimate))
     out["moved_by_rank"] = {{"all_gather_received_bytes", number(moved->received)},
-                            {"reduce_scatter_sent_bytes", number(moved->sent)}};
+                            {"reduce_scatter_sent_bytes", number(moved->sent)},
+                            {"all_to_all_sent_bytes", number(moved->exchanged)}};
   if (plan.bf16 && arm.arm == Arm::kAfter) out["less_bf16"] = differences_json(plan, arm);
   if (Json torch = as_torch_json(plan, arm); !torch.is_null()) out["pytorch"] = torch;
   if (!arm.as_torch_reason.empty()) out["pytorch_reason"] = arm.as_torch_reason;

@@ -120,6 +120,8 @@ std::string figure_text(const Planned& plan, const Estimate& estimate, const Est
   return with_difference(*value, plan.bf16 && of_bf16 ? figure_of(*of_bf16, name) : std::nullopt);
 }
 
+bool shares_experts(const Planned& plan) { return plan.cell.config.expert_parallel > 1; }
+
 /// A row of the table of one number of ranks: peaks with the marks that the legend explains, weights, bytes moved.
 std::string table_row(const Planned& plan) {
   constexpr const char* kPeak = "memory.peak_bytes";
@@ -137,7 +139,9 @@ std::string table_row(const Planned& plan) {
   out += fmt::format(" {:>17}", figure_text(plan, arm.estimate, bf16, "memory.weight_bytes"));
   const auto moved = moved_bytes(plan.cell.config, arm.estimate);
   const auto in_bf16 = bf16 ? moved_bytes(plan.cell.config, *bf16) : std::nullopt;
-  for (double MovedBytes::* bytes : {&MovedBytes::received, &MovedBytes::sent})
+  std::vector<double MovedBytes::*> columns{&MovedBytes::received, &MovedBytes::sent};
+  if (shares_experts(plan)) columns.push_back(&MovedBytes::exchanged);
+  for (double MovedBytes::* const bytes : columns)
     out += fmt::format(
         " {:>17}",
         moved ? with_difference((*moved).*bytes, in_bf16 ? std::optional((*in_bf16).*bytes) : std::nullopt) : "-");
@@ -149,13 +153,17 @@ std::string model_table(const std::vector<Planned>& plans, const ModelPlan& mode
   const std::string subject = plans.front().library.empty() ? "built-in runtime" : plans.front().library;
   const std::string& torch = plans.front().torch;
   const auto of_torch = [&](const std::string& text) { return torch.empty() ? "" : fmt::format(" {:>17}  ", text); };
+  const auto to_experts = [&](const char* text) {
+    return shares_experts(plans.front()) ? fmt::format(" {:>17}", text) : "";
+  };
   std::string out = fmt::format(
       "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}   {} {:>17}   {:>17} {:>17} "
-      "{:>17}\n"
-      "{:<24} {:>17}   {} {:>17}   {:>17} {:>17} {:>17}\n",
+      "{:>17}{}\n"
+      "{:<24} {:>17}   {} {:>17}   {:>17} {:>17} {:>17}{}\n",
       counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "peak, PyTorch",
-      "weights kept", "received a step", "sent a step in", "", subject.size() > 17 ? "library" : subject,
-      of_torch(torch), "at least", "between steps", "in all-gathers", "reduce-scatters");
+      "weights kept", "received a step", "sent a step in", to_experts("sent a step in"), "",
+      subject.size() > 17 ? "library" : subject, of_torch(torch), "at least", "between steps", "in all-gathers",
+      "reduce-scatters", to_experts("all-to-alls"));
   for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
 }
@@ -287,13 +295,10 @@ std::string figures_note(const Planned& plan) {
         "figures and states how they were\ncompared. PyTorch at least: a lower bound; under eight-bit recipes, of what "
         "a PyTorch library holds.\n{1}",
         plan.torch,
-        plan.cell.config.expert_parallel > 1
-            ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can receive, and PyTorch the "
-              "rows "
-              "that it\ndoes receive; figures assume the same number for each expert. The columns of collectives "
-              "lack all-to-alls; JSON has their\nbytes (traffic.all_to_all_bytes, the sum over the ranks that share a "
-              "layer's experts).\n"
-            : "");
+        shares_experts(plan) ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can "
+                               "receive, and PyTorch the rows "
+                               "that it\ndoes receive; figures assume the same number for each expert.\n"
+                             : "");
   return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
          "column\n"
          "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "

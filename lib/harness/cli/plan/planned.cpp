@@ -137,20 +137,32 @@ bool Planned::fails(bool fits) const {
           }));
 }
 
+namespace {
+
+/// What a rank sends to the other ranks that share a layer's experts, if each of them gets equally many rows.
+double sent_to_experts(const CellConfig& cell, const Estimate& estimate) {
+  const auto all = estimate.figures.find("traffic.all_to_all_bytes");
+  const double ranks = cell.expert_parallel;
+  return all == estimate.figures.end() ? 0.0 : all->second / ranks * (ranks - 1) / ranks;
+}
+
+}  // namespace
+
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate) {
   if (is_replicated(cell)) {
     const auto all = estimate.figures.find("traffic.all_reduce_bytes");
     if (all == estimate.figures.end()) return std::nullopt;
     // A reduction to parts and a gather of them.
     const double part = (static_cast<double>(cell.ranks) - 1) / static_cast<double>(cell.ranks) * all->second;
-    return MovedBytes{part, part};
+    return MovedBytes{part, part, 0.0};
   }
-  if (estimate.moved) return estimate.moved;
+  if (estimate.moved)
+    return MovedBytes{estimate.moved->received, estimate.moved->sent, sent_to_experts(cell, estimate)};
   const auto gathered = estimate.figures.find("traffic.all_gather_bytes");
   const auto reduced = estimate.figures.find("traffic.reduce_scatter_bytes");
   if (gathered == estimate.figures.end() || reduced == estimate.figures.end()) return std::nullopt;
   const double shards = mesh_of(cell).shards, of_others = (shards - 1) / shards;
-  return MovedBytes{of_others * gathered->second, of_others * reduced->second};
+  return MovedBytes{of_others * gathered->second, of_others * reduced->second, 0.0};
 }
 
 bool is_tight(std::int64_t peak, std::int64_t capacity) {
