@@ -108,26 +108,32 @@ F8_HOST_DEVICE inline float logarithm(float x) {
 
 namespace detail {
 
-/// 1 / d for d >= 1 or NaN. The GPU's division does the same step from the same estimate, but also checks for operands
-/// that cannot occur here.
+/// 1 / d for d >= 1 or NaN, and below 2^126 if `Near`. The GPU's division does the same step from the same estimate,
+/// but also checks for operands that cannot occur here.
+template <bool Near>
 F8_HOST_DEVICE inline float reciprocal_from_one(float d) {
 #if defined(__CUDA_ARCH__)
   float estimate;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(estimate) : "f"(d));
   const float better = __fmaf_rn(estimate, __fmaf_rn(-d, estimate, 1.0f), estimate);
-  return d < 0x1p126f ? better : 1.0f / d;
+  return Near || d < 0x1p126f ? better : 1.0f / d;
 #else
   return 1.0f / d;
 #endif
 }
 
-/// sigmoid(x). A NaN gives some number, and the caller's product with x makes it NaN again.
+/// The largest |x| for which sigmoid_of_number() accepts `Near`.
+inline constexpr float kNearForSigmoid = 64.0f;
+
+/// sigmoid(x). A NaN gives some number, and the caller's product with x makes it NaN again. `Near`: |x| is at most
+/// kNearForSigmoid. Then x needs no bounds and the reciprocal no check, so a GPU's loop over elements has no branch.
+template <bool Near = false>
 F8_HOST_DEVICE inline float sigmoid_of_number(float x) {
   // The argument is bounded below by -64, at which exp no longer changes 1 + exp. So n > -126, and a quarter of exp is
   // normal; four times that may be Inf.
-  const PartsOfExponential parts = parts_of_exponential<-2>(at_most(at_least(-x, -64.0f), 89.0f));
+  const PartsOfExponential parts = parts_of_exponential<-2>(Near ? -x : at_most(at_least(-x, -64.0f), 89.0f));
   const float quarter = float_from_bits(float_bits(parts.series) + (float_bits(parts.shifted) << 23));
-  return reciprocal_from_one(fused(quarter, 4.0f, 1.0f));
+  return reciprocal_from_one<Near>(fused(quarter, 4.0f, 1.0f));
 }
 
 }  // namespace detail
@@ -144,24 +150,32 @@ inline constexpr float kGeluCubic = 0.044715f;
 
 }  // namespace detail
 
+/// The largest |x| for which gelu's functions accept `Near`, as sigmoid_of_number() does.
+inline constexpr float kNearForGelu = 8.5f;
+
 /// gelu(x) / x. A NaN gives some number. The cube may overflow: the sigmoid is 0 or 1 long before.
+template <bool Near = false>
 F8_HOST_DEVICE inline float gelu_gate(float x) {
-  return detail::sigmoid_of_number(
+  return detail::sigmoid_of_number<Near>(
       x * detail::fused(x * x, detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi));
 }
 /// gelu(x) / x, and the derivative of gelu.
 struct GeluSlope {
   float gate, slope;
 };
+template <bool Near = false>
 F8_HOST_DEVICE inline GeluSlope gelu_with_slope(float x) {
   // Beyond 12 the gate is exactly 0 or 1, and x^2 could overflow.
-  const float t = detail::at_most(detail::at_least(x, -12.0f), 12.0f);
-  const float gate = gelu_gate(t), bend = t * gate * (1.0f - gate);
+  const float t = Near ? x : detail::at_most(detail::at_least(x, -12.0f), 12.0f);
+  const float gate = gelu_gate<Near>(t), bend = t * gate * (1.0f - gate);
   const float slope_of_argument =
       detail::fused(t * t, 3.0f * detail::kTwiceSqrtTwoOverPi * detail::kGeluCubic, detail::kTwiceSqrtTwoOverPi);
   return {gate, detail::fused(bend, slope_of_argument, gate)};
 }
-F8_HOST_DEVICE inline float gelu_slope(float x) { return gelu_with_slope(x).slope; }
+template <bool Near = false>
+F8_HOST_DEVICE inline float gelu_slope(float x) {
+  return gelu_with_slope<Near>(x).slope;
+}
 
 /// Derivatives by gate and up, times grad_y.
 struct GatedGradient {
@@ -169,11 +183,19 @@ struct GatedGradient {
   float up;
 };
 
+// Gated activations. kNear: the largest magnitude of a gate for which they accept `Near`.
+
 /// silu(gate) * up.
 struct Swiglu {
-  F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * detail::sigmoid_of_number(gate)); }
+  static constexpr float kNear = detail::kNearForSigmoid;
+
+  template <bool Near = false>
+  F8_HOST_DEVICE static float value(float gate, float up) {
+    return up * (gate * detail::sigmoid_of_number<Near>(gate));
+  }
+  template <bool Near = false>
   F8_HOST_DEVICE static GatedGradient gradient(float gate, float up, float grad_y) {
-    const float s = detail::sigmoid_of_number(gate);
+    const float s = detail::sigmoid_of_number<Near>(gate);
     const float silu = gate * s;
     return {.gate = grad_y * up * detail::fused(silu, 1.0f - s, s), .up = grad_y * silu};
   }
@@ -182,15 +204,17 @@ struct Swiglu {
 /// g * sigmoid(1.702 g) * (u + 1) with g = min(gate, limit) and u = up clamped to [-limit, limit] (GPT-OSS). A clamped
 /// value has the derivative 0; a NaN is no clamped value.
 struct ClampedSwiglu {
-  static constexpr float kSlope = 1.702f;
+  static constexpr float kSlope = 1.702f, kNear = 32.0f;
   float limit;
 
+  template <bool Near = false>
   F8_HOST_DEVICE float value(float gate, float up) const {
     const float g = gate_of(gate);
-    return (up_of(up) + 1.0f) * (g * detail::sigmoid_of_number(kSlope * g));
+    return (up_of(up) + 1.0f) * (g * detail::sigmoid_of_number<Near>(kSlope * g));
   }
+  template <bool Near = false>
   F8_HOST_DEVICE GatedGradient gradient(float gate, float up, float grad_y) const {
-    const float g = gate_of(gate), s = detail::sigmoid_of_number(kSlope * g), swish = g * s;
+    const float g = gate_of(gate), s = detail::sigmoid_of_number<Near>(kSlope * g), swish = g * s;
     const float of_gate = grad_y * (up_of(up) + 1.0f) * detail::fused(kSlope * swish, 1.0f - s, s);
     return {.gate = gate > limit ? 0.0f : of_gate, .up = up > limit || up < -limit ? 0.0f : grad_y * swish};
   }
@@ -200,9 +224,15 @@ struct ClampedSwiglu {
 
 /// gelu(gate) * up.
 struct Geglu {
-  F8_HOST_DEVICE static float value(float gate, float up) { return up * (gate * gelu_gate(gate)); }
+  static constexpr float kNear = kNearForGelu;
+
+  template <bool Near = false>
+  F8_HOST_DEVICE static float value(float gate, float up) {
+    return up * (gate * gelu_gate<Near>(gate));
+  }
+  template <bool Near = false>
   F8_HOST_DEVICE static GatedGradient gradient(float gate, float up, float grad_y) {
-    const GeluSlope of_gate = gelu_with_slope(gate);
+    const GeluSlope of_gate = gelu_with_slope<Near>(gate);
     return {.gate = grad_y * up * of_gate.slope, .up = grad_y * (gate * of_gate.gate)};
   }
 };

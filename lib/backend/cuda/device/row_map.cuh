@@ -37,16 +37,19 @@ __global__ void __launch_bounds__(kRowMapThreads)
 #pragma unroll
       for (int k = 0; k < Inputs; ++k) stored[i][k].load(args.in[k].data, args.in[k].index(row, col));
     }
+    typename Writer::Run results[Outputs][Rows];
 #pragma unroll
     for (int i = 0; i < Rows; ++i) {
-      if (first + i >= args.rows) break;
       float in[Inputs][kRunWidth], out[Outputs][kRunWidth];
 #pragma unroll
       for (int k = 0; k < Inputs; ++k) widen(stored[i][k], in[k]);
       op(in, out, first + i, col);
 #pragma unroll
-      for (int k = 0; k < Outputs; ++k) writer.write(out[k], first + i, k * args.cols + col);
+      for (int k = 0; k < Outputs; ++k) results[k][i] = Writer::keep(out[k]);
     }
+#pragma unroll
+    for (int k = 0; k < Outputs; ++k)
+      writer.write(results[k], [&](int i) { return RunPlace{first + i, k * args.cols + col, first + i < args.rows}; });
   }
   writer.finish();
 }

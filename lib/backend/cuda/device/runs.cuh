@@ -48,6 +48,13 @@ inline bool holds_runs(const MatrixView& view) {
          (view.rows <= 1 || step % alignment == 0);
 }
 
+/// The place of a run in a matrix. `there`: the run lies inside of it.
+struct RunPlace {
+  std::int64_t row;
+  std::int64_t col;
+  bool there;
+};
+
 template <DType Type, bool Wide, int Width>
 __device__ inline void load_typed(const Elements& from, std::int64_t row, std::int64_t col, std::int64_t count,
                                   float (&values)[Width]) {

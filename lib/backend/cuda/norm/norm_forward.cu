@@ -1,5 +1,6 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/norm/device/norm_kernel.cuh"
+#include "backend/cuda/norm/device/norm_rows.cuh"
 #include "backend/cuda/quantize/device/measured_rows.cuh"
 
 namespace fp8lab::cuda {
@@ -42,8 +43,8 @@ void norm(const NormForwardArgs& args, ExecContext& context) {
   CudaContext& gpu = cuda_context(context);
   const NormTask task = norm_task(args);
   const MatrixView& y = args.y;
-  const bool kept = keeps_rows(task.x, gpu) && y.dtype == task.x.dtype && holds_runs(y) && holds_runs(task.gamma) &&
-                    (!Centred || holds_runs(task.beta));
+  const bool kept = warps_keep_rows(task.x, Centred, gpu) && y.dtype == task.x.dtype && holds_runs(y) &&
+                    holds_runs(task.gamma) && (!Centred || holds_runs(task.beta));
   if (kept && y.dtype == DType::kBF16 && args.amax != nullptr)
     return launch_norm<Centred, DType::kBF16>(task, MeasuredRows(elements(y), FreshAmax(args.amax, gpu)), gpu);
   if (kept && y.dtype == DType::kBF16) {

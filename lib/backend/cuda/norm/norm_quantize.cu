@@ -18,7 +18,7 @@ void launch(const NormTask& task, std::int64_t block_cols, const RowCast& cast, 
 bool norm_quantize_rows(const NormQuantizeArgs& args, CudaContext& context) {
   const NormForwardArgs& norm = args.norm;
   const bool centred = norm.kind == NormKind::kLayerNorm;
-  if (norm.x.dtype != DType::kBF16 || !keeps_rows(norm.x, context) || !holds_runs(norm.gamma) ||
+  if (norm.x.dtype != DType::kBF16 || !warps_keep_rows(norm.x, centred, context) || !holds_runs(norm.gamma) ||
       (centred && !holds_runs(norm.beta)))
     return false;
   const RowCast cast = begin_row_cast(args.cast, context);

@@ -8,62 +8,54 @@
 #include "backend/cuda/device/sums.cuh"
 
 // Rows that a block reads once and keeps in registers, in runs of kSumRun elements, which are the terms of a thread's
-// partial sums. Thread t of kSumThreads has runs t, t + kSumThreads, ... If threads have two neighbouring runs, there
-// are kSumThreads / 2 of them, and thread t has runs 2 t, 2 t + 1, 2 t + kSumThreads, ...
+// partial sums. Thread t of kSumThreads has runs t, t + kSumThreads, ...
 namespace fp8lab::cuda {
 
 inline constexpr int kSumWarps = kSumThreads / 32;
 
-/// Calls work(i, col) for the thread's runs of a row that consists of full runs: run i is the (i % Adjacent)-th of its
-/// neighbours.
-template <int Runs, int Adjacent = 1, class Work>
+/// Calls work(i, col) for the thread's runs of a row that consists of full runs.
+template <int Runs, class Work>
 __device__ inline void for_runs(int cols, const Work& work) {
 #pragma unroll
-  for (int i = 0; i < Runs * Adjacent; ++i) {
-    const int run = static_cast<int>(threadIdx.x) * Adjacent + i % Adjacent;
-    if (const int col = i / Adjacent * kSumLanes + run * kSumRun; col < cols) work(i, col);
-  }
+  for (int i = 0; i < Runs; ++i)
+    if (const int col = i * kSumLanes + static_cast<int>(threadIdx.x) * kSumRun; col < cols) work(i, col);
 }
 
 /// A thread's runs of a row, kept in their stored type, which takes fewer registers than FP32.
-template <DType Type, int Runs, int Adjacent = 1>
+template <DType Type, int Runs>
 class KeptRow {
  public:
   using Storage = typename Element<Type>::Storage;
 
   /// Reads the thread's runs from `row` in shared memory.
   __device__ void read(const std::byte* row, int cols) {
-    for_runs<Runs, Adjacent>(cols, [&](int i, int col) { runs_[i].load(reinterpret_cast<const Storage*>(row) + col); });
+    for_runs<Runs>(cols, [&](int i, int col) { runs_[i].load(reinterpret_cast<const Storage*>(row) + col); });
   }
   __device__ void get(int i, float (&values)[kSumRun]) const { widen(runs_[i], values); }
 
  private:
-  Vector<Type, kSumRun> runs_[Runs * Adjacent];
+  Vector<Type, kSumRun> runs_[Runs];
 };
 
 /// Reads a vector of any real type into registers.
-template <int Adjacent = 1, int Count>
+template <int Count>
 __device__ inline void read_vector(const Elements& vector, int cols, float (&values)[Count][kSumRun]) {
-  for_runs<Count / Adjacent, Adjacent>(
-      cols, [&](int i, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[i]); });
+  for_runs<Count>(cols, [&](int i, int col) { load_run<kRealTypes>(vector, 0, col, kSumRun, values[i]); });
 }
 
-/// Sums over the block of each of `Sums` partial sums, which take one barrier together. If threads have two
-/// neighbouring runs (`Adjacent`), a sum has two entries of `partials`. `shared` has room for a sum of each warp, and
-/// may be reused after the block's next barrier.
-template <int Sums, int Adjacent = 1>
-__device__ inline void join_block(const float (&partials)[Sums * Adjacent][kSumRun], float (*shared)[kSumWarps],
+/// Sums over the block of each of `Sums` partial sums, which take one barrier together. `shared` has room for a sum of
+/// each warp, and may be reused after the block's next barrier.
+template <int Sums>
+__device__ inline void join_block(const float (&partials)[Sums][kSumRun], float (*shared)[kSumWarps],
                                   float (&totals)[Sums]) {
 #pragma unroll
   for (int k = 0; k < Sums; ++k) {
-    float sum = join_run(partials[k * Adjacent]);
-    if constexpr (Adjacent == 2) sum += join_run(partials[k * Adjacent + 1]);
-    sum = join_warp(sum);
+    const float sum = join_warp(join_run(partials[k]));
     if (threadIdx.x % 32 == 0) shared[k][threadIdx.x / 32] = sum;
   }
   __syncthreads();
 #pragma unroll
-  for (int k = 0; k < Sums; ++k) totals[k] = join_warp_sums<kSumWarps / Adjacent>(shared[k]);
+  for (int k = 0; k < Sums; ++k) totals[k] = join_warp_sums<kSumWarps>(shared[k]);
 }
 __device__ inline float join_block(const float (&partials)[kSumRun], float (&shared)[kSumWarps]) {
   return join_warps<kSumWarps>(join_warp(join_run(partials)), shared);

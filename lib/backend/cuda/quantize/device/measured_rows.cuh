@@ -13,13 +13,18 @@ class MeasuredRows {
  public:
   MeasuredRows(const Elements& rows, const FreshAmax& amax) : rows_(rows), amax_(amax) {}
 
-  static constexpr bool kTakesPairs = false;
+  using Run = Vector<DType::kBF16, 8>;
 
   __device__ void begin() {}
-  __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
-    const Vector<DType::kBF16, 8> vector = narrow<DType::kBF16>(values);
-    largest_ = Bits::larger(largest_, Bits::folded(vector));
-    vector.store(rows_.data, rows_.index(row, col));
+  __device__ static Run keep(const float (&values)[8]) { return narrow<DType::kBF16>(values); }
+  template <int Runs, class PlaceOf>
+  __device__ void write(const Run (&runs)[Runs], const PlaceOf& place_of) {
+#pragma unroll
+    for (int i = 0; i < Runs; ++i)
+      if (const RunPlace place = place_of(i); place.there) {
+        largest_ = Bits::larger(largest_, Bits::folded(runs[i]));
+        runs[i].store(rows_.data, rows_.index(place.row, place.col));
+      }
   }
   /// Must be called by every thread of the block.
   __device__ void finish() const { settle(Bits::unfolded(largest_), amax_); }

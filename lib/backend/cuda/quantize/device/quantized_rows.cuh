@@ -3,21 +3,20 @@
 #include <cstdint>
 
 #include "backend/cuda/device/conversions.cuh"
+#include "backend/cuda/device/runs.cuh"
 #include "backend/cuda/quantize/device/block_scale.cuh"
 #include "backend/cuda/quantize/device/vector_cast.cuh"
 #include "backend/cuda/quantize/quantize_results.h"
 
-// A writer of rows: casts results while they are still in registers, in runs of eight or pairs of them. The runs of a
-// pair share the work for a block's scale, and fill a store of 16 bytes.
+// A writer of rows: casts results while they are still in registers.
 namespace fp8lab::cuda {
 
 /// Rounds values to bf16 and casts those to E4M3: under one scale (Block 0), or in row-wise blocks of 32 (E8M0 scales)
-/// or 128 (f32 scales). Neighbouring lanes of a warp must hold neighbouring runs of one row, at least all runs of a
-/// block.
+/// or 128 (f32 scales). Neighbouring threads of a warp must hold neighbouring runs of one row, all 32 of them.
 template <int Block>
 class QuantizedRows {
  public:
-  static constexpr bool kTakesPairs = true;
+  using Run = Vector<DType::kBF16, 8>;
 
   explicit QuantizedRows(const RowCast& cast) : cast_(cast) {}
 
@@ -29,17 +28,37 @@ class QuantizedRows {
           if (inverse != nullptr) *inverse = inverse_scale(scale_);
     }
   }
-  __device__ void write(const float (&values)[8], std::int64_t row, std::int64_t col) {
-    write_runs({narrow<DType::kBF16>(values)}, row, col);
+  /// A run as write() takes it. Its NaNs have other bits than the host's, which no result shows.
+  __device__ static Run keep(const float (&values)[8]) {
+    Run run;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) run.words[i] = pack_numbers<DType::kBF16>(values[2 * i], values[2 * i + 1]);
+    return run;
   }
-  __device__ void write(const float (&pair)[2][8], std::int64_t row, std::int64_t col) {
-    write_runs({narrow<DType::kBF16>(pair[0]), narrow<DType::kBF16>(pair[1])}, row, col);
+  /// Casts this thread's runs at place_of(0), place_of(1), ...; must be called by full warps. Runs without a place must
+  /// hold zeros or elements of the result.
+  template <int Runs, class PlaceOf>
+  __device__ void write(const Run (&runs)[Runs], const PlaceOf& place_of) {
+    float scales[Runs];
+    if constexpr (Block == 0) {
+#pragma unroll
+      for (int i = 0; i < Runs; ++i) {
+        largest_ = Bits::larger(largest_, Bits::folded(runs[i]));
+        scales[i] = scale_;
+      }
+    } else {
+      block_scales(runs, place_of, scales);
+    }
+#pragma unroll
+    for (int i = 0; i < Runs; ++i)
+      if (const RunPlace place = place_of(i); place.there)
+        cast_vector<DType::kE4M3>(runs[i], scales[i]).store(cast_.data + place.row * cast_.pitch + place.col);
   }
   /// Must be called by every thread of the block.
   __device__ void finish() const {
     if constexpr (Block == 0) {
       if (cast_.amax == nullptr) return;
-      const std::uint32_t largest = warp_max(Bits::unfolded(largest_));
+      const std::uint32_t largest = min(warp_max(Bits::unfolded(largest_)), kFloatQuietNanBits);  // the host's NaN
       if (threadIdx.x % 32 == 0) raise_amax(cast_.amax, largest);
     }
   }
@@ -47,41 +66,71 @@ class QuantizedRows {
  private:
   using Bits = Magnitudes<DType::kBF16>;
 
-  template <int Runs>
-  __device__ void write_runs(const Vector<DType::kBF16, 8> (&runs)[Runs], std::int64_t row, std::int64_t col) {
-    std::uint32_t folded = 0;
+  /// The scales of the blocks that the runs belong to; stores them too. The kThreads threads that share a block divide
+  /// the blocks of all their runs among themselves, so that each scale is computed once. At each step of the maximum a
+  /// thread keeps half of its runs, and leaves the others to its partner.
+  template <int Runs, class PlaceOf>
+  __device__ void block_scales(const Run (&runs)[Runs], const PlaceOf& place_of, float (&scales)[Runs]) const {
+    constexpr int kThreads = Block / 8, kPairs = Runs / 2;
+    static_assert(Runs % 2 == 0);
+    constexpr bool kMany = Runs > kThreads;  // a thread has both runs of kOwnPairs pairs, else one run
+    constexpr int kOwnPairs = kMany ? kPairs / kThreads : 1;
+    constexpr unsigned kAll = 0xFFFFFFFFu;
+    const int thread = static_cast<int>(threadIdx.x) % kThreads;
+    std::uint32_t words[kPairs];  // the magnitudes of runs i (in the lower 16 bits) and i + kPairs
 #pragma unroll
-    for (int i = 0; i < Runs; ++i) folded = Bits::larger(folded, Bits::folded(runs[i]));
-    if constexpr (Block == 0)
-      largest_ = Bits::larger(largest_, folded);
-    else
-      scale_ = block_scale<Block / (8 * Runs)>(Bits::unfolded(folded), row, col);
-    Vector<DType::kE4M3, 8 * Runs> cast;
+    for (int i = 0; i < kPairs; ++i) {
+      const std::uint32_t low = Bits::folded(runs[i]), high = Bits::folded(runs[i + kPairs]);
+      words[i] = Bits::larger(__byte_perm(low, high, 0x5410), __byte_perm(low, high, 0x7632));
+    }
+    int first = 0;  // words[i] is pair first + i
+#pragma unroll
+    for (int distance = 1, count = kPairs; distance < kThreads; distance *= 2) {
+      if (count == 1) {
+        words[0] = Bits::larger(words[0], __shfl_xor_sync(kAll, words[0], distance));
+        continue;
+      }
+      count /= 2;
+      const bool upper = (thread & distance) != 0;
+      if (upper) first += count;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const std::uint32_t given = __shfl_xor_sync(kAll, upper ? words[i] : words[i + count], distance);
+        words[i] = Bits::larger(upper ? words[i + count] : words[i], given);
+      }
+    }
+    float own[kMany ? 2 : 1][kOwnPairs];
+#pragma unroll
+    for (int k = 0; k < (kMany ? 2 : 1); ++k)
+#pragma unroll
+      for (int i = 0; i < kOwnPairs; ++i) {
+        const bool high = kMany ? k == 1 : (thread & kPairs) != 0;
+        const RunPlace place = place_of(first + i + (high ? kPairs : 0));
+        own[k][i] = scale_of(Bits::widened(high ? words[i] >> 16 : words[i] & 0xFFFFu), place, thread < Runs);
+      }
 #pragma unroll
     for (int i = 0; i < Runs; ++i) {
-      const Vector<DType::kE4M3, 8> run = cast_vector<DType::kE4M3>(runs[i], scale_);
-      cast.words[2 * i] = run.words[0];
-      cast.words[2 * i + 1] = run.words[1];
-    }
-    cast.store(cast_.data + row * cast_.pitch + col);
-  }
-
-  /// `kLanes` neighbouring lanes hold a block. Other lanes may be beyond the end of the row.
-  template <unsigned kLanes>
-  __device__ float block_scale(std::uint32_t largest, std::int64_t row, std::int64_t col) const {
-    const unsigned lanes = ((1u << kLanes) - 1) << (threadIdx.x % 32 / kLanes * kLanes);
+      int pair = i % kPairs, owner = kMany ? 0 : i / kPairs * kPairs;
 #pragma unroll
-    for (unsigned distance = 1; distance < kLanes; distance *= 2)
-      largest = max(largest, __shfl_xor_sync(lanes, largest, distance));
-    const std::int64_t at = row * cast_.scale_row_stride + col / Block * cast_.scale_col_stride;
-    const bool writes = threadIdx.x % kLanes == 0;
+      for (int distance = 1, count = kPairs; distance < kThreads && count > 1; distance *= 2) {
+        count /= 2;
+        if (pair < count) continue;
+        pair -= count;
+        owner += distance;
+      }
+      scales[i] = __shfl_sync(kAll, own[kMany ? i / kPairs : 0][pair], owner, kThreads);
+    }
+  }
+  __device__ float scale_of(std::uint32_t largest, const RunPlace& place, bool stores) const {
+    const std::int64_t at = place.row * cast_.scale_row_stride + place.col / Block * cast_.scale_col_stride;
+    stores = stores && place.there;
     if constexpr (Block == 32) {
       const std::uint8_t byte = e8m0_scale(cast_.rule, largest);
-      if (writes) reinterpret_cast<std::uint8_t*>(cast_.scales)[at] = byte;
+      if (stores) reinterpret_cast<std::uint8_t*>(cast_.scales)[at] = byte;
       return e8m0_multiplier(byte);
     } else {
       const float scale = float_scale(cast_.rule, largest);
-      if (writes) reinterpret_cast<float*>(cast_.scales)[at] = inverse_scale(scale);
+      if (stores) reinterpret_cast<float*>(cast_.scales)[at] = inverse_scale(scale);
       return scale;
     }
   }
