@@ -110,8 +110,11 @@ const Template& template_of(const std::string& kind) {
   fail(fmt::format("init: `{}` is no kind of scenario.{}", quotable(kind), suggestion(kind, kinds)));
 }
 
-/// Throws if the file exists and `force` is false.
+/// Makes the file's folder if there is none. Throws if the file exists and `force` is false.
 void write_file(const std::string& path, std::string_view text, bool force) {
+  std::error_code none;  // open() reports what remains
+  if (const auto folder = std::filesystem::path(path).parent_path(); !folder.empty())
+    std::filesystem::create_directories(folder, none);
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (force ? O_TRUNC : O_EXCL), 0666);
   check(file >= 0 || errno != EEXIST,
         fmt::format("init: {} exists; give --force to replace it, or another file with -o", path));

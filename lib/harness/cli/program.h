@@ -14,6 +14,12 @@
 
 namespace fp8lab {
 
+/// The figures of a library's release: "torch@2.15".
+struct ReleaseFigures {
+  std::string release;
+  Estimate estimate;
+};
+
 /// The functions and data on which the command line depends. scenarios/main.cpp passes the real ones, tests pass fakes.
 struct Program {
   BuildInfo build;
@@ -28,10 +34,10 @@ struct Program {
   std::function<Estimate(const CellConfig&, Arm)> estimate = {};
   /// Whose figures estimate() returns: a library's, "transformer_engine 2.15 to 2.16"; "": the own runtime's.
   std::string estimated_library = {};
-  /// What PyTorch holds that trains a cell; throws Error with the keys that it does not cover. Null: not known.
-  std::function<Estimate(const CellConfig&, Arm)> torch = {};
-  std::string torch_release = {};  ///< the release of these figures: "torch@2.15"
-  TaskFunction task = {};          ///< see RunnerOptions::task
+  /// What a PyTorch program holds that trains a cell; throws Error with the keys that no figures cover. Null: not
+  /// known.
+  std::function<ReleaseFigures(const CellConfig&, Arm)> torch = {};
+  TaskFunction task = {};  ///< see RunnerOptions::task
 };
 
 /// Runs the command line and returns the exit code; see exit_code().

@@ -3,20 +3,24 @@
 // Scaled dot product attention: by a fused kernel, or as a composition of products.
 namespace fp8lab::eager {
 
-Block Layer::flash_backward_workspace() {
+Block Layer::flash_backward_workspace(Bytes queries, Bytes keys) {
   const Numbers& n = numbers_;
   if (n.operators != Operators::kCuda) return 0;
   // The query's gradient in FP32, row sums, and for grouped queries the gradients of K and V by query head. Flash
   // attention (mha_bwd()) needs so much; cuDNN, which SDPA calls on Hopper, needs kMore.
   constexpr Bytes kMore = 256;
-  const Bytes expanded = n.kv != n.query ? 2 * n.rows(n.query) : 0;
-  return temporary(n.rows_f32(n.query) + n.tokens * n.heads * kF32 + expanded + kMore);
+  const Bytes expanded = n.kv != n.query ? 2 * keys * n.query * n.element : 0;
+  return temporary(queries * (n.query + n.heads) * kF32 + expanded + kMore);
 }
 
 void Layer::attend(bool keeps) {
   const Numbers& n = numbers_;
   if (n.composes_attention) {
     compose_attention(keeps);
+    return;
+  }
+  if (has_ring()) {
+    attend_in_ring(keeps);
     return;
   }
   attended_ = result(kept_.keeps(), n.rows(n.attended));
@@ -34,9 +38,10 @@ void Layer::attend(bool keeps) {
 Layer::OfAttention Layer::attend_backward(Block& of_attended) {
   const Numbers& n = numbers_;
   if (n.composes_attention) return composed_backward(of_attended);
+  if (has_ring()) return ring_backward(of_attended);
   const Bytes values = n.has_latents ? n.attended : n.kv;
   OfAttention out{temporary(n.rows(n.query)), temporary(n.rows(n.kv)), temporary(n.rows(values))};
-  Block workspace = flash_backward_workspace();
+  Block workspace = flash_backward_workspace(n.tokens, n.tokens);
   heap_.free(workspace);
   if (recomputed_)
     heap_.free_read(of_attended, {&attended_, &value_, &query_, &key_, &sums_, &seed_, &offset_}, true);

@@ -207,6 +207,7 @@ Block Layer::attention(bool keeps) {
   done(value_, keeps);
   done(packed_, keeps);
   done(attended_, keeps);
+  done(raw_attended_, keeps);
   if (n.in_titan()) done(normed1_, keeps);
   return out;
 }
@@ -251,7 +252,7 @@ void Layer::rotate_backward(Bytes columns, Block& gradient) {
 Block Layer::attention_backward(Block& gradient) {
   const Numbers& n = numbers_;
   // Flash attention saves its output too.
-  Block of_attended = multiply_backward(proj_, attended_, gradient, false);
+  Block of_attended = multiply_backward(proj_, attended_, gradient, raw_attended_ != 0);
   auto [of_query, of_key, of_value] = attend_backward(of_attended);
   if (!n.qk_norm || copies_norms_input()) heap_.free(packed_);
   if (n.gated) {

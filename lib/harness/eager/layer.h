@@ -101,6 +101,12 @@ class Layer {
   };
   /// The gradients of SDPA's inputs. Frees `of_attended`, and what SDPA saved.
   OfAttention attend_backward(Block& of_attended);
+  /// The same over ranks that have sequences between them (ring.cpp).
+  bool has_ring() const { return numbers_.context_parallel > 1; }
+  /// True if a call of attention has only some of the rank's queries, which are joined to the others.
+  bool merges_parts_of_queries() const;
+  void attend_in_ring(bool keeps);
+  OfAttention ring_backward(Block& of_attended);
   /// SDPA as a composition of products in FP32, and its backward.
   void compose_attention(bool keeps);
   OfAttention composed_backward(Block& of_attended);
@@ -123,7 +129,8 @@ class Layer {
   void add_gradients(const std::vector<std::size_t>& of) {
     for (const std::size_t parameter : of) heap_.free(parameters[parameter].added);
   }
-  Block flash_backward_workspace();
+  /// `queries`, `keys`: their tokens.
+  Block flash_backward_workspace(Bytes queries, Bytes keys);
   /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches, or if both are
   /// `of_products`, whose results are views of matrices.
   void accumulate(Block& sum, Block& more, bool of_products = false);
@@ -155,7 +162,8 @@ class Layer {
   Block raw_query_ = 0, raw_key_ = 0;  ///< before their norms, if products of their own made them
   Block sums_ = 0, seed_ = 0, offset_ = 0;
   Block q_latent_ = 0, q_normed_ = 0, kv_latent_ = 0, kv_normed_ = 0;
-  Block scaled_query_ = 0, scaled_key_ = 0, scores_ = 0, value_f32_ = 0, raw_attended_ = 0;  ///< composed attention's
+  Block scaled_query_ = 0, scaled_key_ = 0, scores_ = 0, value_f32_ = 0;  ///< composed attention's
+  Block raw_attended_ = 0;          ///< what attention returned, if the next product reads a copy of it
   std::optional<Mixture> mixture_;  ///< in the place of the MLP
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;
 };

@@ -4,8 +4,8 @@
 
 namespace fp8lab::eager {
 
-Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operators)
-    : program(of_program), operators(of_operators) {
+Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operators, Bytes of_ring_rank)
+    : program(of_program), operators(of_operators), context_parallel(cell.context_parallel), ring_rank(of_ring_rank) {
   const ModelConfig& model = cell.model;
   const TrainingConfig& training = cell.training;
   attends = model.layer == "transformer_layer";
@@ -26,7 +26,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   replicated = is_replicated(cell);
   shards = sharded ? mesh_of(cell).shards : 1;
   replicas = sharded ? mesh_of(cell).replicas : 1;
-  seq = model.seq;
+  seq = model.seq / context_parallel;
   batch = model.batch;
   tokens = seq * batch;
   layers = model.layers;

@@ -29,7 +29,8 @@ enum class Operators {
 
 /// The sizes of a program. Bytes count one element.
 struct Numbers {
-  Numbers(const CellConfig& cell, Program program, Operators operators);
+  /// `ring_rank`: the place of the rank among those that have its sequences between them.
+  Numbers(const CellConfig& cell, Program program, Operators operators, Bytes ring_rank = 0);
 
   bool in_titan() const { return program == Program::kTorchtitan; }
   bool on_host() const { return operators == Operators::kHost; }
@@ -47,10 +48,11 @@ struct Numbers {
   bool has_latents;  ///< queries, keys and values are made from latents
   /// SDPA is composed of products: of a CPU's and CUDA's flash kernels none has values of another width than the keys'.
   bool composes_attention;
-  bool routes;          ///< the MLP of layers is a mixture of experts
-  bool replicated;      ///< DistributedDataParallel
-  bool float8;          ///< torchao's Float8Linear computes the products of layers
-  bool float8_gathers;  ///< and FSDP2 gathers its weights in eight bits
+  bool routes;                        ///< the MLP of layers is a mixture of experts
+  bool replicated;                    ///< DistributedDataParallel
+  bool float8;                        ///< torchao's Float8Linear computes the products of layers
+  bool float8_gathers;                ///< and FSDP2 gathers its weights in eight bits
+  Bytes context_parallel, ring_rank;  ///< ranks that have each sequence between them, and which of them this one is
   Bytes tokens, seq, batch, layers, hidden, query, kv, heads, head_dim, ffn, vocabulary;
   Bytes q_rank, kv_rank;  ///< columns of the latents
   Bytes rotated;          ///< columns of a head of queries and keys that are rotated

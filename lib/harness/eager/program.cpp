@@ -7,9 +7,10 @@
 
 namespace fp8lab::eager {
 
-Training::Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes)
+Training::Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes,
+                   Bytes ring_rank)
     : cell_(cell),
-      n_(cell, program, operators),
+      n_(cell, program, operators, ring_rank),
       heap_(operators == Operators::kCuda),
       passes_(std::min(cell.training.micro_batches, most_passes)) {
   for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_, i);
@@ -155,6 +156,25 @@ Bytes Training::moved_tokens() const {
   return cell_.training.micro_batches * n_.expert_parallel * of_rank;
 }
 
+Bytes Training::attentions(bool in_backward) const {
+  Bytes out = 0;
+  for (Bytes layer = 0; layer < n_.layers; ++layer) {
+    const bool is_frozen = layer < n_.frozen;
+    const bool is_recomputed = !is_frozen && n_.checkpoint_every > 0 && (layer + 1) % n_.checkpoint_every == 0;
+    out += in_backward ? !is_frozen : 1 + is_recomputed;
+  }
+  return cell_.training.micro_batches * out;
+}
+
+void Training::add_ring_traffic() {
+  const Bytes ranks = n_.context_parallel;
+  const Bytes of_rank = (attentions(false) + attentions(true)) * 2 * n_.rows(n_.kv);
+  memory_.figures["traffic.all_gather_bytes"] += ranks * of_rank;
+  memory_.received += (ranks - 1) * of_rank;
+  // The gradients of a rank's keys and values pass all ranks and return.
+  memory_.figures["traffic.ring_exchange_bytes"] = ranks * ranks * attentions(true) * 2 * n_.rows_f32(n_.kv);
+}
+
 void Training::add_traffic() {
   Bytes all_reduced = shared_.moved.all_reduced;
   if (n_.replicated) {
@@ -174,6 +194,7 @@ void Training::add_traffic() {
     memory_.received = shared_.moved.received;
     memory_.sent = shared_.moved.sent;
   }
+  if (n_.context_parallel > 1) add_ring_traffic();
   // torchao all-reduces amaxes too, which no figure has.
   if ((n_.sharded || n_.replicated) && !n_.float8) memory_.figures["traffic.all_reduce_bytes"] = all_reduced;
 }
@@ -219,7 +240,16 @@ Memory Training::run() {
 }
 
 Memory memory_of(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes) {
-  return Training(cell, program, operators, most_passes).run();
+  const auto of = [&](Bytes ring_rank) { return Training(cell, program, operators, most_passes, ring_rank).run(); };
+  const Bytes ranks = cell.context_parallel;
+  Memory out = of(ranks - 1);
+  if (ranks == 1) return out;
+  // The last rank attends with all its queries in each call. The one before it has one call with half of them too, and
+  // of more than two ranks no other has other calls.
+  Memory other = of(ranks - 2);
+  if (other.figures.at("memory.peak_bytes") > out.figures.at("memory.peak_bytes")) std::swap(out, other);
+  for (auto& [name, bytes] : out.figures) bytes = std::max(bytes, other.figures.at(name));
+  return out;
 }
 
 }  // namespace fp8lab::eager

@@ -7,13 +7,13 @@
 
 namespace fp8lab::eager {
 
-/// What training a cell allocates on rank 0.
+/// What training a cell allocates on rank 0, or, if ranks have sequences between them, the most that one allocates.
 struct Memory {
   /// By metric name, of the last step, except peaks, which cover all steps: memory.peak_bytes, .forward_peak_bytes,
   /// .optimizer_peak_bytes, .end_of_forward_bytes, .end_of_backward_bytes, .end_of_step_bytes, .weight_bytes,
   /// .retained_bytes; and over ranks traffic.all_gather_bytes, traffic.reduce_scatter_bytes, traffic.all_reduce_bytes
   /// (gradients, norms of `clip_norm`, counts of routers with biases), and with `expert_parallel`
-  /// traffic.all_to_all_bytes.
+  /// traffic.all_to_all_bytes, with `context_parallel` traffic.ring_exchange_bytes.
   std::map<std::string, Bytes> figures;
   Bytes received = 0, sent = 0;  ///< MovedBytes of a step
   Phase peak_phase = Phase::kSetup;

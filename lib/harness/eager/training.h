@@ -14,8 +14,8 @@ namespace fp8lab::eager {
 /// (passes.cpp), and its loss (loss.cpp).
 class Training {
  public:
-  /// `most_passes`: of memory_of().
-  Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes);
+  /// `most_passes`: of memory_of(); `ring_rank`: of Numbers.
+  Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes, Bytes ring_rank);
 
   Memory run();
 
@@ -39,6 +39,10 @@ class Training {
   /// Bytes that the ranks that share a layer's experts send in a step: counts of rows, and rows to experts and back, in
   /// both passes.
   Bytes moved_tokens() const;
+  /// Calls of attention in a step, in the forward pass and recomputed, and in the backward pass.
+  Bytes attentions(bool in_backward) const;
+  /// What ranks that have sequences between them gather and send: keys and values, and their gradients.
+  void add_ring_traffic();
   /// What the collectives of the last step carried.
   void add_traffic();
   void pass(std::int64_t step, std::int64_t micro_batch, std::int64_t steps);

@@ -301,10 +301,6 @@ std::optional<std::int64_t> peak_in(const Estimate& estimated) {
 
 }  // namespace
 
-std::optional<std::int64_t> torch_bound_of(const CellConfig& config) {
-  return peak_in(torch_at_least(config, Arm::kAfter));
-}
-
 std::optional<PeakBytes> peaks_of(const CellConfig& config, const TorchPeak& torch) {
   const auto own = peak_in(estimate(config, Arm::kAfter));
   if (!own) return std::nullopt;

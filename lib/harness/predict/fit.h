@@ -28,14 +28,12 @@ struct FitChange {
 /// The peaks that memory must hold.
 struct PeakBytes {
   std::int64_t own = 0;    ///< bytes of the own runtime
-  std::int64_t torch = 0;  ///< bytes of PyTorch, or their lower bound; 0: of no interest
+  std::int64_t torch = 0;  ///< bytes of PyTorch; 0: of no interest
 
   std::int64_t largest() const { return std::max(own, torch); }
 };
-/// The peak of the `after` arm in PyTorch, or a lower bound of it; nothing if it is not predicted.
+/// The peak of the `after` arm in PyTorch; nothing if it is not predicted.
 using TorchPeak = std::function<std::optional<std::int64_t>(const CellConfig&)>;
-/// The one of torch_at_least().
-std::optional<std::int64_t> torch_bound_of(const CellConfig& config);
 /// The peaks of the `after` arm; nothing if it is not predicted. Without `torch` only the own runtime's.
 std::optional<PeakBytes> peaks_of(const CellConfig& config, const TorchPeak& torch);
 

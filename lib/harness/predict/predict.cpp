@@ -11,8 +11,8 @@ using namespace closed_form;
 
 namespace {
 
-/// True if the closed forms of PyTorch cover the model's layers.
-bool has_torch_terms(const CellConfig& cell) {
+/// True if PyTorch's FSDP2 moves the parameters of the model's layers as the own runtime does.
+bool has_layers_of_torch(const CellConfig& cell) {
   const ModelConfig& model = cell.model;
   return !routes_tokens(model) && !has_latents(model) && !is_norm(model) && cell.training.loss_chunks == 1;
 }
@@ -35,7 +35,8 @@ std::map<std::string, double> predict_replicas(const CellConfig& config, Arm arm
 
 /// The closed forms cover the own runtime. A library's memory differs, and so does its traffic, except for plain FSDP2.
 std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
-  if (config.subject != "torch" || !has_torch_terms(config) || (arm != Arm::kBf16 && config.training.recipe != "bf16"))
+  if (config.subject != "torch" || !has_layers_of_torch(config) ||
+      (arm != Arm::kBf16 && config.training.recipe != "bf16"))
     return {};
   config.training.recipe = "bf16";
   config.training.quantized_weights = false;
@@ -60,9 +61,9 @@ std::map<std::string, double> predict_library(CellConfig config, Arm arm) {
   return figures;
 }
 
-Estimate estimate_in(Runtime runtime, const CellConfig& config, Arm arm) {
-  const CellNumbers cell(config, arm, runtime);
-  const LayersAccount layers(config, arm, runtime);
+Estimate estimate_own(const CellConfig& config, Arm arm) {
+  const CellNumbers cell(config, arm);
+  const LayersAccount layers(config, arm);
   if (layers.sum(&LayerAccount::stops) > 0 || !has_closed_form(config, cell, layers)) return {};
   const EndsAccount ends(cell);
   const OptimizerNumbers optimizer = optimizer_numbers(config, cell, layers, ends);
@@ -83,12 +84,7 @@ Estimate estimate_in(Runtime runtime, const CellConfig& config, Arm arm) {
 
 Estimate estimate(const CellConfig& config, Arm arm) {
   if (is_library(config)) return {.figures = predict_library(config, arm), .peak_phase = {}, .peak_by_owner = {}};
-  return estimate_in(Runtime::kOwn, config, arm);
-}
-
-Estimate torch_at_least(const CellConfig& config, Arm arm) {
-  if (!has_torch_terms(config) || config.training.frozen_layers > 0) return {};
-  return estimate_in(Runtime::kTorch, config, arm);
+  return estimate_own(config, arm);
 }
 
 std::map<std::string, double> predict(const CellConfig& config, Arm arm) { return estimate(config, arm).figures; }

@@ -38,11 +38,4 @@ struct Estimate {
 /// predict(), with what is alive at the peak.
 Estimate estimate(const CellConfig& config, Arm arm);
 
-/// A lower bound of what PyTorch holds that trains the cell in eager mode, under FSDP2 if it is sharded: the closed
-/// forms of the own runtime with the terms of predict_torch.h. Under an eight-bit recipe it is a bound for any PyTorch
-/// library that saves no less than the own runtime. The subject of the cell does not matter. Traffic is the own
-/// runtime's. No figures of a mixture of experts, of which PyTorch's programs hold different tensors, and of a loss in
-/// parts.
-Estimate torch_at_least(const CellConfig& config, Arm arm);
-
 }  // namespace fp8lab

@@ -1,7 +1,5 @@
 #include "harness/predict/predict_ends.h"
 
-#include "harness/predict/predict_torch.h"
-
 namespace fp8lab::closed_form {
 namespace {
 
@@ -44,7 +42,7 @@ EndsAccount::EndsAccount(const CellNumbers& cell)
   groups = 1;
   inputs = 2 * kToken * cell.shape.tokens;
   // The norm's result, and the logits with the logarithms of their sums.
-  of_loss_ = cell.in_torch ? log_probabilities(cell) : by_token_;
+  of_loss_ = by_token_;
   held = statistics_ + (head_is_frozen() ? 0 : stream_) + logits_ + of_loss_ + gather.unsharded_parameters;
 }
 
@@ -65,23 +63,18 @@ Schedule EndsAccount::leave() const {
 }
 
 /// The losses by token live until their mean is there.
-Schedule EndsAccount::loss() const {
-  if (present_ && cell_.in_torch) return torch_cross_entropy(cell_) + allocate(kF32);
-  return allocate(kF32 + 2 * by_token_) + release(by_token_);
-}
+Schedule EndsAccount::loss() const { return allocate(kF32 + 2 * by_token_) + release(by_token_); }
 
-/// The gradient of the logits is written over them; PyTorch's is not, and its loop holds the logits. Both products read
-/// it; then the norm's gradients follow.
+/// The gradient of the logits is written over them. Both products read it; then the norm's gradients follow.
 Schedule EndsAccount::backward(MicroBatch at) const {
   if (!present_) return allocate(stream_) + release(kF32);
   const bool added = adds_ && !at.first_of_step;
   const auto made = [&](Bytes bytes) {
     return allocate(bytes, Owner::kGradients) + release(added ? bytes : 0, Owner::kGradients);
   };
-  const Schedule loss =
-      cell_.in_torch ? torch_cross_entropy_backward(cell_) + release(kF32) : release(kF32 + by_token_);
-  return loss + allocate(stream_) + made(head_is_frozen() ? 0 : table_) + release(logits_, Owner::kLogits) +
-         allocate(stream_) + made(norm_gradients_) + release((head_is_frozen() ? 2 : 3) * stream_ + statistics_);
+  return release(kF32 + by_token_) + allocate(stream_) + made(head_is_frozen() ? 0 : table_) +
+         release(logits_, Owner::kLogits) + allocate(stream_) + made(norm_gradients_) +
+         release((head_is_frozen() ? 2 : 3) * stream_ + statistics_);
 }
 
 /// Rows are added to a gradient that is there: a tied head's, or an earlier micro-batch's.
@@ -97,20 +90,16 @@ Schedule EndsAccount::embedding_backward(MicroBatch at, bool has_gradient) const
   const Schedule masked = dropout_ ? allocate(stream_) + release(stream_) : Schedule{};
   const Schedule rows = allocate(there || tied_ ? 0 : table_, Owner::kGradients) +
                         allocate(there ? 0 : positions_, Owner::kGradients) + release(stream_);
-  const Schedule dropped = release(cell_.in_torch ? logits_ : 0, Owner::kLogits);
-  if (!sharded_) return masked + rows + dropped;
+  if (!sharded_) return masked + rows;
   return masked + rows + release(gather.unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
-         release(kept_by_reduction(cell_, reduced_gradients), Owner::kReductions) +
-         release(at.first_of_step ? 0 : gradients, Owner::kGradients) + dropped;
+         release(at.first_of_step ? 0 : gradients, Owner::kGradients);
 }
 
 /// Nothing is saved, and the group's parameters are freed before the loss.
 Schedule EndsAccount::validation() const {
   const Schedule made = leave() + release(present_ ? 2 * stream_ + statistics_ : 0) +
                         release(gather.unsharded_parameters, Owner::kGathered);
-  const Schedule freed =
-      cell_.in_torch ? release(of_loss_, Owner::kF32Logits) + release(kF32) : release(kF32 + of_loss_);
-  return made + loss() + freed + (present_ ? release(logits_, Owner::kLogits) : release(stream_));
+  return made + loss() + release(kF32 + of_loss_) + (present_ ? release(logits_, Owner::kLogits) : release(stream_));
 }
 
 }  // namespace fp8lab::closed_form

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "harness/predict/predict_parts.h"
-#include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -41,7 +40,7 @@ Schedule backward_of(const Branch& branch, bool beside_residual, bool recomputed
     // Shells that were never emptied free the copies of the first forward when they get the recomputed ones.
     if (recomputed) schedule += release(node.unemptied);
     schedule += is_last && beside_residual ? node.backward_beside_residual : node.backward;
-    schedule += release(node.saved - node.retained - node.freed_in_backward);
+    schedule += release(node.saved - node.retained);
     if (node.keeps_output && !is_last) schedule += release(node.out);
     if (k > 0 && node.keeps_input && !branch[k - 1].keeps_output) schedule += release(branch[k - 1].out);
   }
@@ -209,10 +208,8 @@ Schedule LayerAccount::backward(MicroBatch at, LayerPosition position) const {
   const Bytes unsharded_parameters =
       cell_.sharding.reshards ? backward_gather.unsharded_parameters : forward_gather.unsharded_parameters;
   return gathered(&LayerAccount::backward_gather, position, 0, false) + backward_of_nodes(layer, holds_input, true) +
-         release(unsharded_parameters, Owner::kGathered) +
-         release(position.is_first ? 0 : kept_by_reduction(cell_, reduced_gradients), Owner::kReductions) +
-         cell_.reduction(reduced_gradients) + release(at.first_of_step ? 0 : gradients, Owner::kGradients) +
-         release(ends ? stream_ : 0);
+         release(unsharded_parameters, Owner::kGathered) + cell_.reduction(reduced_gradients) +
+         release(at.first_of_step ? 0 : gradients, Owner::kGradients) + release(ends ? stream_ : 0);
 }
 
 /// Adds a branch's output, after dropout if the cell has it and trains, to the residual stream.
@@ -259,7 +256,7 @@ Schedule LayerAccount::backward_of_nodes(const Layer& layer, bool holds_input, b
   return second + first;
 }
 
-LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime) {
+LayersAccount::LayersAccount(const CellConfig& config, Arm arm) {
   const TrainingConfig& training = config.training;
   const std::int64_t every = training.checkpoint == Recompute::kNone ? 1 : training.checkpoint_every;
   const auto is_plain = [&](std::int64_t layer) {
@@ -278,7 +275,7 @@ LayersAccount::LayersAccount(const CellConfig& config, Arm arm, Runtime runtime)
     if (is_plain(begin)) own.training.recipe = "bf16";
     if (is_passed_over(begin) || begin < frozen) own.training.checkpoint = Recompute::kNone;
     own.training.frozen_layers = begin < frozen ? 1 : 0;
-    runs_.emplace_back(layer - begin, own, arm, runtime);
+    runs_.emplace_back(layer - begin, own, arm);
     runs_.back().cell.behind_frozen = frozen > 0 && begin == frozen;
     frozen_runs_ += begin < frozen ? 1 : 0;
   }

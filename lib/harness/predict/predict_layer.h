@@ -105,7 +105,7 @@ class LayerAccount {
 /// leaves any out, if no layer is frozen, and if all or none have a mixture of experts.
 class LayersAccount {
  public:
-  LayersAccount(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
+  LayersAccount(const CellConfig& config, Arm arm);
 
   std::int64_t count() const;
   bool all_frozen() const { return frozen_runs_ == std::ssize(runs_); }
@@ -142,11 +142,8 @@ class LayersAccount {
 
  private:
   struct Run {
-    Run(std::int64_t layers, const CellConfig& config, Arm arm, Runtime runtime)
-        : count(layers),
-          cell(config, arm, runtime),
-          passes(make_layers(cell, config.model.layer)),
-          layer(cell, passes) {}
+    Run(std::int64_t layers, const CellConfig& config, Arm arm)
+        : count(layers), cell(config, arm), passes(make_layers(cell, config.model.layer)), layer(cell, passes) {}
 
     std::int64_t count;
     CellNumbers cell;

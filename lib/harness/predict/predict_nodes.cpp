@@ -5,7 +5,6 @@
 #include "core/check.h"
 #include "harness/predict/predict_parts.h"
 #include "harness/predict/predict_product.h"
-#include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -146,9 +145,7 @@ struct Mlp {
   explicit Mlp(const CellNumbers& cell, bool keeps_copies = false)
       : norm(cell),
         fc1(cell.of_mlp_product(0), cell.shape.hidden, cell.shape.activated, keeps_copies),
-        fc2(cell.of_mlp_product(1), cell.shape.ffn, cell.shape.hidden, keeps_copies),
-        early(cell.in_torch ? fc2.saved_x() : 0),
-        silu(keeps_copies ? 0 : saved_by_silu(cell)) {}
+        fc2(cell.of_mlp_product(1), cell.shape.ffn, cell.shape.hidden, keeps_copies) {}
 
   Node node() const {
     Node node;
@@ -159,21 +156,17 @@ struct Mlp {
     node.parameters = norm.parameters;
     fc1.add_to(node);
     fc2.add_to(node);
-    node.freed_in_backward = early + silu;
     node.backward = backward(true);
     node.backward_beside_residual = backward(false);
     return node;
   }
   Schedule backward(bool consuming) const {
-    const Schedule activation =
-        release(early) + fc1.make_gradient() + release(fc2.plain_x) + release(silu, Owner::kEager);
-    return fc2.backward(consuming) + activation + fc1.backward_making() + norm.backward();
+    return fc2.backward(consuming) + fc1.make_gradient() + release(fc2.plain_x) + fc1.backward_making() +
+           norm.backward();
   }
 
   Norm norm;
   Product fc1, fc2;
-  Bytes early;  ///< PyTorch frees what fc2 saved before the backward of the activation begins
-  Bytes silu;   ///< see saved_by_silu(); freed with the backward of the activation
 };
 
 Node norm_mlp(const CellNumbers& cell) {
@@ -183,13 +176,10 @@ Node norm_mlp(const CellNumbers& cell) {
   node.saved =
       mlp.norm.statistics + fc1.saved_x() + fc1.saved_weight() + fc1.plain_y + fc2.saved_x() + fc2.saved_weight();
   const auto forward = [&](Run run) {
-    return fc1.begin(run) + mlp.norm.forward() + fc1.forward_making(run) + allocate(mlp.silu, Owner::kEager) +
-           fc2.begin(run) + fc2.forward_making(run);
+    return fc1.begin(run) + mlp.norm.forward() + fc1.forward_making(run) + fc2.begin(run) + fc2.forward_making(run);
   };
   node.forward = forward(Run::kSaving);
-  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved - fc1.kept_y(),
-               [&](Run run) { return forward(run) + release(mlp.silu, Owner::kEager); });
-  node.saved += mlp.silu;
+  set_recorded(node, cell.decisions.module_shells, fc1.saved_copy + fc2.saved_copy, node.saved - fc1.kept_y(), forward);
   return node;
 }
 
@@ -220,16 +210,10 @@ Node mlp(const CellNumbers& cell) {
   return cell.shape.fused_mlp ? fused_mlp(cell) : norm_mlp(cell);
 }
 
-/// The bytes that a norm of Q and K, or their rotation, makes: in the own runtime a packed projection with a copy of V.
-/// PyTorch's norms make only Q and K, and attention reads V from the projection, which the norms have saved. Without
-/// norms nothing saves the projection, so that V counts as a part of the result.
-Bytes rewritten(const CellNumbers& cell) {
-  const bool keeps_values = cell.in_torch && cell.shape.qk_norm;
-  return cell.plain(cell.shape.packed - (keeps_values ? cell.shape.kv_heads * cell.shape.head_dim : 0));
-}
+/// The bytes that a norm of Q and K, or their rotation, makes: a packed projection with a copy of V.
+Bytes rewritten(const CellNumbers& cell) { return cell.plain(cell.shape.packed); }
 
-/// The norm of Q, then of K; each reads a copy whose rows are heads, and its result is copied back. PyTorch copies
-/// nothing if Q and K have products of their own, and its results are Q and K themselves.
+/// The norm of Q, then of K; each reads a copy whose rows are heads, and its result is copied back.
 Node qk_norm(const CellNumbers& cell) {
   Node node;
   node.out = rewritten(cell);
@@ -237,7 +221,7 @@ Node qk_norm(const CellNumbers& cell) {
   const ParameterNumbers gamma = vector_parameter(cell, cell.shape.head_dim);
   node.forward = node.recorded = node.backward = allocate(node.out);
   for (const std::int64_t heads : {cell.shape.heads, cell.shape.kv_heads}) {
-    const Bytes part = cell.in_torch ? 0 : cell.plain(heads * cell.shape.head_dim);
+    const Bytes part = cell.plain(heads * cell.shape.head_dim);
     const Bytes statistics = cell.shape.tokens * heads * kF32;
     node.parameters.push_back(gamma);
     node.saved += statistics;

@@ -40,10 +40,9 @@ struct Node {
   Exchanges forward_ring, backward_ring;
   Exchanges forward_to_experts, backward_to_experts;  ///< all-to-alls: to the ranks that have the experts, and back
   Exchanges forward_counts;                           ///< all-gathers of the tokens of each expert
-  Bytes stash = 0;              ///< scales that a checkpointed forward stashes for its recomputation
-  Bytes cached = 0;             ///< copies of weights that live from the first forward on
-  Bytes retained = 0;           ///< the part of `saved` that shells hold after backward
-  Bytes freed_in_backward = 0;  ///< the part of `saved` that `backward` frees
+  Bytes stash = 0;      ///< scales that a checkpointed forward stashes for its recomputation
+  Bytes cached = 0;     ///< copies of weights that live from the first forward on
+  Bytes retained = 0;   ///< the part of `saved` that shells hold after backward
   Bytes unemptied = 0;  ///< the part of `saved` in shells that are never emptied: alive even if nothing is saved
 
   /// From the input alive to `out` and `saved` alive. With activation checkpointing this is the recomputation, which

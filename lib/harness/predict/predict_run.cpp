@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "core/check.h"
-#include "harness/predict/predict_torch.h"
 
 // Figures at a point of time (end of forward, of backward, of the step) are sums of the bytes that must be alive then.
 // Peaks are the highest points of the run's schedule, which is composed of the schedules of its layers.
@@ -64,7 +63,6 @@ RunAccount::Passes RunAccount::passes(MicroBatch at) const {
   return {.forward = ends_.enter(false) + layers_.forward(layer_forward) + ends_.leave() + ends_.dropped_before_loss() +
                      release(old_output) + ends_.loss() + release(old_rest),
           .backward = allocate(kF32) + ends_.backward(at) + layers_.backward(layer_backward) +
-                      release(kept_by_reduction(cell_, layers_.first().reduced_gradients), Owner::kReductions) +
                       ends_.embedding_backward(at, cell_.sharding.sharded || layers_.all_frozen()) + dropped};
 }
 

@@ -26,15 +26,12 @@ enum class Owner {
   kCachedCopies,
   kActivations,
   kLogits,
-  kF32Logits,  ///< PyTorch only, see predict_torch.h; so are the two below
-  kEager,
-  kReductions,
   kBuckets,
   kInput,  ///< profiles of libraries only, see subjects/memory_profile.h; so are the two below
   kBuffers,
   kTemporaries
 };
-inline constexpr std::array<std::string_view, 15> kOwnerNames{"parameters",
+inline constexpr std::array<std::string_view, 12> kOwnerNames{"parameters",
                                                               "scales and amax histories",
                                                               "unsharded parameters",
                                                               "gradients",
@@ -42,9 +39,6 @@ inline constexpr std::array<std::string_view, 15> kOwnerNames{"parameters",
                                                               "cached copies of weights",
                                                               "activations and FP8 copies",
                                                               "logits and their gradients",
-                                                              "FP32 logits, log-probabilities and gradients",
-                                                              "outputs of SiLU that eager mode saves",
-                                                              "FSDP2's copies of gradients to reduce",
                                                               "buckets of gradients",
                                                               "input",
                                                               "FSDP2's buffers",

@@ -5,7 +5,6 @@
 #include "core/check.h"
 #include "core/shape.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/predict/predict_torch.h"
 
 namespace fp8lab::closed_form {
 namespace {
@@ -232,13 +231,12 @@ CastNumbers::CastNumbers(const CellConfig& config, Arm arm)
       weights(operands && config.training.quantized_weights),
       keeps_initial_on_host(weights && config.training.masters_from == MastersFrom::kHostCopy) {}
 
-CellNumbers::CellNumbers(const CellConfig& config, Arm arm, Runtime runtime)
-    : in_torch(runtime == Runtime::kTorch), shape(config), casts(config, arm), sharding(sharding_numbers(config)) {
+CellNumbers::CellNumbers(const CellConfig& config, Arm arm)
+    : shape(config), casts(config, arm), sharding(sharding_numbers(config)) {
   phase.resizes = casts.built_history_rows != casts.history_rows && config.training.validation_batches == 0;
   if (config.training.cache_weights && casts.operands && !casts.weights && !sharding.sharded)
     phase.cached = config.training.validation_batches > 0 ? Cached::kWidened : Cached::kMade;
   frozen = config.training.frozen_layers > 0;
-  if (in_torch && sharding.sharded) sharding.ahead = sharding.ahead || sharding.shards > 1;
   if (arm != Arm::kBefore) return;
   for (const FixNumbers& fix : kFixes)
     if (fix.name == config.fix) fix.revert(decisions);
@@ -263,9 +261,8 @@ CellNumbers CellNumbers::in_validation(bool first) const {
 
 CellNumbers CellNumbers::of_product(int index) const {
   CellNumbers product = *this;
-  // PyTorch counts differently, since Q, K and V may have products of their own. None of them is the lower bound.
   const bool alternates = shape.recompute == Recompute::kSelectiveAlternate;
-  product.shape.keeps_product = keeps_attention() && (!alternates || (index % 2 == 0 && !in_torch));
+  product.shape.keeps_product = keeps_attention() && (!alternates || index % 2 == 0);
   return product;
 }
 
@@ -301,7 +298,6 @@ Schedule CellNumbers::resized_histories(std::int64_t tensors, bool keeps_old) co
 }
 
 Schedule CellNumbers::reduction(const GradientBytes& of) const {
-  if (in_torch) return torch_reduction(*this, of);
   const auto made = [](Bytes bytes) { return allocate(bytes, Owner::kGradients); };
   const auto freed = [](Bytes bytes) { return release(bytes, Owner::kGradients); };
   if (shape.reduced == shape.element)

@@ -156,9 +156,6 @@ struct Decisions {
   bool count_in_64_bits = true;
 };
 
-/// What trains the cell: the own runtime, or PyTorch with the least that it holds.
-enum class Runtime { kOwn, kTorch };
-
 /// How the model is sharded. Figures describe rank 0, whose shards are never smaller than another rank's.
 struct ShardingNumbers {
   bool sharded = false;
@@ -260,9 +257,8 @@ struct Phase {
 
 /// The numbers of one arm of a cell.
 struct CellNumbers {
-  CellNumbers(const CellConfig& config, Arm arm, Runtime runtime = Runtime::kOwn);
+  CellNumbers(const CellConfig& config, Arm arm);
 
-  bool in_torch;               ///< eager PyTorch trains the cell, see predict_torch.h
   bool frozen = false;         ///< these layers have no gradients; of the entire model: the embedding has none
   bool behind_frozen = false;  ///< the first of these layers follows frozen ones
   ShapeNumbers shape;

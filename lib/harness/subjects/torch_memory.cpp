@@ -49,7 +49,6 @@ std::string range_of(const Library& library) {
 
 constexpr std::array kTorchReasons{
     KeyReason{"ranks", "figures cover one rank, or ranks under `sharding: fsdp` or `ddp`"},
-    KeyReason{"context_parallel", "figures cover ranks with entire sequences"},
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
@@ -74,7 +73,8 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
   if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 30> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 31> kCovered{"mesh",
+                                                             "context_parallel",
                                                              "expert_parallel",
                                                              "sharding",
                                                              "reduce_dtype",
@@ -178,6 +178,27 @@ void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<
   }
 }
 
+/// What PyTorch's ring attention was not compared with.
+void add_uncovered_sequences(const CellConfig& cell, Program program, std::vector<std::string>& out) {
+  if (cell.context_parallel == 1) return;
+  const auto add = [&](bool is_uncovered, const char* reason) {
+    if (is_uncovered) out.emplace_back(reason);
+  };
+  add(program == Program::kWorker,
+      "context_parallel: the worker gives every rank entire sequences; remove it, or plan a torchtitan program with "
+      "`--model`");
+  add(is_replicated(cell), "sharding: with `context_parallel` figures cover FSDP2; write fsdp");
+  add(cell.training.param_dtype == ParamDType::kF32,
+      "training.param_dtype: with `context_parallel` figures cover layers in bf16; write bf16, for FP32 parameters "
+      "with "
+      "`master_weights: f32`");
+  add(has_latents(cell.model), "model.kv_rank: no figures cover latent attention with `context_parallel`");
+  add(eager::Numbers(cell, program, Operators::kCuda).learned_positions,
+      "model.positions: with `context_parallel` figures cover models without a table of positions; write none");
+  add(is_selective(cell.training.checkpoint),
+      "training.checkpoint: with `context_parallel` figures cover recomputation of entire layers; write full");
+}
+
 std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const Library& library) {
   std::vector<std::string> out;
   const bool is_mlp = cell.model.layer == "layernorm_mlp" && program == Program::kWorker;
@@ -195,10 +216,11 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
         "part of the loss makes one; write `sharding: fsdp`");
   if (cell.expert_parallel > 1 && program == Program::kWorker)
     out.emplace_back(
-        "expert_parallel: in the worker every rank has all experts; remove it, or plan a torchtitan program with "
-        "`--model`");
+        "expert_parallel: figures cover it in torchtitan's program, and not in the worker's; remove it, or plan a "
+        "torchtitan program with `--model`");
   add_uncovered_experts(cell, program, out);
   add_uncovered_latents(cell, out);
+  add_uncovered_sequences(cell, program, out);
   if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
@@ -351,7 +373,7 @@ Accuracy accuracy_of_reserved(const TorchRuns& runs) {
 std::string traffic_mismatch(const TorchRun& run) {
   const eager::Memory memory = memory_of(run.cell, run.program, run.operators);
   for (const char* name : {"traffic.all_gather_bytes", "traffic.reduce_scatter_bytes", "traffic.all_reduce_bytes",
-                           "traffic.all_to_all_bytes"}) {
+                           "traffic.all_to_all_bytes", "traffic.ring_exchange_bytes"}) {
     const auto found = memory.figures.find(name);
     const auto counted = run.traffic->find(name);
     const auto predicted = found == memory.figures.end() ? 0.0 : static_cast<double>(found->second);
@@ -431,6 +453,10 @@ std::string TorchMemory::title(Program program) const {
     of_mixtures +=
         "With `expert_parallel` figures assume the same number of rows for each expert; a rank that receives more rows "
         "holds\nmore. No run on GPUs had `expert_parallel`.\n";
+  if (program == Program::kTorchtitan)
+    of_mixtures +=
+        "With `context_parallel` attention is the one of PyTorch's context_parallel(): a ring, with gathered keys and "
+        "values. Ranks\nthen hold different amounts, and figures are for the rank that holds most.\n";
   std::string on_gpus;
   if (const TorchRuns others = runs_of(part_of(gpu_runs_, false), false); !others.rows.empty())
     on_gpus =
@@ -484,7 +510,8 @@ Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program)
 
 CellConfig as_torchtitan(CellConfig cell) {
   if (is_sharded(cell) && !cell.reduce_dtype) cell.reduce_dtype = ReduceDType::kF32;
-  cell.training.steps = std::max<std::int64_t>(cell.training.steps, eager::kStepsThatReserve);
+  if (cell.training.steps > 1)
+    cell.training.steps = std::max<std::int64_t>(cell.training.steps, eager::kStepsThatReserve);
   return cell;
 }
 

@@ -284,6 +284,10 @@ std::string left_out_of(const JsonReader& config) {
     parts.emplace_back(
         "the auxiliary loss of routers (`router_aux_loss_coef`), unless `--set router_aux_loss=N` adds it to the "
         "built-in runtime");
+  for (const char* key : {"attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop"})
+    if (const auto dropout = config.find(key); dropout && dropout->number() != 0.0)
+      parts.push_back(fmt::format(
+          "dropout (`{}`), whose masks need memory; `--set dropout=N` adds it to the built-in runtime", key));
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
 

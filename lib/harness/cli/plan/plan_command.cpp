@@ -58,9 +58,22 @@ std::function<Estimate(const CellConfig&, Arm)> estimate_of(const TorchMemory& t
 Program with_torch(const Program& program, eager::Program eager) {
   Program out = program;
   if (!std::filesystem::exists(TorchMemory::runs_in(program.worker_directory))) return out;
-  const TorchMemory torch = TorchMemory::find(program.worker_directory, TorchMemory::newest());
-  out.torch = estimate_of(torch, eager);
-  out.torch_release = torch.name();
+  const auto of = [&](const char* library) {
+    return TorchMemory::find(program.worker_directory, TorchMemory::newest(library));
+  };
+  const TorchMemory torch = of("torch"), torchao = of("torchao");
+  const auto trains_in = [](const TorchMemory& library, const std::string& recipe) {
+    const std::vector<std::string> recipes = library.recipes();
+    return std::ranges::find(recipes, recipe) != recipes.end();
+  };
+  out.torch = [=](const CellConfig& cell, Arm arm) {
+    const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
+    if (!trains_in(torchao, recipe))
+      fail(fmt::format("no figures of PyTorch under recipe {}: {} trains in {}, {} in {}", recipe, torch.name(),
+                       torch.recipes().back(), torchao.name(), torchao.recipes().back()));
+    const TorchMemory& library = trains_in(torch, recipe) ? torch : torchao;
+    return ReleaseFigures{library.name(), estimate_of(library, eager)(cell, arm)};
+  };
   return out;
 }
 
@@ -87,7 +100,8 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
 struct Answer {
   std::vector<Planned> plans;
   std::string text;
-  bool bad_usage = false;  ///< files were refused, with messages
+  std::vector<std::string> differs;  ///< how a watched program differs from its plan, in words
+  bool bad_usage = false;            ///< files were refused, with messages
 };
 
 Answer plan_models(const PlanRequest& asked, const Program& own) {
@@ -154,7 +168,8 @@ Answer plan_watched(const PlanRequest& asked, const CellRecord& record, const Pr
   const WatchedModel model = read_watched_model(model_file_of(asked.selection.paths.front()));
   const PlanRequest request = request_of(asked, record, model);
   Answer out = plan_models(request, own);
-  for (Planned& plan : out.plans) add_measured(record, plan);
+  for (Planned& plan : out.plans) add_measured(record, asked, plan);
+  out.differs = model.differs;
   out.text = watched_text(record, model, out.plans) + out.text;
   return out;
 }
@@ -175,7 +190,9 @@ Answer answer_of(const PlanRequest& request, const Program& own) {
 int plan_command(const PlanRequest& request, const Program& program) {
   const Answer answer = answer_of(request, program);
   if (answer.bad_usage) return exit_code({.verdicts = {}, .bad_usage = true});
-  const std::string text = request.json ? plans_json(answer.plans) : answer.plans.empty() ? "" : answer.text;
+  const std::string text = request.json           ? plans_json(answer.plans, answer.differs)
+                           : answer.plans.empty() ? ""
+                                                  : answer.text;
   std::fputs(text.c_str(), stdout);
   if (answer.plans.empty()) return exit_code({});
   const bool predicts = std::any_of(answer.plans.begin(), answer.plans.end(), [](const Planned& plan) {

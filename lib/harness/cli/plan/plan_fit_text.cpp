@@ -51,17 +51,26 @@ std::string torch_fit(const Planned& plan, const Estimate& estimate) {
     return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
                        bytes_text(peak - capacity));
   const std::optional<double> reserved = reserved_with_margin(estimate);
-  const bool is_sure = reserved && *reserved <= capacity;
-  return fmt::format(
-      "fits {}{} with {} to spare{}{}", bytes_text(capacity), is_sure ? "" : kByLiveBytes,
-      bytes_text(capacity - (is_sure ? *reserved : peak)),
-      reserved ? fmt::format("; PyTorch's allocator reserves {}, with a margin of 2 %", bytes_text(*reserved)) : "",
-      is_sure ? "" : ": it may not fit");
+  if (!reserved)  // PyTorch's allocator of a CPU reserves nothing
+    return fmt::format("fits {} with {} to spare", bytes_text(capacity), bytes_text(capacity - peak));
+  const bool is_sure = *reserved <= capacity;
+  return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserves {}, with a margin of 2 %{}",
+                     bytes_text(capacity), is_sure ? "" : kByLiveBytes,
+                     bytes_text(capacity - (is_sure ? *reserved : peak)), bytes_text(*reserved),
+                     is_sure ? "" : ": it may not fit");
 }
 
-std::string as_torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
-  return fmt::format("{0}{1}, {2}, {3}\n{0}  {4}\n", indent, plan.torch, torch_subject(plan.cell.config, arm.arm),
-                     torch_fit(plan, *arm.as_torch), peak_text(*arm.as_torch, "peak of live bytes"));
+/// "FSDP2 in BF16", "DDP in FP32", "FSDP2 in FP8"
+std::string how_torch_trains(const CellConfig& cell, Arm arm) {
+  const bool quantizes = arm != Arm::kBf16 && cell.training.recipe != "bf16";
+  const char* const type = quantizes ? "FP8" : cell.training.param_dtype == ParamDType::kF32 ? "FP32" : "BF16";
+  return fmt::format("{}in {}", is_sharded(cell) ? "FSDP2 " : is_replicated(cell) ? "DDP " : "", type);
+}
+
+std::string torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
+  return fmt::format("{0}{1}, {2}, {3}\n{0}  {4}\n", indent, arm.torch->release,
+                     how_torch_trains(plan.cell.config, arm.arm), torch_fit(plan, arm.torch->estimate),
+                     peak_text(arm.torch->estimate, "peak of live bytes"));
 }
 
 std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
@@ -79,16 +88,6 @@ std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::
                      peak_text(arm.lasting ? *arm.lasting : arm.estimate, what));
 }
 
-std::string torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
-  const std::string subject = torch_subject(plan.cell.config, arm.arm);
-  const std::string least = bytes_text(arm.torch->figures.at("memory.peak_bytes"));
-  const std::string fit = arm.torch_lacks_memory() ? fmt::format("does not fit {}: it holds at least {}, {} too much",
-                                                                 bytes_text(static_cast<double>(plan.capacity)), least,
-                                                                 bytes_text(-static_cast<double>(*arm.torch_spare)))
-                                                   : fmt::format("holds at least {}; {}", least, kUnknownRest);
-  return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, subject, fit, peak_text(*arm.torch, "lower bound"));
-}
-
 /// A change with the rows that it makes fit.
 struct Remedy {
   const Fit* fit;
@@ -103,12 +102,12 @@ std::string price_text(const Fit& fit) {
   return out;
 }
 
-/// "64.5 GiB by live bytes, PyTorch at least 68.9 GiB"
+/// "64.5 GiB by live bytes, torch@2.15 live 68.9 GiB"
 std::string peaks_text(const Fit& fit, const Planned& plan, const PlannedArm& arm) {
   const std::string own = bytes_text(static_cast<double>(fit.peak.own));
   const std::string note = is_tight(fit.peak.own, plan.capacity) ? kByLiveBytes : "";
   if (fit.peak.torch == 0) return own + note;
-  return fmt::format("{}{}, {} {}", own, note, arm.as_torch ? plan.torch + " live" : "PyTorch at least",
+  return fmt::format("{}{}, {} live {}", own, note, arm.torch->release,
                      bytes_text(static_cast<double>(fit.peak.torch)));
 }
 
@@ -134,23 +133,12 @@ std::string live_bytes_legend(const std::string& text, bool of_library) {
                      of_library ? "" : ", which a run on meta shows: fp8lab run FILE -d meta");
 }
 
-std::string torch_subject(const CellConfig& cell, Arm arm) {
-  const bool plain = arm == Arm::kBf16 || cell.training.recipe == "bf16";
-  const char* const sharding = is_sharded(cell) ? " with FSDP2" : is_replicated(cell) ? " with DDP" : "";
-  if (!plain) return fmt::format("a PyTorch library{}", sharding);
-  return fmt::format("PyTorch{} in {}",
-                     is_sharded(cell)      ? " FSDP2"
-                     : is_replicated(cell) ? " DDP"
-                                           : "",
-                     cell.training.param_dtype == ParamDType::kF32 ? "FP32" : "BF16");
-}
-
 bool fits_tightly(const Planned& plan, const PlannedArm& arm) {
   if (!arm.spare) return false;
   const std::int64_t peak = plan.capacity - *arm.spare;
   if (!TorchMemory::is_named(plan.library)) return is_tight(peak, plan.capacity);
   const std::optional<double> reserved = reserved_with_margin(arm.lasting ? *arm.lasting : arm.estimate);
-  return peak <= plan.capacity && (!reserved || *reserved > static_cast<double>(plan.capacity));
+  return peak <= plan.capacity && reserved && *reserved > static_cast<double>(plan.capacity);
 }
 
 std::string text_of_changes(const Fit& fit) {
@@ -164,10 +152,7 @@ std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::stri
   if (!arm.cannot_run.empty()) return fmt::format("{}does not run: {}\n", indent, for_terminal(arm.cannot_run));
   std::string out;
   if (arm.spare) out += runtime_text(plan, arm, indent);
-  if (arm.as_torch_spare)
-    out += as_torch_text(plan, arm, indent);
-  else if (arm.torch_spare)
-    out += torch_text(plan, arm, indent);
+  if (arm.torch_spare) out += torch_text(plan, arm, indent);
   return out;
 }
 

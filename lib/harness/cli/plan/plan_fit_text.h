@@ -12,18 +12,12 @@ namespace fp8lab {
 /// Bytes in one unit over all cells: "77.6 GiB".
 std::string bytes_text(double value);
 
-/// "PyTorch FSDP2 in BF16"; under a recipe in eight bits "a PyTorch library with FSDP2"
-std::string torch_subject(const CellConfig& cell, Arm arm);
-
 /// True if the arm fits, but blocks of an allocator may need more than its live bytes: see is_tight(), and
 /// reserved_share() of PyTorch's figures.
 bool fits_tightly(const Planned& plan, const PlannedArm& arm);
 
-/// What PyTorch needs beyond its lower bound.
-inline constexpr const char* kUnknownRest = "PyTorch needs more than this by an amount that plan does not know";
-
-/// Lines that state whether the arm fits the built-in runtime or library, what PyTorch holds at least, and what their
-/// peaks consist of.
+/// Lines that state whether the arm fits the built-in runtime or library, whether it fits PyTorch, and what their peaks
+/// consist of.
 std::string fit_text(const Planned& plan, const PlannedArm& arm, const std::string& indent);
 
 /// A row of a plan: a recipe of a model, or a cell.

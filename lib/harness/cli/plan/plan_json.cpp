@@ -27,28 +27,18 @@ Json figures_json(const Estimate& estimate) {
   return out;
 }
 
-/// PyTorch's lower bound; null if there is none.
-Json torch_json(const PlannedArm& arm) {
-  if (!arm.torch || arm.torch->figures.empty()) return nullptr;
-  Json out{{"figures_of", "pytorch"}, {"peak_bytes", number(arm.torch->figures.at("memory.peak_bytes"))}};
-  add_peak(*arm.torch, out);
+/// PyTorch's figures; null if there are none.
+Json torch_json(const Planned& plan, const PlannedArm& arm) {
+  if (!arm.torch) return nullptr;
+  const Estimate& estimate = arm.torch->estimate;
+  Json out{{"figures_of", arm.torch->release}, {"predicted", figures_json(estimate)}};
+  add_peak(estimate, out);
   if (!arm.torch_spare) return out;
   out["spare_bytes"] = *arm.torch_spare;
-  out["fits"] = arm.torch_lacks_memory() ? Json(false) : Json(nullptr);  // a lower bound does not show that it fits
-  return out;
-}
-
-/// PyTorch's figures; null if there are none.
-Json as_torch_json(const Planned& plan, const PlannedArm& arm) {
-  if (!arm.as_torch) return nullptr;
-  Json out{{"figures_of", plan.torch}, {"predicted", figures_json(*arm.as_torch)}};
-  add_peak(*arm.as_torch, out);
-  if (!arm.as_torch_spare) return out;
-  out["spare_bytes"] = *arm.as_torch_spare;
-  // Live bytes within the memory do not show that what the allocator reserves is.
-  const std::optional<double> reserved = reserved_with_margin(*arm.as_torch);
-  const bool is_sure = reserved && *reserved <= static_cast<double>(plan.capacity);
-  out["fits"] = *arm.as_torch_spare < 0 ? Json(false) : is_sure ? Json(true) : Json(nullptr);
+  // Live bytes within the memory do not show that what an allocator reserves is.
+  const std::optional<double> reserved = reserved_with_margin(estimate);
+  const bool is_sure = !reserved || *reserved <= static_cast<double>(plan.capacity);
+  out["fits"] = *arm.torch_spare < 0 ? Json(false) : is_sure ? Json(true) : Json(nullptr);
   return out;
 }
 
@@ -61,9 +51,9 @@ Json differences_json(const Planned& plan, const PlannedArm& arm) {
   return out;
 }
 
-Json search_json(const FitSearch& search, std::int64_t capacity) {
+Json search_json(const PlannedArm& arm, std::int64_t capacity) {
   Json out = Json::array();
-  for (const Fit& fit : search.fits) {
+  for (const Fit& fit : arm.search->fits) {
     Json changes = Json::array();
     for (const FitChange& change : fit.changes)
       changes.push_back(
@@ -72,7 +62,7 @@ Json search_json(const FitSearch& search, std::int64_t capacity) {
                {"figures_of", "own"},
                {"peak_bytes", fit.peak.own},
                {"reserved_may_exceed_capacity", is_tight(fit.peak.own, capacity)}};
-    if (fit.peak.torch > 0) entry["pytorch_at_least"] = {{"figures_of", "pytorch"}, {"peak_bytes", fit.peak.torch}};
+    if (fit.peak.torch > 0) entry["pytorch"] = {{"figures_of", arm.torch->release}, {"peak_bytes", fit.peak.torch}};
     out.push_back(entry);
   }
   return out;
@@ -89,9 +79,8 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
                             {"reduce_scatter_sent_bytes", number(moved->sent)},
                             {"all_to_all_sent_bytes", number(moved->exchanged)}};
   if (plan.bf16 && arm.arm == Arm::kAfter) out["less_bf16"] = differences_json(plan, arm);
-  if (Json torch = as_torch_json(plan, arm); !torch.is_null()) out["pytorch"] = torch;
-  if (!arm.as_torch_reason.empty()) out["pytorch_reason"] = arm.as_torch_reason;
-  if (Json torch = torch_json(arm); !torch.is_null()) out["pytorch_at_least"] = torch;
+  if (Json torch = torch_json(plan, arm); !torch.is_null()) out["pytorch"] = torch;
+  if (!arm.torch_reason.empty()) out["pytorch_reason"] = arm.torch_reason;
   if (arm.estimate.fp8_weights > 0) {
     out["fp8_weights"] = arm.estimate.fp8_weights;
     out["refused_weights"] = arm.estimate.refused_weights;
@@ -103,7 +92,7 @@ Json json_of(const Planned& plan, const PlannedArm& arm) {
   out["fits"] = arm.fits();
   out["reserved_may_exceed_capacity"] = fits_tightly(plan, arm);
   out["spare_bytes"] = *arm.spare;
-  out["fits_with"] = arm.search ? search_json(*arm.search, plan.capacity) : Json::array();
+  out["fits_with"] = arm.search ? search_json(arm, plan.capacity) : Json::array();
   if (arm.search) out["tried"] = arm.search->tried;
   return out;
 }
@@ -126,9 +115,12 @@ Json json_of(const Planned& plan) {
 
 }  // namespace
 
-std::string plans_json(const std::vector<Planned>& plans) {
+std::string plans_json(const std::vector<Planned>& plans, const std::vector<std::string>& differs) {
   Json json = Json::array();
-  for (const Planned& plan : plans) json.push_back(json_of(plan));
+  for (const Planned& plan : plans) {
+    json.push_back(json_of(plan));
+    if (!differs.empty()) json.back()["differs"] = differs;
+  }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -116,7 +116,7 @@ std::string watched_text(const CellRecord& record, const WatchedModel& model, co
     if (const std::string text = beside(plan.arms.front()); !text.empty())
       peaks += fmt::format("  peak      {} {}\n", plan.library, text);
   if (const auto peak = measured_peak(record); peaks.empty() && peak)
-    peaks = fmt::format("  peak      measured {}; the rows below have other ranks, another device or no figure\n",
+    peaks = fmt::format("  peak      measured {}; the rows below have other keys, ranks, another device or no figure\n",
                         short_figure(*peak, "B"));
   out += peaks;
   for (const std::string& one : model.differs) out += fmt::format("  differs   {}\n", for_terminal(one));
@@ -142,10 +142,11 @@ void add_measured(const StoredRun& run, Planned& plan) {
   for (PlannedArm& arm : plan.arms) add_measured(record->arms, arm);
 }
 
-void add_measured(const CellRecord& record, Planned& plan) {
+void add_measured(const CellRecord& record, const PlanRequest& asked, Planned& plan) {
   const CellConfig& cell = plan.cell.config;
   const bool same_device = (cell.device == "cpu") == (record.config.device == "cpu");
-  if (cell.ranks == record.config.ranks && same_device) add_measured(record.arms, plan.arms.front());
+  const bool is_changed = !asked.settings.empty() || !asked.model.empty();
+  if (cell.ranks == record.config.ranks && same_device && !is_changed) add_measured(record.arms, plan.arms.front());
 }
 
 }  // namespace fp8lab

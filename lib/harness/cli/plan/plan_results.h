@@ -29,7 +29,7 @@ std::string watched_text(const CellRecord& record, const WatchedModel& model, co
 std::vector<PlannedCell> cells_of(const StoredRun& run);
 /// Adds the figures of the run to the arms of its cells.
 void add_measured(const StoredRun& run, Planned& plan);
-/// As above, if `plan` has the ranks of the watched program and is, as that, for a host or for a GPU.
-void add_measured(const CellRecord& record, Planned& plan);
+/// As above, if `plan` has the keys and the ranks of the watched program and is, as that, for a host or for a GPU.
+void add_measured(const CellRecord& record, const PlanRequest& asked, Planned& plan);
 
 }  // namespace fp8lab

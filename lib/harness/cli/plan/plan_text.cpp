@@ -60,7 +60,7 @@ std::array<std::string, kColumns.size()> difference_texts(const Estimate& estima
   return out;
 }
 
-/// The rows of an arm: its figures, the measured ones, their differences from bf16, and PyTorch's lower bound.
+/// The rows of an arm: its figures, the measured ones, their differences from bf16, and PyTorch's.
 std::string rows_of(const Planned& plan, const PlannedArm& arm) {
   const std::string measured =
       arm.measured.empty() ? "" : row_of(fmt::format("{}, measured", name(arm.arm)), texts_of(arm.measured));
@@ -68,11 +68,8 @@ std::string rows_of(const Planned& plan, const PlannedArm& arm) {
   std::string out = row_of(name(arm.arm), texts_of(arm.estimate.figures)) + measured;
   if (plan.bf16 && arm.arm == Arm::kAfter)
     out += row_of("after less bf16", difference_texts(arm.estimate, plan.bf16->estimate));
-  if (arm.as_torch)
-    out += row_of(fmt::format("{}, {}", name(arm.arm), plan.torch), texts_of(arm.as_torch->figures));
-  else if (arm.torch)
-    out += row_of(fmt::format("{}, PyTorch at least", name(arm.arm)),
-                  {short_figure(arm.torch->figures.at("memory.peak_bytes"), "B"), "-", "-", "-", "-"});
+  if (arm.torch)
+    out += row_of(fmt::format("{}, {}", name(arm.arm), arm.torch->release), texts_of(arm.torch->estimate.figures));
   return out;
 }
 
@@ -130,12 +127,10 @@ std::string table_row(const Planned& plan) {
   const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(plan, arm) ? "?" : "";
   std::string out = fmt::format("{:<24} {:>17} {:<2}", plan.cell.title, figure_text(plan, arm.estimate, bf16, kPeak),
                                 fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
-  const Estimate* const torch_bf16 = plan.bf16 && plan.bf16->torch ? &*plan.bf16->torch : nullptr;
-  if (!plan.torch.empty())
-    out += fmt::format(" {:>17} {:<1}", arm.as_torch ? figure_text(plan, *arm.as_torch, nullptr, kPeak) : "-",
-                       arm.as_torch_spare && *arm.as_torch_spare < 0 ? "!" : "");
-  out += fmt::format(" {:>17} {:<1}", arm.torch ? figure_text(plan, *arm.torch, torch_bf16, kPeak) : "-",
-                     arm.torch_spare && *arm.torch_spare < 0 ? "!" : "");
+  const Estimate* const torch_bf16 = plan.bf16 && plan.bf16->torch ? &plan.bf16->torch->estimate : nullptr;
+  if (plan.asks_torch)
+    out += fmt::format(" {:>17} {:<1}", arm.torch ? figure_text(plan, arm.torch->estimate, torch_bf16, kPeak) : "-",
+                       arm.torch_lacks_memory() ? "!" : "");
   out += fmt::format(" {:>17}", figure_text(plan, arm.estimate, bf16, "memory.weight_bytes"));
   const auto moved = moved_bytes(plan.cell.config, arm.estimate);
   const auto in_bf16 = bf16 ? moved_bytes(plan.cell.config, *bf16) : std::nullopt;
@@ -151,19 +146,18 @@ std::string table_row(const Planned& plan) {
 /// The table of the number of ranks that `column` counts.
 std::string model_table(const std::vector<Planned>& plans, const ModelPlan& model, std::size_t column) {
   const std::string subject = plans.front().library.empty() ? "built-in runtime" : plans.front().library;
-  const std::string& torch = plans.front().torch;
-  const auto of_torch = [&](const std::string& text) { return torch.empty() ? "" : fmt::format(" {:>17}  ", text); };
+  const auto of_torch = [&](const char* text) {
+    return plans.front().asks_torch ? fmt::format(" {:>17}  ", text) : "";
+  };
   const auto to_experts = [&](const char* text) {
     return shares_experts(plans.front()) ? fmt::format(" {:>17}", text) : "";
   };
   std::string out = fmt::format(
-      "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}   {} {:>17}   {:>17} {:>17} "
-      "{:>17}{}\n"
-      "{:<24} {:>17}   {} {:>17}   {:>17} {:>17} {:>17}{}\n",
-      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "peak, PyTorch",
-      "weights kept", "received a step", "sent a step in", to_experts("sent a step in"), "",
-      subject.size() > 17 ? "library" : subject, of_torch(torch), "at least", "between steps", "in all-gathers",
-      "reduce-scatters", to_experts("all-to-alls"));
+      "\nOver {}, GiB of a rank; in brackets the difference from bf16:\n{:<24} {:>17}   {} {:>17} {:>17} {:>17}{}\n"
+      "{:<24} {:>17}   {} {:>17} {:>17} {:>17}{}\n",
+      counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "weights kept",
+      "received a step", "sent a step in", to_experts("sent a step in"), "", subject.size() > 17 ? "library" : subject,
+      of_torch("PyTorch"), "between steps", "in all-gathers", "reduce-scatters", to_experts("all-to-alls"));
   for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
 }
@@ -184,13 +178,12 @@ std::string marks_legend(const std::vector<Planned>& plans) {
   return out.empty() ? "" : "\n" + out;
 }
 
-/// Why rows of the tables have no figures, each reason once. PyTorch has no eight-bit recipe, which the title states.
+/// Why rows of the tables have no figures, or none of PyTorch, each reason once.
 std::string unpredicted_text(const std::vector<Planned>& plans) {
   std::string out;
   for (const Planned& plan : plans) {
     const PlannedArm& arm = plan.arms.front();
-    const bool in_bf16 = plan.cell.config.training.recipe == "bf16";
-    const std::string& reason = arm.reason.empty() && in_bf16 ? arm.as_torch_reason : arm.reason;
+    const std::string& reason = arm.reason.empty() ? arm.torch_reason : arm.reason;
     const std::string line = fmt::format("-: {}\n", for_terminal(reason));
     if (!reason.empty() && out.find(line) == std::string::npos) out += line;
   }
@@ -211,39 +204,16 @@ std::string of_rows(std::size_t some, std::size_t all) {
 }
 
 /// What PyTorch's figures show in the rows that they cover: "; torch@2.15 holds 65.1 GiB of live bytes in row bf16".
-std::string as_torch_answer(const std::vector<PlannedRow>& rows) {
+std::string torch_answer(const std::vector<PlannedRow>& rows) {
   std::string out;
   for (const PlannedRow& row : rows) {
     const PlannedArm& arm = row.plan->arms.front();
-    if (!arm.as_torch_spare) continue;
-    out += fmt::format("; {} holds {} of live bytes in row {}{}", row.plan->torch,
-                       bytes_text(arm.as_torch->figures.at("memory.peak_bytes")), row.title,
-                       *arm.as_torch_spare < 0 ? " and does not fit" : "");
+    if (!arm.torch_spare) continue;
+    out += fmt::format("; {} holds {} of live bytes in row {}{}", arm.torch->release,
+                       bytes_text(arm.torch->estimate.figures.at("memory.peak_bytes")), row.title,
+                       arm.torch_lacks_memory() ? " and does not fit" : "");
   }
   return out;
-}
-
-/// What PyTorch's lower bounds show.
-std::string torch_answer(const std::vector<PlannedRow>& rows) {
-  std::vector<double> peaks;
-  std::size_t lacking = 0;
-  for (const PlannedRow& row : rows) {
-    const PlannedArm& arm = row.plan->arms.front();
-    if (!arm.torch_spare || arm.as_torch_spare) continue;
-    peaks.push_back(arm.torch->figures.at("memory.peak_bytes"));
-    lacking += arm.torch_lacks_memory();
-  }
-  if (peaks.empty()) return "";
-  const bool is_rest = peaks.size() < rows.size();
-  const auto [low, high] = std::ranges::minmax(peaks);
-  const std::string range = low == high ? bytes_text(low) : fmt::format("{} to {}", bytes_text(low), bytes_text(high));
-  if (is_rest)
-    return fmt::format("; in the other rows a PyTorch library holds at least {}{}. {}", range,
-                       lacking == 0 ? "" : fmt::format(" and does not fit in {}", of_rows(lacking, peaks.size())),
-                       kUnknownRest);
-  if (lacking == peaks.size()) return fmt::format("; PyTorch fits in no row: it holds at least {}", range);
-  const std::string some = lacking == 0 ? "" : fmt::format(" and does not fit in {}", of_rows(lacking, rows.size()));
-  return fmt::format("; PyTorch holds at least {}{}. {}", range, some, kUnknownRest);
 }
 
 /// One line: in which rows of a model's plan the memory is enough over the fewest ranks, and the cheapest change for
@@ -272,7 +242,7 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
                   bytes_text(static_cast<double>(rows.front().plan->capacity)), rows.front().plan->subject(),
                   fitting == 0 ? "fits in no row" : "fits in " + of_rows(fitting, rows.size()));
   if (tight > 0) out += tight == fitting ? " by live bytes" : fmt::format(", {} of them by live bytes", tight);
-  out += as_torch_answer(rows) + torch_answer(rows) + ".\n";
+  out += torch_answer(rows) + ".\n";
   if (cheapest) out += fmt::format("The cheapest change is {} in row {}.\n", text_of_changes(*cheapest), of->title);
   return out;
 }
@@ -287,23 +257,19 @@ std::string figures_note(const Planned& plan) {
                            ? "NCCL's process group may hold the buckets of the first step until the second, which is "
                              "not predicted: peaks are\nthen higher by the size of all gradients.\n"
                            : "");
-  if (!plan.torch.empty())
-    return fmt::format(
-        "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
-        "compared\nwith, byte by byte; the last three columns are its figures too. {0}: live bytes of an eager PyTorch "
-        "program with FSDP2,\nFP32 logits, and layers as torchtitan has them; `fp8lab plan --as {0}` gives all of its "
-        "figures and states how they were\ncompared. PyTorch at least: a lower bound; under eight-bit recipes, of what "
-        "a PyTorch library holds.\n{1}",
-        plan.torch,
-        shares_experts(plan) ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can "
-                               "receive, and PyTorch the rows "
-                               "that it\ndoes receive; figures assume the same number for each expert.\n"
-                             : "");
-  return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte. The "
-         "column\n"
-         "`PyTorch at least` is a lower bound of what PyTorch holds in eager mode, with FSDP2 and F.cross_entropy of "
-         "FP32\n"
-         "logits; under eight-bit recipes, of what a PyTorch library holds.\n";
+  if (!plan.asks_torch)
+    return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte.\n";
+  return fmt::format(
+      "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
+      "compared\nwith, byte by byte; the last three columns are its figures too. PyTorch: live bytes of an eager "
+      "program "
+      "with FSDP2, FP32\nlogits, and layers as torchtitan has them: {0} in bf16, {1} (Float8Linear) under recipe "
+      "`current`. `fp8lab plan --as\n{0}` gives all figures and states how they were compared with runs.\n{2}",
+      TorchMemory::newest("torch"), TorchMemory::newest("torchao"),
+      shares_experts(plan) ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can "
+                             "receive, and PyTorch the rows "
+                             "that it\ndoes receive; figures assume the same number for each expert.\n"
+                           : "");
 }
 
 /// Below the tables: what the fewest ranks hold, rows of one answer together, and what would make them fit.

@@ -50,13 +50,13 @@ void judge_expectations(Planned& plan) {
         ++plan.open;
 }
 
-/// The live bytes at PyTorch's peak; its lower bound for a cell that is not covered; or nothing.
+/// The live bytes at PyTorch's peak; nothing for a cell that is not covered.
 std::optional<std::int64_t> torch_peak_of(const CellConfig& cell, const Program& program) {
-  if (!program.torch) return torch_bound_of(cell);
+  if (!program.torch) return std::nullopt;
   try {
-    return static_cast<std::int64_t>(program.torch(cell, Arm::kAfter).figures.at("memory.peak_bytes"));
+    return static_cast<std::int64_t>(program.torch(cell, Arm::kAfter).estimate.figures.at("memory.peak_bytes"));
   } catch (const Error&) {
-    return torch_bound_of(cell);
+    return std::nullopt;
   }
 }
 
@@ -88,9 +88,9 @@ std::optional<std::int64_t> spare_of(const Estimate& estimate, std::int64_t capa
 void add_torch(const CellConfig& lasting, Arm arm, const Program& program, PlannedArm& out) {
   if (!program.torch) return;
   try {
-    out.as_torch = program.torch(lasting, arm);
+    out.torch = program.torch(lasting, arm);
   } catch (const Error& error) {
-    out.as_torch_reason = error.what();
+    out.torch_reason = error.what();
   }
 }
 
@@ -113,11 +113,7 @@ PlannedArm estimated(const CellConfig& cell, const CellConfig& lasting, Arm arm,
           is_library(cell) ? "no closed form of a library; --as LIBRARY@RELEASE predicts it" : "no closed form";
     if (program.estimate && lasting.training.steps != cell.training.steps) out.lasting = program.estimate(lasting, arm);
     const bool own = program.estimate && program.estimated_library.empty() && !is_library(cell);
-    if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) {
-      add_torch(lasting, arm, program, out);
-      if (Estimate least = torch_at_least(lasting, arm); !out.as_torch && !least.figures.empty())
-        out.torch = std::move(least);
-    }
+    if (own && arm != Arm::kBefore && !out.estimate.figures.empty()) add_torch(lasting, arm, program, out);
   } catch (const Error& error) {
     out.reason = error.what();
   }
@@ -146,6 +142,13 @@ double sent_to_experts(const CellConfig& cell, const Estimate& estimate) {
   return all == estimate.figures.end() ? 0.0 : all->second / ranks * (ranks - 1) / ranks;
 }
 
+/// What a rank receives and sends in all-reduces of its shards of gradients: a reduction to parts and a gather of them.
+double moved_between_replicas(const CellConfig& cell, const Estimate& estimate) {
+  const auto all = estimate.figures.find("traffic.all_reduce_bytes");
+  const double replicas = mesh_of(cell).replicas;
+  return replicas == 1 || all == estimate.figures.end() ? 0.0 : (replicas - 1) / replicas * all->second;
+}
+
 }  // namespace
 
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate) {
@@ -156,8 +159,11 @@ std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& es
     const double part = (static_cast<double>(cell.ranks) - 1) / static_cast<double>(cell.ranks) * all->second;
     return MovedBytes{part, part, 0.0};
   }
-  if (estimate.moved)
-    return MovedBytes{estimate.moved->received, estimate.moved->sent, sent_to_experts(cell, estimate)};
+  if (estimate.moved) {
+    const double of_replicas = moved_between_replicas(cell, estimate);
+    return MovedBytes{estimate.moved->received + of_replicas, estimate.moved->sent + of_replicas,
+                      sent_to_experts(cell, estimate)};
+  }
   const auto gathered = estimate.figures.find("traffic.all_gather_bytes");
   const auto reduced = estimate.figures.find("traffic.reduce_scatter_bytes");
   if (gathered == estimate.figures.end() || reduced == estimate.figures.end()) return std::nullopt;
@@ -178,7 +184,7 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
   plan.library = !program.estimated_library.empty() ? program.estimated_library
                  : is_library(cell.config)          ? cell.config.subject
                                                     : "";
-  plan.torch = program.torch_release;
+  plan.asks_torch = program.torch != nullptr;
   // Predictions need no device, so cells of a GPU are planned on machines without one.
   if (!cell.skip_reason.empty() && !cell.skipped_here) return plan;
   CellConfig lasting = cell.config;
@@ -190,11 +196,10 @@ Planned planned(const PlannedCell& cell, const Capacity& capacity, const std::ve
     if (!capacity.fp8 && arm != Arm::kBf16 && quantizes(cell.config.training.recipe))
       out.cannot_run = fmt::format("{} has no FP8 matrix products", capacity.gpu);
     out.spare = spare_of(out.lasting ? *out.lasting : out.estimate, plan.capacity);
-    if (capacity.bytes > 0 && out.torch) out.torch_spare = spare_of(*out.torch, plan.capacity);
-    if (capacity.bytes > 0 && out.as_torch) out.as_torch_spare = spare_of(*out.as_torch, plan.capacity);
+    if (capacity.bytes > 0 && out.torch) out.torch_spare = spare_of(out.torch->estimate, plan.capacity);
     const bool lacks_memory = (out.spare && *out.spare < 0) || out.torch_lacks_memory();
     if (arm == Arm::kAfter && program.estimate && plan.library.empty() && lacks_memory && out.cannot_run.empty())
-      out.search = fits_of(lasting, plan.capacity, out.torch_spare || out.as_torch_spare, program);
+      out.search = fits_of(lasting, plan.capacity, out.torch_spare.has_value(), program);
     plan.arms.push_back(std::move(out));
   }
   const auto of_bf16 = std::ranges::find(plan.arms, Arm::kBf16, &PlannedArm::arm);

@@ -37,27 +37,22 @@ struct PlannedArm {
   /// Figures of at least two steps: an optimizer makes its state in the first, so the peak of one step is not the peak
   /// of training. Present if a capacity was asked for.
   std::optional<Estimate> lasting;
-  /// What PyTorch holds at least, see torch_at_least(), over the steps of `lasting`. Absent before a fix, and if
-  /// the figures are a library's or `as_torch` has PyTorch's.
-  std::optional<Estimate> torch;
-  /// What PyTorch holds, over the steps of `lasting`: Program::torch. Absent before a fix, if the figures are a
-  /// library's, and if a key is not covered, which the reason names.
-  std::optional<Estimate> as_torch;
-  std::string as_torch_reason;
+  /// What a PyTorch program holds, over the steps of `lasting`: Program::torch. Absent before a fix, if the figures are
+  /// a library's, and if a key is not covered, which the reason names.
+  std::optional<ReleaseFigures> torch;
+  std::string torch_reason;
   std::map<std::string, double> measured;  ///< figures of a result set, by the names of predicted ones
   std::string reason;                      ///< why there are no figures
   std::string cannot_run;                  ///< why the GPU cannot run the arm, whatever memory it has; "": it can
   std::optional<std::int64_t> spare;       ///< capacity less peak; nothing if one of them is not known
-  /// Capacity less PyTorch's lower bound; nothing if none was asked for: a cell's own capacity bounds the own runtime.
+  /// Capacity less the live bytes of `torch`; nothing if none was asked for: a cell's own capacity bounds the own
+  /// runtime.
   std::optional<std::int64_t> torch_spare;
-  std::optional<std::int64_t> as_torch_spare;  ///< the same of the live bytes of `as_torch`
-  std::optional<FitSearch> search;             ///< for changes that make the arm fit, if it was made
+  std::optional<FitSearch> search;  ///< for changes that make the arm fit, if it was made
 
   /// False also if only PyTorch does not fit.
   bool fits() const { return spare && *spare >= 0 && !torch_lacks_memory() && cannot_run.empty(); }
-  bool torch_lacks_memory() const {
-    return (torch_spare && *torch_spare < 0) || (as_torch_spare && *as_torch_spare < 0);
-  }
+  bool torch_lacks_memory() const { return torch_spare && *torch_spare < 0; }
 };
 
 struct Planned {
@@ -67,8 +62,8 @@ struct Planned {
   std::vector<Gate> gates;  ///< the expectations that predictions decide
   std::size_t open = 0;     ///< those that they do not
   std::string library;      ///< whose figures they are, which no run on `meta` shows; "": the own runtime's
-  std::string torch;        ///< the release whose figures PlannedArm::as_torch has: "torch@2.15"
-  /// Figures of the bf16 arm of a cell in eight bits, with PyTorch's lower bound; absent if there are none.
+  bool asks_torch = false;  ///< PyTorch's figures belong next to the own runtime's, as far as they are known
+  /// Figures of the bf16 arm of a cell in eight bits; absent if there are none.
   std::optional<PlannedArm> bf16;
 
   /// "the built-in runtime", or the library
@@ -79,8 +74,9 @@ struct Planned {
   bool fails(bool fits) const;
 };
 
-/// Under `sharding: ddp` (N - 1) / N of the all-reduced bytes of N ranks; else the estimate's, and for an estimate
-/// without them (N - 1) / N of what N shards gather and reduce. Nothing without such figures.
+/// Under `sharding: ddp` (N - 1) / N of the all-reduced bytes of N ranks; else the estimate's, with the same part of
+/// what N replicas all-reduce, and for an estimate without them (N - 1) / N of what N shards gather and reduce. Nothing
+/// without such figures.
 std::optional<MovedBytes> moved_bytes(const CellConfig& cell, const Estimate& estimate);
 
 /// Without bytes in `capacity`: in the cell's own. Otherwise training of two steps or more is what must fit.

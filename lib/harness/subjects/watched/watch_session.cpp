@@ -21,14 +21,14 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr const char* kPackage = "fp8lab_subjects";
 
-/// "; rank 1: killed after step 4; rank 0: RuntimeError: ...": those that were killed first, as others fail without
-/// them.
+/// "; rank 1: killed; its last recorded step is 4; rank 0: RuntimeError: ...": those that were killed first, as others
+/// fail without them.
 std::string how_ranks_ended(const Watched& watched) {
   std::string killed, failed;
   for (const WatchedProcess& process : watched.processes) {
     if (!process.error.empty()) failed += fmt::format("; rank {}: {}", process.rank, process.error);
     if (process.state == "running" && !watched.end.late)
-      killed += fmt::format("; rank {}: killed after step {}", process.rank, process.steps);
+      killed += fmt::format("; rank {}: killed; its last recorded step is {}", process.rank, process.steps);
   }
   return killed + failed;
 }
