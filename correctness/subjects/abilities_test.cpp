@@ -126,7 +126,6 @@ TEST(Abilities, PyTorchTrainsInBf16AndSkipsEachKeyThatItsWorkerDoesNotHonour) {
                                    {"training.validation_batches", "2"},
                                    {"training.weight_average", "true"},
                                    {"context_parallel", "2"},
-                                   {"expert_parallel", "2"},
                                    {"model.dropout", "0.1"},
                                    {"capacity", "80GiB"},
                                    {"training.moments", "bf16"},
@@ -210,8 +209,10 @@ TEST(Abilities, MixturesOfExpertsAreThoseThatTheWorkerBuilds) {
   EXPECT_EQ(of_torch({{"bias", "true"}}), "model.top_k");
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"expert_groups", "2"}, {"top_groups", "1"}}), "");
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"router_bias_rate", "0.001"}}), "");
-  EXPECT_EQ(of_torch({{"router_aux_loss", "0.01"}}), "model.router_aux_loss");
-  EXPECT_EQ(of_torch({{"ranks", "2"}, {"expert_parallel", "2"}}), "expert_parallel");
+  EXPECT_EQ(of_torch({{"router_aux_loss", "0.01"}}), "");
+  EXPECT_EQ(of_torch({{"ranks", "2"}, {"expert_parallel", "2"}}), "");
+  for (const char* library : {"torchao", "transformer_engine"})
+    EXPECT_EQ(refusal(cell_of(library), {{"ranks", "2"}, {"expert_parallel", "2"}}), "expert_parallel");
 }
 
 TEST(Abilities, ATrainingIsResumedOnlyForItsValues) {

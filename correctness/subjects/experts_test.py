@@ -1,12 +1,14 @@
 """A mixture of experts has the output and the gradients of its definition, token by token in double: with grouped products
 and with one product for each expert, of both routers, with experts that no token has, with biases and groups of the
-choice, under FSDP2, and with the experts divided among ranks."""
+choice, with an auxiliary loss, under FSDP2, and with the experts divided among ranks."""
 
 import torch
 import torch.nn.functional as F
-from fp8lab_subjects import cells, model, ranks, sharding
+from fp8lab_subjects import abilities, cells, model, ranks, sharding, training
 from fp8lab_subjects.layers import experts
+from fp8lab_subjects.libraries import torch_subject
 from fp8lab_subjects.recording import published_model, torch_memory
+from fp8lab_subjects.versions import CHECKOUT
 
 TOKENS = 24
 KEYS = {
@@ -14,7 +16,7 @@ KEYS = {
     "model.ffn": 0, "model.seq": TOKENS, "model.batch": 1, "model.layers": 1, "model.vocabulary": 0, "model.experts": 6,
     "model.top_k": 2, "model.expert_ffn": 8, "training.param_dtype": "f32", "model.router_scale": 1.0, "training.seed": 3,
     "model.init_std": 0.4, "model.router": "softmax", "model.expert_groups": 0, "model.top_groups": 0,
-    "model.router_bias_rate": 0.0,
+    "model.router_bias_rate": 0.0, "model.router_aux_loss": 0.0, "training.loss": "mse", "training.micro_batches": 4,
 }  # fmt: skip
 # Sums in FP32 of at most 48 terms, and values below 10.
 BOUND = 48 * 10 * 2.0**-23
@@ -72,6 +74,20 @@ def defined(cell, built, x):
     return torch.stack(rows)
 
 
+def auxiliary_loss(cell, built, x):
+    """The loss that the router's choices give, as the runtime defines it, times the share of these tokens in the step."""
+    n = F.rms_norm(x, x.shape[1:], built.norm.weight, model.EPSILON)
+    choices, probabilities = [0] * cell["model.experts"], 0
+    for token in n:
+        logits = built.router.weight @ token
+        for expert in chosen_of(cell, logits, built.balance).tolist():
+            choices[expert] += 1 / (len(n) * cell["model.top_k"])
+        scores = torch.sigmoid(logits) if cell["model.router"] == "sigmoid" else logits.exp()
+        probabilities = probabilities + scores / scores.sum() / len(n)
+    loss = cell["model.router_aux_loss"] * len(choices) * sum(c * p for c, p in zip(choices, probabilities))
+    return loss / cell["training.micro_batches"]
+
+
 def expect_close(got, expected, what):
     distance = (got.double() - expected).abs().max().item()
     assert distance <= BOUND, f"{what} is off by {distance}, and {BOUND} is allowed"
@@ -86,7 +102,7 @@ def check(cell, takes_groups):
     expect_close(output.detach(), expected.detach(), "the output")
     factor = torch.linspace(-1, 1, output.numel()).view_as(output)
     (output * factor).sum().backward()
-    (expected * factor).sum().backward()
+    ((expected * factor).sum() + auxiliary_loss(cell, exact, x_exact)).backward()
     expect_close(x.grad, x_exact.grad, "the gradient of the input")
     for (name, one), other in zip(built.named_parameters(), exact.parameters(), strict=True):
         expect_close(one.grad, other.grad, f"the gradient of {name}")
@@ -215,6 +231,44 @@ def check_dispatched(rank, folder, cell):
     return {}
 
 
+def trained_once(cell, rank):
+    """Initial values and gradients of the worker's model by name. Each has the rows for all experts."""
+    run = training.Run(cell, torch_subject.make(cell, torch.device("cpu")), rank, torch.device("cpu"), [])
+    run.make()
+    values = {name: sharding.full(one.detach()).clone() for name, one in run.named_parameters()}
+    for index in range(cell["training.micro_batches"]):
+        run.pass_micro_batch(index)
+    gradients = {name: sharding.full(one.grad) for name, one in run.named_parameters()}
+    return values, gradients
+
+
+def check_parallel(rank, folder, cell):
+    """The worker's model with experts on other ranks has the initial values and the gradients of the model in which every
+    rank has all experts. Gradients are means over all ranks."""
+    torch.set_num_threads(1)
+    method = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=method, rank=rank, world_size=cell["ranks"])
+    (values, gradients), (own_values, own_gradients) = (
+        trained_once(cell.changed(expert_parallel=parts), rank) for parts in (1, cell.expert_parallel)
+    )
+    for name, expected in values.items():
+        assert torch.equal(own_values[name], expected), f"{name} begins with other values on rank {rank}"
+    for name, expected in gradients.items():
+        distance, largest = (own_gradients[name] - expected).abs().max().item(), expected.abs().max().item()
+        assert distance <= 1e-5 * largest, f"the gradient of {name} is off by {distance}; it is at most {largest}"
+    return {}
+
+
+def check_releases():
+    """Experts on other ranks need a newer PyTorch than experts on every rank."""
+    known = abilities.version_of
+    for version, key in (("2.14.1", "expert_parallel"), ("2.15.0", ""), (CHECKOUT, "")):
+        abilities.version_of = lambda _, version=version: version
+        assert abilities.needs_newer(cell_of(ranks=2, expert_parallel=2)).partition(":")[0] == key
+        assert not abilities.needs_newer(cell_of(ranks=2))
+    abilities.version_of = known
+
+
 def main():
     # Ranks first: a process whose autograd threads run must not be forked.
     if tuple(int(one) for one in torch.__version__.split(".")[:2]) >= (2, 8):
@@ -226,6 +280,12 @@ def main():
         ]:  # fmt: skip
             of = cell_of(**keys)
             ranks.run(lambda rank, folder, of=of: check_dispatched(rank, folder, of), of["ranks"])
+        for keys in [
+            {"ranks": 2, "expert_parallel": 2}, {"ranks": 4, "expert_parallel": 2, "model__experts": 2},
+            {"ranks": 4, "expert_parallel": 2, "mesh": "2x2", "model__router_aux_loss": 2.0},
+        ]:  # fmt: skip
+            of = cell_of(**keys, training__optimizer="none", training__loss="sum", training__steps=1)
+            ranks.run(lambda rank, folder, of=of: check_parallel(rank, folder, of), of["ranks"])
     has_groups = experts._has_grouped_product(torch.device("cpu"), torch.float32)
     check(cell_of(), has_groups)
     check(cell_of(model__top_k=1), has_groups)
@@ -238,6 +298,9 @@ def main():
         {"model__router_bias_rate": 0.1, "model__expert_groups": 3, "model__top_groups": 1},
     ]:  # fmt: skip
         check(cell_of(**limits, **keys), has_groups)
+    for keys in [{}, {"model__top_k": 1}, {**limits, "model__router_bias_rate": 0.1}, {"model__experts": 40}]:
+        check(cell_of(**keys, model__router_aux_loss=20.0), has_groups)
+    check_releases()
     check_biases()
     check_published(cell_of())
     check_published(cell_of(model__router="sigmoid", model__shared_experts=2))

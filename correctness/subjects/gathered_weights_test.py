@@ -86,7 +86,7 @@ class Model(nn.Module):
 
 
 class Cell(dict):
-    mesh, sharded, quantized_weights = (1, 2), True, True
+    mesh, expert_parallel, sharded, quantized_weights = (1, 2), 1, True, True
 
 
 # The largest value of the second rank's rows is half of the first's.

@@ -23,7 +23,8 @@ class DrawingSubject:
 
 class ALibrarysOwnValues(unittest.TestCase):
     def drawn(self, seed):
-        cell = type("Cell", (dict,), {"sharded": False, "replicated": False, "frozen_layers": 0})({"training.seed": seed})
+        keys = {"sharded": False, "replicated": False, "frozen_layers": 0, "has_router_biases": False}
+        cell = type("Cell", (dict,), keys)({"training.seed": seed})
         torch.seed()  # as a new process: another seed
         run = Run(cell, DrawingSubject(), 0, torch.device("cpu"), [])
         run.make()

@@ -168,8 +168,9 @@ TEST_F(Watch, AProgramThatFailsLeavesWhatWasMeasured) {
   zero["error"] = "RuntimeError: connection reset";
   one["state"] = "running";
   EXPECT_EQ(watch({zero, one}, "exit 3"), 4);
-  EXPECT_TRUE(
-      contains(output_, "failed    exit status 3; rank 1: killed after step 5; rank 0: RuntimeError: connection"))
+  EXPECT_TRUE(contains(
+      output_,
+      "failed    exit status 3; rank 1: killed; its last recorded step is 5; rank 0: RuntimeError: connection"))
       << output_;
   EXPECT_EQ(cell_.at("verdict"), "crashed");
   EXPECT_EQ(cell_.at("arms").at("after").at("metrics").at("memory.peak_bytes").at("value"), 1000);

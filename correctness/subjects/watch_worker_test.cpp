@@ -146,7 +146,7 @@ TEST_F(WatchedProgramTest, AProgramThatCrashesIsKilledOrHangsLeavesWhatWasMeasur
   EXPECT_EQ(cell_.at("verdict"), "crashed");
   EXPECT_GT(value("memory.peak_bytes"), 0);
   EXPECT_EQ(watch("kill"), 4);
-  EXPECT_TRUE(contains(output_, "failed    SIGKILL; rank 0: killed after step 3")) << output_;
+  EXPECT_TRUE(contains(output_, "failed    SIGKILL; rank 0: killed; its last recorded step is 3")) << output_;
   EXPECT_GT(value("memory.peak_bytes"), 0);
   EXPECT_EQ(watch("hang", 1, {"--timeout", "30"}), 124);
   EXPECT_TRUE(contains(output_, "stood     rank 0: after step 3, for ")) << output_;

@@ -303,37 +303,90 @@ TEST_F(Worker, ALanguageModelOfPytorchHasTheLossesOfTheOwnRuntime) {
   }
 }
 
+/// The key `model` of a mixture of experts, with these keys more.
+std::string mixture(const std::string& keys) {
+  return "model: {layer: transformer_layer, form: llama, layers: 3, hidden: 64, heads: 4, kv_heads: 2, " + keys +
+         "experts: 6, top_k: 2, expert_ffn: 48, seq: 32, vocabulary: 30, scaled_residuals: true, init_std: 0.1}\n";
+}
+
+void expect_equal_losses(const Json& cells, std::size_t first, std::size_t other) {
+  constexpr double kAllowed = 16 * 0x1p-22;  // units in the last place of losses near 3.8
+  const Json own = losses_of(cells[first]), torch = losses_of(cells[other]);
+  ASSERT_EQ(own.size(), 10u);
+  ASSERT_EQ(torch.size(), 10u);
+  EXPECT_LT(own[9].get<double>(), own[0].get<double>() - 0.1) << "the model learns nothing";
+  EXPECT_LE(distances(own, torch).back(), kAllowed) << "cells " << first << " and " << other;
+}
+
 // In FP32 every token has the experts that the runtime chooses, and only rounding differs. After some tens of steps a
 // token with nearly equal scores may have another expert.
 TEST_F(Worker, MixturesOfPytorchHaveTheLossesOfTheOwnRuntime) {
   const std::string limited = "router: sigmoid, expert_groups: 3, top_groups: 2, router_bias_rate: 0.01, ";
   const std::string shared = "router: sigmoid, router_scale: 2.5, model.shared_experts: 2, model.dense_layers: 1, ";
-  const Json cells = run(
-      "model: {layer: transformer_layer, form: llama, layers: 3, hidden: 64, heads: 4, kv_heads: 2, ffn: 96, experts: "
-      "6, top_k: 2, expert_ffn: 48, seq: 32, vocabulary: 30, scaled_residuals: true, init_std: 0.1}\n"
-      "training: {steps: 10, optimizer: adam, param_dtype: f32, learning_rate: 1e-3, loss: cross_entropy}\n"
-      "matrix:\n  include:\n"
-      "    - {subject: own, ranks: 1, batch: 4}\n"
-      "    - {subject: torch, ranks: 1, batch: 4}\n"
-      "    - {subject: torch, ranks: 4, batch: 1, reshard_after_forward: false}\n"
-      "    - {" +
-      shared + "subject: own, ranks: 1, batch: 4}\n    - {" + shared +
-      "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + shared +
-      "subject: torch, ranks: 2, batch: 2, sharding: ddp}\n    - {" + limited +
-      "subject: own, ranks: 1, batch: 4}\n    - {" + limited +
-      "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + limited +
-      "subject: torch, ranks: 2, batch: 1, micro_batches: 2, sharding: ddp}\n"
-      "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
+  const Json cells =
+      run(mixture("ffn: 96, ") +
+          "training: {steps: 10, optimizer: adam, param_dtype: f32, learning_rate: 1e-3, loss: cross_entropy}\n"
+          "matrix:\n  include:\n"
+          "    - {subject: own, ranks: 1, batch: 4}\n"
+          "    - {subject: torch, ranks: 1, batch: 4}\n"
+          "    - {subject: torch, ranks: 4, batch: 1, reshard_after_forward: false}\n"
+          "    - {" +
+          shared + "subject: own, ranks: 1, batch: 4}\n    - {" + shared +
+          "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + shared +
+          "subject: torch, ranks: 2, batch: 2, sharding: ddp}\n    - {" + limited +
+          "subject: own, ranks: 1, batch: 4}\n    - {" + limited +
+          "subject: torch, ranks: 1, batch: 4, checkpoint: full}\n    - {" + limited +
+          "subject: torch, ranks: 2, batch: 1, micro_batches: 2, sharding: ddp}\n"
+          "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
   ASSERT_EQ(cells.size(), 9u);
-  constexpr double kAllowed = 16 * 0x1p-22;  // units in the last place of losses near 3.8
   for (const std::size_t first : {0u, 3u, 6u})
-    for (const std::size_t other : {first + 1, first + 2}) {
-      const Json own = losses_of(cells[first]), torch = losses_of(cells[other]);
-      ASSERT_EQ(own.size(), 10u);
-      ASSERT_EQ(torch.size(), 10u);
-      EXPECT_LT(own[9].get<double>(), own[0].get<double>() - 0.1) << "the model learns nothing";
-      EXPECT_LE(distances(own, torch).back(), kAllowed) << "cells " << first << " and " << other;
-    }
+    for (const std::size_t other : {first + 1, first + 2}) expect_equal_losses(cells, first, other);
+}
+
+// The router's gradient has two terms: of what the chosen experts return, and of the choices that a rank's micro-batch
+// made. With one expert a token only the second is there.
+TEST_F(Worker, AuxiliaryLossesOfPytorchMoveRoutersAsTheOwnRuntimesDo) {
+  const std::string parts = "ranks: 2, batch: 1, micro_batches: 2, router_aux_loss: 0.3}\n";
+  const std::string only = "ranks: 1, batch: 4, router_aux_loss: 0.3, model.top_k: 1";
+  const std::string biased = "router_aux_loss: 0.3, router: sigmoid, router_bias_rate: 0.01, ";
+  const Json cells =
+      run(mixture("") +
+          "training: {steps: 10, optimizer: adam, param_dtype: f32, learning_rate: 1e-3, loss: cross_entropy}\n"
+          "matrix:\n  include:\n    - {subject: own, " +
+          parts + "    - {subject: torch, " + parts + "    - {subject: own, " + only + "}\n    - {subject: torch, " +
+          only + ", checkpoint: full}\n    - {" + biased +
+          "subject: own, ranks: 1, batch: 1, micro_batches: 4}\n    - {" + biased +
+          "subject: torch, ranks: 2, batch: 1, micro_batches: 2, sharding: ddp}\n"
+          "    - {subject: own, ranks: 2, batch: 1, micro_batches: 2}\n"
+          "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
+  ASSERT_EQ(cells.size(), 7u);
+  for (const std::size_t first : {0u, 2u, 4u}) expect_equal_losses(cells, first, first + 1);
+  EXPECT_GT(distances(losses_of(cells[0]), losses_of(cells[6])).back(), 1e-3) << "the auxiliary loss moves nothing";
+}
+
+// Without an optimizer that divides by the size of gradients: gradients of experts are means over all ranks. What ranks
+// send is equal too, except that here their counts of rows are 8 bytes for each expert, and all-to-alls take them. With
+// ten times the auxiliary loss a token of nearly equal scores has another expert in the eighth step.
+TEST_F(Worker, ExpertsOfOtherRanksInPytorchHaveTheLossesAndTheTrafficOfTheOwnRuntime) {
+  const std::string balanced = "ranks: 4, batch: 1, expert_parallel: 2, router_aux_loss: 0.03, checkpoint: full}\n";
+  const Json cells =
+      run(mixture("") +
+          "training: {steps: 10, optimizer: sgd, param_dtype: f32, learning_rate: 3e-1, loss: cross_entropy}\n"
+          "matrix:\n  include:\n"
+          "    - {subject: own, ranks: 2, batch: 2, expert_parallel: 2}\n"
+          "    - {subject: torch, ranks: 2, batch: 2, expert_parallel: 2}\n"
+          "    - {subject: torch, ranks: 4, mesh: 2x2, batch: 1, expert_parallel: 2}\n"
+          "    - {subject: own, " +
+          balanced + "    - {subject: torch, " + balanced +
+          "measure: [traffic, parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
+  ASSERT_EQ(cells.size(), 5u);
+  if (cells[1].at("verdict") == "skip") GTEST_SKIP() << cells[1].at("reason").get<std::string>();
+  for (const std::size_t other : {1u, 2u}) expect_equal_losses(cells, 0, other);
+  expect_equal_losses(cells, 3, 4);
+  const auto sent = [&](std::size_t index) { return metric(cells[index], "after", "traffic.all_to_all_bytes"); };
+  constexpr double kCounts = 3 * 6 * 8 * 2;  // layers, experts, bytes, ranks
+  EXPECT_EQ(sent(1), sent(0) + kCounts);
+  EXPECT_EQ(sent(4), sent(3) + 2 * kCounts) << "counted again in backward";
 }
 
 // Latents, rotated columns that all heads of keys have, and values of another width than the keys'.

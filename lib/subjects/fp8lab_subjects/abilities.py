@@ -15,6 +15,7 @@ RULES = json.loads((pathlib.Path(__file__).parent / "abilities.json").read_text(
 
 # The oldest releases that are known to have what the worker calls.
 OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 9)}
+WITH_TWO_MESHES = (2, 15)  # PyTorch whose FSDP2 shards the experts of a layer over other ranks than its other parameters
 
 
 def text(value):
@@ -54,6 +55,15 @@ def unable(cell):
             if value not in rule["only"]:
                 only = ", ".join(word for word in rule["only"] if word)
                 return f"{key}: {rule['why'].replace('{value}', value).replace('{only}', only)}"
+    return ""
+
+
+def needs_newer(cell):
+    """The key for which the installed release of PyTorch is too old, or ""."""
+    version = version_of("torch")
+    if cell.expert_parallel > 1 and not checked(version, WITH_TWO_MESHES):
+        needed = ".".join(map(str, WITH_TWO_MESHES))
+        return f"expert_parallel: FSDP2 of torch {version} cannot shard a layer over two meshes; install {needed} or newer"
     return ""
 
 

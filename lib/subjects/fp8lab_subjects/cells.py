@@ -82,8 +82,18 @@ class Cell:
         return self.sharded or self.replicated
 
     @property
+    def context_parallel(self):
+        """Ranks that have each sequence between them; 1: each rank has entire sequences."""
+        return self.get("context_parallel", 1)
+
+    @property
+    def seq(self):
+        """Tokens of a sequence on this rank."""
+        return self["model.seq"] // self.context_parallel
+
+    @property
     def tokens(self):
-        return self["model.seq"] * self["model.batch"]
+        return self.seq * self["model.batch"]
 
     @property
     def kv_heads(self):
@@ -124,6 +134,11 @@ class Cell:
     def has_router_biases(self):
         """True if biases, which balance the load of experts, are added to a router's scores for the choice."""
         return self.routes and self.get("model.router_bias_rate", 0.0) > 0
+
+    @property
+    def router_aux_loss(self):
+        """Coefficient of the auxiliary loss of each router; 0: there is none."""
+        return self.get("model.router_aux_loss", 0.0) if self.routes else 0.0
 
     @property
     def expert_groups(self):
@@ -187,6 +202,11 @@ class Cell:
     def loss_chunks(self):
         """Parts of the tokens whose logits are computed one after the other."""
         return self.get("training.loss_chunks", 1)
+
+    @property
+    def loss_share(self):
+        """What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one."""
+        return 1.0 if self["training.loss"] == "sum" else 1.0 / self["training.micro_batches"]
 
     @property
     def frozen_layers(self):

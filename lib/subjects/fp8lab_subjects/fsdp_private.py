@@ -6,6 +6,12 @@ def state_of(module):
     return getattr(module, "_get_fsdp_state", lambda: None)()
 
 
+def reshards(state):
+    """False if FSDP2 keeps what a module gathered in forward until backward."""
+    group = getattr(state, "_fsdp_param_group", None)
+    return getattr(group, "post_forward_mesh_info", True) is not None
+
+
 def unsharded_tensors(model):
     """(layer's name, tensor) of all gathered parameters and their gradients. Absent attributes are passed over, so that
     their bytes show as unexplained."""

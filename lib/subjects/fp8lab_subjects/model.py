@@ -90,12 +90,16 @@ class ExpertMlp(nn.Module):
         self.norm = make_norm(cell, device, dtype)
         self.router = Linear(cell, hidden, cell["model.experts"], device, dtype)
         self.balance = experts.make_balance(cell, device)
-        self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype)
-        self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype)
+        self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype, senders=cell.expert_parallel)
+        self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype, senders=cell.expert_parallel)
+        self.dispatch = None  # sharding.shard() sets it if ranks have the experts between them
         self.shared_fc1 = self.shared_fc2 = None
         if cell.shared_ffn:
             self.shared_fc1 = Linear(cell, hidden, 2 * cell.shared_ffn, device, dtype)
             self.shared_fc2 = Linear(cell, cell.shared_ffn, hidden, device, dtype)
+
+    def expert_weights(self):
+        return [self.fc1.weight, self.fc2.weight]
 
     def run_experts(self, rows, ends):
         gate, up = self.fc1(rows, ends).chunk(2, dim=-1)
@@ -107,7 +111,7 @@ class ExpertMlp(nn.Module):
 
     def forward(self, x):
         shared = None if self.shared_fc1 is None else self.run_shared
-        return experts.mix(self.cell, self.norm(x), self.router, self.run_experts, shared, self.balance)
+        return experts.mix(self.cell, self.norm(x), self.router, self.run_experts, shared, self.balance, self.dispatch)
 
 
 def make_mlp(cell, device, dtype):

@@ -63,7 +63,8 @@ def machine(subject):
 
 def unsupported(cell):
     """The reason why the worker cannot run a cell, by its key, or ""."""
-    return absent(cell.subject) or abilities.too_old(cell.subject) or abilities.unable(cell)
+    known = absent(cell.subject) or abilities.too_old(cell.subject) or abilities.unable(cell)
+    return known or abilities.needs_newer(cell)
 
 
 def describe(subject):

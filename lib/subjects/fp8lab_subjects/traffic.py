@@ -84,6 +84,18 @@ class TrafficInstrument(Instrument):
     def trained(self, run):
         self.step = self.mode.calls[self.first :]
         self.close()
+        self.to_experts = self._sent_to_experts(run)
+
+    def _sent_to_experts(self, run):
+        """What the ranks that have experts between them send to each other and to themselves: how much each of them sends
+        depends on the choices of experts."""
+        sent = sum(size for kind, size, _ in self.step if kind == "all_to_all")
+        parts = run.cell.expert_parallel
+        if parts == 1:
+            return sent
+        total = torch.tensor([sent], dtype=torch.int64, device=run.device)
+        torch.distributed.all_reduce(total)
+        return total.item() * parts // run.cell["ranks"]  # every such group of ranks sends as much
 
     def close(self):
         if self.open:
@@ -113,5 +125,6 @@ class TrafficInstrument(Instrument):
             else (0 if communicates else None, "B", why),
             "traffic.reduce_scatter_bytes": (of("reduce_scatter"), "B", why),
             "traffic.all_reduce_bytes": (of("all_reduce"), "B", why),
+            "traffic.all_to_all_bytes": (self.to_experts if communicates else None, "B", why),
             "traffic.collectives": (len(self.step) if communicates else None, "1", why),
         }

@@ -134,18 +134,14 @@ class Run:
         output = self.subject.forward(self.called, given_to_model(self.cell, self.x, self.asking))
         if self.cell.loss_chunks > 1:
             head, parts = self.model.logits_of, self.cell.loss_chunks
-            self.loss = chunked_loss.cross_entropy(head, output, self.target, parts, self.share)
+            self.loss = chunked_loss.cross_entropy(head, output, self.target, parts, self.cell.loss_share)
             return
         self.loss = self.loss_of(output)
         self.output = output if self.reads_values else None
 
-    @property
-    def share(self):
-        """What a micro-batch's loss counts in the loss of the step: a mean over all tokens of the step stays one."""
-        return 1.0 if self.cell["training.loss"] == "sum" else 1.0 / self.cell["training.micro_batches"]
-
     def backward(self, loss):
-        loss.backward(None if self.share == 1.0 else torch.full_like(loss, self.share))
+        share = self.cell.loss_share
+        loss.backward(None if share == 1.0 else torch.full_like(loss, share))
 
     def synchronize(self):
         if self.device.type == "cuda":
@@ -169,7 +165,7 @@ class Run:
         self._tell("mark", "end_of_forward", last)
         if index == 0:
             self.losses.append(0.0)
-        self.losses[-1] += self.share * self.loss.item()
+        self.losses[-1] += self.cell.loss_share * self.loss.item()
         self._tell("phase", "backward")
         self.backward(self.loss)
         if not self.cell["training.keep_loss"]:

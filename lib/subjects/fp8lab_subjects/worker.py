@@ -54,7 +54,8 @@ def answer(arm, message):
         subjects.preload(cell)
         return measure(cell)
     except ranks.Crash as crash:
-        signal.signal(crash.number, signal.SIG_DFL)
+        if crash.number not in (signal.SIGKILL, signal.SIGSTOP):  # which no process can handle
+            signal.signal(crash.number, signal.SIG_DFL)
         os.kill(os.getpid(), crash.number)
         raise
     except ranks.Failure as failure:

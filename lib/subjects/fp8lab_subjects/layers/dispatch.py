@@ -6,6 +6,20 @@ import torch
 from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 
 
+class DividedGradient(torch.autograd.Function):
+    """Returns `weight`, an expert's; its gradient is divided by the number of ranks whose rows the expert computes. FSDP2 then
+    takes the mean over the ranks that have the same experts, so that both make the mean over all ranks."""
+
+    @staticmethod
+    def forward(ctx, weight, ranks):
+        ctx.ranks = ranks
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.div_(ctx.ranks), None
+
+
 class Dispatch:
     """`mesh` has the ranks that have the experts, each an equal part. Autograd takes gradients the other way."""
 

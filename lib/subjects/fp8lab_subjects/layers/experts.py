@@ -11,18 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import auxiliary_loss
+from .dispatch import DividedGradient
+
 ALIGNMENT = 16  # bytes that divide a row of each operand of _grouped_mm
 
 
 class ExpertWeights(nn.Module):
-    """The matrices [outputs, inputs] of all experts that this rank has as one parameter."""
+    """The matrices [outputs, inputs] of all experts that this rank has as one parameter. `senders`: the ranks of which each
+    has its own loss, and sends rows to these experts."""
 
-    def __init__(self, cell, outputs, inputs, device, dtype):
+    def __init__(self, cell, outputs, inputs, device, dtype, senders=1):
         super().__init__()
+        self.senders = senders
         self.weight = nn.Parameter(torch.empty(cell.own_experts, outputs, inputs, device=device, dtype=dtype))
 
     def forward(self, rows, ends):
-        return grouped_product(rows, self.weight, ends)
+        weight = self.weight if self.senders == 1 else DividedGradient.apply(self.weight, self.senders)
+        return grouped_product(rows, weight, ends)
 
 
 @functools.cache
@@ -111,6 +117,11 @@ def choose(cell, scores, balance):
     return torch.topk(scores, cell["model.top_k"], dim=1)[1]
 
 
+def counted(cell, chosen):
+    """How many choices are each expert's, in FP32."""
+    return torch.histc(chosen.view(-1).float(), bins=cell["model.experts"], min=0, max=cell["model.experts"])
+
+
 def route(cell, logits, balance=None):
     """Weights of a token's experts, and their numbers, [tokens, top_k]. The softmax over all experts divided by its sum
     over the chosen ones is the softmax over the chosen ones."""
@@ -121,7 +132,10 @@ def route(cell, logits, balance=None):
     else:
         chosen = choose(cell, scores, balance)
         weights = scores.gather(1, chosen)
-    return weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * cell["model.router_scale"], chosen
+    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20) * cell["model.router_scale"]
+    if cell.router_aux_loss:
+        weights = auxiliary_loss.joined(cell, weights, scores, counted(cell, chosen))
+    return weights, chosen
 
 
 def mix(cell, x, router, experts, shared, balance=None, dispatch=None):
@@ -129,7 +143,7 @@ def mix(cell, x, router, experts, shared, balance=None, dispatch=None):
     what every token has in addition, or None; `balance` has the biases of the choice, or is None. `dispatch` takes rows to
     the ranks of their experts (dispatch.py); None: this rank has all experts."""
     weights, chosen = route(cell, router(x), balance)
-    counts = torch.histc(chosen.view(-1).float(), bins=cell["model.experts"], min=0, max=cell["model.experts"])
+    counts = counted(cell, chosen)
     if balance is not None:
         balance.counts.add_(counts)
     order = torch.argsort(chosen.view(-1), stable=True)

@@ -18,7 +18,7 @@ LLAMA3_8B = {
 }  # fmt: skip
 
 DEFAULTS = {
-    "device": "cpu", "subject": "torch", "ranks": 1, "mesh": None, "expert_parallel": 1, "sharding": None, "reduce_dtype": None,
+    "device": "cpu", "subject": "torch", "ranks": 1, "mesh": None, "expert_parallel": 1, "context_parallel": 1, "sharding": None, "reduce_dtype": None,
     "reshard_after_forward": True, "model.layer": "transformer_layer", "model.head": "own", "model.positions": None,
     "model.head_dim": 0, "model.qk_norm": False, "model.bias": None, "model.init_std": 0.02,
     "model.scaled_residuals": False, "model.experts": 4, "model.top_k": 0, "model.expert_ffn": 0,
@@ -37,7 +37,11 @@ DEFAULTS = {
 
 def configurations():
     """(operators, program, keys)"""
-    from . import deepseek_configurations, dispatch_configurations  # which read the constants above
+    from . import (  # which read the constants above
+        deepseek_configurations,
+        dispatch_configurations,
+        sequence_configurations,
+    )
 
     one_rank = [
         {}, {"model.batch": 3}, {"training.checkpoint": "full"}, ODD, {**ODD, **MASTERS},
@@ -91,6 +95,7 @@ def configurations():
     yield from configurations_of_frozen_mixtures()
     yield from deepseek_configurations.configurations()
     yield from dispatch_configurations.configurations()
+    yield from sequence_configurations.configurations()
 
 
 def configurations_of_layers():

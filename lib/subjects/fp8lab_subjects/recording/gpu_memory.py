@@ -13,7 +13,7 @@ import torch
 
 from .. import cells, ledger, ranks
 from .configurations import DEFAULTS, LLAMA3_8B, MASTERS, TITAN
-from .torch_memory import SCHEMA, even_choices, make_meshes, train
+from .torch_memory import SCHEMA, even_choices, figures_of_ranks, make_meshes, train
 
 SMALL = {
     "model.form": "llama", "model.layers": 5, "model.hidden": 1280, "model.heads": 10, "model.kv_heads": 2,
@@ -89,6 +89,7 @@ def configurations():
     yield from configurations_of_frozen_layers()
     yield from configurations_of_latents()
     yield from configurations_of_reserved_memory()
+    yield from configurations_of_sequences()
 
 
 def configurations_of_models():
@@ -235,6 +236,17 @@ def configurations_of_reserved_memory():
         yield program, keys
 
 
+def configurations_of_sequences():
+    """Two ranks that have each sequence between them; none of them was measured on a GPU before lib/harness/eager had them."""
+    for keys in [
+        {**LLAMA3_1B, "model.seq": 16384}, {**LLAMA3_1B, **FULL, "model.seq": 32768},
+        {**QWEN3_600M, **TWO_PASSES}, {**MISTRAL_6_LAYERS, "model.seq": 8192}, {**MISTRAL_6_LAYERS, **FULL, "model.seq": 16384},
+        {**WIDE, **FULL, "model.seq": 16384, "model.vocabulary": 2048}, {**DEEP, "model.seq": 4096},
+        {**SMALL_MIXTURE, "model.seq": 4096, **SECOND},
+    ]:  # fmt: skip
+        yield "torchtitan", {**keys, **TITAN, "ranks": 2, "context_parallel": 2}
+
+
 def measure(program, keys, rank, folder):
     torch.cuda.set_device(rank)
     torch.manual_seed(1)
@@ -247,15 +259,15 @@ def measure(program, keys, rank, folder):
     meshes = make_meshes(cell, program, "cuda")
     with even_choices(cell, on_shapes=False):
         figures = train(cell, program, meshes, ledger.GpuLedger(), f"cuda:{rank}")
-    return {**figures, "reserved": torch.cuda.max_memory_reserved()}
+    return {"bytes": {**figures, "reserved": torch.cuda.max_memory_reserved()}}
 
 
 def record(first, last):
     """Configurations first to last - 1; a line of JSON each."""
     for program, keys in list(configurations())[first:last]:
         one = (program, keys)
-        figures = ranks.run(lambda rank, folder, one=one: measure(*one, rank, folder), keys.get("ranks", 1))[0]
-        row = {"operators": "cuda", "program": program, "keys": {**SMALL, **keys}, "bytes": figures}
+        figures = ranks.run(lambda rank, folder, one=one: measure(*one, rank, folder), keys.get("ranks", 1))
+        row = {"operators": "cuda", "program": program, "keys": {**SMALL, **keys}, **figures_of_ranks(keys, figures)}
         print(json.dumps(row), flush=True)
 
 

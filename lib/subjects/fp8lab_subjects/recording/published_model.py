@@ -9,15 +9,15 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from .. import model, recomputation
-from ..layers import experts
-from ..layers.dispatch import Dispatch
-from ..sharding import REDUCE_DTYPES, make_mesh
+from ..layers import experts, ring
+from ..sharding import REDUCE_DTYPES, make_mesh, make_mesh_of_experts, over_two_meshes
 
 
 def rotary_table(cell, device):
-    """exp(i * angle), [seq, rotated_dim / 2]."""
+    """exp(i * angle), [seq, rotated_dim / 2], of a rank's tokens. A rank with a part of each sequence has the angles of the first
+    positions, because no figure depends on their values."""
     powers = torch.arange(0, cell.rotated_dim, 2, dtype=torch.float32, device=device) / -cell.rotated_dim
-    angles = torch.outer(torch.arange(cell["model.seq"], dtype=torch.float32, device=device), 500000.0**powers)
+    angles = torch.outer(torch.arange(cell.seq, dtype=torch.float32, device=device), 500000.0**powers)
     return torch.polar(torch.ones_like(angles), angles)
 
 
@@ -38,6 +38,7 @@ class Attention(nn.Module):
         )
         self.q_norm, self.k_norm = model.make_qk_norms(cell, device, dtype)
         self.proj = model.Linear(cell, heads * cell.head_dim, hidden, device, dtype)
+        self.ring = None  # shard() sets the group of the ranks that have each sequence between them, on a CPU
 
     def forward(self, x, table):
         batch, seq, _ = x.shape
@@ -48,7 +49,10 @@ class Attention(nn.Module):
             q, k = rotated(q, table), rotated(k, table)
         q, k, v = (one.transpose(1, 2) for one in (q, k, v))
         grouped = self.cell["model.heads"] != self.cell.kv_heads
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        if self.ring is not None:
+            attended = ring.attend(q, k, v, self.ring)
+        else:
+            attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
         return self.proj(attended.transpose(1, 2).reshape(batch, seq, -1))
 
 
@@ -142,7 +146,7 @@ class Model(nn.Module):
     def __init__(self, cell, device):
         super().__init__()
         dtype = torch.float32 if cell["training.master_weights"] == "f32" else model.dtype_of(cell)
-        self.cell, self.batch, self.seq = cell, cell["model.batch"], cell["model.seq"]
+        self.cell, self.batch, self.seq = cell, cell["model.batch"], cell.seq
         self.embedding = nn.Embedding(cell.vocabulary, cell["model.hidden"], device=device, dtype=dtype)
         self.positions = None
         if cell.learned_positions:
@@ -174,17 +178,17 @@ def has_own_groups(cell):
 
 
 def make_meshes(cell, device_type):
-    """The ranks of FSDP2, and, if ranks have experts between them, the same ranks as [replicas, shards of experts, experts];
-    else None."""
-    mesh = make_mesh(cell, device_type)
-    if cell.expert_parallel == 1:
-        return mesh, None
-    replicas, shards = cell.mesh
-    sizes = replicas, shards // cell.expert_parallel, cell.expert_parallel
-    return mesh, init_device_mesh(device_type, sizes, mesh_dim_names=("replicas", "shards_of_experts", "experts"))
+    """The ranks of FSDP2; if ranks have experts between them, the same ranks as [replicas, shards of experts, experts], else
+    None; if ranks have sequences between them, the ranks with this rank's sequences, else None."""
+    mesh, sparse, sequence = make_mesh(cell, device_type), make_mesh_of_experts(cell, device_type), None
+    if cell.context_parallel > 1:
+        replicas, shards = cell.mesh
+        sizes = replicas * shards // cell.context_parallel, cell.context_parallel
+        sequence = init_device_mesh(device_type, sizes, mesh_dim_names=("others", "sequence"))["sequence"]
+    return mesh, sparse, sequence
 
 
-def shard(cell, built, mesh, sparse=None):
+def shard(cell, built, mesh, sparse=None, sequence=None):
     """Groups as torchtitan makes them: the embedding, each layer, the last norm with the head. If ranks have experts between
     them, a layer's experts are a second group over the ranks that have the same experts."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -202,6 +206,9 @@ def shard(cell, built, mesh, sparse=None):
     fully_shard(built, **{**options, "reshard_after_forward": False})
     if sparse is not None:
         prefetch_next(cell, built)
+    if sequence is not None and sequence.device_type == "cpu":
+        for layer in built.layers:
+            layer.attention.ring = sequence.get_group()
 
 
 def placement_of_experts(cell, built, mesh, sparse):
@@ -212,22 +219,7 @@ def placement_of_experts(cell, built, mesh, sparse):
     divides_experts = cell.routes and mesh.size(-1) > cell["model.experts"]
     if sparse is None:
         return (lambda one: Shard(1) if one.dim() == 3 else None) if divides_experts else None
-    from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
-    from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
-
-    over = sparse["replicas", "shards_of_experts"] if sparse.size(0) > 1 else sparse["shards_of_experts"]
-    info_of_experts, info = _get_mesh_info(over), _get_mesh_info(mesh)
-    mixtures = [layer.mlp for layer in built.layers if isinstance(layer.mlp, Mixture)]
-    for mixture in mixtures:
-        mixture.dispatch = Dispatch(sparse["experts"])
-    of_experts = {id(weight) for mixture in mixtures for weight in mixture.expert_weights()}
-
-    def placement(one):
-        if id(one) in of_experts:
-            return ShardPlacementResult(placement=Shard(1 if divides_experts else 0), mesh_info=info_of_experts)
-        return ShardPlacementResult(placement=Shard(0), mesh_info=info)
-
-    return placement
+    return over_two_meshes(built, mesh, sparse, 1 if divides_experts else 0)
 
 
 def prefetch_next(cell, built):

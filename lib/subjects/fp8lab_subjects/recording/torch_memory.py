@@ -22,10 +22,11 @@ import weakref
 import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.distributed import _functional_collectives as functional
 from torch.utils._pytree import tree_iter
 
 from .. import cells, ledger, model, optimizers, ranks, sharding, traffic, training
-from ..layers import chunked_loss, experts
+from ..layers import chunked_loss, experts, ring
 from ..layers.dispatch import Dispatch
 from ..versions import version_of
 from . import published_model
@@ -97,14 +98,16 @@ def cudas_attention(q, k, v, is_causal, enable_gqa):
 @contextlib.contextmanager
 def cudas_operators():
     """Puts what CUDA runs in the place of what a CPU composes or runs by kernels of its own."""
-    before = F.rms_norm, F.layer_norm, F.scaled_dot_product_attention
+    before = F.rms_norm, F.layer_norm, F.scaled_dot_product_attention, functional._maybe_wrap_tensor
     F.rms_norm = lambda x, shape, weight=None, eps=None: FusedNorm.apply(x, weight, None, False)
     F.layer_norm = lambda x, shape, weight=None, bias=None, eps=None: FusedNorm.apply(x, weight, bias, True)
     F.scaled_dot_product_attention = cudas_attention
+    # A collective without values is waited for at once, and would return a second tensor.
+    functional._maybe_wrap_tensor = lambda tensor: tensor
     try:
         yield
     finally:
-        F.rms_norm, F.layer_norm, F.scaled_dot_product_attention = before
+        F.rms_norm, F.layer_norm, F.scaled_dot_product_attention, functional._maybe_wrap_tensor = before
 
 
 def start_group(operators, count, rank, folder):
@@ -114,7 +117,7 @@ def start_group(operators, count, rank, folder):
         return
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    torch.distributed.init_process_group("fake", rank=0, world_size=count, store=FakeStore())
+    torch.distributed.init_process_group("fake", rank=rank, world_size=count, store=FakeStore())
 
 
 def replicated_on_shapes(cell, built):
@@ -210,7 +213,7 @@ def loss_of(cell, built, output, target):
 
 
 def make_meshes(cell, program, device_type):
-    """What make_model() shards over: DeviceMeshes, of which only a torchtitan program has a second one; or nothing."""
+    """What make_model() shards over: DeviceMeshes, of which only a torchtitan program has more than one; or nothing."""
     if not cell.sharded:
         return ()
     return published_model.make_meshes(cell, device_type) if program == "torchtitan" else (sharding.make_mesh(cell, device_type),)
@@ -239,6 +242,7 @@ def train(cell, program, meshes, counts, device="cpu", collectives=None):
     device = torch.device(device)
     figures, peaks = {}, {}
     with contextlib.ExitStack() as counting:
+        counting.enter_context(ring.on_gpus(cell, *meshes[2:]))
         if device.type == "cuda":
             counting.enter_context(counts)  # the allocator counts from here
         built = make_model(cell, program, meshes, device)
@@ -281,11 +285,16 @@ def train(cell, program, meshes, counts, device="cpu", collectives=None):
 
 def moved_bytes(cell, collectives):
     """By kind. One number is no gradient: norms, and losses that are compared. Of an all-to-all a rank sees what it sends
-    itself; with an even choice of experts each sends as much."""
+    itself: tokens for experts, of which with an even choice each rank sends as much, or gradients of keys and values, which
+    travel around a ring."""
     out = {}
     for kind, size, dtype in collectives.calls:
-        if size > getattr(torch, dtype).itemsize:
-            out[kind] = out.get(kind, 0) + size * (cell.expert_parallel if kind == "all_to_all" else 1)
+        if size <= getattr(torch, dtype).itemsize:
+            continue
+        if kind == "all_to_all":
+            size *= cell.expert_parallel * cell.context_parallel  # one of which is 1
+            kind = "ring_exchange" if cell.context_parallel > 1 else kind
+        out[kind] = out.get(kind, 0) + size
     return out
 
 
@@ -328,13 +337,31 @@ def measure(operators, program, keys, rank, folder):
         return {"bytes": train(cell, program, meshes, ShapesLedger(mode))}
 
 
+def figures_of_ranks(keys, figures):
+    """The figures of rank 0; if ranks have sequences between them, the most that a rank holds."""
+    if keys.get("context_parallel", 1) == 1:
+        return figures[0]
+    bytes_of = [one["bytes"] for one in figures]
+    return {**figures[0], "bytes": {name: max(one[name] for one in bytes_of) for name in bytes_of[0]}}
+
+
+def figures_of(operators, program, keys):
+    """Shapes follow only two of the ranks that have sequences between them, one of which holds most."""
+
+    def run(first, count):
+        return ranks.run(lambda rank, folder: measure(operators, program, keys, first + rank, folder), count)
+
+    if operators == "host":
+        return figures_of_ranks(keys, run(0, keys.get("ranks", 1)))
+    parts = keys.get("context_parallel", 1)
+    return figures_of_ranks(keys, [run(first, 1)[0] for first in range(max(parts - 2, 0), parts)])
+
+
 def record(of_operators=None, most=None):
     rows = []
     chosen = [one for one in configurations() if of_operators in (None, one[0])]
     for operators, program, keys in chosen[:most]:
-        count = keys.get("ranks", 1) if operators == "host" else 1
-        one = (operators, program, keys)
-        figures = ranks.run(lambda rank, folder, one=one: measure(*one, rank, folder), count)[0]
+        figures = figures_of(operators, program, keys)
         rows.append({"operators": operators, "program": program, "keys": {**SMALL, **keys}, **figures})
         print(json.dumps(rows[-1]), file=sys.stderr)
     return {

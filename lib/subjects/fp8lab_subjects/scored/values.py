@@ -103,11 +103,11 @@ class ValuesInstrument(Instrument):
             file.write(struct.pack(f"{len(run.losses)}f", *run.losses))
         described = []
         for (name, parameter), gradient in zip(run.named_parameters(), self.kept["gradients"]):
-            row = parameter.numel() // max(1, parameter.shape[0])
+            row, rows = parameter.numel() // max(1, parameter.shape[0]), sharding.full_rows(parameter)
             begin = sharding.first_row(parameter) * row
             own = sharding.local(parameter.detach()).numel()
             described.append(
-                {"name": name, "elements": parameter.numel(), "rows": parameter.shape[0] if parameter.dim() > 1 else 1,
+                {"name": name, "elements": rows * row, "rows": rows if parameter.dim() > 1 else 1,
                  "gradient": gradient.numel(), "begin": begin, "end": begin + own}
             )
         about = {

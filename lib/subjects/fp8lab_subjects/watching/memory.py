@@ -48,13 +48,6 @@ class Memory:
             for name, parameter in model.named_parameters():
                 search.claim(parameter.detach(), "parameter", owners.folded(prefix + name))
 
-    def enter(self, module):
-        """The first form of FSDP frees by resizing, which no operation shows."""
-        if type(module).__name__ == "FullyShardedDataParallel":
-            self.storages.refresh()
-
-    leave = enter
-
     def backward_begins(self, roots):
         self.figures["memory.end_of_forward_bytes"] = self.allocated()
         for entry in self.storages.alive(self.device).values():

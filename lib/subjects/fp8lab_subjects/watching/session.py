@@ -230,6 +230,7 @@ class Session:
             self._outermost(module)
             self.observed.model_begins(inputs)
         self.observed.enters(module, inputs, self.device)
+        self.observed.recomputes |= self.phase == "backward"
         self.stack.append((module, folded(self.name_of(module))))
         if self._is_measured():
             self.tell("enter", module)

@@ -80,6 +80,27 @@ class Storages(TorchDispatchMode):
         self.off = True
         self.calls, self.spent = 0, 0.0  # operations seen, and seconds of bookkeeping
 
+    def __enter__(self):
+        """FSDP frees gathered parameters by resizing their storages, and allocates them so again. No operation shows it."""
+        resize = torch.UntypedStorage.resize_
+
+        def resize_and_note(storage, size):
+            resized = resize(storage, size)
+            if not self.off:
+                self._note_size(storage)
+            return resized
+
+        torch.UntypedStorage.resize_ = resize_and_note
+        return super().__enter__()
+
+    def _note_size(self, storage):
+        entry = self.entries.get(id(storage))
+        if entry is None or entry.reference() is not storage:
+            return
+        size = self.rounded(storage.nbytes(), entry.device)
+        if size != entry.size:
+            self.account(entry.device).change(entry, size, self.serial, self.place()[:2])
+
     @classmethod
     def ignore_compile_internals(cls):
         return True  # what the compiler traces allocates nothing
@@ -145,13 +166,11 @@ class Storages(TorchDispatchMode):
             self.account(entry.device).change(entry, 0, self.serial, self.place()[:2])
 
     def refresh(self):
-        """Reads sizes again: a storage that is resized is not seen until an operation reads it."""
+        """Reads sizes again: a storage that C++ resizes is not seen until an operation reads it."""
         for entry in list(self.entries.values()):
             storage = entry.reference()
             if storage is not None:
-                size = self.rounded(storage.nbytes(), entry.device)
-                if size != entry.size:
-                    self.account(entry.device).change(entry, size, self.serial, self.place()[:2])
+                self._note_size(storage)
 
     def alive(self, device):
         """Entries by the identity of their storage."""

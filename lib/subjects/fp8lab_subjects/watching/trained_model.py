@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from ..fsdp_private import state_of
+from ..fsdp_private import reshards, state_of
 from . import words
 
 SCHEMA = "fp8lab.model/1"
@@ -18,6 +18,7 @@ class Observed:
     def __init__(self):
         self.micro_batches = 0  # backward passes before the last step of the optimizer
         self.autocast = False
+        self.recomputes = False  # a module ran in backward
         self._backwards = 0
         self._tokens = {}  # size of an embedding's vocabulary: the shape of the tokens that it was called with
         self._inputs = None  # the shape of the tokens that the model was called with
@@ -120,21 +121,27 @@ def precision_of(session):
     if getattr(replicas, "gradient_as_bucket_view", False):
         differs.append("its gradients are views of DistributedDataParallel's buckets: planned are buckets next to them")
     shards = shards_of(parameters)
-    if shards is None:
+    states = [state for state in map(state_of, modules_of(session)) if state is not None]
+    if shards is not None and not states:
+        differs.append("its parameters are divided without FSDP2, as by tensor parallelism: planned are entire ones")
+    if shards is None or not states:
         keys = {"training.param_dtype": kept, "training.master_weights": "none", "training.moments": kept}
         if replicas is not None:
             keys["sharding"] = "ddp"
         elif session.world() > 1:
             keys["mesh"] = f"{session.world()}x1"
         return keys, differs
-    states = [state for state in map(state_of, modules_of(session)) if state is not None]
-    policy = getattr(states[-1], "_mp_policy", None) if states else None  # a layer's: the outermost comes first
+    policy = getattr(states[-1], "_mp_policy", None)  # a layer's: the outermost comes first
+    if len(states) == 1:
+        differs.append("FSDP2 gathers all parameters as one group: planned is a group for each layer")
     computes = DTYPES.get(getattr(policy, "param_dtype", None), kept)
     has_masters = (kept, computes) == ("f32", "bf16")
     keys = {"training.param_dtype": computes, "training.master_weights": "f32" if has_masters else "none",
             "training.moments": kept}
     if getattr(policy, "reduce_dtype", None) in DTYPES:
         keys["reduce_dtype"] = DTYPES[policy.reduce_dtype]
+    if len(states) > 1 and not any(map(reshards, states[1:])):
+        keys["reshard_after_forward"] = False
     if shards != session.world():
         keys["mesh"] = f"{session.world() // shards}x{shards}"
     return keys, differs
@@ -153,6 +160,8 @@ def shards_of(parameters):
 def recomputation_of(session):
     if any(getattr(module, "gradient_checkpointing", False) for module in modules_of(session)):
         return {"training.checkpoint": "full"}, []
+    if session.observed.recomputes:
+        return {"training.checkpoint": "full"}, ["it recomputes modules in backward: planned is recomputation of all layers"]
     return {}, []
 
 
@@ -163,6 +172,8 @@ def layers_of(session):
     eight_bits = sorted(sources & {"torchao", "transformer_engine"})
     if eight_bits:
         differs.append(f"it has layers of {words.names(eight_bits)}: planned are PyTorch's")
+    if any(isinstance(module, torch.nn.Dropout) and module.p > 0 and module.training for module in modules_of(session)):
+        differs.append("it has dropout, whose masks need memory: planned are layers without")
     if any(type(module).__name__ == "OptimizedModule" for module in modules_of(session)):
         differs.append("it is compiled: planned is an eager program")
     parameters = [parameter for _, model in session.models() for parameter in model.parameters()]
