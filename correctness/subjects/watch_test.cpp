@@ -386,12 +386,22 @@ TEST_F(Watch, ThePlanOfAProgramHasItsKeysAndStandsBesideWhatWasMeasured) {
   EXPECT_EQ(arm.at("measured").at("memory.peak_bytes"), 100000000);
   EXPECT_TRUE(arm.at("figures_of").get<std::string>().starts_with("torch@")) << arm;
   EXPECT_TRUE(arm.at("predicted").contains("memory.peak_bytes")) << arm;
+  EXPECT_EQ(Json::parse(output_).at(0).at("differs"), Json::array({"it computes under autocast"}));
+}
+
+// A prediction with other keys does not stand beside what the program needed.
+TEST_F(Watch, ThePlanOfAChangedProgramIsNotComparedWithWhatWasMeasured) {
+  EXPECT_EQ(watch({llama(1, kKeysOnHost)}), 0);
+  EXPECT_EQ(plan({"--set", "model.batch=4"}), 0) << output_ << errors_;
+  EXPECT_TRUE(contains(output_, "measured 95.4 MiB; the rows below have other keys")) << output_;
+  EXPECT_EQ(plan({"--json", "--set", "model.batch=4"}), 0);
+  EXPECT_FALSE(Json::parse(output_).at(0).at("arms").at("after").contains("measured")) << output_;
 }
 
 TEST_F(Watch, WhatIsAskedForReplacesTheProgramsOwnRanksAndDevice) {
   EXPECT_EQ(watch({llama(1, kKeysOnHost)}), 0);
   EXPECT_EQ(plan({"--gpu", "h100", "--ranks", "1,8", "--set", "model.batch=4"}), 0) << output_ << errors_;
-  EXPECT_TRUE(contains(output_, "measured 95.4 MiB; the rows below have other ranks, another device")) << output_;
+  EXPECT_TRUE(contains(output_, "measured 95.4 MiB; the rows below have other keys, ranks, another device")) << output_;
   EXPECT_TRUE(contains(output_, "Over 8 ranks")) << output_;
   EXPECT_TRUE(contains(output_, "4 sequences of 256 tokens")) << output_;
 }

@@ -496,6 +496,11 @@ TEST_F(Worker, AMixtureOfExpertsIsItsDefinitionInDouble) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, AttentionOverDividedSequencesIsItsDefinitionInDouble) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("sequence_ring_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 // FSDP2 over one shard hands out the parameters themselves, in torchao's class.
 TEST_F(Worker, ParityOfTorchaoHoldsOverOneShard) {
   need("torchao");

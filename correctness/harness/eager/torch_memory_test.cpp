@@ -171,7 +171,8 @@ TEST(TorchMemoryOfMixtures, GrowsWithTheRowsOfTokens_NotWithTheNumberOfExperts) 
     const std::int64_t permutation = run.cell.expert_parallel > 1 ? 8 : 0;
     const std::int64_t row = 2 * (model.hidden + 4 * mlp_width(model)) + 4 * model.hidden + 3 * 8 + 2 * 4 + permutation;
     const std::int64_t layers = model.layers - std::max(model.dense_layers, run.cell.training.frozen_layers);
-    EXPECT_EQ(saved(more) - saved(run.cell), layers * model.seq * model.batch * row) << run.what;
+    const std::int64_t tokens = model.seq / run.cell.context_parallel * model.batch;
+    EXPECT_EQ(saved(more) - saved(run.cell), layers * tokens * row) << run.what;
     ++compared;
   }
   EXPECT_GE(compared, 110U);
@@ -379,18 +380,40 @@ TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
   EXPECT_GT(figure(cell, "memory.peak_bytes"), 1.5 * peak);
 }
 
+// Of ranks that have sequences between them one saves the output of attention twice: as attention returned it, and as
+// the next product reads it.
+TEST(TorchMemory, OfDividedSequences_HasTheRing_AndNamesWhatItWasNotComparedWith) {
+  CellConfig cell = llama3_8b(8);
+  CellConfig divided = cell;
+  divided.model.seq *= 4;
+  divided.context_parallel = 4;
+  const char* const saved = "memory.end_of_forward_bytes";
+  EXPECT_EQ(figure(divided, saved), figure(cell, saved) + 32 * 8192 * 4096 * 2.0);
+  EXPECT_EQ(figure(divided, "memory.weight_bytes"), figure(cell, "memory.weight_bytes"));
+  EXPECT_EQ(reason_of(divided), "");
+  EXPECT_NE(reason_of(divided, Arm::kAfter, "torch", Program::kWorker).find("context_parallel: "), std::string::npos);
+  CellConfig other = divided;
+  other.training.checkpoint = Recompute::kSelective;
+  other.model.positions = Positions::kLearned;
+  other.sharding = Sharded::kDdp;
+  other.training.master_weights = Master::kNone;
+  const std::string reason = reason_of(other);
+  for (const char* key : {"training.checkpoint: with ", "model.positions: with ", "sharding: with "})
+    EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
+}
+
 TEST(TorchMemory, OfKeysThatItDoesNotCover_NamesEach) {
   CellConfig cell = llama3_8b(8);
   EXPECT_EQ(reason_of(cell), "");
   cell.mesh = "2x4";
   EXPECT_EQ(reason_of(cell), "");
-  cell.context_parallel = 2;
+  cell.model.window = 512;
   cell.model.dropout = 0.1;
   cell.training.recipe = "delayed";
   const std::string reason = reason_of(cell);
-  for (const char* key : {"context_parallel: ", "model.dropout: ", "training.recipe: delayed; "})
+  for (const char* key : {"model.window: ", "model.dropout: ", "training.recipe: delayed; "})
     EXPECT_NE(reason.find(key), std::string::npos) << key << " in " << reason;
-  cell.context_parallel = 1;
+  cell.model.window = 0;
   cell.model.dropout = 0;
   EXPECT_EQ(reason_of(cell, Arm::kBf16), "");
   cell = llama3_8b(8);

@@ -146,7 +146,7 @@ Answer plan_scenarios(const PlanRequest& request, const Program& own) {
   refuse_keys_of_models(request, "a scenario file contains these keys");
   LoadedScenarios loaded = load_scenarios(find_scenario_files(request.selection.paths), own.vocabulary());
   for (const ScenarioError& error : loaded.errors) report_error(error.what());
-  if (!loaded.errors.empty()) return {.plans = {}, .text = {}, .bad_usage = true};
+  if (!loaded.errors.empty()) return {.plans = {}, .text = {}, .differs = {}, .bad_usage = true};
   Answer out;
   add_cells(std::move(loaded.cells), request, own, out);
   if (!out.plans.empty()) out.text += scenario_text(out.plans, request.as.empty());
