@@ -389,7 +389,7 @@ TEST_F(Watch, ThePlanOfAProgramHasItsKeysAndStandsBesideWhatWasMeasured) {
   EXPECT_EQ(Json::parse(output_).at(0).at("differs"), Json::array({"it computes under autocast"}));
 }
 
-// A prediction with other keys does not stand beside what the program needed.
+// A prediction with other keys is not compared with what the program needed.
 TEST_F(Watch, ThePlanOfAChangedProgramIsNotComparedWithWhatWasMeasured) {
   EXPECT_EQ(watch({llama(1, kKeysOnHost)}), 0);
   EXPECT_EQ(plan({"--set", "model.batch=4"}), 0) << output_ << errors_;

@@ -380,8 +380,8 @@ TEST(TorchMemory, OfFewerSteps_OfMoreRanks_IsLess) {
   EXPECT_GT(figure(cell, "memory.peak_bytes"), 1.5 * peak);
 }
 
-// Of ranks that have sequences between them one saves the output of attention twice: as attention returned it, and as
-// the next product reads it.
+// If ranks have sequences between them, one of them saves the output of attention twice: as attention returned it, and
+// as the next product reads it.
 TEST(TorchMemory, OfDividedSequences_HasTheRing_AndNamesWhatItWasNotComparedWith) {
   CellConfig cell = llama3_8b(8);
   CellConfig divided = cell;
