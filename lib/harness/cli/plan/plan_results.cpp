@@ -100,6 +100,7 @@ PlanRequest request_of(const PlanRequest& asked, const CellRecord& record, const
   out.settings.clear();
   for (const std::string& setting : model.settings)
     if (!is_replaced(setting, asked)) out.settings.push_back(setting);
+  if (record.config.training.steps == 1) out.settings.emplace_back("training.steps=1");  // without an optimizer's state
   out.settings.insert(out.settings.end(), asked.settings.begin(), asked.settings.end());
   if (out.ranks.empty()) out.ranks = {record.config.ranks};
   return out;
