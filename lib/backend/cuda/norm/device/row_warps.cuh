@@ -60,7 +60,7 @@ class RowWarps {
   /// gives its partner the other sums.
   __device__ static float join_groups(float (&sums)[kGroups]) {
     constexpr unsigned kAll = 0xFFFFFFFFu;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int in_warp = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int distance = 1, count = kGroups; distance < 32; distance *= 2) {
       if (count == 1) {
@@ -68,7 +68,7 @@ class RowWarps {
         continue;
       }
       count /= 2;
-      const bool upper = (lane & distance) != 0;
+      const bool upper = (in_warp & distance) != 0;
 #pragma unroll
       for (int i = 0; i < count; ++i) {
         const float given = __shfl_xor_sync(kAll, upper ? sums[i] : sums[i + count], distance);
