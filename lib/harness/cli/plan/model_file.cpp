@@ -284,10 +284,13 @@ std::string left_out_of(const JsonReader& config) {
     parts.emplace_back(
         "the auxiliary loss of routers (`router_aux_loss_coef`), unless `--set router_aux_loss=N` adds it to the "
         "built-in runtime");
+  std::vector<std::string> dropouts;
   for (const char* key : {"attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop"})
     if (const auto dropout = config.find(key); dropout && dropout->number() != 0.0)
-      parts.push_back(fmt::format(
-          "dropout (`{}`), whose masks need memory; `--set dropout=N` adds it to the built-in runtime", key));
+      dropouts.push_back(fmt::format("`{}`", key));
+  if (!dropouts.empty())
+    parts.push_back(fmt::format("dropout ({}), unless `--set dropout=N` adds it to the built-in runtime",
+                                fmt::join(dropouts, ", ")));
   return fmt::format("{}", fmt::join(parts, ", and "));
 }
 
