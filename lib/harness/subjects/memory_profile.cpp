@@ -66,6 +66,17 @@ double shard_of(double elements, double rows, int shards) {
   return shards > 1 ? elements / rows * std::ceil(rows / shards) : elements;
 }
 
+/// What PyTorch's allocator gives beyond a block of `bytes`: a block of 10 MiB or more comes from a segment of its own,
+/// a multiple of 2 MiB, and a rest of at most 1 MiB stays with the block (CUDACachingAllocator: kMinLargeAlloc,
+/// kRoundLarge, kSmallSize). Only weights are counted, which are made when no block is free yet: what smaller blocks of a
+/// shared segment leave, and later blocks of freed ones, depends on their order.
+double unsplit_rest(double bytes) {
+  constexpr double kMiB = 1048576.0;
+  if (bytes < 10 * kMiB) return 0.0;
+  const double rest = std::ceil(bytes / (2 * kMiB)) * 2 * kMiB - bytes;
+  return rest <= kMiB ? rest : 0.0;
+}
+
 /// The row of a micro-batch that finds the gradients of those before it: a layer's are added to them one function after
 /// the other, so what its backward leaves is no more, and the MLP's are freed before attention's are made.
 ProfileRow adding_gradients(ProfileRow row) {
@@ -106,7 +117,11 @@ class ProfiledStep {
     for (std::size_t i = 0; i < row_.weights.size(); ++i) {
       const double elements = sizes_.of(row_.weights[i]);
       elements_ += elements;
-      weights_of_rank += shard_of(elements, rows_of(row_, i, sizes_), shards);
+      const double of_rank = shard_of(elements, rows_of(row_, i, sizes_), shards);
+      weights_of_rank += of_rank;
+      // FP8 weights have a block for each orientation.
+      const double blocks = row_.quantized_weights ? 2.0 : 1.0;
+      rests_ += layers_ * rounded(blocks * unsplit_rest(static_cast<double>(row_.bytes_of_weight) / blocks * of_rank));
       largest_ = std::max(largest_, elements);
     }
     for (const auto& [term, times] : row_.vectors) {
@@ -134,7 +149,7 @@ class ProfiledStep {
         rounded(all_layers(static_cast<double>(row_.bytes_of_weight) * elements_ + 2.0 * vectors_));
     standing_[Owner::kScales] = layers_ * row_.state;
     standing_[Owner::kInput] = input() + rounded(sizes_.of(loss.held));
-    standing_[Owner::kTemporaries] = rounded(scratch);
+    standing_[Owner::kTemporaries] = rounded(scratch) + rests_;
   }
 
   Estimate estimate() const {
@@ -184,7 +199,7 @@ class ProfiledStep {
     figure(held + "input", after_forward[Owner::kInput]);
     figure(held + "output", output);
     figure(held + "context", after_forward[Owner::kActivations] - output);
-    figure(held + "workspace", after_forward[Owner::kTemporaries]);
+    figure(held + "workspace", after_forward[Owner::kTemporaries] - rests_);
     if (after_forward[Owner::kBuffers] > 0) figure(held + "unsharded", after_forward[Owner::kBuffers]);
     return {.figures = std::move(figures),
             .peak_phase = std::string(peak.first),
@@ -284,6 +299,7 @@ class ProfiledStep {
   double elements_ = 0.0, largest_ = 0.0, vectors_ = 0.0;
   double share_ = 1.0;   ///< the part of a layer's parameters that rank 0 holds
   Bytes gradients_ = 0;  ///< when backward has ended
+  Bytes rests_ = 0;      ///< what the allocator leaves with the blocks of all weights
   ByOwner standing_;     ///< alive in all steps
 };
 

@@ -50,6 +50,9 @@ TWICE = {"training.micro_batches": 2}
 FULL = {"training.checkpoint": "full"}
 DDP = {"sharding": "ddp", "ranks": 1}
 MLP = {"model.layer": "layernorm_mlp"}
+LINEAR = {"model.layer": "linear"}
+ONE = {"ranks": 1, "sharding": "none"}
+ONE_FP8 = {**ONE, **FP8, "training.optimizer": "none", "training.master_weights": "none"}
 WIDE = {  # layers of Llama-3 8B
     "model.layers": 3, "model.hidden": 4096, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 14336, "model.seq": 4096,
     "model.batch": 1, "ranks": 8,
@@ -92,6 +95,13 @@ CHOSEN = {
     "later-ddp-8b": ({**WIDE, **DDP, **PLAIN_MOMENTS}, ("block",)),
     "later-gpt": ({**GPT, **FP8}, ("delayed", "current")), "later-gpt-twice": ({**GPT, **TWICE}, ("delayed", "block")),
     "later-gpt-recompute": ({**GPT, **FULL}, ("delayed",)), "later-gpt-ddp": ({**GPT, **DDP}, ("delayed",)),
+    # Each kind of layer on one GPU, for releases that no other run compares.
+    "one": (ONE, EVERY), "one-mlp": ({**ONE, **MLP}, EVERY), "one-linear": ({**ONE, **LINEAR}, EVERY),
+    "one-fp8": (ONE_FP8, EVERY[1:]), "one-fp8-mlp": ({**ONE_FP8, **MLP}, EVERY[1:]),
+    "one-fp8-linear": ({**ONE_FP8, **LINEAR}, EVERY[1:]), "one-recompute": ({**ONE, **FULL}, EVERY),
+    "one-recompute-mlp": ({**ONE, **FULL, **MLP}, EVERY), "one-gpt": ({**ONE, **GPT}, EVERY),
+    "one-gpt-mlp": ({**ONE, **GPT, **MLP}, EVERY), "one-gpt-linear": ({**ONE, **GPT, **LINEAR}, EVERY),
+    "one-fp8-gpt": ({**ONE_FP8, **GPT}, EVERY[1:]),
 }  # fmt: skip
 
 
