@@ -91,8 +91,8 @@ TEST(AnswerOfAModel, StatesWhatTheBuiltInRuntimeAndPyTorchNeed) {
   const std::string text = printed(request, with_torch()).text;
   EXPECT_EQ(
       first_line(text),
-      "Over 8 ranks of 77.6 GiB each, the built-in runtime fits in all 3 rows by live bytes; torch@2.99 holds 72.2 "
-      "GiB of live bytes in row bf16; torchao@0.99 holds 67.7 GiB of live bytes in row current.");
+      "Over 8 ranks of 77.6 GiB each, torch@2.99 fits (bf16: 72.2 GiB live), torchao@0.99 fits (current: 67.7 GiB "
+      "live), and the built-in runtime fits in all 3 rows by live bytes.");
   EXPECT_TRUE(contains(text, "\n-: no figures of PyTorch under recipe delayed\n")) << text;
 }
 
@@ -102,7 +102,7 @@ TEST(AnswerOfAModel, OfLessMemoryThanPyTorchHolds_DoesNotFit) {
   const Printed plan = printed(request, with_torch());
   EXPECT_EQ(plan.code, 1) << "the larger of both needs decides";
   EXPECT_TRUE(
-      contains(first_line(plan.text), "; torch@2.99 holds 72.2 GiB of live bytes in row bf16 and does not fit."))
+      contains(first_line(plan.text), "each, torch@2.99 does not fit (bf16: 72.2 GiB live), and the built-in runtime "))
       << plan.text;
   EXPECT_TRUE(contains(plan.text, "  the built-in runtime fits 60.0 GiB with 7.8 GiB to spare by live bytes\n"))
       << plan.text;

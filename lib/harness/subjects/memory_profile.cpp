@@ -68,8 +68,8 @@ double shard_of(double elements, double rows, int shards) {
 
 /// What PyTorch's allocator gives beyond a block of `bytes`: a block of 10 MiB or more comes from a segment of its own,
 /// a multiple of 2 MiB, and a rest of at most 1 MiB stays with the block (CUDACachingAllocator: kMinLargeAlloc,
-/// kRoundLarge, kSmallSize). Only weights are counted, which are made when no block is free yet: what smaller blocks of a
-/// shared segment leave, and later blocks of freed ones, depends on their order.
+/// kRoundLarge, kSmallSize). Only weights are counted, which are made when no block is free yet: what smaller blocks of
+/// a shared segment leave, and later blocks of freed ones, depends on their order.
 double unsplit_rest(double bytes) {
   constexpr double kMiB = 1048576.0;
   if (bytes < 10 * kMiB) return 0.0;

@@ -56,12 +56,13 @@ struct ProfileRow {
 class MemoryProfile {
  public:
   /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error if there is none,
-  /// with a list of the profiles in `folder`, and for a file that is no profile, with the place.
-  static MemoryProfile find(const std::string& folder, const std::string& release);
+  /// with the ranges of `others` and of the profiles in `folder`, and for a file that is no profile, with the place.
+  static MemoryProfile find(const std::string& folder, const std::string& release,
+                            const std::vector<std::string>& others = {});
   /// The same for the library and version of an arm; nothing if there is no profile for them. Throws Error for a
   /// file that is no profile.
   static std::optional<MemoryProfile> find(const std::string& folder, const CellConfig& cell, Arm arm);
-  /// The releases that a profile in `folder` begins or ends with: "transformer_engine@2.16".
+  /// The first and the last release of each profile in `folder`: "transformer_engine@2.16".
   static std::vector<std::string> releases(const std::string& folder);
   /// Reads a file.
   static MemoryProfile read(const std::string& path);

@@ -174,8 +174,8 @@ std::optional<MemoryProfile> MemoryProfile::look_up(const std::string& folder, c
       profile.release_ = release.substr(sign + 1);
       return profile;
     }
-    known.push_back(fmt::format("{}@{}", profile.subject_, profile.first_));
-    if (profile.last_ != profile.first_) known.push_back(fmt::format("{}@{}", profile.subject_, profile.last_));
+    for (const std::string& end : {profile.first_, profile.last_})
+      known.push_back(fmt::format("{}@{}", profile.subject_, end));
   }
   return {};
 }
@@ -186,11 +186,15 @@ std::vector<std::string> MemoryProfile::releases(const std::string& folder) {
   return known;
 }
 
-MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release) {
+MemoryProfile MemoryProfile::find(const std::string& folder, const std::string& release,
+                                  const std::vector<std::string>& others) {
   std::vector<std::string> known;
   if (std::optional<MemoryProfile> found = look_up(folder, release, known)) return *std::move(found);
-  const std::string there = known.empty() ? fmt::format("is none in {}", folder) : fmt::format("are {}", listed(known));
-  fail(fmt::format("--as: there is no memory profile of `{}`; there {}", quotable(release), there));
+  std::vector<std::string> ranges = others;
+  for (std::size_t i = 0; i + 1 < known.size(); i += 2)
+    ranges.push_back(fmt::format("{} to {}", known[i], known[i + 1]));
+  fail(fmt::format("--as: there are no figures of `{}`; there are figures of {}", quotable(release),
+                   fmt::join(ranges, ", ")));
 }
 
 std::optional<MemoryProfile> MemoryProfile::find(const std::string& folder, const CellConfig& cell, Arm arm) {

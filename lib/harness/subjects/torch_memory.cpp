@@ -397,6 +397,12 @@ std::string TorchMemory::gpu_runs_in(const std::string& folder) { return folder 
 
 bool TorchMemory::is_named(const std::string& release) { return library_of(release) != nullptr; }
 
+std::vector<std::string> TorchMemory::ranges() {
+  std::vector<std::string> out;
+  for (const Library& library : kLibraries) out.push_back(range_of(library));
+  return out;
+}
+
 std::string TorchMemory::newest(std::string_view library) {
   const Library* const found = library_of(library);
   check(found != nullptr, "a library without figures");

@@ -60,6 +60,8 @@ class TorchMemory {
   static std::string gpu_runs_in(const std::string& folder);
   /// True for "torch@...", "torch", "torchao@..." and "torchao".
   static bool is_named(const std::string& release);
+  /// "torch@2.9 to torch@2.15" and the same of torchao: the releases that are covered.
+  static std::vector<std::string> ranges();
   /// The newest release that is covered: "torch@2.15".
   static std::string newest(std::string_view library = "torch");
 

@@ -190,7 +190,8 @@ ModelPlan model_plan(const PlanRequest& request, const Capacity& capacity, const
         for (std::size_t i = 0; i < set.size(); ++i) (unread[i] ? why : read)[set[i]] = unread[i];
         cell.config.id =
             fmt::format("{}/ranks={},recipe={},quantized_weights={}", base.scenario, ranks, recipe, quantized);
-        cell.title = recipe + (quantized ? ", FP8 weights" : "");
+        cell.title = recipe + (quantized ? ", FP8 weights" : "") +
+                     (base.training.param_dtype == ParamDType::kF32 ? ", f32 layers" : "");
         if (const auto rules = broken_rules(cell.config, vocabulary); !rules.empty()) {
           if (!request.recipes.empty() || !is_broken_by_recipe(cell.config, vocabulary))
             fail(fmt::format("plan: {}: {}", rules.front().key, rules.front().rule));

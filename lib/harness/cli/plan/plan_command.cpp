@@ -89,7 +89,8 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
     out.estimated_library = torch.name();
     return out;
   }
-  const auto profile = MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as);
+  const auto profile =
+      MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as, TorchMemory::ranges());
   title = fmt::format("As {}\n", profile.title());
   out.estimate = [profile](const CellConfig& cell, Arm arm) { return estimate_as(profile, cell, arm); };
   out.estimated_library = profile.title().substr(0, profile.title().find(','));

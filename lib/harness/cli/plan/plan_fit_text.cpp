@@ -46,18 +46,17 @@ std::string peak_text(const Estimate& estimate, const char* what) {
 
 /// "fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator reserves 79.0 GiB: it may not fit".
 std::string torch_fit(const Planned& plan, const Estimate& estimate) {
-  const double peak = estimate.figures.at("memory.peak_bytes"), capacity = static_cast<double>(plan.capacity);
-  if (peak > capacity)
+  const TorchFit fit = torch_fit_of(estimate, plan.capacity);
+  const double capacity = static_cast<double>(plan.capacity);
+  if (!fit.fits)
     return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
-                       bytes_text(peak - capacity));
-  const std::optional<double> reserved = reserved_with_margin(estimate);
-  if (!reserved)  // PyTorch's allocator of a CPU reserves nothing
-    return fmt::format("fits {} with {} to spare", bytes_text(capacity), bytes_text(capacity - peak));
-  const bool is_sure = *reserved <= capacity;
+                       bytes_text(fit.live - capacity));
+  if (!fit.reserved)
+    return fmt::format("fits {} with {} to spare", bytes_text(capacity), bytes_text(capacity - fit.live));
   return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserves {}, with a margin of 2 %{}",
-                     bytes_text(capacity), is_sure ? "" : kByLiveBytes,
-                     bytes_text(capacity - (is_sure ? *reserved : peak)), bytes_text(*reserved),
-                     is_sure ? "" : ": it may not fit");
+                     bytes_text(capacity), fit.is_sure ? "" : kByLiveBytes,
+                     bytes_text(capacity - (fit.is_sure ? *fit.reserved : fit.live)), bytes_text(*fit.reserved),
+                     fit.is_sure ? "" : ": it may not fit");
 }
 
 /// "FSDP2 in BF16", "DDP in FP32", "FSDP2 in FP8"
@@ -70,7 +69,9 @@ std::string how_torch_trains(const CellConfig& cell, Arm arm) {
 std::string torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
   return fmt::format("{0}{1}, {2}, {3}\n{0}  {4}\n", indent, arm.torch->release,
                      how_torch_trains(plan.cell.config, arm.arm), torch_fit(plan, arm.torch->estimate),
-                     peak_text(arm.torch->estimate, "peak of live bytes"));
+                     peak_text(arm.torch->estimate,
+                               arm.lasting ? "peak of live bytes from the second step on, with the optimizer's state:"
+                                           : "peak of live bytes"));
 }
 
 std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
@@ -125,6 +126,14 @@ void group(std::vector<std::pair<std::string, std::string>>& groups, const std::
 std::string bytes_text(double value) {
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   return std::abs(value) >= 0.1 * kGiB ? fmt::format("{:.1f} GiB", value / kGiB) : short_figure(value, "B");
+}
+
+TorchFit torch_fit_of(const Estimate& estimate, std::int64_t capacity) {
+  TorchFit out{.live = estimate.figures.at("memory.peak_bytes"), .reserved = reserved_with_margin(estimate)};
+  const auto memory = static_cast<double>(capacity);
+  out.fits = out.live <= memory;
+  out.is_sure = out.fits && out.reserved.value_or(0.0) <= memory;
+  return out;
 }
 
 std::string live_bytes_legend(const std::string& text, bool of_library) {

@@ -12,6 +12,15 @@ namespace fp8lab {
 /// Bytes in one unit over all cells: "77.6 GiB".
 std::string bytes_text(double value);
 
+/// Whether a PyTorch program fits: its live bytes must, and what its allocator reserves with a margin should.
+struct TorchFit {
+  double live = 0;                 ///< bytes at the peak
+  std::optional<double> reserved;  ///< with the margin; nothing on a host, whose allocator reserves nothing
+  bool fits = false;               ///< the live bytes do
+  bool is_sure = false;            ///< so do the reserved ones, if there are any
+};
+TorchFit torch_fit_of(const Estimate& estimate, std::int64_t capacity);
+
 /// True if the arm fits, but blocks of an allocator may need more than its live bytes: see is_tight(), and
 /// reserved_share() of PyTorch's figures.
 bool fits_tightly(const Planned& plan, const PlannedArm& arm);

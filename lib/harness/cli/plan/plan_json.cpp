@@ -35,10 +35,8 @@ Json torch_json(const Planned& plan, const PlannedArm& arm) {
   add_peak(estimate, out);
   if (!arm.torch_spare) return out;
   out["spare_bytes"] = *arm.torch_spare;
-  // Live bytes within the memory do not show that what an allocator reserves is.
-  const std::optional<double> reserved = reserved_with_margin(estimate);
-  const bool is_sure = !reserved || *reserved <= static_cast<double>(plan.capacity);
-  out["fits"] = *arm.torch_spare < 0 ? Json(false) : is_sure ? Json(true) : Json(nullptr);
+  const TorchFit fit = torch_fit_of(estimate, plan.capacity);
+  out["fits"] = !fit.fits ? Json(false) : fit.is_sure ? Json(true) : Json(nullptr);  // null: it may not fit
   return out;
 }
 

@@ -203,16 +203,28 @@ std::string of_rows(std::size_t some, std::size_t all) {
   return some == all ? fmt::format("all {} rows", all) : fmt::format("{} of {} rows", some, all);
 }
 
-/// What PyTorch's figures show in the rows that they cover: "; torch@2.15 holds 65.1 GiB of live bytes in row bf16".
+/// What PyTorch's figures show in the rows that they cover: "torch@2.15 fits (bf16: 75.7 GiB reserved), ".
 std::string torch_answer(const std::vector<PlannedRow>& rows) {
-  std::string out;
+  std::vector<std::pair<std::string, std::string>> answers;  // release with its verdict, and its rows
   for (const PlannedRow& row : rows) {
     const PlannedArm& arm = row.plan->arms.front();
     if (!arm.torch_spare) continue;
-    out += fmt::format("; {} holds {} of live bytes in row {}{}", arm.torch->release,
-                       bytes_text(arm.torch->estimate.figures.at("memory.peak_bytes")), row.title,
-                       arm.torch_lacks_memory() ? " and does not fit" : "");
+    const TorchFit fit = torch_fit_of(arm.torch->estimate, row.plan->capacity);
+    const std::string verdict = fmt::format("{} {}", arm.torch->release,
+                                            !fit.fits     ? "does not fit"
+                                            : fit.is_sure ? "fits"
+                                                          : "may not fit");
+    const std::string bytes =
+        fit.fits && fit.reserved ? bytes_text(*fit.reserved) + " reserved" : bytes_text(fit.live) + " live";
+    const std::string of_row = fmt::format("{}: {}", row.title, bytes);
+    const auto same = std::ranges::find(answers, verdict, &std::pair<std::string, std::string>::first);
+    if (same == answers.end())
+      answers.emplace_back(verdict, of_row);
+    else
+      same->second += "; " + of_row;
   }
+  std::string out;
+  for (const auto& [verdict, titles] : answers) out += fmt::format("{} ({}), ", verdict, titles);
   return out;
 }
 
@@ -237,14 +249,27 @@ std::string answer_text(const std::vector<PlannedRow>& all, const ModelPlan& mod
       of = &row;
     }
   }
-  std::string out =
-      fmt::format("Over {} of {} each, {} {}", counted(static_cast<std::size_t>(model.ranks.front()), "rank"),
-                  bytes_text(static_cast<double>(rows.front().plan->capacity)), rows.front().plan->subject(),
-                  fitting == 0 ? "fits in no row" : "fits in " + of_rows(fitting, rows.size()));
+  const std::string of_torch = torch_answer(rows);
+  std::string out = fmt::format(
+      "Over {} of {} each, {}{}{} {}", counted(static_cast<std::size_t>(model.ranks.front()), "rank"),
+      bytes_text(static_cast<double>(rows.front().plan->capacity)), of_torch, of_torch.empty() ? "" : "and ",
+      rows.front().plan->subject(), fitting == 0 ? "fits in no row" : "fits in " + of_rows(fitting, rows.size()));
   if (tight > 0) out += tight == fitting ? " by live bytes" : fmt::format(", {} of them by live bytes", tight);
-  out += torch_answer(rows) + ".\n";
+  out += ".\n";
   if (cheapest) out += fmt::format("The cheapest change is {} in row {}.\n", text_of_changes(*cheapest), of->title);
   return out;
+}
+
+/// How the PyTorch program of a model's plan holds its parameters: "FSDP2 (FP32 shards, gradients reduced in FP32)".
+std::string torch_program_text(const CellConfig& cell) {
+  const bool is_f32 = cell.training.param_dtype == ParamDType::kF32;
+  const char* const parameters = is_f32 || cell.training.master_weights == Master::kF32 ? "FP32" : "BF16";
+  if (!is_sharded(cell))
+    return fmt::format("{}{} parameters", is_replicated(cell) ? "DistributedDataParallel, " : "",
+                       is_f32 ? "FP32" : "BF16");
+  const CellConfig trained = as_torchtitan(cell);
+  return fmt::format("FSDP2 ({} shards, {} layers, gradients reduced in {})", parameters, is_f32 ? "FP32" : "BF16",
+                     *trained.reduce_dtype == ReduceDType::kF32 ? "FP32" : "BF16");
 }
 
 /// Whose the figures of a model's plan are.
@@ -262,14 +287,14 @@ std::string figures_note(const Planned& plan) {
   return fmt::format(
       "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
       "compared\nwith, byte by byte; the last three columns are its figures too. PyTorch: live bytes of an eager "
-      "program "
-      "with FSDP2, FP32\nlogits, and layers as torchtitan has them: {0} in bf16, {1} (Float8Linear) under recipe "
-      "`current`. `fp8lab plan --as\n{0}` gives all figures and states how they were compared with runs.\n{2}",
+      "program with\n{3}, FP32 logits, and layers as torchtitan has them:\n{0} in bf16, {1} (Float8Linear) under "
+      "recipe `current`. `fp8lab plan --as {0}` gives all figures\nand states how they were compared with runs.\n{2}",
       TorchMemory::newest("torch"), TorchMemory::newest("torchao"),
       shares_experts(plan) ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can "
                              "receive, and PyTorch the rows "
                              "that it\ndoes receive; figures assume the same number for each expert.\n"
-                           : "");
+                           : "",
+      torch_program_text(plan.cell.config));
 }
 
 /// Below the tables: what the fewest ranks hold, rows of one answer together, and what would make them fit.
