@@ -220,7 +220,7 @@ void compare_record(const RecordOfLayers& record) {
       MemoryProfile::find(paths::kProfiles, fmt::format("transformer_engine@{}", record.release));
   EXPECT_TRUE(json.at("measured").get<std::string>().ends_with(fmt::format(" {}", record.release)));
   int compared = 0, within = 0;
-  double worst = 0.0, worst_of_ends = 0.0;
+  double worst = 0.0, worst_of_ends = 0.0, most_reserved = 0.0;
   for (const auto& row : json.at("rows")) {
     const auto name = row.at("name").get<std::string>();
     const CellConfig cell = recorded_cell(json.at("keys"), row.at("keys"));
@@ -230,6 +230,12 @@ void compare_record(const RecordOfLayers& record) {
       continue;
     }
     ASSERT_FALSE(figures.empty()) << name;
+    if (row.at("bytes").contains("reserved_peak")) {
+      const double reserved =
+          row.at("bytes").at("reserved_peak").get<double>() / row.at("bytes").at("peak").get<double>();
+      EXPECT_LT(reserved, kMostReserved) << name;
+      most_reserved = std::max(most_reserved, reserved);
+    }
     const auto off_of = [&](const char* figure) {
       const double measured = row.at("bytes").at(figure).get<double>();
       double predicted = figures.at(fmt::format("memory.{}_bytes", figure));
@@ -255,6 +261,7 @@ void compare_record(const RecordOfLayers& record) {
   std::printf("%s: %d figures, %d within 1 %%, worst %.2f %%, ends of backward and of the step %.2f %%\n",
               std::string(record.release).c_str(), compared, within, 100 * worst, 100 * worst_of_ends);
   EXPECT_EQ(compared, record.figures);
+  EXPECT_EQ(most_reserved > 1.2, record.file != "") << "the record of the newest release has live bytes only";
   EXPECT_GE(within, record.within);
 }
 

@@ -53,6 +53,11 @@ struct ProfileRow {
   std::vector<TermsByKind> forward_moments, backward_moments, spread_moments;
 };
 
+/// The most that PyTorch's allocator reserved in a recorded run of a library with a profile, as a multiple of the peak
+/// of live bytes, rounded up: 1.225 in 152 runs of Transformer Engine 2.9.0 and 2.12.0 on an H200, 1.05 to 1.16 in half
+/// of them. Profiles have no order of allocations, so they predict no reserved memory.
+inline constexpr double kMostReserved = 1.25;
+
 class MemoryProfile {
  public:
   /// Reads the profile in `folder` of a library's release, "transformer_engine@2.16". Throws Error if there is none,

@@ -10,6 +10,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/units.h"
+#include "harness/subjects/memory_profile.h"
 #include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
@@ -136,16 +137,21 @@ TorchFit torch_fit_of(const Estimate& estimate, std::int64_t capacity) {
   return out;
 }
 
-std::string live_bytes_legend(const std::string& text, bool of_library) {
+std::string live_bytes_legend(const std::string& text, const std::string& library) {
   if (text.find(kByLiveBytes) == std::string::npos) return "";
   return fmt::format("(by live bytes: blocks of the allocator may need more{})\n",
-                     of_library ? "" : ", which a run on meta shows: fp8lab run FILE -d meta");
+                     library.empty() ? ", which a run on meta shows: fp8lab run FILE -d meta"
+                     : TorchMemory::is_named(library)
+                         ? ""
+                         : fmt::format("; in recorded runs {:.0f} % more at most", 100 * (kMostReserved - 1)));
 }
 
 bool fits_tightly(const Planned& plan, const PlannedArm& arm) {
   if (!arm.spare) return false;
   const std::int64_t peak = plan.capacity - *arm.spare;
-  if (!TorchMemory::is_named(plan.library)) return is_tight(peak, plan.capacity);
+  if (plan.library.empty()) return is_tight(peak, plan.capacity);
+  if (!TorchMemory::is_named(plan.library))
+    return peak <= plan.capacity && kMostReserved * static_cast<double>(peak) > static_cast<double>(plan.capacity);
   const std::optional<double> reserved = reserved_with_margin(arm.lasting ? *arm.lasting : arm.estimate);
   return peak <= plan.capacity && reserved && *reserved > static_cast<double>(plan.capacity);
 }

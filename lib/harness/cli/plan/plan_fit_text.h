@@ -38,8 +38,9 @@ struct PlannedRow {
 /// rows that nothing makes fit. "" if no search was made.
 std::string remedies_text(const std::vector<PlannedRow>& rows);
 
-/// What explains the words "by live bytes", if `text` has them.
-std::string live_bytes_legend(const std::string& text, bool of_library);
+/// What explains the words "by live bytes", if `text` has them; `library`: whose figures it has, "" for the own
+/// runtime's.
+std::string live_bytes_legend(const std::string& text, const std::string& library);
 
 /// "training.checkpoint=full"
 std::string text_of_changes(const Fit& fit);

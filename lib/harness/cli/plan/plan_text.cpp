@@ -332,7 +332,7 @@ std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model
   out += unpredicted_text(plans) + marks_legend(plans);
   std::erase_if(rows, [](const PlannedRow& row) { return !row.plan->arms.front().reason.empty(); });
   if (plans.front().capacity > 0 && !rows.empty()) out += details_text(rows, model);
-  return out + live_bytes_legend(out, !plans.front().library.empty());
+  return out + live_bytes_legend(out, plans.front().library);
 }
 
 std::string scenario_text(const std::vector<Planned>& plans, bool says_what_runs) {
@@ -361,7 +361,7 @@ std::string scenario_text(const std::vector<Planned>& plans, bool says_what_runs
     open += plan.open;
   }
   text += kLegend + remedies_text(rows);
-  text += live_bytes_legend(text, !plans.front().library.empty());
+  text += live_bytes_legend(text, plans.front().library);
   text += fmt::format("{}, {}{}", counted(plans.size(), "cell"),
                       says_what_runs ? fmt::format("{} of them run here, ", runs) : "", counted(arms, "arm"));
   if (predicted < arms) text += fmt::format("; {} of {} are predicted", predicted, counted(arms, "arm"));

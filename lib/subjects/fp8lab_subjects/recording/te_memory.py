@@ -25,7 +25,7 @@ from ..allocator_history import FOLDER
 from .configurations import DEFAULTS
 
 SCHEMA = "fp8lab.te-memory/1"
-FIGURES = ("end_of_forward", "end_of_backward", "end_of_step", "peak")
+FIGURES = ("end_of_forward", "end_of_backward", "end_of_step", "peak", "reserved_peak")
 LIMIT_S = 90
 SUBJECT = os.environ.get("FP8LAB_TE_SUBJECT", "transformer_engine")
 # Snapshots of PyTorch's allocator are large; timelines have the same events.
