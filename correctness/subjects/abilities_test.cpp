@@ -190,7 +190,6 @@ TEST(Abilities, ModelsAreBuiltInFullOrByShardsAsTheLibraryDoes) {
   for (const auto& library : {engine, torchao}) EXPECT_EQ(refusal(library, {{"window", "8"}}), "model.window");
   EXPECT_EQ(refusal(torchao, {{"head_dim", "32"}, {"bias", "qkv"}, {"qk_norm", "true"}}), "");
   for (const CellConfig& library : {torchao, engine}) {
-    EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"top_k", "2"}}), "model.top_k");
     EXPECT_EQ(refusal(library, {{"layer", "transformer_layer"}, {"kv_rank", "32"}}), "model.kv_rank");
     EXPECT_EQ(refusal(library, {{"attention_sinks", "true"}}), "model.attention_sinks");
     EXPECT_EQ(refusal(library, {{"layer", "layernorm_mlp"}, {"swiglu_limit", "7"}}), "model.swiglu_limit");
@@ -211,8 +210,32 @@ TEST(Abilities, MixturesOfExpertsAreThoseThatTheWorkerBuilds) {
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"router_bias_rate", "0.001"}}), "");
   EXPECT_EQ(of_torch({{"router_aux_loss", "0.01"}}), "");
   EXPECT_EQ(of_torch({{"ranks", "2"}, {"expert_parallel", "2"}}), "");
-  for (const char* library : {"torchao", "transformer_engine"})
-    EXPECT_EQ(refusal(cell_of(library), {{"ranks", "2"}, {"expert_parallel", "2"}}), "expert_parallel");
+  const CellConfig engine = cell_of("transformer_engine");
+  EXPECT_EQ(refusal(engine, {{"layer", "transformer_layer"}, {"top_k", "2"}}), "model.top_k");
+  EXPECT_EQ(refusal(engine, {{"ranks", "2"}, {"expert_parallel", "2"}}), "expert_parallel");
+}
+
+// FP8 of torchao's grouped products runs on GPUs only; MXFP8 on a CPU, or on GPUs newer than Hopper.
+TEST(Abilities, MixturesOfTorchaoAreThoseThatItsGroupedProductsCompute) {
+  using Keys = std::vector<std::pair<std::string, std::string>>;
+  const auto of_torchao = [](const char* device, const char* recipe, Keys keys, Arm arm = Arm::kAfter) {
+    for (const auto& key : Keys{{"layer", "transformer_layer"}, {"form", "llama"}, {"top_k", "2"}}) keys.push_back(key);
+    keys.emplace_back("device", device);
+    keys.emplace_back("recipe", recipe);
+    return refusal(cell_of("torchao"), keys, arm);
+  };
+  EXPECT_EQ(of_torchao("cpu", "bf16", {}), "");
+  EXPECT_EQ(of_torchao("cpu", "mxfp8", {}), "");
+  EXPECT_EQ(of_torchao("cpu", "mxfp8", {{"ranks", "2"}, {"expert_parallel", "2"}}), "");
+  EXPECT_EQ(of_torchao("cpu", "current", {}), "model.top_k");
+  EXPECT_EQ(of_torchao("cpu", "current", {}, Arm::kBf16), "");
+  EXPECT_EQ(of_torchao("cuda", "current", {{"ranks", "2"}, {"expert_parallel", "2"}}), "");
+  EXPECT_EQ(of_torchao("cuda", "mxfp8", {}), "training.recipe");
+  EXPECT_EQ(of_torchao("cuda", "mxfp8", {{"arch", "blackwell"}}), "");
+  EXPECT_EQ(of_torchao("cuda", "current", {{"ranks", "2"}, {"quantized_weights", "true"}}), "model.top_k");
+  EXPECT_EQ(of_torchao("cpu", "mxfp8", {{"ranks", "2"}, {"quantized_weights", "true"}}), "training.quantized_weights");
+  EXPECT_EQ(of_torchao("cpu", "mxfp8", {{"checkpoint", "selective"}}), "training.checkpoint");
+  EXPECT_EQ(of_torchao("cpu", "bf16", {{"bias", "true"}}), "model.top_k");
 }
 
 TEST(Abilities, ATrainingIsResumedOnlyForItsValues) {

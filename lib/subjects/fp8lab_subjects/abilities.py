@@ -9,6 +9,7 @@ A rule of abilities.json: cells of `subjects` whose keys have one of the values 
 import json
 import pathlib
 
+from .cells import BF16
 from .versions import checked, version_of
 
 RULES = json.loads((pathlib.Path(__file__).parent / "abilities.json").read_text())["rules"]
@@ -16,6 +17,8 @@ RULES = json.loads((pathlib.Path(__file__).parent / "abilities.json").read_text(
 # The oldest releases that are known to have what the worker calls.
 OLDEST = {"torch": (2, 6), "torchao": (0, 7), "transformer_engine": (2, 9)}
 WITH_TWO_MESHES = (2, 15)  # PyTorch whose FSDP2 shards the experts of a layer over other ranks than its other parameters
+# torchao with the grouped products and the MXFP8 layers that the worker calls, and PyTorch with what it wraps them in.
+WITH_GROUPED_PRODUCTS, WITH_MXFP8_WEIGHTS = (0, 18), (2, 15)
 
 
 def text(value):
@@ -58,13 +61,40 @@ def unable(cell):
     return ""
 
 
+def _needs_newer_torchao(cell):
+    """As needs_newer(), of torchao's products for experts and in MXFP8."""
+    if cell.subject != "torchao" or cell.recipe == BF16 or not (cell.routes or cell.recipe == "mxfp8"):
+        return ""
+    key, what = ("model.top_k", "grouped products") if cell.routes else ("training.recipe", "MXFP8 layers")
+    of = [("torchao", WITH_GROUPED_PRODUCTS)] + [("torch", WITH_MXFP8_WEIGHTS)] * (cell.recipe == "mxfp8")
+    for package, oldest in of:
+        version = version_of(package)
+        if not checked(version, oldest):
+            needed = ".".join(map(str, oldest))
+            return f"{key}: torchao's {what} in {cell.recipe} are known from {package} {needed} on, and {version} is installed"
+    return ""
+
+
+def shares_experts_unevenly(cell):
+    """The key that gives ranks unequal numbers of torchao's experts, or ""."""
+    if cell.subject != "torchao" or cell.recipe == BF16 or not (cell.routes and cell.sharded):
+        return ""
+    shards = cell.mesh[1] // cell.expert_parallel
+    if cell.own_experts % shards == 0:
+        return ""
+    return (
+        f"model.experts: {shards} ranks cannot shard {cell.own_experts} experts equally, and torchao's weights of experts give"
+        " FSDP2 no padded shards"
+    )
+
+
 def needs_newer(cell):
-    """The key for which the installed release of PyTorch is too old, or ""."""
+    """The key for which the installed release of a library is too old, or ""."""
     version = version_of("torch")
     if cell.expert_parallel > 1 and not checked(version, WITH_TWO_MESHES):
         needed = ".".join(map(str, WITH_TWO_MESHES))
         return f"expert_parallel: FSDP2 of torch {version} cannot shard a layer over two meshes; install {needed} or newer"
-    return ""
+    return _needs_newer_torchao(cell)
 
 
 def too_old(subject):

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import philox, recomputation
-from .layers import experts
+from .layers import alignment, experts
 
 EPSILON = 1e-5
 
@@ -93,6 +93,7 @@ class ExpertMlp(nn.Module):
         self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype, senders=cell.expert_parallel)
         self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype, senders=cell.expert_parallel)
         self.dispatch = None  # sharding.shard() sets it if ranks have the experts between them
+        self.row_multiple = 1  # a library sets it whose products need groups of so many rows
         self.shared_fc1 = self.shared_fc2 = None
         if cell.shared_ffn:
             self.shared_fc1 = Linear(cell, hidden, 2 * cell.shared_ffn, device, dtype)
@@ -102,6 +103,11 @@ class ExpertMlp(nn.Module):
         return [self.fc1.weight, self.fc2.weight]
 
     def run_experts(self, rows, ends):
+        if self.row_multiple > 1:
+            return alignment.aligned(rows, ends, self.row_multiple, self.run_groups)
+        return self.run_groups(rows, ends)
+
+    def run_groups(self, rows, ends):
         gate, up = self.fc1(rows, ends).chunk(2, dim=-1)
         return self.fc2(activated(self.cell, gate) * up, ends)
 

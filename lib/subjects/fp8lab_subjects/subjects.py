@@ -64,7 +64,7 @@ def machine(subject):
 def unsupported(cell):
     """The reason why the worker cannot run a cell, by its key, or ""."""
     known = absent(cell.subject) or abilities.too_old(cell.subject) or abilities.unable(cell)
-    return known or abilities.needs_newer(cell)
+    return known or abilities.needs_newer(cell) or abilities.shares_experts_unevenly(cell)
 
 
 def describe(subject):

@@ -2,7 +2,8 @@
 
 A router scores all experts of a token in FP32, and topk chooses some. The choices are sorted by expert, tokens are
 gathered in this order, and grouped products compute all experts at once. Outputs are weighted in FP32
-(`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded.
+(`score_before_experts=False`, as Qwen3 and Mixtral have it) and added to their tokens. Groups are not padded, except for
+products in eight bits (alignment.py).
 """
 
 import functools
@@ -43,10 +44,11 @@ def _has_grouped_product(device, dtype):
     return True
 
 
-def takes_groups(weight):
-    """True if torch._grouped_mm computes with this weight. If not, one product for each expert does."""
+def takes_groups(weight, device=None):
+    """True if torch._grouped_mm computes with this weight, on its device or another one. If not, one product for each expert
+    does."""
     has_rows = all(size * weight.element_size() % ALIGNMENT == 0 for size in weight.shape[1:])
-    return has_rows and _has_grouped_product(weight.device, weight.dtype)
+    return has_rows and _has_grouped_product(device or weight.device, weight.dtype)
 
 
 def grouped_product(rows, weight, ends):

@@ -13,7 +13,9 @@ from ..training import Instrument
 
 def plain(tensor):
     """A copy in FP32 on the host that no library's class wraps: a wrapper's own buffer is not where its values are."""
-    return torch.empty(tensor.shape, dtype=torch.float32).copy_(tensor.float().cpu())
+    out = torch.empty(tensor.shape, dtype=torch.float32)
+    out.copy_(tensor.float().cpu())  # what copy_() returns has the wrapper's class
+    return out
 
 
 class LossInstrument(Instrument):
