@@ -496,6 +496,11 @@ TEST_F(Worker, AMixtureOfExpertsIsItsDefinitionInDouble) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, TorchaosProductsOfExpertsAreTheirDefinition_AndGroupsArePadded) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("torchao/experts_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 TEST_F(Worker, AttentionOverDividedSequencesIsItsDefinitionInDouble) {
   const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("sequence_ring_test.py");
   EXPECT_EQ(status_of(file.c_str()), 0);
@@ -524,7 +529,7 @@ TEST_F(Worker, ParityOfTorchaoHoldsOverOneShard) {
 TEST_F(Worker, BundledScenariosOfTorchaoPass) {
   need("torchao");
   if (IsSkipped()) return;
-  for (const char* name : {"torchao-float8-gather.yaml", "torchao-uneven-shards.yaml"}) {
+  for (const char* name : {"torchao-experts.yaml", "torchao-float8-gather.yaml", "torchao-uneven-shards.yaml"}) {
     const Json cells = run_file(std::filesystem::path(paths::kSubjectScenarios) / name);
     for (const Json& cell : cells) EXPECT_EQ(cell.at("verdict"), "pass") << cell.at("reason");
   }
