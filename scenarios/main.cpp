@@ -5,7 +5,7 @@
 #include "harness/measure/measure.h"
 #include "harness/predict/predict.h"
 #include "harness/run/shared_arms.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 #include "harness/values/own_recording.h"
 
 namespace {

@@ -16,7 +16,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/results/compare/compare.h"
 #include "harness/run/fake_process.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 #include "support/error_of.h"
 #include "support/paths.h"
 
@@ -206,8 +206,9 @@ CellConfig recorded_cell(const nlohmann::json& common, const nlohmann::json& key
 /// A record of layers, and what the test counts in it.
 struct RecordOfLayers {
   std::string_view file, release;
-  /// NCCL still held the first step's bucket, as large as all gradients, when the second step's backward began.
-  std::string_view with_old_bucket;
+  /// NCCL still held the first step's bucket, as large as all gradients, when the second step's backward began; or, in
+  /// a program whose figures contain it (lib/harness/eager), had freed it.
+  std::string_view other_bucket;
   int figures, within;        ///< ends of forward and peaks; those that are less than 1 % off
   double most, most_of_ends;  ///< how far ends of forward and peaks are off, and ends of backward and of the step
 };
@@ -239,9 +240,10 @@ void compare_record(const RecordOfLayers& record) {
     const auto off_of = [&](const char* figure) {
       const double measured = row.at("bytes").at(figure).get<double>();
       double predicted = figures.at(fmt::format("memory.{}_bytes", figure));
-      if (name == record.with_old_bucket && std::string_view(figure) == "peak") {
-        EXPECT_GT(measured, 1.05 * predicted) << "and the bucket is not held";
-        predicted += figures.at("memory.end_of_backward_bytes") - figures.at("memory.end_of_step_bytes");
+      if (name == record.other_bucket && std::string_view(figure) == "peak") {
+        EXPECT_GT(std::abs(measured - predicted), 0.05 * predicted) << "the bucket makes no difference";
+        const double bucket = figures.at("memory.end_of_backward_bytes") - figures.at("memory.end_of_step_bytes");
+        predicted += cell.model.vocabulary > 0 ? -bucket : bucket;
       }
       return std::abs(predicted - measured) / measured;
     };
@@ -261,7 +263,7 @@ void compare_record(const RecordOfLayers& record) {
   std::printf("%s: %d figures, %d within 1 %%, worst %.2f %%, ends of backward and of the step %.2f %%\n",
               std::string(record.release).c_str(), compared, within, 100 * worst, 100 * worst_of_ends);
   EXPECT_EQ(compared, record.figures);
-  EXPECT_EQ(most_reserved > 1.2, record.file != "") << "the record of the newest release has live bytes only";
+  EXPECT_EQ(most_reserved > 1.2, !record.file.empty()) << "the record of the newest release has live bytes only";
   EXPECT_GE(within, record.within);
 }
 
@@ -277,6 +279,13 @@ TEST(BundledProfile, PredictsRecordedLayersOfTheNewestRelease) {
 TEST(BundledProfile, PredictsRecordedLayersOfEarlierReleases) {
   compare_record({"-2.9", "2.9.0", "ddp.delayed", 152, 152, 0.01, 0.014});
   compare_record({"-2.12", "2.12.0", "ddp-twice.bf16", 152, 152, 0.01, 0.014});
+}
+
+/// Language models around the same layers with 2.20.2 on one H200, predicted before they were measured. Weights of FP8
+/// have one block for both orientations in the prediction, and two in the library, of which the allocator rounds each
+/// up.
+TEST(BundledProfile, PredictsRecordedLanguageModels) {
+  compare_record({"-language", "2.20.2", "lm-ddp.current", 76, 76, 0.005, 0.012});
 }
 
 TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {

@@ -1,4 +1,4 @@
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "harness/run/fake_process.h"
-#include "harness/subjects/fsdp2_buffers.h"
+#include "harness/subjects/profile/fsdp2_buffers.h"
 #include "support/paths.h"
 
 // The worker of lib/subjects with PyTorch on the host: every instrument finds what a double of a library does wrong,

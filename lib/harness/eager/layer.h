@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "harness/eager/mixture.h"
+#include "harness/eager/trained_layer.h"
 
 // A transformer layer, or only its MLP, in eager PyTorch, tensor by tensor: what forward allocates and saves, and when
 // backward frees it. Operations have the order of autograd: the node that was made last runs first, and frees what it
@@ -36,25 +37,19 @@ struct SavedNorm {
 Block composed_norm_backward(const Numbers& numbers, Heap& heap, SavedNorm& saved, Block& gradient, Normed of,
                              bool input_takes_gradient = true);
 
-class Layer {
+class Layer : public TrainedLayer {
  public:
   /// The layer `index` of the model. `numbers` and `heap` must outlive it.
   Layer(const Numbers& numbers, Heap& heap, Bytes index);
 
-  /// Tensors that are no parameters, as the model is built.
-  void make_buffers() {
+  void make_buffers() override {
     if (mixture_) mixture_->make();
   }
 
-  std::vector<Parameter> parameters;  ///< in the order in which modules register them
-
-  /// Forward from the residual stream `input`, which the layer owns afterwards unless `keeps_input`. Returns its
-  /// output. Under recomputation only the input is kept, and what the layer keeps of products and attention. A frozen
-  /// layer keeps nothing, and leaves its input to whoever calls.
-  Block forward(Block input, bool keeps_input);
-  /// Backward from the gradient of the output, 0 if it is one number expanded, to the gradient of the input, or to 0 if
-  /// everything before this layer is frozen.
-  Block backward(Block gradient);
+  /// Under recomputation only the input is kept, and what the layer keeps of products and attention. A frozen layer
+  /// keeps nothing, and leaves its input to whoever calls.
+  Block forward(Block input, bool keeps_input) override;
+  Block backward(Block gradient) override;
 
  private:
   Product product(Bytes inputs, Bytes outputs) { return product(inputs, outputs, numbers_.bias); }

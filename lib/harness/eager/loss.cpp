@@ -64,6 +64,7 @@ Block Training::chunked_loss() {
   if (has_group_of_head()) last_->before_backward(nullptr);  // gathers the head once for all parts
   for (Bytes part = 0; part < n_.loss_chunks; ++part) {
     Block of_part_before = std::exchange(logits, heap_.allocate(tokens * n_.vocabulary * n_.element, Owner::kLogits));
+    heap_.begin_product();
     heap_.free(of_part_before);
     heap_.free(loss_);
     Block of_logits = cross_entropy_backward(tokens, cross_entropy(tokens));

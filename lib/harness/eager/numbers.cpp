@@ -19,7 +19,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   checkpoint_every = training.checkpoint == Recompute::kNone ? 0 : training.checkpoint_every;
   keeps_results = is_selective(training.checkpoint);
   alternates = training.checkpoint == Recompute::kSelectiveAlternate;
-  float8 = training.recipe != "bf16";
+  float8 = program != Program::kEngine && training.recipe != "bf16";
   float8_gathers = float8 && training.quantized_weights;
   reshards = cell.reshard_after_forward;
   sharded = fp8lab::is_sharded(cell);

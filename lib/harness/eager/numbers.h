@@ -15,6 +15,10 @@ enum class Program {
   /// The layout of torchtitan and of published models: Q, K, V, gate and up have products of their own, layers share
   /// their rotary table; FSDP2 has groups for the embedding, for each layer, and for the last norm with the head.
   kTorchtitan,
+  /// The worker's program with layers and FusedAdam of Transformer Engine (see Engine), in BF16. Embedding, last norm
+  /// and
+  /// head are PyTorch's.
+  kEngine,
 };
 
 /// Whose operators run.

@@ -35,7 +35,7 @@ void Training::forward() {
     modules_[at].before_forward(after(i));
     const bool is_input = i == 0 && !has_embedding();
     Block input = is_input ? tokens_ : stream;
-    stream = layers_[at].forward(input, is_input);
+    stream = layers_[at]->forward(input, is_input);
     modules_[at].after_forward();
     if (i < n_.frozen && !is_input) heap_.free(input);
   }
@@ -102,7 +102,7 @@ void Training::backward() {
   for (Bytes i = n_.layers; i-- > n_.frozen;) {
     const auto at = static_cast<std::size_t>(i);
     modules_[at].before_backward(before(i));
-    gradient = layers_[at].backward(gradient);
+    gradient = layers_[at]->backward(gradient);
     if (i > n_.frozen || n_.frozen == 0) modules_[at].after_backward();
     if (reduces_) buckets_->reduce();
   }

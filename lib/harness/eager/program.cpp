@@ -8,12 +8,14 @@
 namespace fp8lab::eager {
 
 Training::Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes,
-                   Bytes ring_rank)
+                   Bytes ring_rank, const Engine& engine)
     : cell_(cell),
       n_(cell, program, operators, ring_rank),
       heap_(operators == Operators::kCuda),
-      passes_(std::min(cell.training.micro_batches, most_passes)) {
-  for (Bytes i = 0; i < n_.layers; ++i) layers_.emplace_back(n_, heap_, i);
+      passes_(std::min(cell.training.micro_batches, most_passes)),
+      engine_(engine) {
+  for (Bytes i = 0; i < n_.layers; ++i)
+    layers_.push_back(engine_.make_layer ? engine_.make_layer(n_, heap_, i) : std::make_unique<Layer>(n_, heap_, i));
   if (n_.vocabulary > 0) {
     embedding_ = {.rows = n_.vocabulary, .columns = n_.hidden};
     head_ = embedding_;
@@ -26,9 +28,9 @@ Training::Training(const CellConfig& cell, Program program, Operators operators,
 }
 
 void Training::make_modules() {
-  for (Layer& layer : layers_) {
+  for (const auto& layer : layers_) {
     std::vector<Parameter*> parameters;
-    for (Parameter& parameter : layer.parameters) parameters.push_back(&parameter);
+    for (Parameter& parameter : layer->parameters) parameters.push_back(&parameter);
     modules_.emplace_back(n_, heap_, shared_, parameters, n_.reshards);
   }
   if (!has_embedding()) return;
@@ -49,8 +51,8 @@ void Training::make_modules() {
 std::vector<Bytes> Training::gradients_in_backward() const {
   std::vector<const Parameter*> parameters{&embedding_};
   if (n_.learned_positions) parameters.push_back(&positions_);
-  for (const Layer& layer : layers_)
-    for (const Parameter& parameter : layer.parameters) parameters.push_back(&parameter);
+  for (const auto& layer : layers_)
+    for (const Parameter& parameter : layer->parameters) parameters.push_back(&parameter);
   for (const Parameter& vector : norm_) parameters.push_back(&vector);
   if (!n_.tied) parameters.push_back(&head_);
   std::vector<Bytes> out;  // 0 for what a model without a vocabulary lacks
@@ -122,9 +124,33 @@ void Training::make_optimizer_state() {
   }
 }
 
+void Training::make_state_of_engine() {
+  const TrainingConfig& training = cell_.training;
+  const Bytes moment = training.moments == Moments::kF32 ? kF32 : 2;
+  const Bytes master = training.master_weights == Master::kF32         ? kF32
+                       : training.master_weights == Master::kRemainder ? 2
+                                                                       : 0;
+  for (const Bytes count : elements(true)) {
+    for (const Bytes bytes : {moment, moment, master})
+      state_.push_back(heap_.allocate(count * bytes, Owner::kOptimizer));
+    if (master < kF32) continue;
+    // What the master is copied out of, and its source.
+    Block clone = heap_.allocate(count * n_.stored, Owner::kTemporaries);
+    Block in_f32 = heap_.allocate(count * kF32, Owner::kTemporaries);
+    heap_.free(in_f32);
+    heap_.free(clone);
+  }
+}
+
 void Training::update() {
   const TrainingConfig& training = cell_.training;
   heap_.enter(Phase::kOptimizer);
+  if (n_.program == Program::kEngine) {
+    if (state_.empty()) make_state_of_engine();
+    Block temporaries = heap_.allocate(engine_.temporaries_of_optimizer, Owner::kTemporaries);
+    heap_.free(temporaries);
+    return;
+  }
   // FP32 copies of the gradients for the masters.
   std::vector<Block> copies;
   if (!masters_.empty()) copies = list_of(kF32, Owner::kTemporaries);
@@ -201,13 +227,14 @@ void Training::add_traffic() {
 
 Memory Training::run() {
   for (Group* group : in_order()) group->make();
-  for (Layer& layer : layers_) layer.make_buffers();
+  for (const auto& layer : layers_) layer->make_buffers();
+  heap_.allocate(engine_.scratch, Owner::kLibraries);
   make_rotary_table();
   const std::vector<Bytes> shards = elements(false);
   memory_.figures["memory.weight_bytes"] = std::accumulate(shards.begin(), shards.end(), Bytes{0}) * n_.stored;
   const TrainingConfig& training = cell_.training;
   const bool optimizes = training.optimizer != Optimizer::kNone;
-  if (optimizes && training.master_weights == Master::kF32 && n_.stored != kF32)
+  if (optimizes && training.master_weights == Master::kF32 && n_.stored != kF32 && n_.program != Program::kEngine)
     masters_ = list_of(kF32, Owner::kOptimizer);
   const std::int64_t steps = std::min<std::int64_t>(training.steps, kStepsThatReserve);
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -237,6 +264,12 @@ Memory Training::run() {
   memory_.figures["memory.forward_peak_bytes"] = heap_.peak(Phase::kForward);
   memory_.figures["memory.optimizer_peak_bytes"] = heap_.peak(Phase::kOptimizer);
   return std::move(memory_);
+}
+
+Memory memory_of(const CellConfig& cell, const Engine& engine) {
+  Memory out = Training(cell, Program::kEngine, Operators::kCuda, kPassesThatDiffer, 0, engine).run();
+  out.figures.erase("memory.reserved_peak_bytes");
+  return out;
 }
 
 Memory memory_of(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes) {

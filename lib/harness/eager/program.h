@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "harness/eager/numbers.h"
+#include "harness/eager/trained_layer.h"
 
 namespace fp8lab::eager {
 
@@ -31,5 +31,7 @@ inline constexpr std::int64_t kPassesThatDiffer = 3;
 /// `most_passes`: micro-batches of a step that it runs; the rest counts as copies of the last one.
 Memory memory_of(const CellConfig& cell, Program program, Operators operators,
                  std::int64_t most_passes = kPassesThatDiffer);
+/// The same of Program::kEngine, on CUDA. A layer's blocks stand for many tensors, so no reserved memory is predicted.
+Memory memory_of(const CellConfig& cell, const Engine& engine);
 
 }  // namespace fp8lab::eager

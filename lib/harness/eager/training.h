@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -15,7 +16,8 @@ namespace fp8lab::eager {
 class Training {
  public:
   /// `most_passes`: of memory_of(); `ring_rank`: of Numbers.
-  Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes, Bytes ring_rank);
+  Training(const CellConfig& cell, Program program, Operators operators, std::int64_t most_passes, Bytes ring_rank,
+           const Engine& engine = {});
 
   Memory run();
 
@@ -36,6 +38,8 @@ class Training {
   std::vector<Block> list_of(Bytes bytes, Owner owner);
   void free_list(std::vector<Block>& list);
   void make_optimizer_state();
+  /// The same of Transformer Engine's FusedAdam, with its master weights.
+  void make_state_of_engine();
   /// Bytes that the ranks that share a layer's experts send in a step: counts of rows, and rows to experts and back, in
   /// both passes.
   Bytes moved_tokens() const;
@@ -75,7 +79,8 @@ class Training {
   Heap heap_;
   std::int64_t passes_;  ///< micro-batches of a step that are followed; the rest repeats the last one of them
   Communication shared_;
-  std::deque<Layer> layers_;
+  Engine engine_;
+  std::vector<std::unique_ptr<TrainedLayer>> layers_;
   Parameter embedding_, head_, positions_;
   std::vector<Parameter> norm_;
   /// Modules of a torchtitan program: `first_` has the embedding, `last_` the norm and the head. The worker's root has

@@ -27,7 +27,7 @@ enum class Owner {
   kActivations,
   kLogits,
   kBuckets,
-  kInput,  ///< profiles of libraries only, see subjects/memory_profile.h; so are the two below
+  kInput,  ///< profiles of libraries only, see subjects/profile/memory_profile.h; so are the two below
   kBuffers,
   kTemporaries
 };

@@ -14,6 +14,7 @@
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/spelling.h"
 #include "harness/results/json_reader.h"
+#include "harness/subjects/eager_estimate.h"
 #include "harness/subjects/modelled_keys.h"
 
 namespace fp8lab {
@@ -502,16 +503,7 @@ Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program)
   const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
   CellConfig trained = cell;
   if (arm == Arm::kBf16) trained.training.recipe = kBf16Recipe;
-  const eager::Memory memory = memory_of(trained, program, operators);
-  Estimate out;
-  for (const auto& [name, bytes] : memory.figures) out.figures[name] = static_cast<double>(bytes);
-  if (is_sharded(cell))
-    out.moved = {.received = static_cast<double>(memory.received), .sent = static_cast<double>(memory.sent)};
-  out.peak_phase = eager::kPhaseNames[static_cast<std::size_t>(memory.peak_phase)];
-  for (std::size_t i = 0; i < eager::kOwnerNames.size(); ++i)
-    if (memory.at_peak[i] > 0) out.peak_by_owner.emplace_back(eager::kOwnerNames[i], memory.at_peak[i]);
-  std::ranges::stable_sort(out.peak_by_owner, std::greater<>(), [](const auto& entry) { return entry.second; });
-  return out;
+  return estimate_of(memory_of(trained, program, operators), cell);
 }
 
 CellConfig as_torchtitan(CellConfig cell) {

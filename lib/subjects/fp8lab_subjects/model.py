@@ -259,14 +259,20 @@ class Model(nn.Module):
         self.layers = nn.ModuleList(make_layer(cell.of_layer(index), device, dtype) for index in layers)
 
     def embed(self, tokens):
+        """What the first layer reads."""
+        if self.embedding is None:
+            return tokens
         rows = scaled_embeddings(self.cell, F.embedding(tokens, self.embedding.weight))
         return rows if self.positions is None else rows + self.positions.weight.repeat_interleave(self.batch, dim=0)
 
     def forward(self, x):
-        if self.embedding is not None:
-            x = self.embed(x)
+        x = self.embed(x)
         for number, layer in enumerate(self.layers, 1):
             x = recomputation.call(self.cell, number, layer, x)
+        return self.output_of(x)
+
+    def output_of(self, x):
+        """What the loss reads: of a language model logits, or what the head reads if the loss makes them in parts."""
         if self.embedding is None:
             return x
         hidden = self.norm(x)

@@ -6,7 +6,7 @@ RUN is the folder of `fp8lab run scenarios/subjects/transformer_engine/transform
 RELEASES is the file that lists the releases for which the profile is used (profiles/SUBJECT.releases); GPU is its name.
 Rows of a second run that differ from RUN's belong only to its releases. Every block's size is a product of the model's
 sizes, which the scenario's own sizes tell apart. Needs no PyTorch. What the profile means:
-lib/harness/subjects/memory_profile.h.
+lib/harness/subjects/profile/memory_profile.h.
 """
 
 import functools

@@ -12,7 +12,7 @@
 #include "harness/cli/plan/planned.h"
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 #include "harness/subjects/subjects.h"
 #include "harness/subjects/torch_memory.h"
 
@@ -54,6 +54,14 @@ std::function<Estimate(const CellConfig&, Arm)> estimate_of(const TorchMemory& t
   };
 }
 
+ReleaseFigures figures_of(const MemoryProfile& engine, const CellConfig& cell, Arm arm) {
+  try {
+    return {engine.name(), estimate_as(engine, cell, arm)};
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", engine.name(), error.what()));
+  }
+}
+
 /// The program with PyTorch's figures next to its own, if the folder of the worker has the runs they are held to.
 Program with_torch(const Program& program, eager::Program eager) {
   Program out = program;
@@ -62,15 +70,22 @@ Program with_torch(const Program& program, eager::Program eager) {
     return TorchMemory::find(program.worker_directory, TorchMemory::newest(library));
   };
   const TorchMemory torch = of("torch"), torchao = of("torchao");
+  const std::string profiles = fmt::format("{}/profiles", program.worker_directory);
+  const std::optional<MemoryProfile> engine =
+      eager == eager::Program::kTorchtitan && !MemoryProfile::releases(profiles).empty()
+          ? std::optional(MemoryProfile::find(profiles, MemoryProfile::releases(profiles).back()))
+          : std::nullopt;
   const auto trains_in = [](const TorchMemory& library, const std::string& recipe) {
     const std::vector<std::string> recipes = library.recipes();
     return std::ranges::find(recipes, recipe) != recipes.end();
   };
   out.torch = [=](const CellConfig& cell, Arm arm) {
     const std::string recipe = arm == Arm::kBf16 ? "bf16" : cell.training.recipe;
-    if (!trains_in(torchao, recipe))
+    if (!trains_in(torchao, recipe)) {
+      if (engine) return figures_of(*engine, cell, arm);
       fail(fmt::format("no figures of PyTorch under recipe {}: {} trains in {}, {} in {}", recipe, torch.name(),
                        torch.recipes().back(), torchao.name(), torchao.recipes().back()));
+    }
     const TorchMemory& library = trains_in(torch, recipe) ? torch : torchao;
     return ReleaseFigures{library.name(), estimate_of(library, eager)(cell, arm)};
   };

@@ -10,7 +10,7 @@
 #include "harness/cell/escape.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/cell/units.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 #include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {
@@ -46,18 +46,20 @@ std::string peak_text(const Estimate& estimate, const char* what) {
 }
 
 /// "fits 77.6 GiB by live bytes with 12.5 GiB to spare; PyTorch's allocator reserves 79.0 GiB: it may not fit".
-std::string torch_fit(const Planned& plan, const Estimate& estimate) {
-  const TorchFit fit = torch_fit_of(estimate, plan.capacity);
+std::string torch_fit(const Planned& plan, const Estimate& estimate, const std::string& release) {
+  const TorchFit fit = torch_fit_of(estimate, release, plan.capacity);
   const double capacity = static_cast<double>(plan.capacity);
   if (!fit.fits)
     return fmt::format("does not fit {}: its live bytes are {} too much", bytes_text(capacity),
                        bytes_text(fit.live - capacity));
   if (!fit.reserved)
     return fmt::format("fits {} with {} to spare", bytes_text(capacity), bytes_text(capacity - fit.live));
-  return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserves {}, with a margin of 2 %{}",
-                     bytes_text(capacity), fit.is_sure ? "" : kByLiveBytes,
-                     bytes_text(capacity - (fit.is_sure ? *fit.reserved : fit.live)), bytes_text(*fit.reserved),
-                     fit.is_sure ? "" : ": it may not fit");
+  const std::string reserves = fit.is_bound ? fmt::format("at most {}, {:.0f} % more than live, as in recorded runs",
+                                                          bytes_text(*fit.reserved), 100 * (kMostReserved - 1))
+                                            : fmt::format("{}, with a margin of 2 %", bytes_text(*fit.reserved));
+  return fmt::format("fits {}{} with {} to spare; PyTorch's allocator reserves {}{}", bytes_text(capacity),
+                     fit.is_sure ? "" : kByLiveBytes, bytes_text(capacity - (fit.is_sure ? *fit.reserved : fit.live)),
+                     reserves, fit.is_sure ? "" : ": it may not fit");
 }
 
 /// "FSDP2 in BF16", "DDP in FP32", "FSDP2 in FP8"
@@ -69,7 +71,8 @@ std::string how_torch_trains(const CellConfig& cell, Arm arm) {
 
 std::string torch_text(const Planned& plan, const PlannedArm& arm, const std::string& indent) {
   return fmt::format("{0}{1}, {2}, {3}\n{0}  {4}\n", indent, arm.torch->release,
-                     how_torch_trains(plan.cell.config, arm.arm), torch_fit(plan, arm.torch->estimate),
+                     how_torch_trains(plan.cell.config, arm.arm),
+                     torch_fit(plan, arm.torch->estimate, arm.torch->release),
                      peak_text(arm.torch->estimate,
                                arm.lasting ? "peak of live bytes from the second step on, with the optimizer's state:"
                                            : "peak of live bytes"));
@@ -86,7 +89,7 @@ std::string runtime_text(const Planned& plan, const PlannedArm& arm, const std::
                            : arm.lasting ? "peak from the second step on, with the optimizer's state:"
                                          : "peak";
   return fmt::format("{0}{1} {2}\n{0}  {3}\n", indent, plan.subject(),
-                     is_torch ? torch_fit(plan, arm.lasting ? *arm.lasting : arm.estimate) : fit,
+                     is_torch ? torch_fit(plan, arm.lasting ? *arm.lasting : arm.estimate, plan.library) : fit,
                      peak_text(arm.lasting ? *arm.lasting : arm.estimate, what));
 }
 
@@ -129,8 +132,10 @@ std::string bytes_text(double value) {
   return std::abs(value) >= 0.1 * kGiB ? fmt::format("{:.1f} GiB", value / kGiB) : short_figure(value, "B");
 }
 
-TorchFit torch_fit_of(const Estimate& estimate, std::int64_t capacity) {
+TorchFit torch_fit_of(const Estimate& estimate, const std::string& release, std::int64_t capacity) {
   TorchFit out{.live = estimate.figures.at("memory.peak_bytes"), .reserved = reserved_with_margin(estimate)};
+  out.is_bound = !out.reserved && MemoryProfile::is_of_gpus(release);
+  if (out.is_bound) out.reserved = kMostReserved * out.live;
   const auto memory = static_cast<double>(capacity);
   out.fits = out.live <= memory;
   out.is_sure = out.fits && out.reserved.value_or(0.0) <= memory;

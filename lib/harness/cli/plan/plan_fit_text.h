@@ -12,14 +12,16 @@ namespace fp8lab {
 /// Bytes in one unit over all cells: "77.6 GiB".
 std::string bytes_text(double value);
 
-/// Whether a PyTorch program fits: its live bytes must, and what its allocator reserves with a margin should.
+/// Whether a program of PyTorch, or of the library `release`, fits: its live bytes must, and what PyTorch's allocator
+/// reserves with a margin should.
 struct TorchFit {
   double live = 0;                 ///< bytes at the peak
   std::optional<double> reserved;  ///< with the margin; nothing on a host, whose allocator reserves nothing
+  bool is_bound = false;           ///< `reserved` is the most that it was in recorded runs, for want of a prediction
   bool fits = false;               ///< the live bytes do
   bool is_sure = false;            ///< so do the reserved ones, if there are any
 };
-TorchFit torch_fit_of(const Estimate& estimate, std::int64_t capacity);
+TorchFit torch_fit_of(const Estimate& estimate, const std::string& release, std::int64_t capacity);
 
 /// True if the arm fits, but blocks of an allocator may need more than its live bytes: see is_tight(), and
 /// reserved_share() of PyTorch's figures.

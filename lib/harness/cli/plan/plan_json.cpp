@@ -35,7 +35,7 @@ Json torch_json(const Planned& plan, const PlannedArm& arm) {
   add_peak(estimate, out);
   if (!arm.torch_spare) return out;
   out["spare_bytes"] = *arm.torch_spare;
-  const TorchFit fit = torch_fit_of(estimate, plan.capacity);
+  const TorchFit fit = torch_fit_of(estimate, arm.torch->release, plan.capacity);
   out["fits"] = !fit.fits ? Json(false) : fit.is_sure ? Json(true) : Json(nullptr);  // null: it may not fit
   return out;
 }

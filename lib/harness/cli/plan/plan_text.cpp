@@ -127,7 +127,9 @@ std::string table_row(const Planned& plan) {
   const std::string fit = !arm.spare ? "" : *arm.spare < 0 ? "!" : fits_tightly(plan, arm) ? "?" : "";
   std::string out = fmt::format("{:<24} {:>17} {:<2}", plan.cell.title, figure_text(plan, arm.estimate, bf16, kPeak),
                                 fit + (arm.estimate.refused_weights > 0 ? "*" : ""));
-  const Estimate* const torch_bf16 = plan.bf16 && plan.bf16->torch ? &plan.bf16->torch->estimate : nullptr;
+  // Between two libraries there is no difference of a recipe.
+  const bool compares = arm.torch && TorchMemory::is_named(arm.torch->release);
+  const Estimate* const torch_bf16 = compares && plan.bf16 && plan.bf16->torch ? &plan.bf16->torch->estimate : nullptr;
   if (plan.asks_torch)
     out += fmt::format(" {:>17} {:<1}", arm.torch ? figure_text(plan, arm.torch->estimate, torch_bf16, kPeak) : "-",
                        arm.torch_lacks_memory() ? "!" : "");
@@ -157,7 +159,7 @@ std::string model_table(const std::vector<Planned>& plans, const ModelPlan& mode
       "{:<24} {:>17}   {} {:>17} {:>17} {:>17}{}\n",
       counted(static_cast<std::size_t>(model.ranks[column]), "rank"), "", "peak,", of_torch("peak,"), "weights kept",
       "received a step", "sent a step in", to_experts("sent a step in"), "", subject.size() > 17 ? "library" : subject,
-      of_torch("PyTorch"), "between steps", "in all-gathers", "reduce-scatters", to_experts("all-to-alls"));
+      of_torch("libraries"), "between steps", "in all-gathers", "reduce-scatters", to_experts("all-to-alls"));
   for (std::size_t i = column; i < plans.size(); i += model.ranks.size()) out += table_row(plans[i]);
   return out;
 }
@@ -209,13 +211,13 @@ std::string torch_answer(const std::vector<PlannedRow>& rows) {
   for (const PlannedRow& row : rows) {
     const PlannedArm& arm = row.plan->arms.front();
     if (!arm.torch_spare) continue;
-    const TorchFit fit = torch_fit_of(arm.torch->estimate, row.plan->capacity);
+    const TorchFit fit = torch_fit_of(arm.torch->estimate, arm.torch->release, row.plan->capacity);
     const std::string verdict = fmt::format("{} {}", arm.torch->release,
                                             !fit.fits     ? "does not fit"
                                             : fit.is_sure ? "fits"
                                                           : "may not fit");
-    const std::string bytes =
-        fit.fits && fit.reserved ? bytes_text(*fit.reserved) + " reserved" : bytes_text(fit.live) + " live";
+    const std::string bytes = fit.fits && fit.reserved && !fit.is_bound ? bytes_text(*fit.reserved) + " reserved"
+                                                                        : bytes_text(fit.live) + " live";
     const std::string of_row = fmt::format("{}: {}", row.title, bytes);
     const auto same = std::ranges::find(answers, verdict, &std::pair<std::string, std::string>::first);
     if (same == answers.end())
@@ -272,8 +274,20 @@ std::string torch_program_text(const CellConfig& cell) {
                      *trained.reduce_dtype == ReduceDType::kF32 ? "FP32" : "BF16");
 }
 
+/// What the rows of Transformer Engine are; "" if there are none.
+std::string engine_note(const std::vector<Planned>& plans) {
+  for (const Planned& plan : plans)
+    if (const auto& torch = plan.arms.front().torch; torch && !TorchMemory::is_named(torch->release))
+      return fmt::format(
+          "{} in the other recipes: layers from its memory profile, FusedAdam, BF16 shards, and PyTorch's embedding "
+          "and loss.\n",
+          torch->release);
+  return "";
+}
+
 /// Whose the figures of a model's plan are.
-std::string figures_note(const Planned& plan) {
+std::string figures_note(const std::vector<Planned>& plans) {
+  const Planned& plan = plans.front();
   if (TorchMemory::is_named(plan.library))
     return fmt::format("Figures belong to {}, predicted from what its program allocates.\n", plan.library);
   if (!plan.library.empty())
@@ -286,15 +300,16 @@ std::string figures_note(const Planned& plan) {
     return "Figures belong to the built-in runtime: closed forms that its runs are compared with, byte by byte.\n";
   return fmt::format(
       "Figures belong to the subject that a column or line names. Built-in runtime: closed forms that its runs are "
-      "compared\nwith, byte by byte; the last three columns are its figures too. PyTorch: live bytes of an eager "
+      "compared\nwith, byte by byte; the last three columns are its figures too. Libraries: live bytes of an eager "
       "program with\n{3}, FP32 logits, and layers as torchtitan has them:\n{0} in bf16, {1} (Float8Linear) under "
-      "recipe `current`. `fp8lab plan --as {0}` gives all figures\nand states how they were compared with runs.\n{2}",
+      "recipe `current`.\n{4}`fp8lab plan --as LIBRARY@RELEASE` gives all figures and states how they were compared "
+      "with runs.\n{2}",
       TorchMemory::newest("torch"), TorchMemory::newest("torchao"),
       shares_experts(plan) ? "With `expert_parallel` the built-in runtime allocates all rows that a rank can "
                              "receive, and PyTorch the rows "
                              "that it\ndoes receive; figures assume the same number for each expert.\n"
                            : "",
-      torch_program_text(plan.cell.config));
+      torch_program_text(plan.cell.config), engine_note(plans));
 }
 
 /// Below the tables: what the fewest ranks hold, rows of one answer together, and what would make them fit.
@@ -325,7 +340,7 @@ std::string why_not_run(const PlannedCell& cell) {
 
 std::string model_text(const std::vector<Planned>& plans, const ModelPlan& model) {
   std::vector<PlannedRow> rows = first_rows(plans, model);
-  std::string out = answer_text(rows, model) + model.heading + figures_note(plans.front());
+  std::string out = answer_text(rows, model) + model.heading + figures_note(plans);
   const bool predicted = std::ranges::any_of(plans, [](const Planned& p) { return p.arms.front().reason.empty(); });
   if (!predicted) return out + details_text(rows, model);
   for (std::size_t column = 0; column < model.ranks.size(); ++column) out += model_table(plans, model, column);

@@ -11,7 +11,7 @@
 #include "harness/cell/subject_keys.h"
 #include "harness/cell/units.h"
 #include "harness/cli/plan/plan_tables.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 #include "harness/subjects/torch_memory.h"
 
 namespace fp8lab {

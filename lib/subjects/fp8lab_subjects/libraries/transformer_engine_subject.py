@@ -56,6 +56,8 @@ BASIC_OPERATION = r"^basic_ops\.\d+\."  # a fused linear is a product and a bias
 def own_name(name, fused=False):
     """The runtime's name of a parameter of EngineModel; `fused`: its layers are chains of the operation fuser."""
     prefix, _, rest = name.partition(".inner.")
+    if not rest:
+        return model.own_name(name)  # embedding, last norm and head
     index = prefix.split(".")[1]
     if fused:
         place, _, last = rest.partition(".")
@@ -188,24 +190,26 @@ class EngineLayer(torch.nn.Module):
         return out.reshape(x.shape)
 
 
-class EngineModel(torch.nn.Module):
-    """A chain of layers, each recomputed in backward if the cell requires it. Layers share one table of positions."""
+class EngineModel(model.Model):
+    """A chain of layers, each recomputed in backward if the cell requires it. Layers share one table of positions. The
+    embedding, last norm and head of a language model are PyTorch's, in 16 bits."""
 
-    def __init__(self, cell, layers, te):
-        super().__init__()
-        self.layers, self.te, self.seq = torch.nn.ModuleList(layers), te, cell["model.seq"]
+    def __init__(self, cell, te, device):
+        super().__init__(cell, lambda of_layer, *_: EngineLayer(of_layer, make_layer(of_layer, te)), device, model.dtype_of(cell))
+        self.te, self.seq = te, cell["model.seq"]
         self.recompute_every = cell.recompute_every
         self.rotary = te.RotaryPositionEmbedding(cell.head_dim) if attends(cell) and not cell.gpt else None
 
     def forward(self, x, first=None):
         """`first`: whether x is the first micro-batch of a step, if layers keep casts of their weights for all of them."""
+        x = self.embed(x)
         positions = None if self.rotary is None else self.rotary(self.seq)
         for number, layer in enumerate(self.layers, 1):
             if self.recompute_every and number % self.recompute_every == 0 and torch.is_grad_enabled():
                 x = self.te.checkpoint(layer, x, positions, first, use_reentrant=False)
             else:
                 x = layer(x, positions, first)
-        return x
+        return self.output_of(x)
 
 
 class TransformerEngineSubject(TorchSubject):
@@ -226,8 +230,7 @@ class TransformerEngineSubject(TorchSubject):
     def make_model(self):
         cell = self.cell
         with self._weights_in_eight_bits():
-            layers = [EngineLayer(cell, make_layer(cell, self.te)) for _ in range(cell["model.layers"])]
-        built = EngineModel(cell, layers, self.te)
+            built = EngineModel(cell, self.te, torch.device("meta") if deferred(cell) else self.device)
         if not deferred(cell):
             self._copy_initial_values(built)
         return built

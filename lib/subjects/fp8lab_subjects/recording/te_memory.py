@@ -8,7 +8,7 @@ longer than LIMIT_S, its line has the error. With FP8LAB_ALLOCATOR_SNAPSHOTS=DIR
 configuration is kept there, and PyTorch's own snapshot of those in SNAPSHOTS. FP8LAB_TE_SUBJECT=torch runs PyTorch's layers
 in place of the library's, without a GPU if there is none.
 
-`te_memory document < LINES` writes measured/te-memory-cuda.json from these lines. lib/harness/subjects/memory_profile.cpp is
+`te_memory document < LINES` writes measured/te-memory-cuda.json from these lines. lib/harness/subjects/profile/memory_profile.cpp is
 held to it.
 """
 
@@ -58,6 +58,10 @@ WIDE = {  # layers of Llama-3 8B
     "model.batch": 1, "ranks": 8,
 }  # fmt: skip
 
+LM = {"model.vocabulary": 32000, "training.loss": "cross_entropy"}
+LLAMA3 = {"model.vocabulary": 128256}
+TIED = {"model.head": "tied"}
+
 LLAMA3_1B = {
     "model.layers": 16, "model.heads": 32, "model.kv_heads": 8, "model.ffn": 8192, "model.seq": 4096, "model.batch": 1,
     "ranks": 8,
@@ -102,6 +106,15 @@ CHOSEN = {
     "one-recompute-mlp": ({**ONE, **FULL, **MLP}, EVERY), "one-gpt": ({**ONE, **GPT}, EVERY),
     "one-gpt-mlp": ({**ONE, **GPT, **MLP}, EVERY), "one-gpt-linear": ({**ONE, **GPT, **LINEAR}, EVERY),
     "one-fp8-gpt": ({**ONE_FP8, **GPT}, EVERY[1:]),
+    # Language models. Embedding, last norm and head are PyTorch's.
+    "lm": (LM, EVERY), "lm-one": ({**LM, **ONE}, EVERY), "lm-one-fp8": ({**LM, **ONE_FP8}, EVERY[1:]),
+    "lm-twice": ({**LM, **TWICE}, EVERY[:2]), "lm-one-twice": ({**LM, **ONE, **TWICE}, EVERY[:2]),
+    "lm-recompute": ({**LM, **FULL}, EVERY[:2]), "lm-tied": ({**LM, **TIED}, EVERY[:2]),
+    "lm-one-tied": ({**LM, **ONE, **TIED}, EVERY[:1]), "lm-chunks": ({**LM, "training.loss_chunks": 8}, ("bf16", "current")),
+    "lm-stay": ({**LM, **STAY}, ("bf16", "block")), "lm-uneven": ({**LM, "ranks": 3}, ("bf16", "delayed")),
+    "lm-wide-reductions": ({**LM, "reduce_dtype": "f32"}, ("bf16",)), "lm-ddp": ({**LM, **DDP}, ("bf16", "current")),
+    "lm-1b": ({**LM, **LLAMA3_1B, **LLAMA3}, ("bf16", "delayed", "block")), "lm-8b": ({**LM, **WIDE, **LLAMA3}, ("bf16", "current")),
+    "lm-gpt": ({**LM, **GPT}, ("bf16", "delayed")), "lm-one-gpt": ({**LM, **ONE, **GPT}, ("bf16", "delayed")),
 }  # fmt: skip
 
 

@@ -7,8 +7,8 @@
 
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
-#include "harness/subjects/memory_profile.h"
 #include "harness/subjects/modelled_keys.h"
+#include "harness/subjects/profile/memory_profile.h"
 
 // Which cells a profile covers, by their keys.
 namespace fp8lab {
@@ -25,7 +25,6 @@ constexpr std::array kReasons{
     KeyReason{"training.cache_weights",
               "profiles cover only `cache_weights: false`, weights that are cast in every forward"},
     KeyReason{"training.deferred_init", "profiles cover weights that each rank makes in full before it shards them"},
-    KeyReason{"model.vocabulary", "profiles cover layers only, without embedding and head"},
     KeyReason{"model.top_k", "profiles cover only one MLP for all tokens; leave `top_k` out"},
     KeyReason{"model.kv_rank", "profiles cover only one product for Q, K and V; leave `kv_rank` out"},
     KeyReason{"model.attention_sinks", "profiles cover only `attention_sinks: false`"},
@@ -40,6 +39,11 @@ bool is_modelled(const Key& key, const CellConfig& cell) {
   const TrainingConfig& training = cell.training;
   if (key.path == "ranks") return has_ranks(cell);
   if (key.path == "mesh" || key.path == "sharding") return true;
+  // What only language models have, and the type in which lib/harness/eager reduces their gradients.
+  static constexpr std::array<std::string_view, 7> kOfModels{
+      "model.vocabulary", "model.head",      "model.positions", "training.loss_chunks",
+      "training.tokens",  "training.corpus", "reduce_dtype"};
+  if (cell.model.vocabulary > 0 && std::ranges::find(kOfModels, key.path) != kOfModels.end()) return true;
   if (key.path == "training.deferred_init") return !cell.training.deferred_init.value_or(false);
   if (key.path == "training.optimizer") return training.optimizer == Optimizer::kAdam;
   return key.path == "training.moments" && training.moments == Moments::kBF16;
@@ -81,6 +85,15 @@ void add_uncovered_when_sharded(const CellConfig& cell, Arm arm, bool gathers_fp
     }
 }
 
+/// The same of a language model.
+void add_uncovered_of_models(const CellConfig& cell, Arm arm, std::vector<std::string>& out) {
+  if (cell.model.layer != "transformer_layer")
+    out.emplace_back("model.vocabulary: profiles cover language models of transformer_layer");
+  if (is_sharded(cell) && computes_with_quantized_weights(cell, arm))
+    out.emplace_back(
+        "training.quantized_weights: with embedding and head profiles cover sharded weights in 16 bits, and blocks");
+}
+
 }  // namespace
 
 const ProfileRow* MemoryProfile::row_of(const CellConfig& cell, Arm arm) const {
@@ -105,7 +118,9 @@ std::vector<std::string> MemoryProfile::uncovered(const CellConfig& cell, Arm ar
   if (is_selective(cell.training.checkpoint))
     out.push_back(fmt::format("training.checkpoint: {}; Transformer Engine's checkpoint() recomputes all of a layer",
                               cell.training.checkpoint.text()));
-  if (const std::string loss(to_text(find_key("training.loss")->get(cell))); !losses_.contains(loss))
+  if (cell.model.vocabulary > 0) add_uncovered_of_models(cell, arm, out);
+  if (const std::string loss(to_text(find_key("training.loss")->get(cell)));
+      cell.model.vocabulary == 0 && !losses_.contains(loss))
     out.push_back(fmt::format("training.loss: the profile has no {}", loss));
   CellConfig as_run = cell;  // in its arm
   as_run.training.quantized_weights = has_quantized_weights(cell, arm);

@@ -1,4 +1,4 @@
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,13 +6,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <utility>
 
 #include "core/check.h"
 #include "harness/cell/keys.h"
 #include "harness/cell/sharding_keys.h"
 #include "harness/predict/predict_schedule.h"
-#include "harness/subjects/fsdp2_buffers.h"
+#include "harness/subjects/eager_estimate.h"
+#include "harness/subjects/profile/fsdp2_buffers.h"
+#include "harness/subjects/profile/profile_rows.h"
+#include "harness/subjects/profile/profiled_layer.h"
 
 namespace fp8lab {
 namespace {
@@ -26,39 +30,6 @@ double state_bytes(const TrainingConfig& training) {
                         : training.master_weights == Master::kRemainder ? 2.0
                                                                         : 0.0;
   return master + 2.0 * (training.moments == Moments::kF32 ? 4.0 : 2.0);
-}
-
-/// Products of two widths, which count weights; other terms count tokens.
-constexpr std::array kOfWeights{"hidden*hidden", "hidden*ffn", "hidden*qkv"};
-
-/// Takes the FP8 copies of weights out of what is saved for backward.
-void drop_copies(TermsByKind& kinds) {
-  if (const auto context = kinds.find("context"); context != kinds.end())
-    for (const char* term : kOfWeights) context->second.erase(term);
-}
-
-/// Elements of the weight whose gradient was made last by this moment of a layer's backward, which begins with the last
-/// weight; gradients have 16 bits. The last two weights are the MLP's, whose backward is one function: it keeps the
-/// copy of the last one until it has ended.
-double weights_in_use(const ProfileRow& row, const TermsByKind& moment, const Sizes& sizes) {
-  const auto gradient = moment.find("gradient");
-  double left = gradient == moment.end() ? 0.0 : sizes.of(gradient->second) / 2.0, in_use = 0.0;
-  for (auto weight = row.weights.rbegin(); weight != row.weights.rend(); ++weight) {
-    const double elements = sizes.of(*weight);
-    if (weight != row.weights.rbegin() && elements > left) break;
-    in_use = elements + (weight == row.weights.rbegin() + 1 ? in_use : 0.0);
-    left -= elements;
-  }
-  return in_use;
-}
-
-/// Rows of a weight, which FSDP2 divides. The last weight of several has hidden rows, as every product's weight with
-/// hidden outputs.
-double rows_of(const ProfileRow& row, std::size_t weight, const Sizes& sizes) {
-  const auto& [term, times] = *row.weights[weight].begin();
-  const bool is_last = weight > 0 && weight + 1 == row.weights.size();
-  const std::string_view outputs = is_last ? "hidden" : std::string_view(term).substr(term.find('*') + 1);
-  return (is_last ? 1.0 : times) * sizes.of(outputs).value();
 }
 
 /// What rank 0 holds of `elements` in so many rows: FSDP2 divides rows, and rank 0 has the most of them.
@@ -75,32 +46,6 @@ double unsplit_rest(double bytes) {
   if (bytes < 10 * kMiB) return 0.0;
   const double rest = std::ceil(bytes / (2 * kMiB)) * 2 * kMiB - bytes;
   return rest <= kMiB ? rest : 0.0;
-}
-
-/// The row of a micro-batch that finds the gradients of those before it: a layer's are added to them one function after
-/// the other, so what its backward leaves is no more, and the MLP's are freed before attention's are made.
-ProfileRow adding_gradients(ProfileRow row) {
-  row.backward.erase("gradient");
-  for (std::vector<TermsByKind>* moments : {&row.backward_moments, &row.spread_moments})
-    for (TermsByKind& moment : *moments)
-      if (const auto gradient = moment.find("gradient"); gradient != moment.end()) {
-        Terms& terms = gradient->second;
-        if (terms.contains("hidden*hidden") || terms.contains("hidden*qkv")) terms.erase("hidden*ffn");
-      }
-  return row;
-}
-
-/// The row without copies of weights from forward to backward. Forward has one orientation of the weight it multiplies
-/// by, taken as the largest, and backward makes the other one for the time of its product: a byte an element.
-ProfileRow without_copies(ProfileRow row, const Sizes& sizes, double largest) {
-  drop_copies(row.forward);
-  for (std::vector<TermsByKind>* moments : {&row.forward_moments, &row.backward_moments, &row.spread_moments})
-    for (TermsByKind& moment : *moments) {
-      moment["workspace"]["bytes"] += moments == &row.forward_moments ? largest : weights_in_use(row, moment, sizes);
-      drop_copies(moment);
-    }
-  drop_copies(row.backward);
-  return row;
 }
 
 Owner owner_of(const std::string& kind) {
@@ -136,7 +81,7 @@ class ProfiledStep {
                          rounded(shards * 2.0 * (weights_of_rank + vectors_of_rank)));
     // A layer in 16 bits has no copies.
     if (fsdp_.is_sharded() && row_.recipe != "bf16" && !row_.quantized_weights && drops_copies)
-      row_ = without_copies(std::move(row_), sizes_, largest_);
+      row_ = without_copies(std::move(row_), sizes_);
     if (const auto gradient = row_.backward.find("gradient"); gradient != row_.backward.end())
       gradients_ = rounded(all_layers(sizes_.of(gradient->second)));
     // FSDP2 reduces the gradients of every micro-batch, and adds shards.
@@ -334,7 +279,24 @@ Estimate MemoryProfile::estimate(const CellConfig& cell, Arm arm) const {
   return out;
 }
 
+Estimate MemoryProfile::estimate_of_model(ProfileRow row, const CellConfig& cell) const {
+  const Sizes sizes(cell.model);
+  if (is_sharded(cell) && row.recipe != "bf16" && drops_sharded_copies()) row = without_copies(std::move(row), sizes);
+  double elements = 0.0;
+  for (const Terms& weight : row.weights) elements += sizes.of(weight);
+  const auto layers = static_cast<double>(cell.model.layers);
+  return fp8lab::estimate_of(
+      eager::memory_of(cell, {.make_layer =
+                                  [&](const eager::Numbers& numbers, eager::Heap& heap, eager::Bytes index) {
+                                    return std::make_unique<ProfiledLayer>(row, sizes, numbers, heap, index);
+                                  },
+                              .scratch = std::llround(scratch_),
+                              .temporaries_of_optimizer = std::llround(row.adam_all * layers * elements)}),
+      cell);
+}
+
 Estimate MemoryProfile::estimate_of(const ProfileRow& row, const CellConfig& cell) const {
+  if (cell.model.vocabulary > 0) return estimate_of_model(row, cell);
   return ProfiledStep(row, losses_.at(to_text(find_key("training.loss")->get(cell))), scratch_, cell,
                       drops_sharded_copies())
       .estimate();

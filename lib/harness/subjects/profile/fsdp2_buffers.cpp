@@ -1,4 +1,4 @@
-#include "harness/subjects/fsdp2_buffers.h"
+#include "harness/subjects/profile/fsdp2_buffers.h"
 
 #include "harness/cell/sharding_keys.h"
 

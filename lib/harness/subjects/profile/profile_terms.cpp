@@ -1,4 +1,4 @@
-#include "harness/subjects/profile_terms.h"
+#include "harness/subjects/profile/profile_terms.h"
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/cell/subject_keys.h"
 #include "harness/results/json_reader.h"
-#include "harness/subjects/memory_profile.h"
+#include "harness/subjects/profile/memory_profile.h"
 
 // Files of profiles: reading them, and finding a release's profile.
 namespace fp8lab {
