@@ -35,8 +35,9 @@ constexpr std::array kFileKeys{
         "groups of metrics, which `fp8lab metrics` lists. Groups imply gates: in arms of this program's runtime memory "
         "equals its closed forms (memory.unexplained_bytes is 0), as do the collectives of several ranks and their "
         "bytes; but before a fix, nothing is retained, no tensor differs from the plain twin's, every weight moves, "
-        "ranks have equal weights and gathered shards equal the unsharded parameter; gradients keep 3 dB (1 dB under "
-        "delayed scaling) of signal to noise",
+        "ranks have equal weights and gathered shards equal the unsharded parameter; gradients keep "
+        "as much signal to noise as casts leave after all products, at least 3 dB, unless a loss `sum` was trained "
+        "for more than 20 steps",
         "a list of groups", "measure: [memory, traffic]", kRequired},
     FileKey{
         "expect",

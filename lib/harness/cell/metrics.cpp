@@ -165,10 +165,11 @@ constexpr Names kReference = {"reference.faults"};
 constexpr Names kTwin = {"twin.losses_equal"};
 constexpr Names kTime = {"time.step_ms"};
 
-/// True if training must change a value of every weight tensor. Adam moves a weight by the learning rate in each step.
-/// A norm's weight in BF16 starts at 1, and changes if it moves down by 2^-9: in one step without master weights.
+/// True if training must change a value of every weight tensor. Adam moves a weight by the learning rate in each step,
+/// in one direction for as long as its first moment averages (10 steps with beta1 0.9); later steps may go back. A
+/// norm's weight in BF16 starts at 1, and changes if it moves down by 2^-9: in one step without master weights.
 bool moves_every_weight(const CellConfig& cell) {
-  constexpr double kHalfAStepBelowOne = 0x1p-9;
+  constexpr double kHalfAStepBelowOne = 0x1p-9, kStepsOfOneDirection = 10.0;
   const TrainingConfig& training = cell.training;
   const bool has_idle_expert = cell.model.layer == "grouped_linear" && cell.model.split == GroupSplit::kUneven;
   // The weight of a token's only expert is 1, whatever the router's logits are.
@@ -180,7 +181,7 @@ bool moves_every_weight(const CellConfig& cell) {
   // Steps of the warm-up are not counted, and the cosine has half the learning rate on average.
   const double steps = keeps_small_steps ? static_cast<double>(training.steps - training.warmup_steps) : 1.0;
   const double share = training.learning_rate_schedule == RateSchedule::kCosine ? 0.5 : 1.0;
-  return steps * share * training.learning_rate >= kHalfAStepBelowOne;
+  return std::min(steps, kStepsOfOneDirection) * share * training.learning_rate >= kHalfAStepBelowOne;
 }
 
 /// On a GPU a library's sums may have a random order.

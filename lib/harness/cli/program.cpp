@@ -179,7 +179,7 @@ class CommandLine {
     add_selection(run);
     run.get_option("PATH")->required(false);
     run.callback([this] {
-      if (request_.paths.empty() && request_.tiers.empty()) throw CLI::RequiredError("PATH");
+      if (request_.paths.empty() && request_.tiers.empty() && request_.tier.empty()) throw CLI::RequiredError("PATH");
     });
     run.add_option("-o,--out", request_.out, "directory for results")->capture_default_str()->type_name("DIR");
     run.add_option("-j,--jobs", request_.jobs,

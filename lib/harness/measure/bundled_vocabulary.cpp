@@ -134,6 +134,9 @@ std::string why_absent(const CellConfig& cell, Arm arm, std::string_view metric)
 
 /// Steps of delayed scaling in which scales follow from gradients that had none yet, so that most of them underflow.
 constexpr std::int64_t kUnscaledSteps = 3;
+/// Steps of the loss `sum` after which gradients still had more signal than noise in every cell that was measured;
+/// after 40 they had not, though each tensor was within its bounds around the step in double.
+constexpr std::int64_t kStepsOfASum = 20;
 /// Decibels. A gradient that is lost, doubled, or of other weights or tokens has 0 dB or less.
 constexpr double kGradientFloor = 3.0;
 /// Decibels of a product of two casts, one of them to E5M2: casts to E5M2 leave 25 dB and to E4M3 31 dB.
@@ -155,6 +158,8 @@ std::optional<double> recipe_floor(const CellConfig& cell, Arm arm, std::string_
     return is_library(cell) ? std::nullopt : std::optional(1.0);
   const Recipe recipe = recipe_of(cell, arm);
   const bool from_history = recipe.activation.amax_source == AmaxSource::kHistory;
+  // A sum has no minimum: weights grow in one direction, whose gradients norms take out, and noise is what remains.
+  if (cell.training.loss == Loss::kSum && cell.training.steps > kStepsOfASum) return std::nullopt;
   // Values over more binades than eight bits have leave more noise than signal.
   if (cell.training.data == Data::kStress) return std::nullopt;
   if (!recipe.quantized || (from_history && cell.training.steps <= kUnscaledSteps)) return std::nullopt;

@@ -187,6 +187,10 @@ int run_command(RunRequest request, const Program& program) {
     std::fputs(tier_lines(read_tiers(request.tiers)).c_str(), stdout);
     return 0;
   }
+  if (request.tiers.empty() && !request.tier.empty())
+    fail(fmt::format("run: --tier {} is of no table; name its file by --tiers, or leave --tier out", request.tier));
+  if (!request.tiers.empty() && !request.paths.empty())
+    fail("run: give scenario files, or --tier with --tiers, whose scenarios it runs");
   std::optional<Tier> tier;
   if (!request.tiers.empty()) tier = apply_tier(request);
   find_bundled_scenarios(request.paths, program);

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "core/check.h"
+#include "harness/cell/metrics.h"
+#include "harness/cell/spelling.h"
 #include "harness/scenario/id_matcher.h"
 #include "harness/scenario/toml_file.h"
 
@@ -33,6 +35,20 @@ ChangeKind kind_of(const std::string& word, const std::string& place) {
   fail(fmt::format("{}: `kind` cannot be '{}'; there are {}", place, word, fmt::join(names, ", ")));
 }
 
+/// Throws Error unless `metric` is one, and its limit is on the side on which it gets worse.
+void check_limit(const std::string& metric, bool is_at_least, const std::string& place) {
+  const Metric* const found = find_metric(metric);
+  if (found == nullptr) {
+    std::vector<std::string> names;
+    for (const Metric& one : metrics()) names.emplace_back(one.name);
+    fail(fmt::format("{}: `metric` cannot be `{}`.{}", place, quotable(metric), suggestion(metric, names)));
+  }
+  if (found->better == (is_at_least ? Better::kLess : Better::kMore))
+    fail(fmt::format("{}: {} is better if it is {}, so `{}` would accept every regression; write `{}`", place, metric,
+                     is_at_least ? "less" : "more", is_at_least ? "at_least" : "at_most",
+                     is_at_least ? "at_most" : "at_least"));
+}
+
 Acceptance entry_of(const toml::node& node, const std::string& place) {
   const toml::table* table = node.as_table();
   if (table == nullptr) fail(place + ": not a table; write [[accept]] and its keys below");
@@ -42,7 +58,7 @@ Acceptance entry_of(const toml::node& node, const std::string& place) {
   for (const char* key : {"cells", "why"})
     if (text(key).empty()) fail(fmt::format("{}: `{}` is missing", place, key));
   const auto expires = (*table)["expires"].value<toml::date>();
-  if (!expires) fail(place + ": `expires` is missing");
+  if (!expires) fail(place + ": `expires` is missing, or no date; write it without quotes, expires = 2027-01-31");
   if (text("metric").empty() != has_kind) fail(place + ": give one of `metric` and `kind`");
   Acceptance out;
   out.place = place;
@@ -51,6 +67,7 @@ Acceptance entry_of(const toml::node& node, const std::string& place) {
   if (has_kind && (most || least))
     fail(fmt::format("{}: `{}` belongs to a `metric`", place, most ? "at_most" : "at_least"));
   if (!has_kind && most == least) fail(place + ": give one of `at_most` and `at_least`");
+  if (!has_kind) check_limit(out.metric, least, place);
   out.at_least = (*table)["at_least"].value_or(-std::numeric_limits<double>::infinity());
   out.at_most = (*table)["at_most"].value_or(std::numeric_limits<double>::infinity());
   try {
