@@ -17,6 +17,8 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
     norm1_ = norm();
     if (n.has_latents) {
       make_latents();
+    } else if (n.has_sinks) {
+      make_sinks();
     } else if (n.in_titan()) {
       q_ = product(n.hidden, n.query, n.qkv_bias);
       k_ = product(n.hidden, n.kv, n.qkv_bias);
@@ -28,7 +30,7 @@ Layer::Layer(const Numbers& numbers, Heap& heap, Bytes index)
       q_norm_.push_back(vector(n.head_dim));
       k_norm_.push_back(vector(n.head_dim));
     }
-    proj_ = product(n.attended, n.hidden);
+    if (!n.has_sinks) proj_ = product(n.attended, n.hidden);
   }
   norm2_ = norm();
   if (n.routes && index >= n.dense_layers) {
@@ -78,7 +80,7 @@ Block Layer::forward(Block input, bool keeps_input) {
   done(activated_, keeps);
   done(silu_, keeps);
   done(activation_input_, keeps);
-  done(normed2_, keeps);
+  done(normed2_, keeps && saves_normed());
   if (!n.attends) {
     if (!saves_input() && keeps && !keeps_input_) heap_.free(input_);
     return last;
@@ -95,6 +97,9 @@ bool Layer::copies_norms_input() const { return numbers_.on_host() && numbers_.e
 
 bool Layer::saves_stream() const { return !(numbers_.gated && copies_norms_input()); }
 
+// A router in FP32 reads a copy.
+bool Layer::saves_normed() const { return !mixture_ || !numbers_.clamps; }
+
 bool Layer::saves_input() const {
   return input_takes_gradient_ ? saves_stream() : !(numbers_.gated && numbers_.on_host());
 }
@@ -103,7 +108,7 @@ void Layer::run_forward(bool keeps) {
   const Numbers& n = numbers_;
   if (n.attends) {
     normed1_ = normalize(saved1_, keeps, input_takes_gradient_);
-    Block attended = n.has_latents ? latent_attention(keeps) : attention(keeps);
+    Block attended = n.has_latents ? latent_attention(keeps) : n.has_sinks ? sink_attention(keeps) : attention(keeps);
     middle_ = allocate(n.rows(n.hidden));
     drop(attended);
   }
@@ -221,6 +226,15 @@ void Layer::accumulate(Block& sum, Block& more, bool of_products) {
   heap_.free(more);
 }
 
+void Layer::accumulate(Block& sum, Block& more, Bytes bytes) {
+  if (numbers_.operators != Operators::kCuda) {
+    Block both = temporary(bytes);
+    heap_.free(sum);
+    sum = both;
+  }
+  heap_.free(more);
+}
+
 void Layer::rotate_backward(Bytes columns, Block& gradient) {
   const Numbers& n = numbers_;
   const Bytes all = n.rows_f32(columns), half = all / 2;
@@ -283,6 +297,7 @@ Block Layer::backward(Block gradient) {
     kept_.begin_recomputation();
     run_forward(true);  // stops at the last tensor that backward needs
     if (mixture_) mixture_->stop();
+    if (!saves_normed()) heap_.free(normed2_);
     if (n.float8) {  // which an autograd function saves after it has computed
       Block last = product_of(fc2_);
       heap_.free(last);
@@ -317,7 +332,9 @@ Block Layer::backward(Block gradient) {
   // The product's gradient is the residual's tensor, which outlives it if the input takes a gradient.
   Block none = 0;
   Block& of_projected = input_takes_gradient_ ? none : of_stream;
-  Block of_normed1 = n.has_latents ? latent_attention_backward(of_projected) : attention_backward(of_projected);
+  Block of_normed1 = n.has_latents ? latent_attention_backward(of_projected)
+                     : n.has_sinks ? sink_attention_backward(of_projected)
+                                   : attention_backward(of_projected);
   more = normalize_backward(saved1_, input_, of_normed1, norm1_);
   kept_.end_backward();
   if (!keeps_input_) heap_.free(input_);

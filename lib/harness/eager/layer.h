@@ -21,6 +21,9 @@ struct Product {
   bool is_kept = false;  ///< a recomputed layer keeps what it returns
 };
 
+/// The random state that a kernel of attention returns.
+inline constexpr Bytes kStateOfKernel = 16;
+
 /// What a norm norms of a token: `columns`, as rows of equal length.
 struct Normed {
   Bytes columns = 0, rows = 1;
@@ -44,6 +47,7 @@ class Layer : public TrainedLayer {
 
   void make_buffers() override {
     if (mixture_) mixture_->make();
+    if (numbers_.has_sinks) heap_.allocate(angles_of(numbers_.seq), Owner::kParameters);
   }
 
   /// Under recomputation only the input is kept, and what the layer keeps of products and attention. A frozen layer
@@ -62,6 +66,8 @@ class Layer : public TrainedLayer {
   bool saves_stream() const;
   /// True for a host's RMSNorm in 16 bits, which saves an FP32 copy in place of its input.
   bool copies_norms_input() const;
+  /// False if nothing that reads the second norm's output saves it.
+  bool saves_normed() const;
   /// False if a norm that reads the layer's input saves no tensor that is the input.
   bool saves_input() const;
   /// True if the norm of the residual stream `input` returns a gradient of it.
@@ -89,6 +95,17 @@ class Layer : public TrainedLayer {
   /// From the gradients of the normed latents to the sum of their gradients of the norm's output.
   Block key_latent_backward(Block& of_key, Block& of_value);
   Block query_latent_backward(Block& of_query);
+  /// Attention with sinks (sinks.cpp).
+  void make_sinks();
+  Block sink_attention(bool keeps);
+  Block sink_attention_backward(Block& gradient);
+  /// From the gradient of the output times the shares of its rows, to the gradient of the output. Frees it.
+  Block sinks_backward(Block& of_attended);
+  /// Cosines and sines of so many tokens.
+  Bytes angles_of(Bytes tokens) const;
+  /// Rotates a wide matrix by cosines and sines, and its backward, which frees the gradient.
+  Block turned(Bytes columns);
+  Block turned_backward(Bytes columns, Block& gradient);
   /// SDPA of query_, key_ and value_.
   void attend(bool keeps);
   struct OfAttention {
@@ -129,6 +146,8 @@ class Layer : public TrainedLayer {
   /// Adds `more` to the gradient `sum`: in place, but as a third tensor if a TorchDispatchMode watches, or if both are
   /// `of_products`, whose results are views of matrices.
   void accumulate(Block& sum, Block& more, bool of_products = false);
+  /// The same for tensors of `bytes`.
+  void accumulate(Block& sum, Block& more, Bytes bytes);
   Block allocate(Bytes bytes) { return heap_.allocate(bytes, Owner::kSaved); }
   Block temporary(Bytes bytes) { return heap_.allocate(bytes, Owner::kTemporaries); }
   /// What a product or attention returns. If `is_kept`, recomputation finds what the first forward made.
@@ -148,6 +167,7 @@ class Layer : public TrainedLayer {
   KeptResults kept_;
   std::vector<std::size_t> norm1_, norm2_, q_norm_, k_norm_;
   Product qkv_, q_, k_, v_, proj_, fc1_, gate_, up_, fc2_;
+  std::size_t sinks_ = 0;
   Product q_down_, q_up_, kv_down_, kv_up_, k_rope_;  ///< latent attention's
 
   bool keeps_input_ = false;
@@ -158,6 +178,7 @@ class Layer : public TrainedLayer {
   Block sums_ = 0, seed_ = 0, offset_ = 0;
   Block q_latent_ = 0, q_normed_ = 0, kv_latent_ = 0, kv_normed_ = 0;
   Block scaled_query_ = 0, scaled_key_ = 0, scores_ = 0, value_f32_ = 0;  ///< composed attention's
+  Block angles_ = 0, shares_ = 0, narrow_shares_ = 0;  ///< with sinks
   Block raw_attended_ = 0;          ///< what attention returned, if the next product reads a copy of it
   std::optional<Mixture> mixture_;  ///< in the place of the MLP
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;

@@ -1,16 +1,16 @@
 #include "harness/eager/mixture.h"
 
 namespace fp8lab::eager {
-namespace {
-
-constexpr Bytes kIndex = 8;
-
-}  // namespace
 
 Mixture::Mixture(const Numbers& numbers, Heap& heap, std::vector<Parameter>& parameters, KeptResults& kept)
     : numbers_(numbers), heap_(heap), parameters_(parameters), kept_(kept), keeps_logits_(kept.keeps_next_product()) {
   const Numbers& n = numbers;
   router_ = weight(n.experts, n.hidden, false);
+  if (n.clamps) {
+    router_biases_ = weight(n.experts, 1, false);
+    make_clamped();
+    return;
+  }
   experts_ = gated(choices(), n.expert_ffn, true);
   if (n.shared_ffn > 0) shared_ = gated(n.tokens, n.shared_ffn, false);
 }
@@ -73,9 +73,9 @@ void Mixture::choose() {
 
 void Mixture::route(bool keeps) {
   const Numbers& n = numbers_;
-  Block logits = kept_.make(keeps_logits_, n.tokens * n.experts * n.element);
+  Block logits = n.clamps ? wide_logits(keeps) : kept_.make(keeps_logits_, n.tokens * n.experts * n.element);
   heap_.begin_product();
-  if (n.element != kF32) {
+  if (n.element != kF32 && !n.clamps) {
     Block converted = temporary(scores());
     kept_.drop(logits);
     logits = converted;
@@ -188,8 +188,13 @@ void Mixture::run(bool keeps) {
     dispatch();
   else
     ends_ = allocate(n.experts * 4);
-  run_experts(experts_, keeps);
-  Block outputs = output_of(experts_, keeps);
+  Block outputs = 0;
+  if (n.clamps) {
+    outputs = run_clamped(keeps);
+  } else {
+    run_experts(experts_, keeps);
+    outputs = output_of(experts_, keeps);
+  }
   done(ends_, keeps);
   if (dispatches()) {
     outputs = moved_back(outputs);
@@ -305,7 +310,7 @@ Block Mixture::route_backward(Block& of_weights) {
   Block of_logits = temporary(scores());
   heap_.free(of_scores);
   heap_.free(scores_);
-  if (n.element == kF32) return of_logits;
+  if (n.element == kF32 || n.clamps) return of_logits;
   const Block out = temporary(n.tokens * n.experts * n.element);
   heap_.free(of_logits);
   return out;
@@ -340,7 +345,7 @@ Block Mixture::backward(Block& normed, Block& gradient, How how) {
   }
   Block of_normed = n.shared_ffn > 0 ? backward_of(shared_, nullptr, gradient, how.copies_gradient) : 0;
   if (dispatches()) dispatch_backward(of_outputs);
-  Block of_gathered = backward_of(experts_, &rows_, of_outputs, false);
+  Block of_gathered = n.clamps ? clamped_backward(of_outputs) : backward_of(experts_, &rows_, of_outputs, false);
   heap_.free(ends_);
   if (dispatches()) of_gathered = moved_back_backward(of_gathered);
   Block more = scattered(n.rows(n.hidden));
@@ -351,9 +356,13 @@ Block Mixture::backward(Block& normed, Block& gradient, How how) {
   else
     accumulate(of_normed, more, n.rows(n.hidden));
   Block of_logits = route_backward(of_weights);
-  more = product_backward(router_, n.rows(n.hidden));
-  heap_.free_read(of_logits, {&normed}, recomputed_);
-  heap_.free(parameters_[router_].added);
+  if (n.clamps) {
+    more = wide_router_backward(of_logits);
+  } else {
+    more = product_backward(router_, n.rows(n.hidden));
+    heap_.free_read(of_logits, {&normed}, recomputed_);
+    heap_.free(parameters_[router_].added);
+  }
   accumulate(of_normed, more, n.rows(n.hidden));
   return of_normed;
 }

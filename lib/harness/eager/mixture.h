@@ -7,6 +7,8 @@
 
 namespace fp8lab::eager {
 
+inline constexpr Bytes kIndex = 8;  ///< bytes of a number of a row, a token or an expert
+
 /// A mixture of experts in eager PyTorch, tensor by tensor (fp8lab_subjects/layers/experts.py, and the modules that
 /// call it). Each token has `top_k` rows whatever its experts are, and grouped products write the rows of all experts
 /// to one tensor. So no size depends on how even the choice is, unless ranks share the experts.
@@ -42,8 +44,25 @@ class Mixture {
     Block both = 0, gate = 0, silu = 0, up = 0, activated = 0;
   };
 
+  /// The matrices and biases of all own experts.
+  struct Biased {
+    std::size_t weight = 0, biases = 0;
+    Bytes columns = 0;      ///< of what they make
+    Block row_numbers = 0;  ///< for each row its expert
+  };
+
   std::size_t weight(Bytes rows, Bytes columns, bool is_of_experts);
   Gated gated(Bytes rows, Bytes width, bool are_experts);
+  /// Experts with clamped SwiGLU (clamped_experts.cpp).
+  void make_clamped();
+  /// The biases of each row, and in `padded` the biases of all experts with a row of zeros.
+  Block biases_of_rows(Biased& of, Block& padded, bool keeps);
+  void biases_backward(Biased& of);
+  Block run_clamped(bool keeps);
+  /// From the gradient of the outputs, which it frees, to the gradient of rows_.
+  Block clamped_backward(Block& gradient);
+  Block wide_logits(bool keeps);
+  Block wide_router_backward(Block& of_logits);
   void run_experts(Gated& of, bool keeps);
   /// What the last product returns. It frees what backward does not need.
   Block output_of(Gated& of, bool keeps);
@@ -81,11 +100,14 @@ class Mixture {
   Heap& heap_;
   std::vector<Parameter>& parameters_;
   KeptResults& kept_;
-  std::size_t router_ = 0;
+  std::size_t router_ = 0, router_biases_ = 0;
   bool keeps_logits_;
   Gated experts_, shared_;
+  Biased fc1_, fc2_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
+  Block wide_input_ = 0, wide_weight_ = 0;  ///< of the router in FP32
+  Block both_ = 0, gate_ = 0, up_ = 0, sigmoid_ = 0, gated_ = 0, activated_ = 0;  ///< of clamped SwiGLU
   Block arrival_order_ = 0;  ///< numbers of the rows that arrived, by expert
   Block outputs_ = 0;        ///< what experts return, in FP32
   bool recomputed_ = false;  ///< how.is_recomputed of the running backward

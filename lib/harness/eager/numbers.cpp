@@ -35,6 +35,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   head_dim = head_dim_of(model);
   query = heads * key_dim_of(model);
   has_latents = fp8lab::has_latents(model);
+  has_sinks = model.attention_sinks;
   kv = !has_latents && model.kv_heads > 0 ? model.kv_heads * head_dim : query;
   q_rank = model.q_rank;
   kv_rank = model.kv_rank;
@@ -43,6 +44,7 @@ Numbers::Numbers(const CellConfig& cell, Program of_program, Operators of_operat
   composes_attention = on_host() && attended != query;
   ffn = model.ffn > 0 ? model.ffn : 4 * hidden;
   routes = routes_tokens(model);
+  clamps = routes && model.swiglu_limit > 0.0;
   experts = model.experts;
   top_k = model.top_k;
   expert_ffn = mlp_width(model);

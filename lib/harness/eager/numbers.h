@@ -50,6 +50,8 @@ struct Numbers {
   bool attends;  ///< false for layernorm_mlp
   bool gated, scales_embeddings, bias, qkv_bias, qk_norm, tied, learned_positions, reshards, sharded;
   bool has_latents;  ///< queries, keys and values are made from latents
+  bool has_sinks;    ///< attention has a learned logit for each head
+  bool clamps;       ///< experts have biases and clamped SwiGLU, and their router computes in FP32
   /// SDPA is composed of products: of a CPU's and CUDA's flash kernels none has values of another width than the keys'.
   bool composes_attention;
   bool routes;                        ///< the MLP of layers is a mixture of experts

@@ -98,6 +98,11 @@ std::vector<Bytes> Training::elements(bool only_trained) {
 // torchtitan's program has a table of complex numbers, made of their parts.
 void Training::make_rotary_table() {
   if (!n_.in_titan() || !n_.gated) return;
+  if (n_.has_sinks) {  // layers have tables; the model has positions of tokens, and where sequences begin
+    heap_.allocate(n_.tokens * 8, Owner::kParameters);
+    heap_.allocate((n_.batch + 1) * 4, Owner::kParameters);
+    return;
+  }
   const Bytes part = n_.seq * n_.rotated / 2 * kF32;
   Block real = heap_.allocate(part, Owner::kTemporaries), imaginary = heap_.allocate(part, Owner::kTemporaries);
   heap_.allocate(2 * part, Owner::kParameters);

@@ -252,7 +252,7 @@ Value value_from(const Key& key, const JsonReader& json) {
     case KeyType::kSwitch: return json.flag();
     case KeyType::kInteger: return json.integer();
     case KeyType::kNumber: return json.number();
-    default: return json.text();
+    default: return json.text_of_scalar();  // a word can be true or false
   }
 }
 

@@ -166,9 +166,27 @@ class Cell:
         return self.get("model.shared_experts", 0) * self.expert_ffn
 
     def of_layer(self, index):
-        """The cell as the layer `index` has it: the first `dense_layers` have one MLP for all tokens."""
+        """The cell as the layer `index` has it: the first `dense_layers` have one MLP for all tokens, and one of `window_every`
+        has the window."""
         is_dense = self.routes and index < self.get("model.dense_layers", 0)
-        return self.changed(model__top_k=0) if is_dense else self
+        of_layer = self.changed(model__top_k=0) if is_dense else self
+        has_window = self.window == 0 or index % self.get("model.window_every", 1) == 0
+        return of_layer if has_window else of_layer.changed(model__window=0)
+
+    @property
+    def window(self):
+        """Tokens to which attention is limited, or 0."""
+        return self.get("model.window", 0)
+
+    @property
+    def has_sinks(self):
+        """True if each head of attention has a learned logit in the sum of its softmax."""
+        return bool(self.get("model.attention_sinks", False))
+
+    @property
+    def swiglu_limit(self):
+        """The limit of clamped SwiGLU; 0: there is none."""
+        return self.get("model.swiglu_limit", 0.0)
 
     @property
     def gpt(self):

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from .. import model, recomputation
 from ..layers import experts, ring
 from ..sharding import REDUCE_DTYPES, make_mesh, make_mesh_of_experts, over_two_meshes
+from . import gpt_oss_model
 
 
 def rotary_table(cell, device):
@@ -129,13 +130,23 @@ class Mixture(nn.Module):
         return rows.view_as(x)
 
 
+def attention_of(cell):
+    if cell.has_sinks:
+        return gpt_oss_model.SinkAttention
+    return LatentAttention if cell.has_latents else Attention
+
+
+def mixture_of(cell):
+    return gpt_oss_model.ClampedMixture if cell.swiglu_limit else Mixture
+
+
 class Layer(nn.Module):
     def __init__(self, cell, device, dtype):
         super().__init__()
         self.attention_norm = model.make_norm(cell, device, dtype)
-        self.attention = (LatentAttention if cell.has_latents else Attention)(cell, device, dtype)
+        self.attention = attention_of(cell)(cell, device, dtype)
         self.mlp_norm = model.make_norm(cell, device, dtype)
-        self.mlp = Mixture(cell, device, dtype) if cell.routes else Mlp(cell, device, dtype, cell.ffn)
+        self.mlp = mixture_of(cell)(cell, device, dtype) if cell.routes else Mlp(cell, device, dtype, cell.ffn)
 
     def forward(self, x, table):
         x = x + self.attention(self.attention_norm(x), table)
@@ -156,14 +167,24 @@ class Model(nn.Module):
         self.head = nn.Linear(cell["model.hidden"], cell.vocabulary, bias=False, device=device, dtype=dtype)
         if cell["model.head"] == "tied":
             self.head.weight = self.embedding.weight
-        self.register_buffer("table", None if cell.gpt else rotary_table(cell, device), persistent=False)
+        has_table = not cell.gpt and not cell.has_sinks
+        self.register_buffer("table", rotary_table(cell, device) if has_table else None, persistent=False)
+        if cell.has_sinks:
+            for name, values in zip(("positions_of_tokens", "begins"), gpt_oss_model.make_documents(cell, device), strict=True):
+                self.register_buffer(name, values, persistent=False)
+
+    def for_attention(self):
+        """What each layer's attention reads besides its input."""
+        if self.cell.has_sinks:
+            return gpt_oss_model.Documents(self.positions_of_tokens, self.begins, self.seq)
+        return self.table
 
     def forward(self, tokens):
         x = model.scaled_embeddings(self.cell, self.embedding(tokens.view(self.batch, self.seq)))
         if self.positions is not None:
             x = x + self.positions.weight
         for number, layer in enumerate(self.layers, 1):
-            x = recomputation.call(self.cell, number, layer, x, self.table)
+            x = recomputation.call(self.cell, number, layer, x, self.for_attention())
         normed = self.norm(x)
         return normed.flatten(0, 1) if self.cell.loss_chunks > 1 else self.head(normed).flatten(0, 1)
 
@@ -218,7 +239,9 @@ def placement_of_experts(cell, built, mesh, sparse):
     # As torchtitan's FSDP of experts: with more shards than experts, each shard has a part of every expert.
     divides_experts = cell.routes and mesh.size(-1) > cell["model.experts"]
     if sparse is None:
-        return (lambda one: Shard(1) if one.dim() == 3 else None) if divides_experts else None
+        mixtures = [module for module in built.modules() if hasattr(module, "expert_weights")]
+        of_experts = {id(one) for mixture in mixtures for one in mixture.expert_weights()}
+        return (lambda one: Shard(1) if id(one) in of_experts else None) if divides_experts else None
     return over_two_meshes(built, mesh, sparse, 1 if divides_experts else 0)
 
 
