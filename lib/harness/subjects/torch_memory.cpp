@@ -15,7 +15,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/results/json_reader.h"
 #include "harness/subjects/eager_estimate.h"
-#include "harness/subjects/modelled_keys.h"
+#include "harness/subjects/torch_coverage.h"
 
 namespace fp8lab {
 namespace {
@@ -26,225 +26,8 @@ using eager::Program;
 constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
 constexpr std::string_view kBf16Recipe = "bf16";
 
-/// A library whose eager program is known, with the releases that allocate the same.
-struct Library {
-  std::string_view name, major;
-  std::int64_t oldest, newest;
-  std::string_view why_not_older;
-  std::string_view float8_recipe;  ///< the recipe that it has in addition to bf16
-};
-constexpr std::array kLibraries{
-    Library{"torch", "2.", 9, 15, "before 2.9 PyTorch has no fused RMSNorm", ""},
-    Library{"torchao", "0.", 13, 18, "how Float8Linear computes was read from 0.13 on", "current"},
-};
-
-/// nullptr for other libraries.
-const Library* library_of(std::string_view release) {
-  const auto* const found = std::ranges::find(kLibraries, release.substr(0, release.find('@')), &Library::name);
-  return found == kLibraries.end() ? nullptr : found;
-}
-
-std::string range_of(const Library& library) {
+std::string range_of(const TorchLibrary& library) {
   return fmt::format("{0}@{1}{2} to {0}@{1}{3}", library.name, library.major, library.oldest, library.newest);
-}
-
-constexpr std::array kTorchReasons{
-    KeyReason{"ranks", "figures cover one rank, or ranks under `sharding: fsdp` or `ddp`"},
-    KeyReason{"fix", "it is a switch of this program's own runtime"},
-    KeyReason{"control", "it is a test of this program's own measurement"},
-    KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
-    KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
-    KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
-    KeyReason{"model.dropout", "figures cover training without dropout"},
-    KeyReason{"model.bias", "figures cover the biases that a form has, and `qkv`; leave `bias` out"},
-    KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},
-};
-
-/// PyTorch's Adam keeps moments in the type of what it updates.
-bool has_moments_of_torch(const CellConfig& cell) {
-  const TrainingConfig& training = cell.training;
-  if (training.optimizer == Optimizer::kNone || training.optimizer == Optimizer::kSgd) return true;
-  const bool in_f32 = training.param_dtype == ParamDType::kF32 || training.master_weights == Master::kF32;
-  return training.moments == (in_f32 ? Moments::kF32 : Moments::kBF16);
-}
-
-/// True for other values than the default that the closed form has.
-bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
-  if (key.path == "ranks") return has_ranks(cell);
-  if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
-  if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
-  if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 31> kCovered{"mesh",
-                                                             "context_parallel",
-                                                             "expert_parallel",
-                                                             "sharding",
-                                                             "reduce_dtype",
-                                                             "training.optimizer",
-                                                             "training.param_dtype",
-                                                             "model.vocabulary",
-                                                             "model.head_dim",
-                                                             "model.qk_norm",
-                                                             "model.kv_rank",
-                                                             "model.q_rank",
-                                                             "model.rope_dim",
-                                                             "model.value_dim",
-                                                             "model.head",
-                                                             "model.positions",
-                                                             "model.experts",
-                                                             "model.top_k",
-                                                             "model.expert_ffn",
-                                                             "model.shared_experts",
-                                                             "model.dense_layers",
-                                                             "model.router",
-                                                             "model.router_scale",
-                                                             "model.expert_groups",
-                                                             "model.top_groups",
-                                                             "model.router_bias_rate",
-                                                             "training.checkpoint_every",
-                                                             "training.loss_chunks",
-                                                             "training.frozen_layers",
-                                                             "training.tokens",
-                                                             "training.corpus"};
-  return std::ranges::find(kCovered, key.path) != kCovered.end();
-}
-
-/// What torchao's float8 lacks, or keeps in 16 bits.
-void add_uncovered_float8(const CellConfig& cell, const Library& library, std::vector<std::string>& out) {
-  const TrainingConfig& training = cell.training;
-  if (training.recipe != library.float8_recipe)
-    out.push_back(library.float8_recipe.empty()
-                      ? fmt::format("training.recipe: {}; PyTorch by itself trains in bf16", training.recipe)
-                      : fmt::format("training.recipe: {}; figures cover {} (a scale a tensor, from its amax) and bf16",
-                                    training.recipe, library.float8_recipe));
-  if (is_replicated(cell))
-    out.emplace_back("sharding: ddp; figures of Float8Linear cover one rank and FSDP2; write fsdp");
-  if (training.quantized_weights && (!is_sharded(cell) || mesh_of(cell).shards == 1))
-    out.emplace_back("training.quantized_weights: torchao keeps weights in 16 bits; it can gather shards in eight");
-  if (routes_tokens(cell.model))
-    out.emplace_back(
-        "model.top_k: Float8Linear computes products of all tokens, and PyTorch's grouped products of experts are in "
-        "16 "
-        "bits; no figures cover both; write `recipe: bf16`");
-  if (has_latents(cell.model))
-    out.emplace_back(
-        "model.kv_rank: no figures cover Float8Linear's products of latents, whose columns need not be multiples of "
-        "16; write `recipe: bf16`");
-  if (is_selective(training.checkpoint))
-    out.push_back(
-        fmt::format("training.checkpoint: {} keeps what `mm` and `addmm` return, and Float8Linear's products are "
-                    "`_scaled_mm` inside "
-                    "an autograd function; write full, or `recipe: bf16`",
-                    training.checkpoint.text()));
-}
-
-/// What cuDNN's kernel requires of attention whose values have another width than the keys.
-void add_uncovered_latents(const CellConfig& cell, std::vector<std::string>& out) {
-  const ModelConfig& model = cell.model;
-  const std::int64_t keys = key_dim_of(model), values = value_dim_of(model);
-  if (!has_latents(model) || cell.device == "cpu") return;
-  if (cell.training.param_dtype == ParamDType::kF32)
-    out.emplace_back("model.kv_rank: on CUDA figures cover latent attention in bf16; write `param_dtype: bf16`");
-  constexpr std::int64_t kMost = 128, kMostOfFlash = 256, kAlignment = 8, kKeysOfDeepSeek = 192;
-  const bool fits = std::max(keys, values) <= kMost && keys % kAlignment == 0 && values % kAlignment == 0;
-  const bool is_flash = keys == values && keys <= kMostOfFlash && keys % kAlignment == 0;
-  if (is_flash || fits || (keys == kKeysOfDeepSeek && values == kMost)) return;
-  out.push_back(fmt::format(
-      "model.value_dim: heads have keys of {} columns and values of {}; SDPA's kernels take equal "
-      "multiples of 8 up to 256, 192 and 128, or multiples of 8 up to 128, and figures cover no other kernel; "
-      "write such widths",
-      keys, values));
-}
-
-/// What grouped products and FSDP2 require of the weights of experts.
-void add_uncovered_experts(const CellConfig& cell, Program program, std::vector<std::string>& out) {
-  if (!routes_tokens(cell.model)) return;
-  constexpr std::int64_t kAlignment = 16;
-  const std::int64_t bytes = cell.training.param_dtype == ParamDType::kF32 ? 4 : 2;
-  const std::int64_t shards = is_sharded(cell) ? mesh_of(cell).shards : 1;
-  const bool divides = program == Program::kTorchtitan && shards > cell.model.experts;
-  const std::int64_t parts = shards / cell.expert_parallel;  // ranks that shard the same experts
-  for (const auto& [key, width] :
-       {std::pair(cell.model.expert_ffn > 0 ? "model.expert_ffn" : "model.ffn", mlp_width(cell.model)),
-        std::pair("model.hidden", cell.model.hidden)}) {
-    if (width * bytes % kAlignment != 0)
-      out.push_back(
-          fmt::format("{}: rows of {} values are no multiple of {} bytes, which torch._grouped_mm requires; "
-                      "figures cover grouped products; write a multiple of {}",
-                      key, width, kAlignment, kAlignment / bytes));
-    if (divides && width % parts != 0)
-      out.push_back(
-          fmt::format("{}: with more shards than experts FSDP2 divides the rows of every expert, and {} ranks do not "
-                      "divide {} rows; write a multiple of {}, a mesh of fewer shards, or a larger `expert_parallel`",
-                      key, parts, width, parts));
-  }
-}
-
-/// What PyTorch's ring attention was not compared with.
-void add_uncovered_sequences(const CellConfig& cell, Program program, std::vector<std::string>& out) {
-  if (cell.context_parallel == 1) return;
-  const auto add = [&](bool is_uncovered, const char* reason) {
-    if (is_uncovered) out.emplace_back(reason);
-  };
-  add(program == Program::kWorker,
-      "context_parallel: the worker gives every rank entire sequences; remove it, or plan a torchtitan program with "
-      "`--model`");
-  add(is_replicated(cell), "sharding: with `context_parallel` figures cover FSDP2; write fsdp");
-  add(cell.training.param_dtype == ParamDType::kF32,
-      "training.param_dtype: with `context_parallel` figures cover layers in bf16; write bf16, for FP32 parameters "
-      "with "
-      "`master_weights: f32`");
-  add(has_latents(cell.model), "model.kv_rank: no figures cover latent attention with `context_parallel`");
-  add(eager::Numbers(cell, program, Operators::kCuda).learned_positions,
-      "model.positions: with `context_parallel` figures cover models without a table of positions; write none");
-  add(is_selective(cell.training.checkpoint),
-      "training.checkpoint: with `context_parallel` figures cover recomputation of entire layers; write full");
-}
-
-std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const Library& library) {
-  std::vector<std::string> out;
-  const bool is_mlp = cell.model.layer == "layernorm_mlp" && program == Program::kWorker;
-  if (cell.model.layer != "transformer_layer" && !is_mlp)
-    out.push_back(fmt::format("model.layer: {}; figures cover transformer_layer{}", cell.model.layer,
-                              program == Program::kWorker ? " and layernorm_mlp" : ""));
-  const bool has_vocabulary = cell.model.vocabulary > 0;
-  if (!has_vocabulary && program == Program::kTorchtitan)
-    out.emplace_back("model.vocabulary: 0; a torchtitan program is a language model");
-  if (has_vocabulary != (cell.training.loss == Loss::kCrossEntropy))
-    out.emplace_back("training.loss: figures cover cross_entropy of a vocabulary, and sum or mse of layers");
-  if (cell.training.loss_chunks > 1 && is_replicated(cell))
-    out.emplace_back(
-        "training.loss_chunks: DistributedDataParallel reduces a gradient when backward makes it, and of the head each "
-        "part of the loss makes one; write `sharding: fsdp`");
-  if (cell.expert_parallel > 1 && program == Program::kWorker)
-    out.emplace_back(
-        "expert_parallel: figures cover it in torchtitan's program, and not in the worker's; remove it, or plan a "
-        "torchtitan program with `--model`");
-  add_uncovered_experts(cell, program, out);
-  add_uncovered_latents(cell, out);
-  add_uncovered_sequences(cell, program, out);
-  if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
-  if (cell.training.master_weights == Master::kRemainder)
-    out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
-  const std::int64_t kv_heads = cell.model.kv_heads;
-  const bool is_on_host = cell.device == "cpu";
-  if (cell.training.param_dtype == ParamDType::kF32 && !is_on_host && !is_mlp && kv_heads != 0 &&
-      kv_heads != cell.model.heads)
-    out.emplace_back(
-        "model.kv_heads: SDPA has no kernel on CUDA for FP32 whose K and V have fewer heads than Q; it then keeps the "
-        "scores of all heads, which no figures cover; leave `kv_heads` out, or train in bf16");
-  if (cell.training.master_weights == Master::kF32 && program == Program::kTorchtitan && !is_sharded(cell))
-    out.emplace_back(
-        "training.master_weights: a torchtitan program has FP32 masters only as the parameters that FSDP2 shards, over "
-        "one rank too; write `sharding: fsdp`");
-  const auto more = unmodelled_keys(
-      cell, arm, [&](const Key& key) { return is_modelled_of_torch(key, cell); }, kTorchReasons, "figures");
-  out.insert(out.end(), more.begin(), more.end());
-  // The default of the key is not what PyTorch's Adam does with BF16 parameters.
-  if (!has_moments_of_torch(cell) && cell.training.moments == CellConfig{}.training.moments)
-    out.emplace_back(
-        "training.moments: PyTorch's Adam keeps moments in the type that it updates, here bf16; write `moments: bf16`, "
-        "or `master_weights: f32`");
-  return out;
 }
 
 Value value_from(const Key& key, const JsonReader& json) {
@@ -396,22 +179,22 @@ std::string TorchMemory::runs_in(const std::string& folder) { return folder + "/
 
 std::string TorchMemory::gpu_runs_in(const std::string& folder) { return folder + "/measured/torch-memory-cuda.json"; }
 
-bool TorchMemory::is_named(const std::string& release) { return library_of(release) != nullptr; }
+bool TorchMemory::is_named(const std::string& release) { return torch_library_of(release) != nullptr; }
 
 std::vector<std::string> TorchMemory::ranges() {
   std::vector<std::string> out;
-  for (const Library& library : kLibraries) out.push_back(range_of(library));
+  for (const TorchLibrary& library : torch_libraries()) out.push_back(range_of(library));
   return out;
 }
 
 std::string TorchMemory::newest(std::string_view library) {
-  const Library* const found = library_of(library);
+  const TorchLibrary* const found = torch_library_of(library);
   check(found != nullptr, "a library without figures");
   return fmt::format("{}@{}{}", found->name, found->major, found->newest);
 }
 
 TorchMemory TorchMemory::find(const std::string& folder, const std::string& release) {
-  const Library* const library = library_of(release);
+  const TorchLibrary* const library = torch_library_of(release);
   if (library == nullptr) fail(fmt::format("--as: there are no figures of `{}`", quotable(release)));
   const std::size_t sign = release.find('@');
   const std::string version = sign == std::string::npos ? "" : release.substr(sign + 1);
@@ -436,7 +219,7 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
 bool TorchMemory::covers_expert_parallel() const { return name_.starts_with(newest()); }
 
 std::vector<std::string> TorchMemory::recipes() const {
-  const Library& library = *library_of(name_);
+  const TorchLibrary& library = *torch_library_of(name_);
   std::vector<std::string> out{std::string(kBf16Recipe)};
   if (!library.float8_recipe.empty()) out.emplace_back(library.float8_recipe);
   return out;
@@ -449,7 +232,7 @@ std::string TorchMemory::title(Program program) const {
             "under FSDP2\nwith `master_weights: f32` sharded parameters are FP32 and layers compute in BF16 "
             "(MixedPrecisionPolicy)"
           : "the layers of lib/subjects, which `subject: torch` trains (one product for Q, K and V)";
-  const bool is_float8 = !library_of(name_)->float8_recipe.empty();
+  const bool is_float8 = !torch_library_of(name_)->float8_recipe.empty();
   const std::string compared = compared_without_gpus(runs_of(runs_, false));
   std::string of_mixtures = compared_without_gpus(runs_of(runs_, true));
   if (const TorchRuns mixtures = runs_of(gpu_runs_, true); !mixtures.rows.empty())
@@ -494,7 +277,7 @@ std::string TorchMemory::title(Program program) const {
 }
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
-  std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *library_of(name_));
+  std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *torch_library_of(name_));
   if (cell.expert_parallel > 1 && !covers_expert_parallel())
     reasons.push_back(fmt::format(
         "expert_parallel: figures cover {0}, whose FSDP2 can shard a module over two meshes; write `--as {0}`",
