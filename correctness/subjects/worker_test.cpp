@@ -506,6 +506,11 @@ TEST_F(Worker, AttentionOverDividedSequencesIsItsDefinitionInDouble) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, LayersOfGptOssAreTheirDefinitionInDouble) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("gpt_oss_model_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 // FSDP2 over one shard hands out the parameters themselves, in torchao's class.
 TEST_F(Worker, ParityOfTorchaoHoldsOverOneShard) {
   need("torchao");

@@ -28,10 +28,10 @@ constexpr std::array kTorchReasons{
     KeyReason{"fix", "it is a switch of this program's own runtime"},
     KeyReason{"control", "it is a test of this program's own measurement"},
     KeyReason{"model.router_aux_loss", "figures cover routers without an auxiliary loss"},
-    KeyReason{"model.attention_sinks", "figures cover attention without sinks"},
-    KeyReason{"model.swiglu_limit", "figures cover SwiGLU without limits; leave `swiglu_limit` out"},
+    KeyReason{"model.window", "figures cover windows with `attention_sinks`; leave `window` out"},
+    KeyReason{"model.window_every", "figures cover windows with `attention_sinks`; leave `window_every` out"},
     KeyReason{"model.dropout", "figures cover training without dropout"},
-    KeyReason{"model.bias", "figures cover the biases that a form has, and `qkv`; leave `bias` out"},
+    KeyReason{"model.bias", "figures cover the biases that a form has, `qkv`, and true; leave `bias` out"},
     KeyReason{"training.moments", "PyTorch's Adam keeps moments in the type that it updates"},
 };
 
@@ -47,9 +47,10 @@ bool has_moments_of_torch(const CellConfig& cell) {
 bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
   if (key.path == "ranks") return has_ranks(cell);
   if (key.path == "training.deferred_init") return defers_init(cell) == is_sharded(cell);
-  if (key.path == "model.bias") return cell.model.bias == Bias::kQkv;
+  if (key.path == "model.bias") return cell.model.bias != Bias::kNone;
+  if (key.path == "model.window" || key.path == "model.window_every") return cell.model.attention_sinks;
   if (key.path == "training.moments") return has_moments_of_torch(cell);
-  static constexpr std::array<std::string_view, 31> kCovered{"mesh",
+  static constexpr std::array<std::string_view, 33> kCovered{"mesh",
                                                              "context_parallel",
                                                              "expert_parallel",
                                                              "sharding",
@@ -59,6 +60,8 @@ bool is_modelled_of_torch(const Key& key, const CellConfig& cell) {
                                                              "model.vocabulary",
                                                              "model.head_dim",
                                                              "model.qk_norm",
+                                                             "model.attention_sinks",
+                                                             "model.swiglu_limit",
                                                              "model.kv_rank",
                                                              "model.q_rank",
                                                              "model.rope_dim",
@@ -175,6 +178,48 @@ void add_uncovered_sequences(const CellConfig& cell, Program program, std::vecto
       "training.checkpoint: with `context_parallel` figures cover recomputation of entire layers; write full");
 }
 
+/// What GPT-OSS's layers were not compared with: attention with sinks, and experts with biases and limits.
+void add_uncovered_gpt_oss(const CellConfig& cell, Program program, bool is_float8, std::vector<std::string>& out) {
+  const ModelConfig& model = cell.model;
+  const bool has_limit = model.swiglu_limit > 0.0, has_sinks = model.attention_sinks, routes = routes_tokens(model);
+  const bool has_biases = model.bias == Bias::kAll && model.form != "gpt";
+  const auto add = [&](bool is_uncovered, const char* reason) {
+    if (is_uncovered) out.emplace_back(reason);
+  };
+  if (program == Program::kWorker) {
+    const auto refuse = [&](bool is_there, const char* key) {
+      if (is_there)
+        out.push_back(fmt::format(
+            "{}: figures cover it in torchtitan's program, and not in the worker's; remove it, or plan a torchtitan "
+            "program with `--model`",
+            key));
+    };
+    refuse(has_sinks, "model.attention_sinks");
+    refuse(has_limit, "model.swiglu_limit");
+    refuse(has_biases, "model.bias");
+    return;
+  }
+  if (!has_sinks && !has_limit && !has_biases) return;
+  add(model.form != "llama", "model.form: figures cover `attention_sinks`, `swiglu_limit` and `bias` in llama");
+  add(is_float8 && has_biases, "model.bias: no figures cover Float8Linear with biases of all products; write `qkv`");
+  add((has_sinks || has_limit) && cell.training.param_dtype == ParamDType::kF32,
+      "training.param_dtype: attention with sinks and experts with limits compute in bf16; write bf16, for FP32 "
+      "parameters with `master_weights: f32`");
+  add(has_sinks && model.qk_norm, "model.qk_norm: no figures cover it with `attention_sinks`");
+  add(has_sinks && has_latents(model), "model.kv_rank: no figures cover latent attention with `attention_sinks`");
+  constexpr std::int64_t kMostColumns = 256, kAlignment = 8;
+  add(has_sinks && (head_dim_of(model) % kAlignment != 0 || head_dim_of(model) > kMostColumns),
+      "model.head_dim: flash attention, which computes attention with sinks, takes multiples of 8 up to 256");
+  add(has_limit && !routes, "model.swiglu_limit: figures cover limits of experts; write `top_k`, or remove it");
+  add(routes && has_limit != has_biases,
+      "model.swiglu_limit: figures cover experts with biases and limits, or with neither; write both `bias: true` and "
+      "`swiglu_limit`");
+  add(routes && has_limit && model.shared_experts > 0,
+      "model.shared_experts: figures cover experts with limits without shared ones");
+  add(routes && has_limit && model.dense_layers > 0,
+      "model.dense_layers: figures cover models whose layers all have experts with limits");
+}
+
 }  // namespace
 
 std::span<const TorchLibrary> torch_libraries() { return kLibraries; }
@@ -206,7 +251,9 @@ std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Pro
   add_uncovered_experts(cell, program, out);
   add_uncovered_latents(cell, out);
   add_uncovered_sequences(cell, program, out);
-  if (arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe) add_uncovered_float8(cell, library, out);
+  const bool is_float8 = arm != Arm::kBf16 && cell.training.recipe != kBf16Recipe;
+  add_uncovered_gpt_oss(cell, program, is_float8, out);
+  if (is_float8) add_uncovered_float8(cell, library, out);
   if (cell.training.master_weights == Master::kRemainder)
     out.emplace_back("training.master_weights: PyTorch's Adam has FP32 masters or none");
   const std::int64_t kv_heads = cell.model.kv_heads;

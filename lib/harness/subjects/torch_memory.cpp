@@ -215,8 +215,8 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
   return out;
 }
 
-// Earlier releases were compared with no run, and 2.11 lacks what it needs.
-bool TorchMemory::covers_expert_parallel() const { return name_.starts_with(newest()); }
+// Of earlier releases no run had `expert_parallel` or sinks, and 2.11 lacks what the first needs.
+bool TorchMemory::is_newest() const { return name_.starts_with(newest()); }
 
 std::vector<std::string> TorchMemory::recipes() const {
   const TorchLibrary& library = *torch_library_of(name_);
@@ -239,10 +239,14 @@ std::string TorchMemory::title(Program program) const {
     of_mixtures = fmt::format("Mixtures of experts: {};\non GPUs {}; reserved memory {}.\n", of_mixtures,
                               text_of(accuracy_of(mixtures, Operators::kCuda), "runs"),
                               text_of(accuracy_of_reserved(mixtures), "on the same GPUs"));
-  if (covers_expert_parallel() && program == Program::kTorchtitan)
+  if (is_newest() && program == Program::kTorchtitan)
     of_mixtures +=
         "With `expert_parallel` figures assume the same number of rows for each expert; a rank that receives more rows "
         "holds\nmore. No run on GPUs had `expert_parallel`.\n";
+  if (is_newest() && program == Program::kTorchtitan)
+    of_mixtures +=
+        "With `attention_sinks` and `swiglu_limit` layers are the ones of torchtitan's GPT-OSS: one product for Q, K and "
+        "V,\nvarlen_attn(), and routers in FP32. No run on GPUs had them.\n";
   if (program == Program::kTorchtitan)
     of_mixtures +=
         "With `context_parallel` attention is the one of PyTorch's context_parallel(): a ring, with gathered keys and "
@@ -278,10 +282,13 @@ std::string TorchMemory::title(Program program) const {
 
 Estimate TorchMemory::estimate(const CellConfig& cell, Arm arm, Program program) const {
   std::vector<std::string> reasons = uncovered_by_torch(cell, arm, program, *torch_library_of(name_));
-  if (cell.expert_parallel > 1 && !covers_expert_parallel())
+  if (cell.expert_parallel > 1 && !is_newest())
     reasons.push_back(fmt::format(
         "expert_parallel: figures cover {0}, whose FSDP2 can shard a module over two meshes; write `--as {0}`",
         newest()));
+  if (cell.model.attention_sinks && program == Program::kTorchtitan && !is_newest())
+    reasons.push_back(fmt::format(
+        "model.attention_sinks: figures cover {0}, whose varlen_attn() was read; write `--as {0}`", newest()));
   if (!reasons.empty()) fail(fmt::format("{} does not cover: {}", name_, fmt::join(reasons, "; ")));
   const Operators operators = cell.device == "cpu" ? Operators::kHost : Operators::kCuda;
   CellConfig trained = cell;

@@ -75,8 +75,8 @@ class TorchMemory {
   Estimate estimate(const CellConfig& cell, Arm arm, eager::Program program) const;
 
  private:
-  /// True if FSDP2 of this release can shard a module over two meshes.
-  bool covers_expert_parallel() const;
+  /// True for the release whose FSDP2 can shard a module over two meshes, and whose varlen_attn() was read.
+  bool is_newest() const;
 
   std::string name_;
   TorchRuns runs_, gpu_runs_;

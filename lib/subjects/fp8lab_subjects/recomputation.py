@@ -18,6 +18,7 @@ ATTENTION = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
 }
+VARLEN_ATTENTION = "torch_attn._varlen_attn.default"  # is registered when a program imports it
 
 
 class Policy:
@@ -27,7 +28,7 @@ class Policy:
         self.alternates, self.products = alternates, {False: 0, True: 0}
 
     def __call__(self, context, operation, *args, **kwargs):
-        keeps = operation in ATTENTION
+        keeps = operation in ATTENTION or str(operation) == VARLEN_ATTENTION
         if operation in PRODUCTS:
             self.products[context.is_recompute] += 1
             keeps = not self.alternates or self.products[context.is_recompute] % 2 == 1

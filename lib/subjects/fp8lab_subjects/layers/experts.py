@@ -140,10 +140,15 @@ def route(cell, logits, balance=None):
     return weights, chosen
 
 
-def mix(cell, x, router, experts, shared, balance=None, dispatch=None):
+def gathered(x, tokens):
+    """The rows of x [tokens, hidden] whose numbers `tokens` [rows, hidden] repeats in each row."""
+    return torch.gather(x, 0, tokens)
+
+
+def mix(cell, x, router, experts, shared, balance=None, dispatch=None, rows_of=gathered):
     """The mixture's output for tokens x [tokens, hidden]. `experts` computes rows that are sorted by expert; `shared` is
     what every token has in addition, or None; `balance` has the biases of the choice, or is None. `dispatch` takes rows to
-    the ranks of their experts (dispatch.py); None: this rank has all experts."""
+    the ranks of their experts (dispatch.py); None: this rank has all experts. `rows_of` takes the rows of x for experts."""
     weights, chosen = route(cell, router(x), balance)
     counts = counted(cell, chosen)
     if balance is not None:
@@ -152,10 +157,10 @@ def mix(cell, x, router, experts, shared, balance=None, dispatch=None):
     weights = weights.view(-1)[order]
     tokens = (order // cell["model.top_k"]).reshape(-1, 1).expand(-1, x.shape[1])
     if dispatch is None:
-        rows = torch.gather(x, 0, tokens)
+        rows = rows_of(x, tokens)
         y = experts(rows, torch.cumsum(counts, 0, dtype=torch.int32))
     else:
-        y = dispatch([torch.gather(x, 0, tokens)], counts, experts)
+        y = dispatch([rows_of(x, tokens)], counts, experts)
     out = torch.zeros_like(x) if shared is None else shared(x)
     y = (y.float() * weights.reshape(-1, 1)).to(x.dtype)
     return out.scatter_add(0, tokens, y)
