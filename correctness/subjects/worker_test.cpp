@@ -507,7 +507,7 @@ TEST_F(Worker, AttentionOverDividedSequencesIsItsDefinitionInDouble) {
 }
 
 TEST_F(Worker, LayersOfGptOssAreTheirDefinitionInDouble) {
-  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("gpt_oss_model_test.py");
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("recording/gpt_oss_model_test.py");
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 

@@ -55,22 +55,21 @@ std::int64_t saved(const CellConfig& cell) {
 }
 
 std::string refusal_of(const CellConfig& cell, Program program = Program::kTorchtitan,
-                      const char* release = "torch@2.15") {
-  return support::error_of(
-      [&] { TorchMemory::find(kSubjects, release).estimate(cell, Arm::kAfter, program); });
+                       const char* release = "torch@2.15") {
+  return support::error_of([&] { TorchMemory::find(kSubjects, release).estimate(cell, Arm::kAfter, program); });
 }
 
 TEST(TorchMemoryOfGptOss, HasTheTensorsThatALayerSaves) {
   const std::int64_t hidden = 2880, query = 4096, kv = 512, heads = 64, head_dim = 64, experts = 32, width = 2880;
-  // Of attention: the stream, the norm's output, the next product's input, queries, keys and values, what the kernel
+  // Attention saves the stream, the norm's output, the next product's input, queries, keys and values, what the kernel
   // returned, the stream behind it; cosines and sines; LSE, the sigmoids in FP32 and in BF16; two norms' statistics.
-  const std::int64_t of_attention = 2 * (3 * hidden + 2 * query + query + 2 * kv) + 4 * 2 * head_dim +
-                                    (4 + 4 + 2) * heads + 2 * 4;
-  // Of the router: its input and its scores in FP32, and the sum of the weights.
+  const std::int64_t of_attention =
+      2 * (3 * hidden + 2 * query + query + 2 * kv) + 4 * 2 * head_dim + (4 + 4 + 2) * heads + 2 * 4;
+  // The router saves its input and its scores in FP32, and the sum of the weights.
   const std::int64_t of_router = 4 * hidden + 4 * experts + 4;
-  // Of a row: the expert's input, gate and up as they were, and clamped gate, clamped up, the sigmoid, gate times sigmoid and
-  // the product; the output in FP32; its weight twice, and numbers: of the expert for the token, of the place and the
-  // token, and of the expert for two products' biases.
+  // For a row experts save the expert's input, gate and up as they were, and clamped gate, clamped up, the sigmoid, gate times
+  // sigmoid and the product; the output in FP32; its weight twice, and numbers: of the expert for the token, of the
+  // place and the token, and of the expert for two products' biases.
   const std::int64_t of_row = 2 * (hidden + 2 * width + 5 * width) + 4 * hidden + 2 * 4 + 3 * 8 + 2 * 8;
   const std::int64_t once = 4 * experts * hidden + 4 * experts + 16;  // the router's weight, ends of rows, a state
   CellConfig cell = gpt_oss_20b(), more = gpt_oss_20b();

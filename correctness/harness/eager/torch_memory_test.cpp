@@ -170,7 +170,8 @@ TEST(TorchMemoryOfMixtures, GrowsWithTheRowsOfTokens_NotWithTheNumberOfExperts) 
     };
     const std::int64_t permutation = run.cell.expert_parallel > 1 ? 8 : 0;
     // With limits, clamped gate and up and the sigmoid too, and the numbers of the biases of two products.
-    const std::int64_t of_expert = model.swiglu_limit > 0.0 ? 2 * 7 * mlp_width(model) + 2 * 8 : 2 * 4 * mlp_width(model);
+    const std::int64_t of_expert =
+        model.swiglu_limit > 0.0 ? 2 * 7 * mlp_width(model) + 2 * 8 : 2 * 4 * mlp_width(model);
     const std::int64_t row = 2 * model.hidden + of_expert + 4 * model.hidden + 3 * 8 + 2 * 4 + permutation;
     const std::int64_t layers = model.layers - std::max(model.dense_layers, run.cell.training.frozen_layers);
     const std::int64_t tokens = model.seq / run.cell.context_parallel * model.batch;

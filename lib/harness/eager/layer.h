@@ -178,7 +178,7 @@ class Layer : public TrainedLayer {
   Block sums_ = 0, seed_ = 0, offset_ = 0;
   Block q_latent_ = 0, q_normed_ = 0, kv_latent_ = 0, kv_normed_ = 0;
   Block scaled_query_ = 0, scaled_key_ = 0, scores_ = 0, value_f32_ = 0;  ///< composed attention's
-  Block angles_ = 0, shares_ = 0, narrow_shares_ = 0;  ///< with sinks
+  Block angles_ = 0, shares_ = 0, narrow_shares_ = 0;                     ///< with sinks
   Block raw_attended_ = 0;          ///< what attention returned, if the next product reads a copy of it
   std::optional<Mixture> mixture_;  ///< in the place of the MLP
   Block normed2_ = 0, activation_input_ = 0, gate_output_ = 0, up_output_ = 0, silu_ = 0, activated_ = 0;

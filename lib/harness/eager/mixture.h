@@ -47,7 +47,7 @@ class Mixture {
   /// The matrices and biases of all own experts.
   struct Biased {
     std::size_t weight = 0, biases = 0;
-    Bytes columns = 0;      ///< of what they make
+    Bytes columns = 0;      ///< columns of the rows that they make
     Block row_numbers = 0;  ///< for each row its expert
   };
 
@@ -106,8 +106,8 @@ class Mixture {
   Biased fc1_, fc2_;
 
   Block scores_ = 0, best_ = 0, chosen_ = 0, sums_ = 0, order_ = 0, weights_ = 0, tokens_ = 0, rows_ = 0, ends_ = 0;
-  Block wide_input_ = 0, wide_weight_ = 0;  ///< of the router in FP32
-  Block both_ = 0, gate_ = 0, up_ = 0, sigmoid_ = 0, gated_ = 0, activated_ = 0;  ///< of clamped SwiGLU
+  Block wide_input_ = 0, wide_weight_ = 0;                                        ///< the FP32 router's
+  Block both_ = 0, gate_ = 0, up_ = 0, sigmoid_ = 0, gated_ = 0, activated_ = 0;  ///< clamped SwiGLU's
   Block arrival_order_ = 0;  ///< numbers of the rows that arrived, by expert
   Block outputs_ = 0;        ///< what experts return, in FP32
   bool recomputed_ = false;  ///< how.is_recomputed of the running backward

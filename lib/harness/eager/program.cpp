@@ -98,7 +98,7 @@ std::vector<Bytes> Training::elements(bool only_trained) {
 // torchtitan's program has a table of complex numbers, made of their parts.
 void Training::make_rotary_table() {
   if (!n_.in_titan() || !n_.gated) return;
-  if (n_.has_sinks) {  // layers have tables; the model has positions of tokens, and where sequences begin
+  if (n_.has_sinks) {  // layers have tables; the model has positions of tokens, and beginnings of sequences
     heap_.allocate(n_.tokens * 8, Owner::kParameters);
     heap_.allocate((n_.batch + 1) * 4, Owner::kParameters);
     return;

@@ -29,7 +29,7 @@ Block Layer::turned_backward(Bytes columns, Block& gradient) {
   const Numbers& n = numbers_;
   const Bytes all = n.rows_f32(columns);
   Block of_joined = temporary(all), negative = temporary(all / 2);
-  Block sum = temporary(all);  // of one half, and zeros
+  Block sum = temporary(all);  // columns of one part, and zeros
   heap_.free(negative);
   Block other = temporary(all);
   heap_.free(of_joined);

@@ -229,7 +229,8 @@ const TorchLibrary* torch_library_of(std::string_view release) {
   return found == kLibraries.end() ? nullptr : found;
 }
 
-std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program, const TorchLibrary& library) {
+std::vector<std::string> uncovered_by_torch(const CellConfig& cell, Arm arm, Program program,
+                                            const TorchLibrary& library) {
   std::vector<std::string> out;
   const bool is_mlp = cell.model.layer == "layernorm_mlp" && program == Program::kWorker;
   if (cell.model.layer != "transformer_layer" && !is_mlp)

@@ -21,7 +21,7 @@ struct TorchLibrary {
 
 std::span<const TorchLibrary> torch_libraries();
 
-/// Of "torch@2.15" or "torch"; nullptr for other libraries.
+/// The library of "torch@2.15" or "torch"; nullptr for others.
 const TorchLibrary* torch_library_of(std::string_view release);
 
 /// "KEY: reason" for what the figures of `library` do not cover in this arm of the cell.

@@ -215,7 +215,7 @@ TorchMemory TorchMemory::find(const std::string& folder, const std::string& rele
   return out;
 }
 
-// Of earlier releases no run had `expert_parallel` or sinks, and 2.11 lacks what the first needs.
+// No run of an earlier release had `expert_parallel` or sinks, and 2.11 lacks what the first needs.
 bool TorchMemory::is_newest() const { return name_.starts_with(newest()); }
 
 std::vector<std::string> TorchMemory::recipes() const {
@@ -245,7 +245,8 @@ std::string TorchMemory::title(Program program) const {
         "holds\nmore. No run on GPUs had `expert_parallel`.\n";
   if (is_newest() && program == Program::kTorchtitan)
     of_mixtures +=
-        "With `attention_sinks` and `swiglu_limit` layers are the ones of torchtitan's GPT-OSS: one product for Q, K and "
+        "With `attention_sinks` and `swiglu_limit` layers are the ones of torchtitan's GPT-OSS: one product for Q, K "
+        "and "
         "V,\nvarlen_attn(), and routers in FP32. No run on GPUs had them.\n";
   if (program == Program::kTorchtitan)
     of_mixtures +=

@@ -11,7 +11,7 @@ def configurations():
     wide = {**sinks, **ODD, "model.seq": 203, "model.kv_heads": 1, "model.vocabulary": 40}
     mixture = {**sinks, "model.experts": 7, "model.top_k": 3, "model.expert_ffn": 72, "model.swiglu_limit": 7}
     odd_mixture = {**wide, "model.experts": 12, "model.top_k": 2, "model.expert_ffn": 88, "model.swiglu_limit": 0.5}
-    shared = {**mixture, "model.experts": 8, "model.seq": 64}  # of ranks that have experts between them
+    shared = {**mixture, "model.experts": 8, "model.seq": 64}  # ranks have the experts between them
     plain = {"model.attention_sinks": True}
     full, passes = {"training.checkpoint": "full"}, {"training.micro_batches": 2}
     equal_heads, one_head = {"model.kv_heads": SMALL["model.heads"]}, {"model.kv_heads": 1}

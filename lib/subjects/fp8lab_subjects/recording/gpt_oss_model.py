@@ -1,5 +1,6 @@
 """What torchtitan's GPT-OSS has in place of other models' attention, router and experts (torchtitan/models/gpt_oss and
-torchtitan/models/common at `b5bcd76c`). Variables live as long as there: functions return where torchtitan's return.
+torchtitan/models/common at `b5bcd76c`). Variables live as long as there, because functions begin and end at the same
+operations.
 
 Attention has sinks: its output is multiplied by sigmoid(LSE - sink). varlen_attn() returns output and LSE for sequences that are
 packed one after the other, and takes no gradient of the LSE. Biases of experts become a row for each row of tokens.
@@ -41,17 +42,17 @@ def angles(cell, device):
     return torch.cat((turned.cos(), turned.sin()), dim=-1)
 
 
-def halves_turned(x):
+def partners(x):
     first = x[..., : x.shape[-1] // 2]
     second = x[..., x.shape[-1] // 2 :]
     return torch.cat((-second, first), dim=-1)
 
 
-def turn(q, k, table):
+def rotate(q, k, table):
     cosines, sines = table[..., : q.shape[-1]], table[..., q.shape[-1] :]
     wide_q, wide_k = q.float(), k.float()
-    turned_q = wide_q * cosines + halves_turned(wide_q) * sines
-    turned_k = wide_k * cosines + halves_turned(wide_k) * sines
+    turned_q = wide_q * cosines + partners(wide_q) * sines
+    turned_k = wide_k * cosines + partners(wide_k) * sines
     return turned_q.type_as(q), turned_k.type_as(k)
 
 
@@ -97,7 +98,7 @@ class SinkAttention(nn.Module):
         return tuple(one.reshape(len(x), -1, cell.head_dim).contiguous() for one in packed.split((group, 1, 1), dim=-2))
 
     def turned(self, q, k, positions):
-        return turn(q, k, self.table[positions].view(len(q), 1, -1))
+        return rotate(q, k, self.table[positions].view(len(q), 1, -1))
 
     def attend(self, q, k, v, documents):
         out, sums = kernel(self.cell, q, k, v, documents)
@@ -131,7 +132,7 @@ class ExpertBiases(nn.Module):
 
 
 def clamped_swiglu(x, limit):
-    """Gates and ups are columns in turn."""
+    """Even columns are gates, odd ones are ups."""
     gate, up = x[..., ::2], x[..., 1::2]
     gate = gate.clamp(max=limit)
     up = up.clamp(min=-limit, max=limit)

@@ -174,7 +174,7 @@ class Model(nn.Module):
                 self.register_buffer(name, values, persistent=False)
 
     def for_attention(self):
-        """What each layer's attention reads besides its input."""
+        """What each layer's attention reads in addition to its input."""
         if self.cell.has_sinks:
             return gpt_oss_model.Documents(self.positions_of_tokens, self.begins, self.seq)
         return self.table
