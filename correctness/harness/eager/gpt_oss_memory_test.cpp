@@ -67,9 +67,9 @@ TEST(TorchMemoryOfGptOss, HasTheTensorsThatALayerSaves) {
       2 * (3 * hidden + 2 * query + query + 2 * kv) + 4 * 2 * head_dim + (4 + 4 + 2) * heads + 2 * 4;
   // The router saves its input and its scores in FP32, and the sum of the weights.
   const std::int64_t of_router = 4 * hidden + 4 * experts + 4;
-  // For a row experts save the expert's input, gate and up as they were, and clamped gate, clamped up, the sigmoid, gate times
-  // sigmoid and the product; the output in FP32; its weight twice, and numbers: of the expert for the token, of the
-  // place and the token, and of the expert for two products' biases.
+  // For a row experts save the expert's input, gate and up as they were, and clamped gate, clamped up, the sigmoid,
+  // gate times sigmoid and the product; the output in FP32; its weight twice, and numbers: of the expert for the token,
+  // of the place and the token, and of the expert for two products' biases.
   const std::int64_t of_row = 2 * (hidden + 2 * width + 5 * width) + 4 * hidden + 2 * 4 + 3 * 8 + 2 * 8;
   const std::int64_t once = 4 * experts * hidden + 4 * experts + 16;  // the router's weight, ends of rows, a state
   CellConfig cell = gpt_oss_20b(), more = gpt_oss_20b();

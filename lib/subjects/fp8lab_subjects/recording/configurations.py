@@ -40,6 +40,7 @@ def configurations():
     from . import (  # which read the constants above
         deepseek_configurations,
         dispatch_configurations,
+        gpt_oss_configurations,
         sequence_configurations,
     )
 
@@ -96,6 +97,7 @@ def configurations():
     yield from deepseek_configurations.configurations()
     yield from dispatch_configurations.configurations()
     yield from sequence_configurations.configurations()
+    yield from gpt_oss_configurations.configurations()
 
 
 def configurations_of_layers():

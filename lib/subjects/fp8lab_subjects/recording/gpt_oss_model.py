@@ -60,7 +60,7 @@ def kernel(cell, q, k, v, documents):
     """Output [tokens, heads, columns] and LSE [tokens, heads]. varlen_attn() has no kernel of a CPU: with values, the kernel that
     SDPA has there runs in its place. It has no window, which changes no figure."""
     scale = cell.head_dim**-0.5
-    if isinstance(q, FakeTensor):
+    if isinstance(q, FakeTensor) or q.is_cuda:
         from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
         grouped, longest = q.shape[1] != k.shape[1], documents.longest

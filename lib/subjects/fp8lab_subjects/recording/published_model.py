@@ -170,13 +170,16 @@ class Model(nn.Module):
         has_table = not cell.gpt and not cell.has_sinks
         self.register_buffer("table", rotary_table(cell, device) if has_table else None, persistent=False)
         if cell.has_sinks:
-            for name, values in zip(("positions_of_tokens", "begins"), gpt_oss_model.make_documents(cell, device), strict=True):
-                self.register_buffer(name, values, persistent=False)
+            self.make_documents(device)
+
+    def make_documents(self, device):
+        for name, values in zip(("token_positions", "begins"), gpt_oss_model.make_documents(self.cell, device), strict=True):
+            self.register_buffer(name, values, persistent=False)
 
     def for_attention(self):
         """What each layer's attention reads in addition to its input."""
         if self.cell.has_sinks:
-            return gpt_oss_model.Documents(self.positions_of_tokens, self.begins, self.seq)
+            return gpt_oss_model.Documents(self.token_positions, self.begins, self.seq)
         return self.table
 
     def forward(self, tokens):

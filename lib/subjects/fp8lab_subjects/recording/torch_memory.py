@@ -234,6 +234,8 @@ def make_model(cell, program, meshes, device):
             sharding.shard(cell, built, device.type, *meshes)
     if is_deferred:
         built.to_empty(device=device)
+        if cell.has_sinks:
+            built.make_documents(device)  # attention reads their values
     return built
 
 
