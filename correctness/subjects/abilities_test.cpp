@@ -205,7 +205,8 @@ TEST(Abilities, MixturesOfExpertsAreThoseThatTheWorkerBuilds) {
   };
   EXPECT_EQ(of_torch({}), "");
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"shared_experts", "2"}, {"dense_layers", "1"}, {"bias", "qkv"}}), "");
-  EXPECT_EQ(of_torch({{"bias", "true"}}), "model.top_k");
+  EXPECT_EQ(of_torch({{"bias", "true"}, {"swiglu_limit", "7"}}), "");
+  EXPECT_EQ(of_torch({{"attention_sinks", "true"}, {"window", "8"}, {"window_every", "2"}}), "");
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"expert_groups", "2"}, {"top_groups", "1"}}), "");
   EXPECT_EQ(of_torch({{"router", "sigmoid"}, {"router_bias_rate", "0.001"}}), "");
   EXPECT_EQ(of_torch({{"router_aux_loss", "0.01"}}), "");

@@ -389,6 +389,32 @@ TEST_F(Worker, ExpertsOfOtherRanksInPytorchHaveTheLossesAndTheTrafficOfTheOwnRun
   EXPECT_EQ(sent(4), sent(3) + 2 * kCounts) << "counted again in backward";
 }
 
+// Sinks, windows, limits, and biases of experts and routers. A gate or an up within rounding of the limit can have a
+// gradient in one and none in the other, and with a limit of 0.5 one has in the first ten steps.
+TEST_F(Worker, LayersOfGptOssInPytorchHaveTheLossesOfTheOwnRuntime) {
+  const std::string dense = "model.dense_layers: 2, model.shared_experts: 1, model.bias: qkv, ";
+  const Json cells =
+      run(mixture("ffn: 96, attention_sinks: true, window: 9, window_every: 2, swiglu_limit: 1, bias: true, ") +
+          "training: {steps: 10, optimizer: adam, param_dtype: f32, learning_rate: 1e-3, loss: cross_entropy}\n"
+          "matrix:\n  include:\n"
+          "    - {subject: own, ranks: 1, batch: 4}\n"
+          "    - {subject: torch, ranks: 1, batch: 4}\n"
+          "    - {subject: torch, ranks: 2, batch: 2, expert_parallel: 2, checkpoint: full}\n"
+          "    - {" +
+          dense + "subject: own, ranks: 1, batch: 4}\n    - {" + dense +
+          "subject: torch, ranks: 2, batch: 1, micro_batches: 2, sharding: ddp}\n"
+          "    - {subject: own, ranks: 1, batch: 4, model.attention_sinks: false}\n"
+          "    - {subject: own, ranks: 1, batch: 4, model.window_every: 1}\n"
+          "    - {subject: own, ranks: 1, batch: 4, model.swiglu_limit: 7}\n"
+          "measure: [parity]\nexpect: [{metric: parity.weights_moved, equals: 1}]\n");
+  ASSERT_EQ(cells.size(), 8u);
+  expect_equal_losses(cells, 0, 1);
+  if (cells[2].at("verdict") != "skip") expect_equal_losses(cells, 0, 2);  // releases before 2.15
+  expect_equal_losses(cells, 3, 4);
+  for (const std::size_t other : {5u, 6u, 7u})
+    EXPECT_GT(distances(losses_of(cells[0]), losses_of(cells[other])).back(), 1e-3) << "a key changes nothing";
+}
+
 // Latents, rotated columns that all heads of keys have, and values of another width than the keys'.
 TEST_F(Worker, LatentAttentionOfPytorchHasTheLossesOfTheOwnRuntime) {
   const Json cells = run(

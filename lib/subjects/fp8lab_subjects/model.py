@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import philox, recomputation
-from .layers import alignment, experts
+from .layers import alignment, experts, limited_attention
 
 EPSILON = 1e-5
 
@@ -27,6 +27,15 @@ def make_norm(cell, device, dtype):
 def activated(cell, x):
     """The activation: of the gate, if the form has one."""
     return F.gelu(x, approximate="tanh") if cell.gpt or cell.gemma else F.silu(x)
+
+
+def gated(cell, gate, up):
+    """Both inputs of the last product of a gated MLP as one; with a limit as in GPT-OSS."""
+    limit = cell.swiglu_limit
+    if not limit:
+        return activated(cell, gate) * up
+    gate = gate.clamp(max=limit)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-limit, limit) + 1)
 
 
 def scaled_embeddings(cell, rows):
@@ -74,8 +83,7 @@ class LayerNormMlp(nn.Module):
     def forward(self, x):
         y = self.fc1(self.norm(x))
         if self.gated:
-            gate, up = y.chunk(2, dim=-1)
-            y = activated(self.cell, gate) * up
+            y = gated(self.cell, *y.chunk(2, dim=-1))
         else:
             y = activated(self.cell, y)
         return self.fc2(y)
@@ -90,8 +98,9 @@ class ExpertMlp(nn.Module):
         self.norm = make_norm(cell, device, dtype)
         self.router = Linear(cell, hidden, cell["model.experts"], device, dtype)
         self.balance = experts.make_balance(cell, device)
-        self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, device, dtype, senders=cell.expert_parallel)
-        self.fc2 = experts.ExpertWeights(cell, hidden, width, device, dtype, senders=cell.expert_parallel)
+        common = {"device": device, "dtype": dtype, "senders": cell.expert_parallel, "has_bias": cell.bias}
+        self.fc1 = experts.ExpertWeights(cell, 2 * width, hidden, **common)
+        self.fc2 = experts.ExpertWeights(cell, hidden, width, **common)
         self.dispatch = None  # sharding.shard() sets it if ranks have the experts between them
         self.row_multiple = 1  # a library sets it whose products need groups of so many rows
         self.shared_fc1 = self.shared_fc2 = None
@@ -100,7 +109,7 @@ class ExpertMlp(nn.Module):
             self.shared_fc2 = Linear(cell, cell.shared_ffn, hidden, device, dtype)
 
     def expert_weights(self):
-        return [self.fc1.weight, self.fc2.weight]
+        return [*self.fc1.parameters(), *self.fc2.parameters()]
 
     def run_experts(self, rows, ends):
         if self.row_multiple > 1:
@@ -108,12 +117,10 @@ class ExpertMlp(nn.Module):
         return self.run_groups(rows, ends)
 
     def run_groups(self, rows, ends):
-        gate, up = self.fc1(rows, ends).chunk(2, dim=-1)
-        return self.fc2(activated(self.cell, gate) * up, ends)
+        return self.fc2(gated(self.cell, *self.fc1(rows, ends).chunk(2, dim=-1)), ends)
 
     def run_shared(self, x):
-        gate, up = self.shared_fc1(x).chunk(2, dim=-1)
-        return self.shared_fc2(activated(self.cell, gate) * up)
+        return self.shared_fc2(gated(self.cell, *self.shared_fc1(x).chunk(2, dim=-1)))
 
     def forward(self, x):
         shared = None if self.shared_fc1 is None else self.run_shared
@@ -146,7 +153,13 @@ class MultiheadAttention(nn.Module):
         heads, kv_heads = cell["model.heads"], cell.kv_heads
         self.qkv = LayerNormLinear(cell, (heads + 2 * kv_heads) * cell.head_dim, device, dtype, cell.qkv_bias)
         self.q_norm, self.k_norm = make_qk_norms(cell, device, dtype)
+        self.sinks = nn.Parameter(torch.empty(heads, device=device, dtype=dtype)) if cell.has_sinks else None
         self.proj = Linear(cell, heads * cell.head_dim, cell["model.hidden"], device, dtype)
+
+    def attend(self, q, k, v):
+        if self.sinks is not None or self.cell.window:
+            return limited_attention.attend(q, k, v, self.cell.window, self.sinks)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
     def forward(self, x):
         cell = self.cell
@@ -159,7 +172,7 @@ class MultiheadAttention(nn.Module):
             tables = rotary_tables(cell, x.device)
             q, k = rotate(q, tables), rotate(k, tables)
         q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [batch, heads, seq, head_dim]
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=heads != kv_heads)
+        attended = self.attend(q, k, v)
         return self.proj(attended.permute(2, 0, 1, 3).reshape(cell.tokens, heads * cell.head_dim))
 
 
@@ -303,7 +316,7 @@ def freeze(cell, built):
 def own_name(name):
     """The runtime's name of a parameter of Model."""
     name = re.sub(r"^layers\.(\d+)", r"layers[\1]", name)
-    name = name.replace(".attention.", ".").replace(".core.", ".")
+    name = re.sub(r"\.attention\.(?!sinks$)", ".", name).replace(".core.", ".")
     return re.sub(r"norm\.(weight|bias)$", lambda m: "norm." + {"weight": "gamma", "bias": "beta"}[m[1]], name)
 
 

@@ -19,17 +19,24 @@ ALIGNMENT = 16  # bytes that divide a row of each operand of _grouped_mm
 
 
 class ExpertWeights(nn.Module):
-    """The matrices [outputs, inputs] of all experts that this rank has as one parameter. `senders`: the ranks of which each
-    has its own loss, and sends rows to these experts."""
+    """The matrices [outputs, inputs] of all experts that this rank has as one parameter, and their biases as another one if
+    they have some. `senders`: the ranks of which each has its own loss, and sends rows to these experts."""
 
-    def __init__(self, cell, outputs, inputs, device, dtype, senders=1):
+    def __init__(self, cell, outputs, inputs, device, dtype, senders=1, has_bias=False):
         super().__init__()
         self.senders = senders
         self.weight = nn.Parameter(torch.empty(cell.own_experts, outputs, inputs, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(cell.own_experts, outputs, device=device, dtype=dtype)) if has_bias else None
+
+    def read(self, parameter):
+        return parameter if self.senders == 1 else DividedGradient.apply(parameter, self.senders)
 
     def forward(self, rows, ends):
-        weight = self.weight if self.senders == 1 else DividedGradient.apply(self.weight, self.senders)
-        return grouped_product(rows, weight, ends)
+        out = grouped_product(rows, self.read(self.weight), ends)
+        if self.bias is None:
+            return out
+        counts = torch.diff(ends, prepend=ends.new_zeros(1))
+        return out + self.read(self.bias).repeat_interleave(counts, dim=0, output_size=len(rows))
 
 
 @functools.cache
