@@ -125,7 +125,7 @@ TEST(PlanOfAMixtureAsPyTorch, OfGptOss_HasFigures) {
         "With `attention_sinks` and `swiglu_limit` layers are the ones of torchtitan's GPT-OSS: "})
     EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
   text = planned_of("gpt-oss-120b", "", {"bf16"}, 64, {"checkpoint=full", "expert_parallel=16"});
-  EXPECT_NE(text.find("; torch@2.15 holds "), std::string::npos) << text;
+  EXPECT_NE(text.find("each, torch@2.15 fits (bf16: "), std::string::npos) << text;
   EXPECT_EQ(text.find("\n-: "), std::string::npos) << text;
 }
 
