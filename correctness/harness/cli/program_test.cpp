@@ -177,6 +177,8 @@ TEST(Program, BadUsageExitsTwoWithOneError) {
       {"run"},
       {"run", "/nonexistent"},
       {"run", scenarios.path(), "--colour"},
+      {"run", scenarios.path(), "--tier", "smoke"},
+      {"run", scenarios.path(), "--tier", "smoke", "--tiers", "ci/tiers.toml"},
       {"run", scenarios.path(), "-j", "0"},
       {"run", scenarios.path(), "-j", "two"},
       {"run", scenarios.path(), "--timeout", "-3"},

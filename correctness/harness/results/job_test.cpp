@@ -150,7 +150,7 @@ TEST(Acceptance, CoversAFigureUpToItsLimitUntilItsDate) {
   const sample::TemporaryDirectory folder;
   for (const auto& [limit, today, accepted] :
        {std::tuple("at_most = 1024", "2027-03-31", true), std::tuple("at_most = 1023.5", "2027-03-31", false),
-        std::tuple("at_least = 1024", "2026-01-01", true), std::tuple("at_most = 1024", "2027-04-01", false)}) {
+        std::tuple("at_most = 2048", "2026-01-01", true), std::tuple("at_most = 1024", "2027-04-01", false)}) {
     RunComparison comparison = worse_peak();
     ASSERT_EQ(comparison.exit_code(), 1);
     const Accepted found = accept(acceptances(folder, entry(limit)), comparison, today);
@@ -185,6 +185,12 @@ TEST(Acceptance, MistakesNameFileAndEntry) {
         std::pair(std::string("[[accept]]\ncells = '.'\nmetric = 'memory.peak_bytes'\nat_most = 1\n"
                               "expires = 2027-03-31\n"),
                   "entry 1: `why` is missing"),
+        std::pair(entry("at_least = 1"),
+                  "entry 1: memory.peak_bytes is better if it is less, so `at_least` would accept every regression; "
+                  "write `at_most`"),
+        std::pair(std::string("[[accept]]\ncells = '.'\nmetric = 'memory.peek_bytes'\nat_most = 1\n"
+                              "expires = 2027-03-31\nwhy = '#1'\n"),
+                  "entry 1: `metric` cannot be `memory.peek_bytes`. Did you mean `memory.peak_bytes`?"),
         std::pair(good + "whyy = 1\n", "entry 1: `whyy` is not known; did you mean why?"),
         std::pair(std::string("accept = 1\n"), "only tables [[accept]] belong here"),
         std::pair(std::string("accept = [1]\n"), "entry 1: not a table"),

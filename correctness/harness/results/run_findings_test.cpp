@@ -125,6 +125,16 @@ TEST(RunFindings, EqualEffects_AreInTheOrderOfTheRun) {
   EXPECT_TRUE(found[0].starts_with("z: ") && found[1].starts_with("y: ") && found[2].starts_with("x: "));
 }
 
+TEST(RunFindings, FindingsAboutALibrary_NameIt) {
+  CellRecord fails = cell("f", "", Verdict::kFail), passes = cell("p", "", Verdict::kPass);
+  for (CellRecord* one : {&fails, &passes}) one->config.subject = "torchao";
+  const auto found = run_findings(record_list({fails, passes, cell("o", "", Verdict::kPass)}));
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_NE(found[0].text.find("fails with torchao on "), std::string::npos) << found[0].text;
+  EXPECT_NE(found[1].text.find(", 1 of them with torchao on "), std::string::npos) << found[1].text;
+  EXPECT_EQ(found[1].cell, "p/device=meta") << "a cell that holds";
+}
+
 TEST(RunFindings, FailedCellsComeFirstAndUnseenFixesLast) {
   CellRecord fails = cell("f", "", Verdict::kFail), skipped = cell("s", "gone", Verdict::kSkipped);
   fails.reason = "after memory.peak_bytes equals 1: measured 2";

@@ -52,6 +52,9 @@ TEST(Bundled, GradientsHaveAFloorThatFallsWithTheNumberOfProducts) {
   EXPECT_EQ(floor_of("layer: linear", "steps: 3, recipe: delayed"), 0) << "scales have no history";
   EXPECT_EQ(floor_of("layer: linear", "steps: 2, recipe: bf16"), 0);
   EXPECT_DOUBLE_EQ(floor_of("layer: linear", "steps: 2, recipe: current", "own"), 17.9);
+  EXPECT_DOUBLE_EQ(floor_of("layer: linear", "steps: 20, recipe: current, loss: sum", "own"), 17.9);
+  EXPECT_EQ(floor_of("layer: linear", "steps: 21, recipe: current, loss: sum", "own"), 0) << "a sum has no minimum";
+  EXPECT_DOUBLE_EQ(floor_of("layer: linear", "steps: 21, recipe: current, loss: mse", "own"), 17.9);
 }
 
 TEST(Bundled, EveryFixHasAScenario) {

@@ -174,6 +174,8 @@ TEST(Scenario, ParityImpliesThatEveryWeightMovesIfStepsAreLargeEnough) {
   };
   EXPECT_TRUE(implies("steps: 2, optimizer: adam, learning_rate: 0.001, master_weights: f32"));
   EXPECT_FALSE(implies("steps: 1, optimizer: adam, learning_rate: 0.001, master_weights: f32"));
+  EXPECT_TRUE(implies("steps: 10, optimizer: adam, learning_rate: 0.0002, master_weights: f32"));
+  EXPECT_FALSE(implies("steps: 90, optimizer: adam, learning_rate: 0.0001, master_weights: f32")) << "and back again";
   EXPECT_FALSE(implies("steps: 9, optimizer: adam, learning_rate: 0.001")) << "BF16 rounds each step back";
   EXPECT_TRUE(implies("steps: 9, optimizer: adam, learning_rate: 0.001, param_dtype: f32"));
   EXPECT_TRUE(implies("steps: 1, optimizer: foreach_adam, learning_rate: 0.01"));

@@ -86,8 +86,9 @@ void set_attention(const RecordList& records, const Group& group, const Cells& c
   out.size = static_cast<double>(chosen.size());
   out.reason = verdict_and_reason(record);
   out.cell = record.config.id;
-  out.text = fmt::format("{}: {} of {} {}: {}, {}", group.label, chosen.size(), counted(out.of, "cell"), verb,
-                         record.config.id, out.reason);
+  const std::string& on = records.heads[chosen.front()].measured_on;
+  out.text = fmt::format("{}: {} of {} {}{}: {}, {}", group.label, chosen.size(), counted(out.of, "cell"), verb,
+                         on == record.config.device ? "" : fmt::format(" with {}", on), record.config.id, out.reason);
 }
 
 /// ", as predicted" if the figures of every cell that shows the effect's metric have a closed form and equal it.
@@ -166,12 +167,13 @@ std::optional<RunFinding> finding_of_group(const RecordList& records, const Grou
 /// One finding for all cells without a before arm that hold their expectations.
 std::optional<RunFinding> held_finding(const RecordList& records) {
   Cells cells;
-  std::map<std::string, std::size_t> groups;
+  std::map<std::string, std::size_t> groups, of_libraries;
   for (std::size_t i = 0; i < records.size(); ++i) {
     const RecordList::Head& head = records.heads[i];
     if (head.control || head.verdict != Verdict::kPass) continue;
     cells.push_back(i);
     for (const std::string& group : head.groups) ++groups[group];
+    if (head.measured_on.find(' ') != std::string::npos) ++of_libraries[head.measured_on];
   }
   if (cells.empty()) return std::nullopt;
   std::vector<std::pair<std::string, std::size_t>> sorted(groups.begin(), groups.end());
@@ -183,10 +185,13 @@ std::optional<RunFinding> held_finding(const RecordList& records) {
   out.scenarios = scenarios_of(records, cells);
   out.cells = out.of = cells.size();
   out.size = static_cast<double>(cells.size());
+  out.cell = records.heads[cells.front()].id;
   out.shown = true;
-  out.text = fmt::format("without a before arm: {} of {} as expected{}{}", counted(cells.size(), "cell"),
-                         counted(out.scenarios.size(), "scenario"), words.empty() ? "" : "; their gates are on ",
-                         fmt::join(words, ", "));
+  std::string libraries;
+  for (const auto& [library, count] : of_libraries) libraries += fmt::format(", {} of them with {}", count, library);
+  out.text = fmt::format("without a before arm: {} of {} as expected{}{}{}", counted(cells.size(), "cell"),
+                         counted(out.scenarios.size(), "scenario"), libraries,
+                         words.empty() ? "" : "; their gates are on ", fmt::join(words, ", "));
   return out;
 }
 

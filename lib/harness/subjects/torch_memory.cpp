@@ -275,8 +275,10 @@ std::string TorchMemory::title(Program program) const {
                                  equal, counted);
   return fmt::format(
       "As {}: live bytes of an eager program with a fused kernel of SDPA, F.cross_entropy of FP32 logits, AdamW, and "
-      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}{}Other releases were compared "
-      "with no run.\n",
+      "FSDP2;\n{}.\n{}Peak and end of forward compared with runs of {}: {}\n({}).\n{}{}Of PyTorch 2.9.1, 52 runs on a "
+      "CPU were "
+      "compared with the\nsame runs of 2.15: ends of forward are equal in 51, peaks in 44 and up to 1.7 % higher in "
+      "the others, with frozen layers\nup to 9.3 %. Releases between them were compared with no run.\n",
       name_, layers, is_float8 ? kFloat8Title : "", is_float8 ? "torchao under PyTorch" : "PyTorch", compared,
       runs_.measured, on_gpus + of_mixtures, of_traffic);
 }

@@ -188,7 +188,7 @@ int run_command(RunRequest request, const Program& program) {
     return 0;
   }
   if (request.tiers.empty() && !request.tier.empty())
-    fail(fmt::format("run: --tier {} is of no table; name its file by --tiers, or leave --tier out", request.tier));
+    fail(fmt::format("run: --tier {} belongs to a table; name its file by --tiers, or leave --tier out", request.tier));
   if (!request.tiers.empty() && !request.paths.empty())
     fail("run: give scenario files, or --tier with --tiers, whose scenarios it runs");
   std::optional<Tier> tier;
