@@ -527,6 +527,11 @@ TEST_F(Worker, TorchaosProductsOfExpertsAreTheirDefinition_AndGroupsArePadded) {
   EXPECT_EQ(status_of(file.c_str()), 0);
 }
 
+TEST_F(Worker, LanguageModelsOfTransformerEngineAreTheirDefinitionInDouble) {
+  const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("engine/model_test.py");
+  EXPECT_EQ(status_of(file.c_str()), 0);
+}
+
 TEST_F(Worker, AttentionOverDividedSequencesIsItsDefinitionInDouble) {
   const auto file = std::filesystem::path(paths::kGatheredWeights).replace_filename("sequence_ring_test.py");
   EXPECT_EQ(status_of(file.c_str()), 0);
