@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <string_view>
@@ -17,6 +16,7 @@
 #include "harness/results/compare/compare.h"
 #include "harness/run/fake_process.h"
 #include "harness/subjects/profile/memory_profile.h"
+#include "harness/subjects/profile/recorded_layers.h"
 #include "support/error_of.h"
 #include "support/paths.h"
 
@@ -188,21 +188,6 @@ TEST(BundledProfile, PredictsTheLoopOfAnotherProgramWithinOnePercent) {
   }
 }
 
-/// A cell of lib/subjects/measured/te-memory-cuda.json.
-CellConfig recorded_cell(const nlohmann::json& common, const nlohmann::json& keys) {
-  CellConfig cell;
-  cell.subject = "transformer_engine";
-  nlohmann::json all = common;
-  all.update(keys);
-  for (const auto& [path, value] : all.items()) {
-    const Key& key = *find_key(path);
-    key.set(cell, value.is_boolean()          ? Value{value.get<bool>()}
-                  : value.is_number_integer() ? Value{value.get<std::int64_t>()}
-                                              : Value{value.get<std::string>()});
-  }
-  return cell;
-}
-
 /// A record of layers, and what the test counts in it.
 struct RecordOfLayers {
   std::string_view file, release;
@@ -215,35 +200,34 @@ struct RecordOfLayers {
 
 /// Compares a record with the profile. What the library cannot run is refused.
 void compare_record(const RecordOfLayers& record) {
-  const auto json = nlohmann::json::parse(
-      sample::read(fmt::format("{}/../measured/te-memory-cuda{}.json", paths::kProfiles, record.file)));
+  const LayerRecord read =
+      read_layer_record(fmt::format("{}/../measured/te-memory-cuda{}.json", paths::kProfiles, record.file));
   const MemoryProfile profile =
       MemoryProfile::find(paths::kProfiles, fmt::format("transformer_engine@{}", record.release));
-  EXPECT_TRUE(json.at("measured").get<std::string>().ends_with(fmt::format(" {}", record.release)));
+  EXPECT_EQ(read.release, record.release);
   int compared = 0, within = 0;
   double worst = 0.0, worst_of_ends = 0.0, most_reserved = 0.0;
-  for (const auto& row : json.at("rows")) {
-    const auto name = row.at("name").get<std::string>();
-    const CellConfig cell = recorded_cell(json.at("keys"), row.at("keys"));
-    const auto figures = profile.figures_if_covered(cell, Arm::kAfter);
-    if (row.contains("error")) {
-      EXPECT_TRUE(figures.empty()) << name << " fails: " << row.at("error");
+  for (const RecordedLayers& run : read.runs) {
+    const std::string& name = run.name;
+    const auto figures = profile.figures_if_covered(run.cell, Arm::kAfter);
+    if (!run.error.empty()) {
+      EXPECT_TRUE(figures.empty()) << name << " fails: " << run.error;
       continue;
     }
     ASSERT_FALSE(figures.empty()) << name;
-    if (row.at("bytes").contains("reserved_peak")) {
-      const double reserved =
-          row.at("bytes").at("reserved_peak").get<double>() / row.at("bytes").at("peak").get<double>();
+    if (const auto all = run.bytes.find("memory.reserved_peak_bytes"); all != run.bytes.end()) {
+      const double reserved = all->second / run.bytes.at("memory.peak_bytes");
       EXPECT_LT(reserved, kMostReserved) << name;
       most_reserved = std::max(most_reserved, reserved);
     }
     const auto off_of = [&](const char* figure) {
-      const double measured = row.at("bytes").at(figure).get<double>();
-      double predicted = figures.at(fmt::format("memory.{}_bytes", figure));
+      const std::string metric = fmt::format("memory.{}_bytes", figure);
+      const double measured = run.bytes.at(metric);
+      double predicted = figures.at(metric);
       if (name == record.other_bucket && std::string_view(figure) == "peak") {
         EXPECT_GT(std::abs(measured - predicted), 0.05 * predicted) << "the bucket makes no difference";
         const double bucket = figures.at("memory.end_of_backward_bytes") - figures.at("memory.end_of_step_bytes");
-        predicted += cell.model.vocabulary > 0 ? -bucket : bucket;
+        predicted += run.cell.model.vocabulary > 0 ? -bucket : bucket;
       }
       return std::abs(predicted - measured) / measured;
     };

@@ -194,8 +194,11 @@ TEST(PlanOfAModelAsPyTorch, StatesHowFarItIsFromRunsAndWhatMayNotFit) {
 
 TEST(PlanOfAModelAsTransformerEngine, HasEmbeddingAndHead) {
   const std::string text = planned_of_llama("transformer_engine@2.16", {"bf16", "block"}, {"quantized_weights=false"});
-  for (const char* words : {"  transformer_engine 2.9 to 2.20 fits 77.6 GiB with 16.6 GiB to spare",
-                            "peak 61.1 GiB in backward: 34.2 GiB activations saved for backward, 11.7 GiB logits, "})
+  for (const char* words :
+       {"  transformer_engine 2.9 to 2.20 fits 77.6 GiB with 16.6 GiB to spare",
+        "\nEnd of forward and peak compared with recorded runs of 2.9.0, 2.12.0, 2.20.2: within 1 % "
+        "in 220 of 227 runs, worst 1.36 %.\nDistributedDataParallel within 1 % in 24 of 28 runs, ",
+        "peak 61.1 GiB in backward: 34.2 GiB activations saved for backward, 11.7 GiB logits, "})
     EXPECT_NE(text.find(words), std::string::npos) << words << " in " << text;
 }
 

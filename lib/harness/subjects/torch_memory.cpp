@@ -15,6 +15,7 @@
 #include "harness/cell/spelling.h"
 #include "harness/results/json_reader.h"
 #include "harness/subjects/eager_estimate.h"
+#include "harness/subjects/recorded_keys.h"
 #include "harness/subjects/torch_coverage.h"
 
 namespace fp8lab {
@@ -30,15 +31,6 @@ std::string range_of(const TorchLibrary& library) {
   return fmt::format("{0}@{1}{2} to {0}@{1}{3}", library.name, library.major, library.oldest, library.newest);
 }
 
-Value value_from(const Key& key, const JsonReader& json) {
-  switch (key.type) {
-    case KeyType::kSwitch: return json.flag();
-    case KeyType::kInteger: return json.integer();
-    case KeyType::kNumber: return json.number();
-    default: return json.text_of_scalar();  // a word can be true or false
-  }
-}
-
 TorchRun run_from(const JsonReader& json) {
   TorchRun out;
   out.what = json.object_json();
@@ -50,11 +42,7 @@ TorchRun run_from(const JsonReader& json) {
   if (of == kOperators.end()) json.at("operators").refuse("host, cuda_shapes or cuda");
   out.program = program == "worker" ? Program::kWorker : Program::kTorchtitan;
   out.operators = of->second;
-  json.at("keys").each_member([&](const std::string& path, const JsonReader& value) {
-    const Key* const key = find_key(path);
-    if (key == nullptr) value.refuse_for("belongs to no key of a cell");
-    key->set(out.cell, value_from(*key, value));
-  });
+  set_recorded_keys(json.at("keys"), out.cell);
   const JsonReader bytes = json.at("bytes");
   out.peak = bytes.at("peak").number();
   out.end_of_forward = bytes.at("end_of_forward").number();

@@ -13,6 +13,7 @@
 #include "harness/cli/program.h"
 #include "harness/cli/selection.h"
 #include "harness/subjects/profile/memory_profile.h"
+#include "harness/subjects/profile/recorded_layers.h"
 #include "harness/subjects/subjects.h"
 #include "harness/subjects/torch_memory.h"
 
@@ -106,7 +107,8 @@ Program as_library(const PlanRequest& request, const Program& program, std::stri
   }
   const auto profile =
       MemoryProfile::find(fmt::format("{}/profiles", program.worker_directory), request.as, TorchMemory::ranges());
-  title = fmt::format("As {}\n", profile.title());
+  const std::string subject = request.as.substr(0, request.as.find('@'));
+  title = fmt::format("As {}\n{}", profile.title(), accuracy_of_profiles(program.worker_directory, subject));
   out.estimate = [profile](const CellConfig& cell, Arm arm) { return estimate_as(profile, cell, arm); };
   out.estimated_library = profile.title().substr(0, profile.title().find(','));
   return out;
