@@ -16,7 +16,6 @@ namespace {
 using eager::Operators;
 using eager::Program;
 
-constexpr std::string_view kBf16Recipe = "bf16";
 
 constexpr std::array kLibraries{
     TorchLibrary{"torch", "2.", 9, 15, "before 2.9 PyTorch has no fused RMSNorm", ""},

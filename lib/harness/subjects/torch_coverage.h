@@ -11,6 +11,8 @@
 
 namespace fp8lab {
 
+inline constexpr std::string_view kBf16Recipe = "bf16";
+
 /// A library whose eager program is known, with the releases that allocate the same.
 struct TorchLibrary {
   std::string_view name, major;

@@ -25,7 +25,6 @@ using eager::Operators;
 using eager::Program;
 
 constexpr std::string_view kTorchSchema = "fp8lab.torch-memory/1";
-constexpr std::string_view kBf16Recipe = "bf16";
 
 std::string range_of(const TorchLibrary& library) {
   return fmt::format("{0}@{1}{2} to {0}@{1}{3}", library.name, library.major, library.oldest, library.newest);

@@ -18,11 +18,11 @@
 namespace fp8lab {
 namespace {
 
-constexpr std::string_view kSchema = "fp8lab.te-memory/1";
-constexpr std::size_t kLargestFile = std::size_t{64} << 20;
+constexpr std::string_view kRecordSchema = "fp8lab.te-memory/1";
+constexpr std::size_t kLargestRecord = std::size_t{64} << 20;
 
 /// How many runs are less than 1 % off in both figures, and the largest distance.
-struct Accuracy {
+struct Distance {
   int runs = 0, within = 0;
   double worst = 0.0;
 
@@ -42,11 +42,11 @@ struct Accuracy {
 }  // namespace
 
 LayerRecord read_layer_record(const std::string& path) {
-  const std::string text = read_regular_file(path, kLargestFile);
+  const std::string text = read_regular_file(path, kLargestRecord);
   try {
     const JsonDocument document(text);
     const JsonReader root = document.root();
-    if (!root.at("schema").is_text(kSchema)) root.at("schema").refuse(std::string(kSchema));
+    if (!root.at("schema").is_text(kRecordSchema)) root.at("schema").refuse(std::string(kRecordSchema));
     LayerRecord out;
     out.measured = root.at("measured").text();
     out.release = out.measured.substr(out.measured.rfind(' ') + 1);
@@ -76,7 +76,7 @@ std::string accuracy_of_profiles(const std::string& worker_directory, const std:
   for (const auto& entry : std::filesystem::directory_iterator(worker_directory + "/measured", ignored))
     if (entry.path().filename().string().starts_with("te-memory-")) paths.push_back(entry.path().string());
   std::ranges::sort(paths);
-  Accuracy others, replicas;
+  Distance others, replicas;
   for (const std::string& path : paths) {
     const LayerRecord record = read_layer_record(path);
     if (record.runs.empty() || record.runs.front().cell.subject != subject) continue;
