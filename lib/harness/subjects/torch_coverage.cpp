@@ -16,7 +16,6 @@ namespace {
 using eager::Operators;
 using eager::Program;
 
-
 constexpr std::array kLibraries{
     TorchLibrary{"torch", "2.", 9, 15, "before 2.9 PyTorch has no fused RMSNorm", ""},
     TorchLibrary{"torchao", "0.", 13, 18, "how Float8Linear computes was read from 0.13 on", "current"},
