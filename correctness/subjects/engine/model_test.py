@@ -59,8 +59,8 @@ class EngineModels(unittest.TestCase):
 
     def test_a_loss_in_parts_reads_what_the_head_reads(self):
         tokens = torch.randint(VOCABULARY, (SEQ * BATCH,))
-        whole, parts = built(), built(**{"training.loss_chunks": 3})
-        torch.testing.assert_close(parts.logits_of(parts(tokens)), whole(tokens))
+        entire, parts = built(), built(**{"training.loss_chunks": 3})
+        torch.testing.assert_close(parts.logits_of(parts(tokens)), entire(tokens))
 
     def test_parameters_have_the_names_of_the_runtime(self):
         names = {own_name(name) for name, _ in built().named_parameters()}
