@@ -59,10 +59,13 @@ LayerRecord read_layer_record(const std::string& path) {
       run.cell = common;
       set_recorded_keys(row.at("keys"), run.cell);
       run.error = row.text_or_empty("error");
-      if (run.error.empty())
-        row.at("bytes").each_member([&](const std::string& figure, const JsonReader& value) {
-          run.bytes[fmt::format("memory.{}_bytes", figure)] = value.number();
-        });
+      if (!run.error.empty()) return;
+      const JsonReader bytes = row.at("bytes");
+      for (const char* figure : {"end_of_forward", "peak"})
+        if (!(bytes.at(figure).number() > 0.0)) bytes.at(figure).refuse("a number above 0");
+      bytes.each_member([&](const std::string& figure, const JsonReader& value) {
+        run.bytes[fmt::format("memory.{}_bytes", figure)] = value.number();
+      });
     });
     return out;
   } catch (const Error& error) {
