@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -270,6 +271,23 @@ TEST(BundledProfile, PredictsRecordedLayersOfEarlierReleases) {
 /// up.
 TEST(BundledProfile, PredictsRecordedLanguageModels) {
   compare_record({"-language", "2.20.2", "lm-ddp.current", 76, 76, 0.005, 0.012});
+}
+
+TEST(BundledProfile, ARecordWithoutAFigureIsRefusedWithItsPlace) {
+  const std::string path = ::testing::TempDir() + "record-without-a-figure.json";
+  const std::string head =
+      R"({"schema": "fp8lab.te-memory/1", "subject": "transformer_engine", "measured": "on GPU, transformer_engine 2.9.0", )"
+      R"("keys": {"model.hidden": 64}, "rows": [{"name": "a", "keys": {}, "bytes": {"end_of_forward": 8)";
+  const auto error_of_rest = [&](const std::string& rest) {
+    std::ofstream(path) << head << rest;
+    return support::error_of([&] { read_layer_record(path); });
+  };
+  EXPECT_EQ(error_of_rest(R"(, "peak": 9}}]})"), "");
+  for (const char* rest : {R"(}}]})", R"(, "peak": 0}}]})", R"(, "peak": "9"}}]})"}) {
+    const std::string error = error_of_rest(rest);
+    EXPECT_NE(error.find(path), std::string::npos) << rest << error;
+    EXPECT_NE(error.find("peak"), std::string::npos) << rest << error;
+  }
 }
 
 TEST(BundledProfile, AnswersForEveryReleaseOfItsRangeOrSaysWhyNot) {
